@@ -4,12 +4,9 @@
 //! Charges are given back only if another thread was faster in between. So the limits never admit too much. While
 //! charges are being given back, another request may be refused that would be admitted slightly later.
 
-use std::error::Error;
-use std::fmt;
-
 use crate::limiter::Charge;
-use crate::meter::Place;
-use crate::{Limiter, MAX_LIMITS, Refused, Standing, Time};
+use crate::meter::Receipt;
+use crate::{Limiter, MAX_LIMITS, RuleRefused, Standing, Time};
 
 /// Charges `cost` to every limiter, or to none.
 ///
@@ -30,12 +27,12 @@ use crate::{Limiter, MAX_LIMITS, Refused, Standing, Time};
 ///
 /// # Errors
 ///
-/// [`RefusedBy`], the first limit in order that refuses.
+/// [`RuleRefused`], the first limit in order that refuses.
 ///
 /// # Panics
 ///
 /// With more than [`MAX_LIMITS`] limiters.
-pub fn check_all(limiters: &[Limiter], clock: impl Fn() -> Time, cost: u64) -> Result<Charges, RefusedBy> {
+pub fn check_all(limiters: &[Limiter], clock: impl Fn() -> Time, cost: u64) -> Result<Charges, RuleRefused> {
     check_all_at(limiters, clock(), clock, cost, |_| {})
 }
 
@@ -46,7 +43,7 @@ pub(crate) fn check_all_at(
     clock: impl Fn() -> Time,
     cost: u64,
     mut each: impl FnMut(Standing),
-) -> Result<Charges, RefusedBy> {
+) -> Result<Charges, RuleRefused> {
     assert!(limiters.len() <= MAX_LIMITS, "more than MAX_LIMITS limiters");
     if limiters.len() > 1 {
         ask_all(limiters, now, cost)?;
@@ -60,7 +57,7 @@ pub(crate) fn check_all_at(
             }
             Err(refused) => {
                 charges.give_back(limiters, clock);
-                return Err(RefusedBy { limit, refused });
+                return Err(RuleRefused::by(limit, refused));
             }
         }
     }
@@ -75,7 +72,7 @@ pub(crate) fn charge_all_ahead(
     cost: u64,
     latest: Time,
     mut each: impl FnMut(Standing),
-) -> Result<(Time, Charges), RefusedBy> {
+) -> Result<(Time, Charges), RuleRefused> {
     assert!(limiters.len() <= MAX_LIMITS, "more than MAX_LIMITS limiters");
     let (mut at, mut charges) = (now, Charges::NONE);
     for (limit, limiter) in limiters.iter().enumerate() {
@@ -87,7 +84,7 @@ pub(crate) fn charge_all_ahead(
             }
             Err(refused) => {
                 charges.give_back(limiters, clock);
-                return Err(RefusedBy { limit, refused });
+                return Err(RuleRefused::by(limit, refused));
             }
         }
     }
@@ -95,9 +92,9 @@ pub(crate) fn charge_all_ahead(
 }
 
 /// What [`check_all`] would decide, without charging anything.
-pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RefusedBy> {
+pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RuleRefused> {
     for (limit, limiter) in limiters.iter().enumerate() {
-        limiter.ask(now, cost).map_err(|refused| RefusedBy { limit, refused })?;
+        limiter.ask(now, cost).map_err(|refused| RuleRefused::by(limit, refused))?;
     }
     Ok(())
 }
@@ -119,16 +116,16 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 /// ```
 #[derive(Debug)]
 pub struct Charges {
-    /// Place and generation for each limiter that was charged. These are the first ones, in order.
-    places: [(Place, u64); MAX_LIMITS],
+    /// Receipt and generation for each limiter that was charged. These are the first ones, in order.
+    receipts: [(Receipt, u64); MAX_LIMITS],
     charged: usize,
 }
 
 impl Charges {
-    const NONE: Self = Self { places: [(Place::NONE, 0); MAX_LIMITS], charged: 0 };
+    const NONE: Self = Self { receipts: [(Receipt::NONE, 0); MAX_LIMITS], charged: 0 };
 
     fn add(&mut self, charge: &Charge) {
-        self.places[self.charged] = (charge.place, charge.generation);
+        self.receipts[self.charged] = (charge.receipt, charge.generation);
         self.charged += 1;
     }
 
@@ -145,41 +142,8 @@ impl Charges {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn give_back(self, limiters: &[Limiter], clock: impl Fn() -> Time) {
-        for (limiter, &(place, generation)) in limiters.iter().zip(&self.places[..self.charged]) {
-            limiter.refund(Charge { place, generation }, &clock);
+        for (limiter, &(receipt, generation)) in limiters.iter().zip(&self.receipts[..self.charged]) {
+            limiter.refund(Charge { receipt, generation }, &clock);
         }
-    }
-}
-
-/// Which of several limits refused, and its state.
-///
-/// ```
-/// # use std::time::Duration;
-/// # use weir_core::{Limiter, Quota, Strategy, Time, check_all};
-/// # let now = Time::from_nanos(0);
-/// let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
-/// let limits = [Limiter::new(now, per_second(10)?), Limiter::new(now, per_second(4)?)];
-/// let by = check_all(&limits, || now, 5).unwrap_err();
-/// assert_eq!(by.to_string(), "limit 1: a cost of 5 exceeds the 4 that can be admitted");
-/// assert_eq!(by.refused.cost, 5);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct RefusedBy {
-    /// Index of the limiter.
-    pub limit: usize,
-    /// The limiter's refusal.
-    pub refused: Refused,
-}
-
-impl fmt::Display for RefusedBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "limit {}: {}", self.limit, self.refused)
-    }
-}
-
-impl Error for RefusedBy {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.refused)
     }
 }

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use crate::all::{Charges, RefusedBy};
+use crate::all::Charges;
 use crate::forecast::Longest;
 use crate::limiter::Charge;
-use crate::meter::Place;
+use crate::meter::Receipt;
 use crate::{MAX_LIMITS, Refused, Standing, Time};
 
 /// A request that all limits of a rule admitted.
@@ -86,45 +86,45 @@ pub(crate) enum Charged {
     Key(KeyCharge),
 }
 
-/// Which words were charged.
+/// Where the charged words are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyPlace {
+pub(crate) enum ChargedWords {
     Override,
     Cell(usize),
-    Guest,
+    Overflow,
 }
 
 /// What one key was charged, in a cell or in the overflow.
 #[derive(Debug)]
 pub(crate) struct KeyCharge {
-    pub(crate) places: Places,
+    pub(crate) receipts: Receipts,
     pub(crate) generation: u64,
-    pub(crate) of: KeyPlace,
+    pub(crate) of: ChargedWords,
 }
 
-/// A place in each limit that was charged. These are the first ones, in order. Allocating them would cost more than the
-/// decision, even for one place: a value that may need to be freed must be stored and checked.
+/// The receipts of the charged limits, in order from the first. Allocating them would cost more than the decision, even
+/// for one receipt: a value that may need to be freed must be stored and checked.
 #[derive(Debug)]
-pub(crate) enum Places {
-    One(Place),
-    Several { places: [Place; MAX_LIMITS], charged: usize },
+pub(crate) enum Receipts {
+    One(Receipt),
+    Several { receipts: [Receipt; MAX_LIMITS], charged: usize },
 }
 
-impl Places {
-    pub(crate) const NONE: Self = Self::Several { places: [Place::NONE; MAX_LIMITS], charged: 0 };
+impl Receipts {
+    pub(crate) const NONE: Self = Self::Several { receipts: [Receipt::NONE; MAX_LIMITS], charged: 0 };
 
-    /// Adds the place in the next limit.
-    pub(crate) fn add(&mut self, place: Place) {
-        if let Self::Several { places, charged } = self {
-            places[*charged] = place;
+    /// Adds the receipt of the next limit.
+    pub(crate) fn add(&mut self, receipt: Receipt) {
+        if let Self::Several { receipts, charged } = self {
+            receipts[*charged] = receipt;
             *charged += 1;
         }
     }
 
-    pub(crate) fn as_slice(&self) -> &[Place] {
+    pub(crate) fn as_slice(&self) -> &[Receipt] {
         match self {
-            Self::One(place) => std::slice::from_ref(place),
-            Self::Several { places, charged } => &places[..*charged],
+            Self::One(receipt) => std::slice::from_ref(receipt),
+            Self::Several { receipts, charged } => &receipts[..*charged],
         }
     }
 }
@@ -146,7 +146,7 @@ impl Places {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Tightest {
-    /// Index of the limit in the terms.
+    /// Index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
     pub limit: usize,
     /// The limit's standing.
     pub standing: Standing,
@@ -182,7 +182,7 @@ impl Tightening {
     }
 }
 
-/// A request that a limit of a rule refused. Nothing was charged.
+/// A request that one of several limits refused. Nothing was charged.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -200,7 +200,7 @@ impl Tightening {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefused {
-    /// Index of the limit in the terms.
+    /// Index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
     pub limit: usize,
     /// The limit's standing.
     pub standing: Standing,
@@ -211,17 +211,13 @@ pub struct RuleRefused {
 }
 
 impl RuleRefused {
-    pub(crate) fn of_only(refused: Refused) -> Self {
-        Self { limit: 0, standing: refused.standing, cost: refused.cost, override_index: None }
+    pub(crate) fn by(limit: usize, refused: Refused) -> Self {
+        Self { limit, standing: refused.standing, cost: refused.cost, override_index: None }
     }
 
     /// Refused by the limit that a request behind the queue would wait for longest.
     pub(crate) fn queued(longest: Longest, cost: u64, override_index: Option<usize>) -> Self {
         Self { limit: longest.limit, standing: longest.standing, cost, override_index }
-    }
-
-    pub(crate) fn shared(by: RefusedBy) -> Self {
-        Self { limit: by.limit, standing: by.refused.standing, cost: by.refused.cost, override_index: None }
     }
 
     /// How long until this limit would admit the request, if no other is admitted. None if it never will, because the

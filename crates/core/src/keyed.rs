@@ -6,21 +6,21 @@
 //! - The memory of all cells is reserved at the start. A known key is found by reading a few words, and decided like a
 //!   [`Limiter`](crate::Limiter): without a lock, and writing only its own words.
 //! - The table forgets a key only while all of its limits are at full credit, and only to give its cell to another key.
-//! - A key that finds no cell is counted on its own in the *overflow*: see `guests`. The overflow is created when the
+//! - A key that finds no cell is counted on its own in the *overflow*: see `overflow`. The overflow is created when the
 //!   first key needs it.
 //! - Keys with an override are known from the configuration and have words of their own outside of the table.
 //!
 //! The table holds 63 bits of a seeded hash instead of each key. Two keys with the same 63 bits share one count. Among
 //! a million keys this has a probability of 1 in 18 million; clients cannot cause it, and it can only refuse too much.
-//! `room` explains the races, and `succession` how terms change.
+//! `admission` explains the races, and `succession` how terms change.
 
+mod admission;
 mod book;
 mod cells;
-mod guests;
 mod hash;
+mod histories;
+mod overflow;
 mod pages;
-mod pasts;
-mod room;
 mod succession;
 mod survey;
 mod waiting;
@@ -30,15 +30,15 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use self::admission::Region;
 pub(crate) use self::book::Request;
 use self::book::{Book, Granted, Halt, Set};
 use self::cells::{Cell, Cells, fingerprint};
 use self::hash::Secrets;
-use self::pasts::{Pasts, Trails};
-use self::room::Region;
+use self::histories::{Histories, Journals};
 pub use self::survey::KeySurvey;
 use crate::answer::{
-    Charged, KeyCharge, KeyPlace, Places, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest,
+    Charged, ChargedWords, KeyCharge, Receipts, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest,
 };
 use crate::meter;
 use crate::queue::Queues;
@@ -67,19 +67,19 @@ pub(crate) struct Table {
     /// Keys with an override, by fingerprint.
     overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
     /// How many keys without a cell each region has room for.
-    guest_places: usize,
+    overflow_places: usize,
     /// Words that are never charged: the state of any key that is not in the table.
     blank: Vec<AtomicU64>,
-    /// Words that are never charged, for the meters of guests.
-    guest_blank: Vec<AtomicU64>,
+    /// Words that are never charged, for the meters of the overflow.
+    overflow_blank: Vec<AtomicU64>,
     /// When the successor took over the keys that are not in a region, in nanoseconds of [`Time`].
     since: AtomicU64,
     /// When this table took over, or when the first table was created.
     began: AtomicU64,
     /// What is known about earlier charges of keys, if the words do not hold it: see `succession`.
-    pasts: Option<Pasts>,
+    histories: Option<Histories>,
     /// When keys were charged, noted for a while after the terms changed.
-    trails: Option<Trails>,
+    journals: Option<Journals>,
     /// Set before any word is sealed.
     successor: Once<Arc<Table>>,
     /// Held by the thread that fills the successor, until it is complete.
@@ -176,7 +176,7 @@ impl Table {
         keys: usize,
         lineage: &Lineage,
         began: Time,
-        pasts: Option<Pasts>,
+        histories: Option<Histories>,
     ) -> Self {
         let capacity = Self::capacity(&book, max_keys);
         let cells = Cells::new(keys.max(capacity), book.plain.words());
@@ -186,9 +186,9 @@ impl Table {
         });
         Self {
             overrides: overrides.collect(),
-            guest_places: guests::places(capacity, cells.regions(), &book.guest),
+            overflow_places: overflow::places(capacity, cells.regions(), &book.overflow),
             blank: zeros(book.plain.words()),
-            guest_blank: zeros(book.guest.words()),
+            overflow_blank: zeros(book.overflow.words()),
             regions: (0..cells.regions()).map(|_| Region::default()).collect(),
             cells,
             sole: book.plain.line().filter(|_| book.terms.overrides() == 0).copied(),
@@ -198,8 +198,8 @@ impl Table {
             lineage: lineage.clone(),
             since: AtomicU64::new(0),
             began: AtomicU64::new(began.as_nanos()),
-            pasts,
-            trails: None,
+            histories,
+            journals: None,
             successor: Once::empty(),
             retuning: Mutex::new(()),
         }
@@ -219,7 +219,7 @@ impl Table {
         Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
     }
 
-    /// Charges a known key whose only limit is a level on a line, without contention: the most frequent case. None if
+    /// Charges a known key whose only limit has a level as its state, without contention: the most frequent case. None if
     /// the case is not that simple.
     ///
     /// The function is short and inlined, so the processor fetches the cells of the next requests while it waits for
@@ -240,25 +240,28 @@ impl Table {
         };
         let now = clock();
         let elapsed = supply.elapsed(now);
-        if elapsed >= supply.direct() || self.trails(now).is_some() {
+        if elapsed >= supply.direct() || self.journals(now).is_some() {
             return None;
         }
         let floor = supply.flowed(elapsed);
         let level = word.load(Ordering::SeqCst);
         let Some(after) = supply.charge_at_once(level, floor, cost) else {
             let is_refused = supply.refuses_at_once(level, floor, cost) && own.load(Ordering::Acquire) == mark;
-            let standing = Standing::of_line(supply, level, floor, now);
+            let standing = Standing::of_level(supply, level, floor, now);
             return is_refused.then_some(Err(RuleRefused { limit: 0, standing, cost, override_index: None }));
         };
         word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-        let charged = meter::Place { at: now, cost, mark: after };
+        let charged = meter::Receipt { at: now, cost, mark: after };
         if own.load(Ordering::Acquire) != mark {
             self.forgotten(word, charged, clock);
             return None;
         }
-        let standing = Standing::of_line(supply, after, floor, now);
-        let charge =
-            KeyCharge { places: Places::One(charged), generation: self.lineage.generation, of: KeyPlace::Cell(index) };
+        let standing = Standing::of_level(supply, after, floor, now);
+        let charge = KeyCharge {
+            receipts: Receipts::One(charged),
+            generation: self.lineage.generation,
+            of: ChargedWords::Cell(index),
+        };
         let tightest = Tightest { limit: 0, standing, override_index: None };
         Some(Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest }))
     }
@@ -273,8 +276,8 @@ impl Table {
     /// The key was forgotten in between: these were another key's words.
     #[cold]
     #[inline(never)]
-    fn forgotten(&self, word: &AtomicU64, place: meter::Place, clock: Clock<'_>) {
-        self.book.plain.give_back(std::slice::from_ref(word), &[place], clock);
+    fn forgotten(&self, word: &AtomicU64, receipt: meter::Receipt, clock: Clock<'_>) {
+        self.book.plain.give_back(std::slice::from_ref(word), &[receipt], clock);
     }
 
     /// Charges all limits of a key, or none, at its next turn.
@@ -303,7 +306,7 @@ impl Table {
     fn take_here(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
         if let Some((set, words)) = self.override_of(mark) {
             let taken = self.noting(mark, request, || set.take(words, request, clock), Result::is_ok);
-            return self.answer(taken, KeyPlace::Override);
+            return self.answer(taken, ChargedWords::Override);
         }
         if let Some(cell) = self.find(mark) {
             let is_its_own = || cell.mark.load(Ordering::Acquire) == mark;
@@ -311,19 +314,19 @@ impl Table {
             let taken = self.noting(mark, request, take, |taken| taken.is_ok() && is_its_own());
             // The key was not forgotten in between, so these were its words.
             if is_its_own() {
-                return self.answer(taken, KeyPlace::Cell(cell.index));
+                return self.answer(taken, ChargedWords::Cell(cell.index));
             }
             if let Ok(granted) = taken {
-                self.book.plain.give_back(cell.words, granted.places.as_slice(), clock);
+                self.book.plain.give_back(cell.words, granted.receipts.as_slice(), clock);
             }
         }
         self.let_in(mark, request, clock)
     }
 
-    /// The trails, if a charge at this time must be noted.
+    /// The journals, if a charge at this time must be noted.
     #[inline(always)]
-    fn trails(&self, now: Time) -> Option<&Trails> {
-        self.trails.as_ref().filter(|trails| now.as_nanos() < trails.until())
+    fn journals(&self, now: Time) -> Option<&Journals> {
+        self.journals.as_ref().filter(|journals| now.as_nanos() < journals.until())
     }
 
     /// Charges a key, and notes the charge if required.
@@ -335,17 +338,17 @@ impl Table {
         charge: impl FnOnce() -> T,
         is_admitted: impl FnOnce(&T) -> bool,
     ) -> T {
-        match self.trails(request.now) {
+        match self.journals(request.now) {
             None => charge(),
-            Some(trails) => {
+            Some(journals) => {
                 let at = request.latest.map_or(request.now, |latest| latest.max(request.now));
-                trails.noting(mark, (at, request.cost), charge, is_admitted)
+                journals.noting(mark, (at, request.cost), charge, is_admitted)
             }
         }
     }
 
     #[inline(always)]
-    fn answer(&self, taken: Result<Granted, Halt>, of: KeyPlace) -> Answer<KeyTaken> {
+    fn answer(&self, taken: Result<Granted, Halt>, of: ChargedWords) -> Answer<KeyTaken> {
         Answer::Decided(match taken {
             Ok(granted) => Ok(self.taken(granted, of)),
             Err(Halt::Refused(refused)) => Err(refused),
@@ -354,9 +357,9 @@ impl Table {
     }
 
     #[inline(always)]
-    fn taken(&self, granted: Granted, of: KeyPlace) -> KeyTaken {
-        let Granted { at, places, tightest } = granted;
-        KeyTaken { at, charge: KeyCharge { places, generation: self.lineage.generation, of }, tightest }
+    fn taken(&self, granted: Granted, of: ChargedWords) -> KeyTaken {
+        let Granted { at, receipts, tightest } = granted;
+        KeyTaken { at, charge: KeyCharge { receipts, generation: self.lineage.generation, of }, tightest }
     }
 
     /// The answer that a charge would get.
@@ -382,7 +385,7 @@ impl Table {
                 return asked.into();
             }
         }
-        self.peek_for_room(mark, request)
+        self.peek_new_key(mark, request)
     }
 
     /// Gives back what a key was charged. If the key was forgotten meanwhile, it was at full credit then, so its new
@@ -398,14 +401,14 @@ impl Table {
         }
         let mark = self.lineage.mark_of(key);
         let charged = match charge.of {
-            KeyPlace::Guest => return table.refund_guest(mark, charge.places.as_slice(), clock),
-            KeyPlace::Override => table.override_of(mark),
-            KeyPlace::Cell(index) => {
+            ChargedWords::Overflow => return table.refund_in_overflow(mark, charge.receipts.as_slice(), clock),
+            ChargedWords::Override => table.override_of(mark),
+            ChargedWords::Cell(index) => {
                 table.find(mark).filter(|cell| cell.index == index).map(|cell| (&table.book.plain, cell.words))
             }
         };
         if let Some((set, words)) = charged {
-            set.give_back(words, charge.places.as_slice(), clock);
+            set.give_back(words, charge.receipts.as_slice(), clock);
             self.wake(mark);
         }
     }

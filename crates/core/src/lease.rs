@@ -1,7 +1,7 @@
 //! A limit that many cores charge at once.
 //!
 //! A second core does not make one word faster: each charge must fetch the cache line from the core that charged
-//! before. So when threads contend, a limiter on a line (see `supply`) hands out *leases*: each core has a slot with
+//! before. So when threads contend, a limiter whose state is a level (see `supply`) hands out *leases*: each core has a slot with
 //! some consecutive seats, which were charged to the word at once. A thread takes seats from its own slot and contends
 //! with others only when that slot is empty.
 //!
@@ -20,8 +20,8 @@
 //! with 2 to 15 slots in 144 patterns of 20,000 requests: 0.08 % of what the word admits is lost, and 1.3 % in the
 //! worst pattern, which has peaks of 20 times the rate.
 
-use crate::meter::line::{self, swap};
-use crate::meter::{Place, Stop, Taken};
+use crate::meter::level::{self, swap};
+use crate::meter::{Receipt, Stop, Taken};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering, known_slot, own_slot, slots, yield_now};
 use crate::word::{SEALED, Sealed, load};
@@ -134,7 +134,7 @@ impl Leases {
     fn last_resort(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let floor = supply.floor(now);
         for _ in 0..PATIENCE {
-            let refused = match line::check(supply, word, now, cost) {
+            let refused = match level::check(supply, word, now, cost) {
                 Err(refused @ Stop::Refused(_)) => refused,
                 decided => return decided,
             };
@@ -150,7 +150,7 @@ impl Leases {
             // That thread may be preempted: yield a few times, then refuse anyway.
             yield_now();
         }
-        line::check(supply, word, now, cost)
+        level::check(supply, word, now, cost)
     }
 
     /// Handles a clock that was set back. The word is about to restart below the leased seats and will pass them later:
@@ -197,10 +197,10 @@ impl Leases {
     }
 
     /// Gives back seats that end at `place.mark`: to a slot, so that they keep their position on the line.
-    pub(crate) fn refund(&self, supply: &Supply, place: &Place) {
+    pub(crate) fn refund(&self, supply: &Supply, receipt: &Receipt) {
         let (others, own) = self.slots.split_at(own_slot());
         for _ in 0..PATIENCE {
-            if own.iter().chain(others).any(|slot| slot.put_back(supply, place.mark, place.cost)) {
+            if own.iter().chain(others).any(|slot| slot.put_back(supply, receipt.mark, receipt.cost)) {
                 return;
             }
             yield_now();
@@ -225,7 +225,11 @@ impl Leases {
 #[inline]
 fn taken(supply: &Supply, end: u64, floor: u64, now: Time, cost: u64, word: &AtomicU64) -> Taken {
     let level = word.load(Ordering::Relaxed) & !SEALED;
-    Taken { at: now, standing: Standing::of_line(supply, level, floor, now), place: Place { at: now, cost, mark: end } }
+    Taken {
+        at: now,
+        standing: Standing::of_level(supply, level, floor, now),
+        receipt: Receipt { at: now, cost, mark: end },
+    }
 }
 
 /// The right to fill a slot.

@@ -95,7 +95,7 @@ mod time;
 mod windows;
 mod word;
 
-pub use all::{Charges, RefusedBy, check_all};
+pub use all::{Charges, check_all};
 pub use answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
 pub use in_flight::{Full, InFlight, Permit};
 pub use keyed::{KeyStats, KeySurvey};

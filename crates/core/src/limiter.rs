@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use self::cell::Cell;
 use crate::forecast::{Forecast, Longest};
-use crate::meter::{Meter, Place, Stop, Taken};
+use crate::meter::{Meter, Receipt, Stop, Taken};
 use crate::queue::NoPlace;
 use crate::sync::{Ordering, lock};
 use crate::word::SEALED;
@@ -91,8 +91,8 @@ impl Limiter {
         let mut cell = &*self.cell;
         loop {
             match cell.check(now, cost) {
-                Ok(Taken { standing, place, .. }) => {
-                    return Ok(Admitted { standing, charge: Charge { place, generation: cell.generation } });
+                Ok(Taken { standing, receipt, .. }) => {
+                    return Ok(Admitted { standing, charge: Charge { receipt, generation: cell.generation } });
                 }
                 Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
                 Err(Stop::Sealed) => cell = cell.follow(),
@@ -141,8 +141,8 @@ impl Limiter {
         let mut cell = &*self.cell;
         loop {
             match cell.reserve(now, cost, latest) {
-                Ok(Taken { at, standing, place }) => {
-                    return Ok(Reserved { at, standing, charge: Charge { place, generation: cell.generation } });
+                Ok(Taken { at, standing, receipt }) => {
+                    return Ok(Reserved { at, standing, charge: Charge { receipt, generation: cell.generation } });
                 }
                 Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
                 Err(Stop::Sealed) => cell = cell.follow(),
@@ -305,7 +305,7 @@ impl Limiter {
         while cell.generation <= charge.generation {
             if cell.generation == charge.generation {
                 // If the state was sealed meanwhile, it stays charged.
-                if cell.refund(&charge.place, &clock).is_ok()
+                if cell.refund(&charge.receipt, &clock).is_ok()
                     && let Some(queue) = cell.known_queue()
                 {
                     queue.wake_head();
@@ -443,7 +443,7 @@ pub struct Reserved {
 /// ```
 #[derive(Debug)]
 pub struct Charge {
-    pub(crate) place: Place,
+    pub(crate) receipt: Receipt,
     pub(crate) generation: u64,
 }
 

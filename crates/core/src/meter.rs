@@ -9,19 +9,19 @@
 mod counter;
 mod epoch;
 mod guarded;
-pub(crate) mod line;
+mod history;
+mod journal;
+pub(crate) mod level;
 mod log;
 mod outcome;
-mod past;
-mod trail;
 
 pub(crate) use self::counter::Counter;
 use self::epoch::Epoch;
 pub(crate) use self::guarded::Guarded;
+pub(crate) use self::history::{History, Memory};
+pub(crate) use self::journal::{Journal, Watch, noted_until};
 pub(crate) use self::log::Log;
-pub(crate) use self::outcome::{Place, Stop, Taken};
-pub(crate) use self::past::{Memory, Past};
-pub(crate) use self::trail::{Trail, Watch, noted_until};
+pub(crate) use self::outcome::{Receipt, Stop, Taken};
 use crate::supply::{Supply, Tokens};
 use crate::sync::{AtomicU64, Ordering};
 use crate::word::{SEALED, Sealed, UNSET, load, set};
@@ -38,7 +38,7 @@ pub(crate) struct Meter {
 #[repr(u8)] // an explicit tag: one in a niche of another field takes four more instructions
 pub(crate) enum Kind {
     /// One word.
-    Line(Supply),
+    Level(Supply),
     /// Two words.
     Counter(Counter),
     /// Three words, and one for each request.
@@ -56,14 +56,14 @@ impl Meter {
             | Strategy::TokenBucket
             | Strategy::TokenBucketWithDebt
             | Strategy::LeakyBucket
-            | Strategy::Gcra => Kind::Line(Supply::new(quota, base)),
+            | Strategy::Gcra => Kind::Level(Supply::new(quota, base)),
         };
         Self { kind }
     }
 
     pub(crate) fn quota(&self) -> Quota {
         match &self.kind {
-            Kind::Line(supply) => supply.quota(),
+            Kind::Level(supply) => supply.quota(),
             Kind::Counter(counter) => counter.quota(),
             Kind::Log(log) => log.quota(),
             Kind::Guarded(guarded) => guarded.quota(),
@@ -73,7 +73,7 @@ impl Meter {
     /// How many words the state has.
     pub(crate) fn words(&self) -> usize {
         match &self.kind {
-            Kind::Line(_) => 1,
+            Kind::Level(_) => 1,
             Kind::Counter(_) => 2,
             Kind::Log(log) => log.words(),
             Kind::Guarded(guarded) => guarded.words(),
@@ -93,13 +93,13 @@ impl Meter {
     /// Whether a sum of costs is admitted exactly when its parts are, one after the other. True if levels are times, so
     /// that no part is delayed by a fraction of a nanosecond.
     pub(crate) fn is_additive(&self) -> bool {
-        matches!(&self.kind, Kind::Line(supply) if supply.is_time())
+        matches!(&self.kind, Kind::Level(supply) if supply.is_time())
     }
 
     /// Charges a sum of costs, even beyond the limit. Only for [additive](Self::is_additive) limits, while nothing else
     /// writes.
     pub(crate) fn add(&self, words: &[AtomicU64], now: Time, cost: u64) {
-        if let Kind::Line(supply) = &self.kind {
+        if let Kind::Level(supply) = &self.kind {
             let level = words[0].load(Ordering::Relaxed);
             words[0].store(supply.add(level, now, cost), Ordering::Relaxed);
         }
@@ -107,14 +107,14 @@ impl Meter {
 
     /// Whether this cost exceeds the capacity of a leaky bucket.
     pub(crate) fn overflows(&self, words: &[AtomicU64], now: Time, cost: u64) -> bool {
-        matches!(&self.kind, Kind::Line(supply) if supply.overflows(words[0].load(Ordering::Relaxed), now, cost))
+        matches!(&self.kind, Kind::Level(supply) if supply.overflows(words[0].load(Ordering::Relaxed), now, cost))
     }
 
     /// Charges if there is room now. A refusal writes nothing.
     #[inline]
     pub(crate) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
         match &self.kind {
-            Kind::Line(supply) => line::check(supply, &words[0], now, cost),
+            Kind::Level(supply) => level::check(supply, &words[0], now, cost),
             Kind::Counter(counter) => counter.check(words, now, cost),
             Kind::Log(log) => log.check(words, now, cost),
             Kind::Guarded(guarded) => guarded.reserve(words, now, cost, now),
@@ -124,7 +124,7 @@ impl Meter {
     /// Charges if there is room by `latest`. Returns when.
     pub(crate) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
         match &self.kind {
-            Kind::Line(supply) => line::reserve(supply, &words[0], now, cost, latest),
+            Kind::Level(supply) => level::reserve(supply, &words[0], now, cost, latest),
             Kind::Counter(counter) => counter.reserve(words, now, cost, latest),
             Kind::Log(log) => log.reserve(words, now, cost, latest),
             Kind::Guarded(guarded) => guarded.reserve(words, now, cost, latest),
@@ -134,7 +134,7 @@ impl Meter {
     /// What [`check`](Self::check) would return, without charging anything.
     pub(crate) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         match &self.kind {
-            Kind::Line(supply) => line::ask(supply, &words[0], now, cost),
+            Kind::Level(supply) => level::ask(supply, &words[0], now, cost),
             Kind::Counter(counter) => counter.ask(words, now, cost),
             Kind::Log(log) => log.ask(words, now, cost),
             Kind::Guarded(guarded) => guarded.ask(words, now, cost),
@@ -143,7 +143,7 @@ impl Meter {
 
     pub(crate) fn standing(&self, words: &[AtomicU64], now: Time) -> Result<Standing, Sealed> {
         match &self.kind {
-            Kind::Line(supply) => line::standing(supply, &words[0], now),
+            Kind::Level(supply) => level::standing(supply, &words[0], now),
             Kind::Counter(counter) => counter.standing(words, now),
             Kind::Log(log) => log.standing(words, now, 1),
             Kind::Guarded(guarded) => guarded.standing(words, now),
@@ -151,12 +151,17 @@ impl Meter {
     }
 
     /// Gives back a charge. `clock` is called after the state was read.
-    pub(crate) fn refund(&self, words: &[AtomicU64], place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
+    pub(crate) fn refund(
+        &self,
+        words: &[AtomicU64],
+        receipt: &Receipt,
+        clock: &impl Fn() -> Time,
+    ) -> Result<(), Sealed> {
         match &self.kind {
-            Kind::Line(supply) => line::refund(supply, &words[0], place, clock),
-            Kind::Counter(counter) => counter.refund(words, place),
-            Kind::Log(log) => log.refund(words, place),
-            Kind::Guarded(guarded) => guarded.refund(words, place),
+            Kind::Level(supply) => level::refund(supply, &words[0], receipt, clock),
+            Kind::Counter(counter) => counter.refund(words, receipt),
+            Kind::Log(log) => log.refund(words, receipt),
+            Kind::Guarded(guarded) => guarded.refund(words, receipt),
         }
     }
 
@@ -164,7 +169,7 @@ impl Meter {
     /// whole burst free at any later time. False if they are sealed or unset.
     pub(crate) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
         match &self.kind {
-            Kind::Line(supply) => load(&words[0]).is_ok_and(|level| supply.is_idle(level, now)),
+            Kind::Level(supply) => load(&words[0]).is_ok_and(|level| supply.is_idle(level, now)),
             Kind::Counter(counter) => counter.is_idle(words, now),
             Kind::Log(log) => log.is_idle(words, now),
             Kind::Guarded(guarded) => guarded.is_idle(words, now),
@@ -175,7 +180,7 @@ impl Meter {
     pub(crate) fn seal(&self, words: &[AtomicU64]) {
         let sealed = match self.kind {
             Kind::Counter(_) => 2,
-            Kind::Line(_) | Kind::Log(_) => 1,
+            Kind::Level(_) | Kind::Log(_) => 1,
             // The lock keeps charges out, and a packed word has no free bit for a seal.
             Kind::Guarded(_) => 0,
         };
@@ -191,54 +196,54 @@ impl Meter {
     }
 
     /// What is known of the time before `since`, when this meter takes over from one with these sealed words, and the
-    /// first words of this meter. `since` is not earlier than any charge in the old words, and `past` is what was known
+    /// first words of this meter. `since` is not earlier than any charge in the old words, and `history` is what was known
     /// before them.
     ///
     /// State is kept in requests. A window or a log continues with what was admitted in its time, under any strategy. A
     /// bucket continues with the tokens that are left, cut to its burst; debts stay as many requests.
-    pub(crate) fn past_after(
+    pub(crate) fn history_after(
         &self,
         old: &Self,
-        (old_words, trail): (&[AtomicU64], Option<&Trail>),
-        past: &Past,
+        (old_words, journal): (&[AtomicU64], Option<&Journal>),
+        history: &History,
         since: Time,
         memory: Memory,
-    ) -> Past {
-        let (mut epoch, tokens) = old.epoch(old_words, past, since);
-        if let Some(trail) = trail {
-            epoch.learn(trail.admitted());
+    ) -> History {
+        let (mut epoch, tokens) = old.epoch(old_words, history, since);
+        if let Some(journal) = journal {
+            epoch.learn(journal.admitted());
         }
         // A log starts with the times of the requests before.
         let spans = match (memory, &self.kind) {
-            (Memory::None, Kind::Line(_) | Kind::Counter(_) | Kind::Guarded(_)) => Vec::new(),
-            (Memory::Few, Kind::Line(_) | Kind::Counter(_)) => epoch.after(past, memory),
-            _ => epoch.after(past, Memory::Many),
+            (Memory::None, Kind::Level(_) | Kind::Counter(_) | Kind::Guarded(_)) => Vec::new(),
+            (Memory::Few, Kind::Level(_) | Kind::Counter(_)) => epoch.after(history, memory),
+            _ => epoch.after(history, Memory::Many),
         };
-        let mut next = Past { began: since.as_nanos(), is_first: false, first: [0; 2], tokens, forgiven: 0, spans };
+        let mut next = History { began: since.as_nanos(), is_first: false, first: [0; 2], tokens, forgiven: 0, spans };
         let admitted_since = |moment: u64| {
-            let before = if moment <= epoch.began { past.admitted_since(moment) } else { 0 };
+            let before = if moment <= epoch.began { history.admitted_since(moment) } else { 0 };
             epoch.admitted_since(moment).saturating_add(before)
         };
-        if past.forgiven > 0 {
-            next.tokens = past.unforgiven(tokens);
+        if history.forgiven > 0 {
+            next.tokens = history.unforgiven(tokens);
         }
         match (&self.kind, &old.kind) {
-            (Kind::Line(supply), Kind::Line(before)) if supply.has_windows_of(before) => {
+            (Kind::Level(supply), Kind::Level(before)) if supply.has_windows_of(before) => {
                 let level = old_words[0].load(Ordering::SeqCst) & !SEALED;
                 next.first = [supply.same_window(before, level, since), 0];
             }
-            (Kind::Line(supply), _) if supply.is_window() => {
+            (Kind::Level(supply), _) if supply.is_window() => {
                 let used = admitted_since(supply.start_of_window(since)).saturating_sub(epoch.reserved);
                 next.first = [supply.with_used(used, epoch.reserved, since), 0];
             }
-            (Kind::Line(supply), _) => {
+            (Kind::Level(supply), _) => {
                 let tokens = match &old.kind {
-                    Kind::Line(window) if window.is_window() && epoch.reserved == 0 => {
+                    Kind::Level(window) if window.is_window() && epoch.reserved == 0 => {
                         let end = window.start_of_window(since).saturating_add(old.quota().period_nanos());
                         next.forgive(self.quota(), end.saturating_sub(since.as_nanos()))
                     }
-                    Kind::Line(bucket) if !bucket.is_window() => {
-                        next.forgiven = past.forgiven;
+                    Kind::Level(bucket) if !bucket.is_window() => {
+                        next.forgiven = history.forgiven;
                         tokens
                     }
                     _ => tokens,
@@ -260,14 +265,14 @@ impl Meter {
     /// of such keys say.
     pub(crate) fn tokens_at_start(&self, words: &[AtomicU64], now: Time) -> Tokens {
         match &self.kind {
-            Kind::Line(supply) if !supply.is_window() => supply.tokens(words[0].load(Ordering::Relaxed), now),
+            Kind::Level(supply) if !supply.is_window() => supply.tokens(words[0].load(Ordering::Relaxed), now),
             _ => Tokens { parts: i128::from(self.quota().requests()), unit: 1 },
         }
     }
 
     /// Starts a bucket with these tokens.
     pub(crate) fn start_with(&self, words: &[AtomicU64], tokens: Tokens, now: Time) {
-        if let Kind::Line(supply) = &self.kind
+        if let Kind::Level(supply) = &self.kind
             && !supply.is_window()
         {
             words[0].store(supply.with_tokens(tokens, now), Ordering::Relaxed);
@@ -276,7 +281,7 @@ impl Meter {
 
     /// Raises the level to that of other words. Only for words that are not charged yet.
     pub(crate) fn raise(&self, words: &[AtomicU64], to: &[AtomicU64]) {
-        if let Kind::Line(_) = &self.kind {
+        if let Kind::Level(_) = &self.kind {
             words[0].fetch_max(to[0].load(Ordering::Relaxed), Ordering::SeqCst);
         }
     }
@@ -284,8 +289,8 @@ impl Meter {
     /// Whether the words of this meter hold less than those of the old one.
     pub(crate) fn forgets(&self, old: &Self) -> bool {
         match (&self.kind, &old.kind) {
-            (Kind::Line(supply), Kind::Line(before)) if supply.is_window() => !supply.has_windows_of(before),
-            (Kind::Line(_), Kind::Line(before)) => before.is_window(),
+            (Kind::Level(supply), Kind::Level(before)) if supply.is_window() => !supply.has_windows_of(before),
+            (Kind::Level(_), Kind::Level(before)) => before.is_window(),
             (Kind::Counter(counter), Kind::Counter(before)) => !counter.same_windows(before),
             (Kind::Log(log), Kind::Log(before)) => log.quota() != before.quota(),
             _ => true,
@@ -294,50 +299,50 @@ impl Meter {
 
     /// Computes `words`, of which the first is [`UNSET`] and the others are zero. This meter takes over from one with
     /// these sealed words.
-    pub(crate) fn begin(&self, words: &[AtomicU64], past: &Past, old: &Self, old_words: &[AtomicU64]) {
+    pub(crate) fn begin(&self, words: &[AtomicU64], history: &History, old: &Self, old_words: &[AtomicU64]) {
         match (&self.kind, &old.kind) {
-            (Kind::Line(_), _) => set(&words[0], past.first[0]),
+            (Kind::Level(_), _) => set(&words[0], history.first[0]),
             (Kind::Counter(_), _) => {
                 // The first word is written last: it marks both as set. The second is never zero again.
-                let _ = words[1].compare_exchange(0, past.first[1], Ordering::SeqCst, Ordering::SeqCst);
-                set(&words[0], past.first[0]);
+                let _ = words[1].compare_exchange(0, history.first[1], Ordering::SeqCst, Ordering::SeqCst);
+                set(&words[0], history.first[0]);
             }
-            (Kind::Log(log), Kind::Log(before)) => log.begin_from_log(words, past, before, old_words),
-            (Kind::Log(log), _) => log.begin(words, past, Vec::new()),
-            (Kind::Guarded(guarded), _) => guarded.begin(words, past, old, old_words),
+            (Kind::Log(log), Kind::Log(before)) => log.begin_from_log(words, history, before, old_words),
+            (Kind::Log(log), _) => log.begin(words, history, Vec::new()),
+            (Kind::Guarded(guarded), _) => guarded.begin(words, history, old, old_words),
         }
     }
 
     /// What was admitted under this meter, according to its sealed words, and what a bucket would have left.
-    fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'_>, Tokens) {
+    fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'_>, Tokens) {
         let at = since.as_nanos();
         match &self.kind {
-            Kind::Line(supply) => {
+            Kind::Level(supply) => {
                 let level = words[0].load(Ordering::SeqCst) & !SEALED;
                 if !supply.is_window() {
-                    return (Epoch::of_bucket(supply, level, past, at), supply.tokens(level, since));
+                    return (Epoch::of_bucket(supply, level, history, at), supply.tokens(level, since));
                 }
-                let epoch = Epoch::of_window(supply, level, past, at);
+                let epoch = Epoch::of_window(supply, level, history, at);
                 let left = match epoch.reserved {
                     0 => i128::from(supply.left_in_window(level, since)),
                     reserved => -i128::from(reserved),
                 };
-                let tokens = past.tokens_after(self.quota(), at, epoch.total, left);
+                let tokens = history.tokens_after(self.quota(), at, epoch.total, left);
                 (epoch, tokens)
             }
             Kind::Counter(counter) => {
-                let (epoch, left) = counter.epoch(words, past, since);
-                let tokens = past.tokens_after(self.quota(), at, epoch.total, i128::from(left));
+                let (epoch, left) = counter.epoch(words, history, since);
+                let tokens = history.tokens_after(self.quota(), at, epoch.total, i128::from(left));
                 (epoch, tokens)
             }
             Kind::Log(log) => {
-                let (epoch, left) = log.epoch(words, past, since);
-                let tokens = past.tokens_after(self.quota(), at, epoch.total, i128::from(left));
+                let (epoch, left) = log.epoch(words, history, since);
+                let tokens = history.tokens_after(self.quota(), at, epoch.total, i128::from(left));
                 (epoch, tokens)
             }
             Kind::Guarded(guarded) => {
-                let (epoch, left) = guarded.epoch(words, past, since);
-                let tokens = past.tokens_after(self.quota(), at, epoch.total, i128::from(left));
+                let (epoch, left) = guarded.epoch(words, history, since);
+                let tokens = history.tokens_after(self.quota(), at, epoch.total, i128::from(left));
                 (epoch, tokens)
             }
         }

@@ -138,13 +138,13 @@ impl RuleLimiter {
         cost: u64,
     ) -> Result<RuleAdmitted, RuleRefused> {
         if let [limiter] = limiters {
-            let Admitted { standing, charge } = limiter.check(now, cost).map_err(RuleRefused::of_only)?;
+            let Admitted { standing, charge } =
+                limiter.check(now, cost).map_err(|refused| RuleRefused::by(0, refused))?;
             let tightest = Tightest { limit: 0, standing, override_index: None };
             return Ok(RuleAdmitted { charge: RuleCharge { of: Charged::One(charge) }, tightest });
         }
         let mut tightest = Tightest::none();
-        let charges = check_all_at(limiters, now, clock, cost, |standing| tightest.consider(standing))
-            .map_err(RuleRefused::shared)?;
+        let charges = check_all_at(limiters, now, clock, cost, |standing| tightest.consider(standing))?;
         let charge = RuleCharge { of: Charged::Several(charges) };
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
@@ -188,8 +188,7 @@ impl RuleLimiter {
         };
         let mut tightest = Tightest::none();
         let (at, charges) =
-            charge_all_ahead(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))
-                .map_err(RuleRefused::shared)?;
+            charge_all_ahead(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))?;
         let charge = RuleCharge { of: Charged::Several(charges) };
         Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
     }
@@ -306,7 +305,7 @@ impl RuleLimiter {
         match &self.counted {
             Counted::ByKey(table) => table.peek(now, key, cost),
             Counted::Shared { limiters, .. } => {
-                ask_all(limiters, now, cost).map_err(RuleRefused::shared)?;
+                ask_all(limiters, now, cost)?;
                 let mut tightest = Tightest::none();
                 limiters.iter().for_each(|limiter| tightest.consider(limiter.peek(now)));
                 Ok(tightest.with_override(None))

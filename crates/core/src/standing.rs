@@ -29,7 +29,7 @@ pub struct Standing {
 
 #[derive(Clone, Copy, Debug)]
 enum Counted {
-    Line(Stand),
+    Level(Stand),
     Counter(Windows),
     Log(Logged),
 }
@@ -54,8 +54,8 @@ impl Logged {
 
 impl Standing {
     #[inline]
-    pub(crate) fn of_line(supply: &Supply, level: u64, floor: u64, now: Time) -> Self {
-        Self { quota: supply.quota(), counted: Counted::Line(supply.stand(level, floor, now)) }
+    pub(crate) fn of_level(supply: &Supply, level: u64, floor: u64, now: Time) -> Self {
+        Self { quota: supply.quota(), counted: Counted::Level(supply.stand(level, floor, now)) }
     }
 
     pub(crate) fn of_counter(quota: Quota, windows: Windows) -> Self {
@@ -103,7 +103,7 @@ impl Standing {
     /// ```
     pub fn remaining(&self) -> u64 {
         match &self.counted {
-            Counted::Line(stand) => stand.remaining(&self.quota),
+            Counted::Level(stand) => stand.remaining(&self.quota),
             Counted::Counter(windows) => windows.remaining(&self.quota),
             Counted::Log(logged) => logged.remaining,
         }
@@ -125,7 +125,7 @@ impl Standing {
     /// ```
     pub fn reset_after(&self) -> Duration {
         match &self.counted {
-            Counted::Line(stand) => stand.reset_after(&self.quota),
+            Counted::Level(stand) => stand.reset_after(&self.quota),
             Counted::Counter(windows) => windows.reset_after(&self.quota),
             Counted::Log(logged) => Duration::from_nanos(logged.reset),
         }
@@ -153,7 +153,7 @@ impl Standing {
     /// ```
     pub fn retry_after(&self, cost: u64) -> Option<Duration> {
         match &self.counted {
-            Counted::Line(stand) => stand.retry_after(&self.quota, cost),
+            Counted::Level(stand) => stand.retry_after(&self.quota, cost),
             Counted::Counter(windows) => windows.retry_after(&self.quota, cost),
             Counted::Log(_) if cost > self.quota.most() => None,
             Counted::Log(logged) if cost <= logged.remaining => Some(Duration::ZERO),

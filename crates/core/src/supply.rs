@@ -12,7 +12,7 @@
 //! buckets it grows steadily: the level is then the theoretical arrival time of GCRA (ITU-T I.371), counted in units of
 //! supply instead of nanoseconds. For windows it grows at each boundary, by the nanoseconds of a period. That is never
 //! less than `requests`, so a level encodes the start of a window and a count, even a count above a lowered limit. A
-//! leaky bucket uses the same line, but admits a request only when the floor has reached everything that came before
+//! leaky bucket uses the same levels, but admits a request only when the floor has reached everything that came before
 //! it.
 //!
 //! Think of numbered seats: an admitted request takes free seats between the floor and the ceiling. In any stretch of

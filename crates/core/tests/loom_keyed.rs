@@ -264,7 +264,7 @@ fn the_overflow_goes_through_a_retune() {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
                 assert_eq!(all, 4, "{strategy:?}: a raise helps at once")
             }
-            // The words of a guest do not hold the requests that a full log had to leave out.
+            // The words of a key in the overflow do not hold the requests that a full log had to leave out.
             Strategy::SlidingWindowLog => assert!(all == 4 || all == 2, "{all}"),
             _ => {
                 let more_debt = quota(strategy, 4, SECOND).debt() - quota(strategy, 2, SECOND).debt();
@@ -295,7 +295,7 @@ fn an_override_takes_the_count_out_of_the_overflow() {
 
 /// Two keys that are no longer known charge and give back in the overflow.
 #[test]
-fn guests_are_charged_and_given_back_one_after_the_other() {
+fn keys_in_the_overflow_are_charged_and_refunded_one_after_the_other() {
     model(3, || {
         let rule = keyed(quota(Strategy::TokenBucket, 1, SECOND), 1);
         assert_eq!(take(&rule, NOW, b"ann"), 1);

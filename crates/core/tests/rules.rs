@@ -318,10 +318,10 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
     for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
         let reserve = |latest| rule.charge_ahead(|| START, b"key", 1, latest);
         assert_eq!(reserve(START).map(|place| place.at).ok(), Some(START));
-        let second = reserve(late).expect("there is a line");
+        let second = reserve(late).expect("there is a queue");
         assert_eq!((second.at, second.tightest.limit), (after(Duration::from_millis(100)), 0));
         assert_eq!(reserve(after(Duration::from_millis(199))).expect_err("the third goes at 200 ms").limit, 0);
-        let third = reserve(late).expect("there is a line");
+        let third = reserve(late).expect("there is a queue");
         assert_eq!(third.at, after(Duration::from_millis(200)));
         // The hourly limit refuses: the reservation in the other limit is given back at once.
         assert_eq!(reserve(late).expect_err("three an hour").limit, 1);

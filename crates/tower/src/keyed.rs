@@ -9,4 +9,4 @@ mod tests;
 
 pub use admit::{KeyedAdmit, WithoutKey};
 pub use extract::{HeaderKey, IpKey, KeyExtractor, NoKey};
-pub use reserve::KeyedPlace;
+pub use reserve::KeyedTicket;

@@ -174,9 +174,9 @@ pub use answer::{
 pub use clock::MonotonicClock;
 pub use deadline::{DeadlineFuture, DeadlineLayer, DeadlineService};
 pub use exceeded::DeadlineExceeded;
-pub use keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedPlace, NoKey, WithoutKey};
+pub use keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedTicket, NoKey, WithoutKey};
 pub use latency::{Admit, LatencyFuture, LatencyLayer, LatencyService};
 pub use rate_limit::{RateLimit, RateLimitLayer};
-pub use shared::{LimiterAdmit, LimiterPlace};
-pub use throughput::{Place, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn};
+pub use shared::{LimiterAdmit, LimiterTicket};
+pub use throughput::{QueueTicket, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn};
 pub use waiting::{AtHead, Waiting};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_core::{Admitted, Limiter, Quota, Refused, Ticket, Time};
 
 use crate::waiting::{Enqueue, Entry, enter};
-use crate::{Admit, AtHead, MonotonicClock, Place, Reserve, Turn, Waiting};
+use crate::{Admit, AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting};
 
 /// Charges one [`Limiter`] a cost of one for each request. Clones share the limiter.
 ///
@@ -62,14 +62,14 @@ impl<Request> Admit<Request> for LimiterAdmit {
 }
 
 impl<Request> Reserve<Request> for LimiterAdmit {
-    type Place = LimiterPlace;
+    type Ticket = LimiterTicket;
     type Refusal = Refused;
 
-    fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<LimiterPlace>, Refused> {
+    fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<LimiterTicket>, Refused> {
         let now = self.clock.now();
         Ok(match enter(self, now, Some(now.saturating_add(max_wait)), self.clock)? {
             Entry::Goes(admitted) => Turn::Now(admitted),
-            Entry::Waits(waiting) => Turn::Later(LimiterPlace { limit: self.clone(), waiting }),
+            Entry::Waits(waiting) => Turn::Later(LimiterTicket { limit: self.clone(), waiting }),
         })
     }
 }
@@ -115,22 +115,22 @@ impl Enqueue for LimiterAdmit {
 ///
 /// use weir_tower::{LimiterAdmit, Reserve, Turn};
 ///
-/// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+/// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
 /// let patience = Duration::from_secs(90);
-/// line.reserve(&"first", patience)?;
-/// let Turn::Later(place) = line.reserve(&"second", patience)? else { panic!("not now") };
-/// assert!(line.reserve(&"third", patience).is_err()); // two minutes
-/// drop(place); // the second went away
-/// assert!(line.reserve(&"third", patience).is_ok());
+/// limit.reserve(&"first", patience)?;
+/// let Turn::Later(ticket) = limit.reserve(&"second", patience)? else { panic!("not now") };
+/// assert!(limit.reserve(&"third", patience).is_err()); // two minutes
+/// drop(ticket); // the second went away
+/// assert!(limit.reserve(&"third", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct LimiterPlace {
+pub struct LimiterTicket {
     limit: LimiterAdmit,
     waiting: Box<Waiting>,
 }
 
-impl Place for LimiterPlace {
+impl QueueTicket for LimiterTicket {
     type Pass = Admitted;
     type Refusal = Refused;
 

@@ -10,5 +10,5 @@ mod tests;
 
 pub use future::ThroughputFuture;
 pub use layer::ThroughputLayer;
-pub use reserve::{Place, Reserve, Turn};
+pub use reserve::{QueueTicket, Reserve, Turn};
 pub use service::ThroughputService;

@@ -33,7 +33,7 @@ pub(crate) struct ReleaseArgs {
 
 /// A version in a file.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct VersionInFile {
     line: usize,
     /// Offset in the text.
     start: usize,
@@ -56,20 +56,20 @@ pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<E
     let mut texts = Vec::new();
     for file in tracked(root)? {
         let Ok(text) = fs::read_to_string(root.join(&file)) else { continue };
-        let places = places(&file, &text);
-        if let Some(place) = places.iter().find(|place| place.version != old.to_string()) {
+        let versions = versions(&file, &text);
+        if let Some(version_in_file) = versions.iter().find(|version_in_file| version_in_file.version != old.to_string()) {
             return Ok(wrong(&anyhow::anyhow!(
                 "{file}:{}: it is of version {}, not of {old}",
-                place.line,
-                place.version
+                version_in_file.line,
+                version_in_file.version
             )));
         }
         let text = match file.as_str() {
             CHANGELOG => released(&text, &new)?,
-            _ if places.is_empty() => continue,
-            _ => moved(&text, &places, &new),
+            _ if versions.is_empty() => continue,
+            _ => moved(&text, &versions, &new),
         };
-        println!("{file}: {}", if places.is_empty() { 1 } else { places.len() });
+        println!("{file}: {}", if versions.is_empty() { 1 } else { versions.len() });
         texts.push((file, text));
     }
     if args.dry_run {
@@ -89,9 +89,9 @@ pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<E
 /// The version of the crates.
 fn present(root: &Path) -> anyhow::Result<Version> {
     let text = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
-    let places = places("Cargo.toml", &text);
-    let [place] = &places[..] else { bail!("Cargo.toml has {} versions of the workspace", places.len()) };
-    Ok(place.version.parse()?)
+    let versions = versions("Cargo.toml", &text);
+    let [version_in_file] = &versions[..] else { bail!("Cargo.toml has {} versions of the workspace", versions.len()) };
+    Ok(version_in_file.version.parse()?)
 }
 
 /// Every file in git except for this one, whose tests contain made-up versions.
@@ -101,14 +101,14 @@ fn tracked(root: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// All versions of ours in a file.
-fn places(file: &str, text: &str) -> Vec<Place> {
-    let (mut places, mut start, mut section) = (Vec::new(), 0, "");
+fn versions(file: &str, text: &str) -> Vec<VersionInFile> {
+    let (mut versions, mut start, mut section) = (Vec::new(), 0, "");
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let mut found = |at: usize| {
             let length = line[at..].find(|letter: char| !(letter.is_ascii_alphanumeric() || "-.".contains(letter)));
             let version = line[at..].get(..length.unwrap_or(line.len() - at)).unwrap_or_default().trim_end_matches('.');
             if version.starts_with(|first: char| first.is_ascii_digit()) {
-                places.push(Place { line: index + 1, start: start + at, version: version.to_owned() });
+                versions.push(VersionInFile { line: index + 1, start: start + at, version: version.to_owned() });
             }
         };
         if line.starts_with('[') {
@@ -129,7 +129,7 @@ fn places(file: &str, text: &str) -> Vec<Place> {
         }
         start += line.len();
     }
-    places
+    versions
 }
 
 /// The version to change to.
@@ -141,14 +141,14 @@ fn next(old: &Version, text: &str) -> anyhow::Result<Version> {
     Ok(new)
 }
 
-fn moved(text: &str, places: &[Place], new: &Version) -> String {
+fn moved(text: &str, versions: &[VersionInFile], new: &Version) -> String {
     let (mut out, mut done) = (String::new(), 0);
-    let mut places: Vec<_> = places.iter().collect();
-    places.sort_by_key(|place| place.start);
-    for place in places {
-        out.push_str(&text[done..place.start]);
+    let mut versions: Vec<_> = versions.iter().collect();
+    versions.sort_by_key(|version_in_file| version_in_file.start);
+    for version_in_file in versions {
+        out.push_str(&text[done..version_in_file.start]);
         out.push_str(&new.to_string());
-        done = place.start + place.version.len();
+        done = version_in_file.start + version_in_file.version.len();
     }
     out + &text[done..]
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn versions(file: &str, text: &str) -> Vec<(usize, String)> {
-        places(file, text).into_iter().map(|place| (place.line, place.version)).collect()
+        versions(file, text).into_iter().map(|version_in_file| (version_in_file.line, version_in_file.version)).collect()
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
     fn all_of_them_move() {
         let text = "a weir.dev/agent:0.1.0 weir.dev/operator:0.1.0.\n";
         let new = Version::new(1, 0, 0);
-        assert_eq!(moved(text, &places("a.md", text), &new), "a weir.dev/agent:1.0.0 weir.dev/operator:1.0.0.\n");
+        assert_eq!(moved(text, &versions("a.md", text), &new), "a weir.dev/agent:1.0.0 weir.dev/operator:1.0.0.\n");
         assert_eq!(
             released("# C\n\n## Unreleased\n\n- x\n", &new).expect("a heading"),
             "# C\n\n## Unreleased\n\n## 1.0.0\n\n- x\n"
@@ -223,11 +223,11 @@ mod tests {
         let mut found = 0;
         for file in tracked(workspace.root()).expect("a checkout") {
             let Ok(text) = fs::read_to_string(workspace.root().join(&file)) else { continue };
-            for place in places(&file, &text) {
-                assert_eq!(place.version, version, "{file}:{}", place.line);
+            for version_in_file in versions(&file, &text) {
+                assert_eq!(version_in_file.version, version, "{file}:{}", version_in_file.line);
                 found += 1;
             }
         }
-        assert!(found > 10, "only {found} places");
+        assert!(found > 10, "only {found} versions");
     }
 }

@@ -4,9 +4,9 @@ use std::iter;
 use std::sync::Arc;
 
 use super::Clock;
-use super::pasts::Trails;
-use crate::answer::{Places, RuleRefused, Tightening, Tightest};
-use crate::meter::{Kind, Memory, Meter, Past, Place, Stop, Taken};
+use super::histories::Journals;
+use crate::answer::{Receipts, RuleRefused, Tightening, Tightest};
+use crate::meter::{History, Kind, Memory, Meter, Receipt, Stop, Taken};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
 use crate::word::UNSET;
@@ -19,7 +19,7 @@ pub(super) struct Book {
     /// For keys without an override.
     pub(super) plain: Set,
     /// The same limits for keys without a cell.
-    pub(super) guest: Set,
+    pub(super) overflow: Set,
     overrides: Vec<Set>,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct Old<'a> {
     pub(super) began: Time,
     pub(super) is_first: bool,
     /// What is known of the time before the old terms, if it was kept.
-    pub(super) pasts: Option<Arc<[Past]>>,
-    /// The trails in which charges under the old terms were noted, and the key's mark.
-    pub(super) trails: Option<(&'a Trails, u64)>,
+    pub(super) histories: Option<Arc<[History]>>,
+    /// The journals in which charges under the old terms were noted, and the key's mark.
+    pub(super) journals: Option<(&'a Journals, u64)>,
 }
 
 /// Stores what is known about a key: takes the value of one thread, and returns the value of the first thread.
-pub(super) type Agree<'a> = &'a dyn Fn(Arc<[Past]>) -> Arc<[Past]>;
+pub(super) type Agree<'a> = &'a dyn Fn(Arc<[History]>) -> Arc<[History]>;
 
 /// A request to the limits of a key.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) at: Time,
-    pub(super) places: Places,
+    pub(super) receipts: Receipts,
     pub(super) tightest: Tightest,
 }
 
@@ -76,9 +76,9 @@ pub(super) enum Halt {
 impl Book {
     pub(super) fn new(terms: Terms, base: Time) -> Self {
         let plain = Set::new(terms.quotas(None), None, base);
-        let guest = Set::guest(terms.quotas(None), base);
+        let overflow = Set::overflow(terms.quotas(None), base);
         let overrides = (0..terms.overrides()).map(|index| Set::new(terms.quotas(Some(index)), Some(index), base));
-        Self { plain, guest, overrides: overrides.collect(), terms }
+        Self { plain, overflow, overrides: overrides.collect(), terms }
     }
 
     /// Whether the words of a key hold less than those of the old book.
@@ -100,11 +100,11 @@ impl Book {
 }
 
 impl Old<'_> {
-    fn past(&self, place: usize) -> Past {
-        match &self.pasts {
-            Some(pasts) => pasts[place].clone(),
-            None if self.is_first => Past::none(self.set.meters[place].quota(), self.began),
-            None => Past::unknown(self.began),
+    fn history(&self, place: usize) -> History {
+        match &self.histories {
+            Some(histories) => histories[place].clone(),
+            None if self.is_first => History::none(self.set.meters[place].quota(), self.began),
+            None => History::unknown(self.began),
         }
     }
 }
@@ -125,7 +125,7 @@ impl Set {
     }
 
     /// For words that are guarded by a lock.
-    fn guest(quotas: &[Quota], base: Time) -> Self {
+    fn overflow(quotas: &[Quota], base: Time) -> Self {
         Self { meters: quotas.iter().map(|&quota| Meter::guarded(quota, base)).collect(), override_index: None }
     }
 
@@ -134,11 +134,11 @@ impl Set {
         self.meters.iter().map(Meter::words).sum()
     }
 
-    /// The only limit, if it is a level on a line.
+    /// The only limit, if its state is one level.
     #[inline(always)]
     pub(super) fn line(&self) -> Option<&Supply> {
         match self.meters.as_slice() {
-            [Meter { kind: Kind::Line(supply) }] => Some(supply),
+            [Meter { kind: Kind::Level(supply) }] => Some(supply),
             _ => None,
         }
     }
@@ -161,7 +161,7 @@ impl Set {
         if let [meter] = self.meters.as_slice() {
             let taken = request.take(meter, words).map_err(|stop| self.halt(0, &stop, request))?;
             let tightest = Tightest { limit: 0, standing: taken.standing, override_index: self.override_index };
-            return Ok(Granted { at: taken.at, places: Places::One(taken.place), tightest });
+            return Ok(Granted { at: taken.at, receipts: Receipts::One(taken.receipt), tightest });
         }
         self.take_all(words, request, clock)
     }
@@ -171,21 +171,21 @@ impl Set {
         if request.latest.is_none() {
             self.ask(words, request)?;
         }
-        let (mut at, mut places, mut tightening) = (request.now, Places::NONE, Tightest::none());
+        let (mut at, mut receipts, mut tightening) = (request.now, Receipts::NONE, Tightest::none());
         for (limit, (meter, own)) in self.limits(words).enumerate() {
             match request.take(meter, own) {
                 Ok(taken) => {
-                    places.add(taken.place);
+                    receipts.add(taken.receipt);
                     tightening.consider(taken.standing);
                     at = at.max(taken.at);
                 }
                 Err(stop) => {
-                    self.give_back(words, places.as_slice(), clock);
+                    self.give_back(words, receipts.as_slice(), clock);
                     return Err(self.halt(limit, &stop, request));
                 }
             }
         }
-        Ok(Granted { at, places, tightest: tightening.with_override(self.override_index) })
+        Ok(Granted { at, receipts, tightest: tightening.with_override(self.override_index) })
     }
 
     /// The answer that a charge would get.
@@ -202,9 +202,9 @@ impl Set {
 
     /// Gives charges back to the limits that were charged: the first ones, in order. After a retune there is nothing to
     /// give back to.
-    pub(super) fn give_back(&self, words: &[AtomicU64], places: &[Place], clock: Clock<'_>) {
-        for ((meter, own), place) in self.limits(words).zip(places) {
-            let _ = meter.refund(own, place, &clock);
+    pub(super) fn give_back(&self, words: &[AtomicU64], receipts: &[Receipt], clock: Clock<'_>) {
+        for ((meter, own), receipt) in self.limits(words).zip(receipts) {
+            let _ = meter.refund(own, receipt, &clock);
         }
     }
 
@@ -279,20 +279,20 @@ impl Set {
         let memory = if agree.is_some() { Memory::Few } else { Memory::None };
         // Read after the words are sealed: all charges that they hold are noted then. Threads may read different
         // values, unless they agree.
-        let trail = agree.and(old.trails).and_then(|(trails, mark)| trails.get(mark));
-        let pasts = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
+        let journal = agree.and(old.journals).and_then(|(journals, mark)| journals.get(mark));
+        let histories = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
             Some((meter_before, old_words)) => {
-                let past = old.past(place.expect("found above"));
-                meter.past_after(meter_before, (old_words, trail.as_ref()), &past, old.since, memory)
+                let history = old.history(place.expect("found above"));
+                meter.history_after(meter_before, (old_words, journal.as_ref()), &history, old.since, memory)
             }
-            None => Past::none(meter.quota(), old.since),
+            None => History::none(meter.quota(), old.since),
         });
-        let pasts: Vec<_> = pasts.collect();
-        let agreed = agree.map(|agree| agree(Arc::from(pasts.as_slice())));
-        let pasts = agreed.as_deref().unwrap_or(&pasts);
-        for (((meter, own), &place), past) in self.limits(words).zip(kept).zip(pasts) {
+        let histories: Vec<_> = histories.collect();
+        let agreed = agree.map(|agree| agree(Arc::from(histories.as_slice())));
+        let histories = agreed.as_deref().unwrap_or(&histories);
+        for (((meter, own), &place), history) in self.limits(words).zip(kept).zip(histories) {
             match before(place) {
-                Some((meter_before, old_words)) => meter.begin(own, past, meter_before, old_words),
+                Some((meter_before, old_words)) => meter.begin(own, history, meter_before, old_words),
                 None => meter.start(own),
             }
         }

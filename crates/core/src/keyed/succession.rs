@@ -9,11 +9,11 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use super::admission::{Hold, Region};
 use super::book::{Agree, Book, Old, Set};
 use super::cells::is_key;
-use super::guests::tag_of;
-use super::pasts::{FEW, MOST, Pasts, Trails};
-use super::room::{Hold, Region};
+use super::histories::{FEW, Histories, Journals, MOST};
+use super::overflow::tag_of;
 use super::{Clock, Lineage, Table, zeros};
 use crate::meter::noted_until;
 use crate::sync::{AtomicU64, Ordering, lock};
@@ -50,14 +50,15 @@ impl Table {
         }
         let keys = self.lineage.counts.tracked.load(Ordering::Relaxed) + self.overrides.len();
         let lineage = Lineage { generation: self.lineage.generation + 1, kept, ..self.lineage.clone() };
-        let pasts = self.pasts_for(&book, &lineage.kept, keys, clock());
-        let mut next = Self::with_cells(book, max_keys, keys, &lineage, clock(), pasts);
+        let histories = self.histories_for(&book, &lineage.kept, keys, clock());
+        let mut next = Self::with_cells(book, max_keys, keys, &lineage, clock(), histories);
         let now = clock();
-        if let Some(pasts) = next.pasts.as_ref().filter(|_| keys <= FEW) {
-            next.trails = Some(Trails::new(noted_until(pasts.longest, now)));
+        if let Some(histories) = next.histories.as_ref().filter(|_| keys <= FEW) {
+            next.journals = Some(Journals::new(noted_until(histories.longest, now)));
         }
         next.blank = next.book.plain.start_after(&self.book.plain, &self.blank, &next.lineage.kept, now);
-        next.guest_blank = next.book.guest.start_after(&self.book.guest, &self.guest_blank, &next.lineage.kept, now);
+        next.overflow_blank =
+            next.book.overflow.start_after(&self.book.overflow, &self.overflow_blank, &next.lineage.kept, now);
         for own in next.overrides.values() {
             next.book.set(own.override_index).unset(&own.words);
         }
@@ -102,7 +103,7 @@ impl Table {
         }
         let since = clock();
         region.since.store(since.as_nanos(), Ordering::Release);
-        self.move_guests(next, index, &mut hold, since);
+        self.move_overflow(next, index, &mut hold, since);
         region.closed.store(true, Ordering::Release);
         for mark in marks() {
             self.move_key(next, mark);
@@ -122,10 +123,10 @@ impl Table {
             if !set.is_unset(words) {
                 return;
             }
-            // A key that has neither a cell nor words of its own may have been a guest, and may have an override now.
-            let guest = if self.place_of(mark).is_none() { self.guest_of(mark) } else { None };
-            let guest = guest.as_ref().map(|words| self.old_guest(words, self.closed_at(mark)));
-            next.succeed(mark, set, words, || guest.or_else(|| self.old(mark)));
+            // A key that has neither a cell nor words of its own may be in the overflow, and may have an override now.
+            let overflow = if self.place_of(mark).is_none() { self.overflow_words(mark) } else { None };
+            let overflow = overflow.as_ref().map(|words| self.old_in_overflow(words, self.closed_at(mark)));
+            next.succeed(mark, set, words, || overflow.or_else(|| self.old(mark)));
         }
     }
 
@@ -139,9 +140,9 @@ impl Table {
             since,
             began: self.began(),
             // A key that entered later is new.
-            is_first: self.lineage.generation == 0 || self.pasts.is_some(),
-            pasts: self.pasts.as_ref().and_then(|pasts| pasts.get(mark)),
-            trails: self.trails(since).map(|trails| (trails, mark)),
+            is_first: self.lineage.generation == 0 || self.histories.is_some(),
+            histories: self.histories.as_ref().and_then(|histories| histories.get(mark)),
+            journals: self.journals(since).map(|journals| (journals, mark)),
         })
     }
 
@@ -149,27 +150,27 @@ impl Table {
         Time::from_nanos(self.began.load(Ordering::Acquire))
     }
 
-    /// There is no room for the pasts of guests: what their words do not hold counts as used.
-    fn old_guest<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
+    /// Keys in the overflow have no history, so requests that their words do not hold count as used.
+    fn old_in_overflow<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
         let is_first = self.lineage.generation == 0;
-        Old { set: &self.book.guest, words, since, began: self.began(), is_first, pasts: None, trails: None }
+        Old { set: &self.book.overflow, words, since, began: self.began(), is_first, histories: None, journals: None }
     }
 
     fn succeed<'a>(&self, mark: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {
-        let keep = self.pasts.as_ref().map(|pasts| move |past| pasts.keep(mark, past));
+        let keep = self.histories.as_ref().map(|histories| move |history| histories.keep(mark, history));
         let agree = keep.as_ref().map(|keep| keep as Agree<'_>);
         set.succeed(words, old, &self.lineage.kept, agree);
     }
 
-    /// Room for the pasts of keys, if the new words do not hold them, or if the pasts of this table still matter.
-    fn pasts_for(&self, book: &Book, kept: &[Option<usize>], keys: usize, now: Time) -> Option<Pasts> {
+    /// Room for the histories of keys, if the new words do not hold them, or if the histories of this table still matter.
+    fn histories_for(&self, book: &Book, kept: &[Option<usize>], keys: usize, now: Time) -> Option<Histories> {
         let mut longest = book.longest().max(self.book.longest());
         let mut matters = keys <= FEW || book.forgets(&self.book, kept);
-        if let Some(pasts) = &self.pasts {
-            longest = longest.max(pasts.longest);
+        if let Some(histories) = &self.histories {
+            longest = longest.max(histories.longest);
             matters |= now.as_nanos().saturating_sub(self.began.load(Ordering::Acquire)) <= longest;
         }
-        (matters && keys <= MOST).then(|| Pasts::new(longest))
+        (matters && keys <= MOST).then(|| Histories::new(longest))
     }
 
     fn closed_at(&self, mark: u64) -> Time {
@@ -177,44 +178,45 @@ impl Table {
     }
 
     /// An upper bound of what a key without a cell has used, under terms whose region is closed.
-    fn guest_of(&self, mark: u64) -> Option<Vec<AtomicU64>> {
-        lock(&self.region_of(mark).hold).guests.as_ref()?.copy_of(&self.book.guest, tag_of(mark))
+    fn overflow_words(&self, mark: u64) -> Option<Vec<AtomicU64>> {
+        lock(&self.region_of(mark).hold).overflow.as_ref()?.copy_of(&self.book.overflow, tag_of(mark))
     }
 
-    /// Moves all guests of a region before it is closed: until then, none of them is looked for in the successor.
-    fn move_guests(&self, next: &Self, index: usize, hold: &mut Hold, since: Time) {
-        let Some(guests) = &hold.guests else { return };
-        let (set, next_set) = (&self.book.guest, &next.book.guest);
+    /// Moves the overflow of a region before the region is closed: until then, no thread looks for its keys in the
+    /// successor.
+    fn move_overflow(&self, next: &Self, index: usize, hold: &mut Hold, since: Time) {
+        let Some(overflow) = &hold.overflow else { return };
+        let (set, next_set) = (&self.book.overflow, &next.book.overflow);
         let succeed = |words: &[AtomicU64], old: &[AtomicU64]| {
             next_set.clear_unset(words);
-            next_set.succeed(words, || Some(self.old_guest(old, since)), &next.lineage.kept, None);
+            next_set.succeed(words, || Some(self.old_in_overflow(old, since)), &next.lineage.kept, None);
         };
-        for (tag, words) in guests.all(set, since) {
+        for (tag, words) in overflow.all(set, since) {
             let mut there = lock(&next.regions[next.cells.region_of_tag(tag)].hold);
-            let there = there.guests.get_or_insert_with(|| next.new_guests());
+            let there = there.overflow.get_or_insert_with(|| next.new_overflow());
             there.receive(next_set, tag, since, |draft| succeed(draft, words));
         }
         let regions = next.cells.regions_of(index, self.cells.regions());
-        let same = regions == (index..index + 1) && guests.places() == next.guest_places;
+        let same = regions == (index..index + 1) && overflow.places() == next.overflow_places;
         let (rest, all) = (zeros(next_set.words()), zeros(next_set.words()));
-        for (bucket, words) in guests.rests(set, since) {
+        for (bucket, words) in overflow.rests(set, since) {
             succeed(&rest, words);
             if same {
                 let mut there = lock(&next.regions[index].hold);
-                let there = there.guests.get_or_insert_with(|| next.new_guests());
+                let there = there.overflow.get_or_insert_with(|| next.new_overflow());
                 there.raise(next_set, bucket..bucket + 1, &rest);
             }
             next_set.join(&all, &rest);
         }
-        if !same && guests.rests(set, since).next().is_some() {
+        if !same && overflow.rests(set, since).next().is_some() {
             for region in regions {
                 let mut there = lock(&next.regions[region].hold);
-                let there = there.guests.get_or_insert_with(|| next.new_guests());
+                let there = there.overflow.get_or_insert_with(|| next.new_overflow());
                 there.raise(next_set, 0..there.buckets_in_all(), &all);
             }
         }
         if next.overrides.is_empty() {
-            hold.guests = None; // not used any more
+            hold.overflow = None; // not used any more
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Admitted, Charge, Refused};
 use crate::lease::Leases;
-use crate::meter::line::{self, swap};
-use crate::meter::{Counter, Kind, Log, Memory, Meter, Past, Place, Stop, Taken, Watch};
+use crate::meter::level::{self, swap};
+use crate::meter::{Counter, History, Kind, Log, Memory, Meter, Receipt, Stop, Taken, Watch};
 use crate::queue::Queue;
 use crate::supply::Supply;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Once, Ordering};
@@ -43,7 +43,7 @@ pub(super) struct Cell {
     since: AtomicU64,
     /// What is known of the time before, and the first words. Set before the words are set; the first cell has none.
     /// Invisible to loom: the words order all accesses to it.
-    past: OnceLock<Box<Past>>,
+    history: OnceLock<Box<History>>,
     /// Set for a while after a change. The first cell has none.
     watch: Option<Box<Watching>>,
     /// Set before the words are sealed.
@@ -94,7 +94,7 @@ impl Cell {
             leases: Once::empty(),
             heat: AtomicU64::new(0),
             since: AtomicU64::new(since.as_nanos()),
-            past: OnceLock::new(),
+            history: OnceLock::new(),
             watch: watch.map(Watching::new).map(Box::new),
             successor: Once::empty(),
             queue: Once::empty(),
@@ -105,15 +105,15 @@ impl Cell {
     /// Enables the fast path, if the quota allows it. Only while there are no leases.
     fn decide_at_once(&self) {
         let (direct, window) = match &self.meter.kind {
-            Kind::Line(supply) if supply.is_time() => (supply.direct(), NEVER),
-            Kind::Line(supply) if supply.is_window() && supply.direct() > 0 => (0, 0),
+            Kind::Level(supply) if supply.is_time() => (supply.direct(), NEVER),
+            Kind::Level(supply) if supply.is_window() && supply.direct() > 0 => (0, 0),
             _ => (0, NEVER),
         };
         self.direct.store(direct, Ordering::Relaxed);
         self.window.store(window, Ordering::Relaxed);
     }
 
-    /// The trail, if a charge at this time must be noted.
+    /// The journal, if a charge at this time must be noted.
     fn watch(&self, now: Time) -> Option<&Watch> {
         let Watching { watch, is_over, is_ending } = self.watch.as_deref()?;
         if watch.is_on(now) {
@@ -139,9 +139,9 @@ impl Cell {
         decide: impl FnOnce() -> Result<Taken, Stop>,
     ) -> Result<Taken, Stop> {
         let Some(watch) = self.watch(now) else { return decide() };
-        watch.with(|trail| trail.note(at, cost));
+        watch.with(|journal| journal.note(at, cost));
         let decided = decide();
-        watch.with(|trail| trail.settle(cost, decided.is_ok()));
+        watch.with(|journal| journal.settle(cost, decided.is_ok()));
         decided
     }
 
@@ -159,7 +159,7 @@ impl Cell {
     /// A copy of the limit in its current state, to continue elsewhere.
     pub(super) fn copy(&self, now: Time) -> Result<(Meter, Vec<u64>), Sealed> {
         let mut words = self.meter.copy(self.words.all())?;
-        if let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) {
+        if let (Kind::Level(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) {
             let floor = supply.floor(now);
             words[0] = words[0].max(floor).saturating_sub(leases.left(supply, floor));
         }
@@ -174,7 +174,7 @@ impl Cell {
     #[inline(always)] // as in `Limiter::check`
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         let supply = match &self.meter.kind {
-            Kind::Line(supply) => supply,
+            Kind::Level(supply) => supply,
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(log) => return self.log_at_once(log, now, cost),
             Kind::Guarded(_) => return None, // never in a cell, whose words no lock guards
@@ -226,10 +226,10 @@ impl Cell {
     ) -> Option<Result<Admitted, Refused>> {
         let word = self.words.line();
         let mut level = word.load(Ordering::SeqCst);
-        let standing = |level| Standing::of_line(supply, level, floor, now);
+        let standing = |level| Standing::of_level(supply, level, floor, now);
         while let Some(after) = charge(supply, level, floor, cost) {
             match word.compare_exchange_weak(level, after, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return Some(Ok(self.admitted(standing(after), Place { at: now, cost, mark: after }))),
+                Ok(_) => return Some(Ok(self.admitted(standing(after), Receipt { at: now, cost, mark: after }))),
                 Err(moved_on) => {
                     self.heat_up(supply);
                     level = moved_on;
@@ -256,7 +256,7 @@ impl Cell {
         let floor = supply.flowed(elapsed);
         let mark = leases.take_at_once(supply, floor, cost)?;
         let level = self.words.line().load(Ordering::Relaxed) & !SEALED;
-        Some(Ok(self.admitted(Standing::of_line(supply, level, floor, now), Place { at: now, cost, mark })))
+        Some(Ok(self.admitted(Standing::of_level(supply, level, floor, now), Receipt { at: now, cost, mark })))
     }
 
     #[inline(always)]
@@ -267,7 +267,7 @@ impl Cell {
         let decided = counter.check_at_once(&self.words.few.0, now, cost)?;
         let standing = |windows| Standing::of_counter(counter.quota(), windows);
         Some(match decided {
-            Ok((windows, mark)) => Ok(self.admitted(standing(windows), Place { at: now, cost, mark })),
+            Ok((windows, mark)) => Ok(self.admitted(standing(windows), Receipt { at: now, cost, mark })),
             Err(windows) => Err(Refused { standing: standing(windows), cost }),
         })
     }
@@ -277,14 +277,14 @@ impl Cell {
         let decided = if cost == 1 { log.check_at_once(&self.words.many, now)? } else { return None };
         let standing = |logged| Standing::of_log(log.quota(), logged);
         Some(match decided {
-            Ok((logged, mark)) => Ok(self.admitted(standing(logged), Place { at: now, cost, mark })),
+            Ok((logged, mark)) => Ok(self.admitted(standing(logged), Receipt { at: now, cost, mark })),
             Err(logged) => Err(Refused { standing: standing(logged), cost }),
         })
     }
 
     #[inline(always)]
-    fn admitted(&self, standing: Standing, place: Place) -> Admitted {
-        Admitted { standing, charge: Charge { place, generation: self.generation } }
+    fn admitted(&self, standing: Standing, receipt: Receipt) -> Admitted {
+        Admitted { standing, charge: Charge { receipt, generation: self.generation } }
     }
 
     pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
@@ -292,10 +292,10 @@ impl Cell {
     }
 
     fn take(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
-        if let Kind::Line(supply) = &self.meter.kind {
+        if let Kind::Level(supply) = &self.meter.kind {
             let word = self.words.line();
             match self.leases.get() {
-                None => line::check_contended(supply, word, now, cost, || self.heat_up(supply)),
+                None => level::check_contended(supply, word, now, cost, || self.heat_up(supply)),
                 Some(leases) => leases.check(supply, word, now, cost),
             }
         } else {
@@ -351,36 +351,36 @@ impl Cell {
 
     /// The standing, with leased seats counted as unused.
     pub(super) fn standing(&self, now: Time) -> Result<Standing, Sealed> {
-        let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
+        let (Kind::Level(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
             return self.meter.standing(self.words.all(), now);
         };
         let (floor, level) = (supply.floor(now), load(self.first())?);
         let level = level.max(floor).saturating_sub(leases.left(supply, floor));
-        Ok(Standing::of_line(supply, level, floor, now))
+        Ok(Standing::of_level(supply, level, floor, now))
     }
 
     /// If seats can be leased, they are given back as the same seats: the last ones to the word, others to a slot.
-    pub(super) fn refund(&self, place: &Place, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
-        let Kind::Line(supply) = &self.meter.kind else {
-            return self.meter.refund(self.words.all(), place, clock);
+    pub(super) fn refund(&self, receipt: &Receipt, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
+        let Kind::Level(supply) = &self.meter.kind else {
+            return self.meter.refund(self.words.all(), receipt, clock);
         };
         let word = self.words.line();
         loop {
             let level = load(word)?;
-            if place.mark > supply.ceiling(clock()) {
+            if receipt.mark > supply.ceiling(clock()) {
                 // Reserved ahead, and so beyond all leases.
-                return line::refund(supply, word, place, clock);
+                return level::refund(supply, word, receipt, clock);
             }
-            if level == place.mark {
-                let before = level.saturating_sub(place.cost * supply.unit());
+            if level == receipt.mark {
+                let before = level.saturating_sub(receipt.cost * supply.unit());
                 if swap(word, level, before).is_ok() {
                     return Ok(());
                 }
             } else if let Some(leases) = self.lend(supply) {
-                leases.refund(supply, place);
+                leases.refund(supply, receipt);
                 return Ok(());
             } else {
-                return line::refund(supply, word, place, clock);
+                return level::refund(supply, word, receipt, clock);
             }
         }
     }
@@ -406,7 +406,7 @@ impl Cell {
 
     /// With leases: the sealed word as it would be without them.
     fn take_back(&self, since: Time) -> Option<AtomicU64> {
-        let (Kind::Line(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
+        let (Kind::Level(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
             return None;
         };
         leases.seal();
@@ -423,24 +423,24 @@ impl Cell {
             let since = Time::from_nanos(successor.since.load(Ordering::Relaxed));
             let returned = self.take_back(since);
             let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
-            if successor.past.get().is_none() {
+            if successor.history.get().is_none() {
                 let watching = self.watch.as_ref().filter(|_| self.is_watched());
                 let watch = watching.map(|watching| &watching.watch).filter(|watch| watch.is_on(since));
-                let trail = watch.map(|watch| watch.with(|trail| trail.clone()));
-                let words = (words, trail.as_ref());
-                let past = match self.past.get() {
-                    Some(past) => successor.meter.past_after(&self.meter, words, past, since, Memory::Many),
+                let journal = watch.map(|watch| watch.with(|journal| journal.clone()));
+                let words = (words, journal.as_ref());
+                let history = match self.history.get() {
+                    Some(history) => successor.meter.history_after(&self.meter, words, history, since, Memory::Many),
                     None => {
                         let made = Time::from_nanos(self.since.load(Ordering::Relaxed));
-                        let none = Past::none(self.meter.quota(), made);
-                        successor.meter.past_after(&self.meter, words, &none, since, Memory::Many)
+                        let none = History::none(self.meter.quota(), made);
+                        successor.meter.history_after(&self.meter, words, &none, since, Memory::Many)
                     }
                 };
                 // If another thread was faster, its value is equal, except for times that were being written just then.
-                let _ = successor.past.set(Box::new(past));
+                let _ = successor.history.set(Box::new(history));
             }
-            let past = successor.past.get().expect("filled above");
-            successor.meter.begin(successor.words.all(), past, &self.meter, words);
+            let history = successor.history.get().expect("filled above");
+            successor.meter.begin(successor.words.all(), history, &self.meter, words);
         }
         successor
     }

@@ -15,8 +15,8 @@ mod packed;
 use std::time::Duration;
 
 use super::epoch::Epoch;
-use super::outcome::{Place, Stop, Taken};
-use super::past::Past;
+use super::history::History;
+use super::outcome::{Receipt, Stop, Taken};
 use crate::divisor::Divisor;
 use crate::supply::BEHIND;
 use crate::sync::{AtomicU64, Ordering};
@@ -213,7 +213,7 @@ impl Counter {
             if self.count(words, &seen, seen.windows.current + cost) {
                 seen.windows.current += cost;
                 let standing = Standing::of_counter(self.quota, seen.windows);
-                return Ok(Taken { at, standing, place: Place { at: now, cost, mark: seen.index } });
+                return Ok(Taken { at, standing, receipt: Receipt { at: now, cost, mark: seen.index } });
             }
         }
     }
@@ -229,14 +229,14 @@ impl Counter {
     }
 
     /// Gives back within the window of the charge: later windows have already used its count.
-    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
-        let word = &words[usize::from(place.mark % 2 == 1)];
+    pub(super) fn refund(&self, words: &[AtomicU64], receipt: &Receipt) -> Result<(), Sealed> {
+        let word = &words[usize::from(receipt.mark % 2 == 1)];
         loop {
             let state = load(word)?;
-            if state & FROZEN != 0 || self.index_of(state) != place.mark {
+            if state & FROZEN != 0 || self.index_of(state) != receipt.mark {
                 return Ok(());
             }
-            let without = self.word(place.mark, self.count_of(state).saturating_sub(place.cost));
+            let without = self.word(receipt.mark, self.count_of(state).saturating_sub(receipt.cost));
             if word.compare_exchange(state, without, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return Ok(());
             }
@@ -262,10 +262,10 @@ impl Counter {
     }
 
     /// What was admitted since this meter took over, and how much is left.
-    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
+    pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         let Seen { windows, index, .. } = self.sealed(words, since);
-        let (first, before) = match past.first {
-            [0, 0] => (self.index_at(Time::from_nanos(past.began)), 0),
+        let (first, before) = match history.first {
+            [0, 0] => (self.index_at(Time::from_nanos(history.began)), 0),
             // A frozen word is the larger of the two.
             [even, odd] => (self.index_of(even.min(odd)), self.count_of(even.min(odd))),
         };
@@ -273,7 +273,7 @@ impl Counter {
             (self.start_of(index), windows.current, windows.previous),
             (self.quota.requests(), self.period()),
             (index.saturating_sub(first), before),
-            past,
+            history,
             since.as_nanos(),
         );
         (epoch, windows.remaining(&self.quota))

@@ -1,6 +1,6 @@
 //! What a limit admitted while one quota was in force, according to its sealed words: an upper bound since any time.
 
-use super::past::{Memory, Past, Span};
+use super::history::{History, Memory, Span};
 use crate::supply::Supply;
 
 /// How many periods of a log are examined one by one. There are more between its times only if it was hardly used.
@@ -35,16 +35,16 @@ enum Curve<'a> {
 }
 
 impl<'a> Epoch<'a> {
-    pub(super) fn of_bucket(supply: &'a Supply, level: u64, past: &Past, since: u64) -> Self {
+    pub(super) fn of_bucket(supply: &'a Supply, level: u64, history: &History, since: u64) -> Self {
         let now = crate::Time::from_nanos(since);
         let floor = supply.floor(now);
         let level = if supply.is_set_back(level, floor) { supply.ceiling(now) } else { level };
-        let start = past.first[0].max(supply.floor(crate::Time::from_nanos(past.began)));
+        let start = history.first[0].max(supply.floor(crate::Time::from_nanos(history.began)));
         let total = level.saturating_sub(start) / supply.unit();
         // What exceeds the ceiling since then waits.
-        let reserved = level.saturating_sub(supply.ceiling(now).max(past.first[0])) / supply.unit();
+        let reserved = level.saturating_sub(supply.ceiling(now).max(history.first[0])) / supply.unit();
         Self {
-            began: past.began.min(since),
+            began: history.began.min(since),
             since,
             total,
             reserved,
@@ -53,14 +53,14 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    pub(super) fn of_window(supply: &Supply, level: u64, past: &Past, since: u64) -> Self {
+    pub(super) fn of_window(supply: &Supply, level: u64, history: &History, since: u64) -> Self {
         let now = crate::Time::from_nanos(since);
         let floor = supply.floor(now);
         let level = if supply.is_set_back(level, floor) { supply.ceiling(now) } else { level };
-        let began = crate::Time::from_nanos(past.began);
+        let began = crate::Time::from_nanos(history.began);
         let (most, period) = (supply.quota().requests(), supply.quota().period_nanos());
         let ((first, before), (last, count)) =
-            (supply.window_of(past.first[0].max(supply.floor(began))), supply.window_of(level));
+            (supply.window_of(history.first[0].max(supply.floor(began))), supply.window_of(level));
         let total = match last.checked_sub(first) {
             None => 0,
             Some(0) => count.saturating_sub(before),
@@ -75,7 +75,7 @@ impl<'a> Epoch<'a> {
         };
         let start = supply.start_of_window(now).saturating_sub(floor).saturating_add(last.saturating_mul(period));
         let curve = Curve::Window { start, count, most, period };
-        Self { began: past.began.min(since), since, total: total.max(reserved), reserved, known: Vec::new(), curve }
+        Self { began: history.began.min(since), since, total: total.max(reserved), reserved, known: Vec::new(), curve }
     }
 
     /// For a counter with `windows` windows since the change. At the change, the window of that time held `before`.
@@ -83,7 +83,7 @@ impl<'a> Epoch<'a> {
         (start, current, previous): (u64, u64, u64),
         (most, period): (u64, u64),
         (windows, before): (u64, u64),
-        past: &Past,
+        history: &History,
         since: u64,
     ) -> Self {
         let total = match windows {
@@ -94,12 +94,18 @@ impl<'a> Epoch<'a> {
                 .saturating_add(current + previous),
         };
         let curve = Curve::Counter { start, current, previous, most, period };
-        Self { began: past.began.min(since), since, total, reserved: 0, known: Vec::new(), curve }
+        Self { began: history.began.min(since), since, total, reserved: 0, known: Vec::new(), curve }
     }
 
     /// For a log that admitted these requests, newest first, and not more than `all`.
-    pub(super) fn of_log(moments: Vec<u64>, (most, period): (u64, u64), all: u64, past: &Past, since: u64) -> Self {
-        let began = past.began.min(since);
+    pub(super) fn of_log(
+        moments: Vec<u64>,
+        (most, period): (u64, u64),
+        all: u64,
+        history: &History,
+        since: u64,
+    ) -> Self {
+        let began = history.began.min(since);
         let total = logged(&moments, most, period, began).min(all);
         Self { began, since, total, reserved: 0, known: Vec::new(), curve: Curve::Log { moments, most, period } }
     }
@@ -161,8 +167,8 @@ impl<'a> Epoch<'a> {
     }
 
     /// What was admitted before, and in this epoch.
-    pub(super) fn after(&self, past: &Past, memory: Memory) -> Vec<Span> {
-        let mut spans = past.spans.clone();
+    pub(super) fn after(&self, history: &History, memory: Memory) -> Vec<Span> {
+        let mut spans = history.spans.clone();
         self.append_to(&mut spans);
         let most = if memory == Memory::Few { 128 } else { 512 };
         // Where the clock was set back, what came before counts as of now.

@@ -1,5 +1,5 @@
 //! Meters for words that are guarded by a lock: smaller than shared words, and never used without the lock. A table of
-//! keys uses them for its *guests*.
+//! keys uses them for keys in its *overflow*.
 //!
 //! - A sliding window counter is packed into one word if both counts and the window's index fit. It counts the same.
 //! - A sliding window log becomes three words with the times of a few groups of requests (`Moments`): an upper bound of
@@ -8,7 +8,7 @@
 mod moments;
 
 pub(crate) use self::moments::Moments;
-use super::{Counter, Epoch, Kind, Meter, Past, Place, Stop, Taken};
+use super::{Counter, Epoch, History, Kind, Meter, Receipt, Stop, Taken};
 use crate::sync::{AtomicU64, Ordering};
 use crate::word::Sealed;
 use crate::{Quota, Standing, Strategy, Time};
@@ -37,13 +37,13 @@ impl Meter {
 
     /// A measure of how much is used, for comparison: about 2^40 is a whole limit.
     pub(crate) fn used(&self, words: &[AtomicU64], now: Time) -> u64 {
-        // Scales without a division, because this runs for each guest of a full bucket.
+        // Scales without a division, because this runs for each key of a full bucket.
         let scale = |used: u64, most: u64| match 24 + most.leading_zeros() {
             less @ ..64 => used >> (64 - less),
             more => used.saturating_mul(1 << (more - 64)),
         };
         match &self.kind {
-            Kind::Line(supply) => {
+            Kind::Level(supply) => {
                 let ahead = words[0].load(Ordering::Relaxed).saturating_sub(supply.floor(now));
                 scale(ahead, supply.capacity())
             }
@@ -63,7 +63,7 @@ impl Meter {
     /// Only under a lock.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         match &self.kind {
-            Kind::Line(_) => {
+            Kind::Level(_) => {
                 let level = words[0].load(Ordering::Relaxed).max(others[0].load(Ordering::Relaxed));
                 words[0].store(level, Ordering::Relaxed);
             }
@@ -113,11 +113,11 @@ impl Guarded {
         }
     }
 
-    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
+    pub(super) fn refund(&self, words: &[AtomicU64], receipt: &Receipt) -> Result<(), Sealed> {
         match self {
-            Self::Packed(counter) => counter.packed(&words[0], |words| counter.refund(words, place)),
+            Self::Packed(counter) => counter.packed(&words[0], |words| counter.refund(words, receipt)),
             Self::Moments(moments) => {
-                moments.refund(words, place);
+                moments.refund(words, receipt);
                 Ok(())
             }
         }
@@ -131,10 +131,10 @@ impl Guarded {
     }
 
     /// An upper bound of what was admitted since the meter took over, and how much is left.
-    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
+    pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         match self {
-            Self::Packed(counter) => counter.epoch(&counter.unpack(&words[0]), past, since),
-            Self::Moments(moments) => moments.epoch(words, past, since),
+            Self::Packed(counter) => counter.epoch(&counter.unpack(&words[0]), history, since),
+            Self::Moments(moments) => moments.epoch(words, history, since),
         }
     }
 
@@ -159,15 +159,15 @@ impl Guarded {
     }
 
     /// See [`Meter::begin`].
-    pub(super) fn begin(&self, words: &[AtomicU64], past: &Past, old: &Meter, old_words: &[AtomicU64]) {
+    pub(super) fn begin(&self, words: &[AtomicU64], history: &History, old: &Meter, old_words: &[AtomicU64]) {
         match (self, &old.kind) {
             (Self::Packed(counter), _) => {
-                words[0].store(counter.pack(&past.first.map(AtomicU64::new)), Ordering::Relaxed);
+                words[0].store(counter.pack(&history.first.map(AtomicU64::new)), Ordering::Relaxed);
             }
             (Self::Moments(moments), Kind::Guarded(Self::Moments(before))) => {
-                moments.take_over(words, before, old_words, Time::from_nanos(past.began));
+                moments.take_over(words, before, old_words, Time::from_nanos(history.began));
             }
-            (Self::Moments(moments), _) => moments.begin(words, past.first[0], Time::from_nanos(past.began)),
+            (Self::Moments(moments), _) => moments.begin(words, history.first[0], Time::from_nanos(history.began)),
         }
     }
 }

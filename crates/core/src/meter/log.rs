@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use self::ring::{LAP, LAST, Opens, Ring, Spot};
 use super::epoch::Epoch;
-use super::outcome::{Place, Stop, Taken};
-use super::past::Past;
+use super::history::History;
+use super::outcome::{Receipt, Stop, Taken};
 use crate::standing::Logged;
 use crate::sync::{AtomicU64, Ordering, yield_now};
 use crate::time::SET_BACK;
@@ -119,7 +119,7 @@ impl Log {
                 }
                 let logged = self.logged(words, Spot::of(after), now, 1);
                 let standing = Standing::of_log(self.quota, logged);
-                return Ok(Taken { at: at.max(asked), standing, place: Place { at, cost, mark: first } });
+                return Ok(Taken { at: at.max(asked), standing, receipt: Receipt { at, cost, mark: first } });
             }
         }
     }
@@ -204,19 +204,21 @@ impl Log {
     }
 
     /// Gives back the latest requests. An earlier request keeps its entry until it is one period old.
-    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) -> Result<(), Sealed> {
-        let (head, first) = (load(&words[0])?, Spot::of(place.mark));
-        let spots = (0..place.cost).map(|number| self.ring.after(first, number));
-        let are_latest = Spot::is_same(head, self.ring.moved(place.mark, place.cost))
-            && spots.clone().all(|spot| self.ring.entry(words, spot).load(Ordering::SeqCst) == spot.written(place.at));
+    pub(super) fn refund(&self, words: &[AtomicU64], receipt: &Receipt) -> Result<(), Sealed> {
+        let (head, first) = (load(&words[0])?, Spot::of(receipt.mark));
+        let spots = (0..receipt.cost).map(|number| self.ring.after(first, number));
+        let are_latest = Spot::is_same(head, self.ring.moved(receipt.mark, receipt.cost))
+            && spots
+                .clone()
+                .all(|spot| self.ring.entry(words, spot).load(Ordering::SeqCst) == spot.written(receipt.at));
         if !are_latest {
             return Ok(());
         }
-        let back = self.ring.moved_back(head, place.mark);
+        let back = self.ring.moved_back(head, receipt.mark);
         match words[0].compare_exchange(head, back, Ordering::SeqCst, Ordering::SeqCst) {
             // Until its entry is restored, it has the wrong lap and admits nothing. The first entry is restored last.
             Ok(_) => spots.rev().for_each(|spot| {
-                self.ring.write(words, spot, spot.given_back(place.at, self.quota.period_nanos()));
+                self.ring.write(words, spot, spot.given_back(receipt.at, self.quota.period_nanos()));
             }),
             Err(state) if state & SEALED != 0 => return Err(Sealed),
             Err(_) => {}
@@ -254,28 +256,29 @@ impl Log {
     }
 
     /// What was admitted since this meter took over, and how much is left.
-    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
+    pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         let mut moments = self.moments(words, since.as_nanos());
         let left = self.free(words, self.sealed(words), since.min(LAST), 0);
-        // The requests that it started with come first, and the past already holds them.
-        let began = Time::from_nanos(past.began).saturating_sub(LAG).as_nanos();
+        // The requests that it started with come first, and the history already holds them.
+        let began = Time::from_nanos(history.began).saturating_sub(LAG).as_nanos();
         let since_began = moments.iter().take_while(|&&at| at >= began).count() as u64;
-        let moved = self.ring.distance(self.ring.head(past.first[0]), words[0].load(Ordering::SeqCst) & !SEALED);
+        let moved = self.ring.distance(self.ring.head(history.first[0]), words[0].load(Ordering::SeqCst) & !SEALED);
         let own = since_began.min(moved);
         moments.truncate(usize::try_from(own).unwrap_or(usize::MAX));
-        let epoch = Epoch::of_log(moments, (self.length(), self.quota.period_nanos()), moved, past, since.as_nanos());
+        let epoch =
+            Epoch::of_log(moments, (self.length(), self.quota.period_nanos()), moved, history, since.as_nanos());
         (epoch, left)
     }
 
-    /// Notes how many requests the log starts with; the past holds all of them.
-    pub(super) fn prepare(&self, next: &mut Past, since: Time) {
+    /// Notes how many requests the log starts with; the history holds all of them.
+    pub(super) fn prepare(&self, next: &mut History, since: Time) {
         let oldest = self.oldest(since);
         next.first[0] = next.moments(0).take(self.most()).take_while(|&at| at >= oldest).count() as u64;
     }
 
     /// Notes how many requests the log starts with after another log: the newest requests keep their times, and the
-    /// past holds the requests before.
-    pub(super) fn prepare_from_log(&self, next: &mut Past, old: &Self, old_words: &[AtomicU64], since: Time) {
+    /// history holds the requests before.
+    pub(super) fn prepare_from_log(&self, next: &mut History, old: &Self, old_words: &[AtomicU64], since: Time) {
         let oldest = self.oldest(since);
         let moments = old.moments(old_words, since.as_nanos());
         let kept = moments.iter().take(self.most()).take_while(|&&at| at >= oldest).count();
@@ -293,22 +296,22 @@ impl Log {
         (since.min(LAST).as_nanos() + 1).saturating_sub(self.quota.period_nanos())
     }
 
-    /// Starts with these requests, newest first, and older requests of the past.
-    pub(super) fn begin(&self, words: &[AtomicU64], past: &Past, mut moments: Vec<u64>) {
+    /// Starts with these requests, newest first, and older requests of the history.
+    pub(super) fn begin(&self, words: &[AtomicU64], history: &History, mut moments: Vec<u64>) {
         let known = moments.len();
-        let (used, kept) = self.agree(words, past.first);
+        let (used, kept) = self.agree(words, history.first);
         moments.truncate(kept);
-        let older = past.moments(if kept > 0 { known as u64 } else { 0 }).take(used - kept);
+        let older = history.moments(if kept > 0 { known as u64 } else { 0 }).take(used - kept);
         moments.extend(older);
-        moments.resize(used, past.began);
+        moments.resize(used, history.began);
         for (index, &at) in (0..).zip(moments.iter().rev()) {
             self.put(words, index, Time::from_nanos(at));
         }
         set(&words[0], self.ring.head(used as u64));
     }
 
-    pub(super) fn begin_from_log(&self, words: &[AtomicU64], past: &Past, old: &Self, old_words: &[AtomicU64]) {
-        self.begin(words, past, old.moments(old_words, past.began));
+    pub(super) fn begin_from_log(&self, words: &[AtomicU64], history: &History, old: &Self, old_words: &[AtomicU64]) {
+        self.begin(words, history, old.moments(old_words, history.began));
     }
 
     /// The numbers for all threads that compute the same successor: those of the first thread.

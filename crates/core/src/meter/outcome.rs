@@ -1,28 +1,29 @@
-//! What comes of charging a limit, and what giving the charge back needs: the same for every strategy.
+//! The results of charging a limit, and what is needed to give a charge back. All strategies share them.
 
 use crate::word::Sealed;
 use crate::{Standing, Time};
 
-/// A charge that was made.
+/// A charge.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// When it may go.
+    /// The time at which the request is admitted.
     pub(crate) at: Time,
     pub(crate) standing: Standing,
-    pub(crate) place: Place,
+    pub(crate) receipt: Receipt,
 }
 
-/// What giving it back needs.
+/// A record of one charge, which is needed to give it back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Receipt {
     /// When it was charged.
     pub(crate) at: Time,
     pub(crate) cost: u64,
-    /// The level after it, the window, or the number of requests before it.
+    /// For a level, the level after the charge. For a counter, the index of the window. For a log, the position of the
+    /// first request.
     pub(crate) mark: u64,
 }
 
-impl Place {
+impl Receipt {
     pub(crate) const NONE: Self = Self { at: Time::from_nanos(0), cost: 0, mark: 0 };
 }
 

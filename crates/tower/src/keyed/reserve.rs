@@ -7,21 +7,21 @@ use weir_core::{Quota, RuleLimiter, RuleRefused, Ticket, Tightest, Time};
 
 use super::{KeyExtractor, KeyedAdmit};
 use crate::waiting::{Enqueue, Entry, enter};
-use crate::{AtHead, MonotonicClock, Place, Reserve, Turn, Waiting};
+use crate::{AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting};
 
 impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
-    type Place = KeyedPlace;
+    type Ticket = KeyedTicket;
     type Refusal = RuleRefused;
 
-    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<KeyedPlace>, RuleRefused> {
+    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<KeyedTicket>, RuleRefused> {
         let turn = self.with_key(request, |key| {
             let now = self.clock.now();
             let limit = OfKey { rule: &self.rule, clock: self.clock, key };
             Ok(match enter(&limit, now, Some(now.saturating_add(max_wait)), self.clock)? {
                 Entry::Goes(tightest) => Turn::Now(Some(tightest)),
                 Entry::Waits(waiting) => {
-                    let place = KeyedPlace { rule: self.rule.clone(), clock: self.clock, key: key.into(), waiting };
-                    Turn::Later(place)
+                    let ticket = KeyedTicket { rule: self.rule.clone(), clock: self.clock, key: key.into(), waiting };
+                    Turn::Later(ticket)
                 }
             })
         });
@@ -82,23 +82,23 @@ impl Enqueue for OfKey<'_> {
 ///     key.extend_from_slice(name.as_bytes());
 ///     Ok(())
 /// };
-/// let line = KeyedAdmit::new(rule, clock, by_name, WithoutKey::Share);
-/// assert!(matches!(line.reserve(&"ann", Duration::from_secs(90))?, Turn::Now(_)));
-/// let Turn::Later(place) = line.reserve(&"ann", Duration::from_secs(90))? else { panic!("not now") };
-/// assert!(line.reserve(&"ann", Duration::from_secs(90)).is_err()); // two minutes
-/// drop(place); // she went away
-/// assert!(line.reserve(&"ann", Duration::from_secs(90)).is_ok());
+/// let limit = KeyedAdmit::new(rule, clock, by_name, WithoutKey::Share);
+/// assert!(matches!(limit.reserve(&"ann", Duration::from_secs(90))?, Turn::Now(_)));
+/// let Turn::Later(ticket) = limit.reserve(&"ann", Duration::from_secs(90))? else { panic!("not now") };
+/// assert!(limit.reserve(&"ann", Duration::from_secs(90)).is_err()); // two minutes
+/// drop(ticket); // she went away
+/// assert!(limit.reserve(&"ann", Duration::from_secs(90)).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct KeyedPlace {
+pub struct KeyedTicket {
     rule: RuleLimiter,
     clock: MonotonicClock,
     key: Box<[u8]>,
     waiting: Box<Waiting>,
 }
 
-impl Place for KeyedPlace {
+impl QueueTicket for KeyedTicket {
     type Pass = Option<Tightest>;
     type Refusal = RuleRefused;
 

@@ -7,7 +7,7 @@ use weir_core::{Quota, RuleLimiter, Strategy, Terms};
 
 use super::buffer::with_buffer;
 use super::{KeyExtractor, KeyedAdmit, NoKey, WithoutKey};
-use crate::{Admit, MonotonicClock, Place, Reserve, Turn};
+use crate::{Admit, MonotonicClock, QueueTicket, Reserve, Turn};
 
 const TENTH: Duration = Duration::from_millis(100);
 

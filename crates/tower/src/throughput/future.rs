@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::Place;
+use super::QueueTicket;
 use crate::{LatencyFuture, Outcome};
 
 pin_project! {
@@ -31,7 +31,7 @@ pin_project! {
     /// let goes_now = service.call("ann");
     /// let waits = service.call("bob");
     /// assert!(service.call("cid").await.is_err()); // two minutes
-    /// drop(waits); // bob went away: his place is free
+    /// drop(waits); // bob went away: his position is free
     /// assert_eq!(goes_now.await?, 3);
     /// # Ok(())
     /// # }
@@ -40,7 +40,7 @@ pin_project! {
     pub struct ThroughputFuture<S, Request, P, O, Refusal>
     where
         S: Service<Request>,
-        P: Place,
+        P: QueueTicket,
     {
         #[pin]
         state: State<S, Request, P, O, Refusal>,
@@ -52,7 +52,7 @@ pin_project! {
     enum State<S, Request, P, O, Refusal>
     where
         S: Service<Request>,
-        P: Place,
+        P: QueueTicket,
     {
         // Boxed: most futures never wait, and should not be as large as those that do.
         Waiting { held: Option<Box<Held<S, Request, P, O>>> },
@@ -65,15 +65,15 @@ struct Held<S, Request, P, O> {
     /// The instance that was ready.
     service: S,
     request: Request,
-    place: P,
+    ticket: P,
     outcome: O,
 }
 
-impl<S: Service<Request>, Request, P: Place<Refusal = Refusal>, O, Refusal>
+impl<S: Service<Request>, Request, P: QueueTicket<Refusal = Refusal>, O, Refusal>
     ThroughputFuture<S, Request, P, O, Refusal>
 {
-    pub(super) fn waiting(service: S, request: Request, place: P, outcome: O) -> Self {
-        let held = Some(Box::new(Held { service, request, place, outcome }));
+    pub(super) fn waiting(service: S, request: Request, ticket: P, outcome: O) -> Self {
+        let held = Some(Box::new(Held { service, request, ticket, outcome }));
         Self { state: State::Waiting { held } }
     }
 
@@ -85,7 +85,7 @@ impl<S: Service<Request>, Request, P: Place<Refusal = Refusal>, O, Refusal>
 impl<S, Request, P, O, Refusal> Future for ThroughputFuture<S, Request, P, O, Refusal>
 where
     S: Service<Request>,
-    P: Place<Refusal = Refusal>,
+    P: QueueTicket<Refusal = Refusal>,
     O: Outcome<P::Pass, Refusal, S::Response, S::Error>,
 {
     type Output = Result<S::Response, O::Error>;
@@ -97,10 +97,10 @@ where
                 StateProjection::Decided { decided } => return decided.poll(context),
                 StateProjection::Waiting { held } => {
                     let waiting = held.as_mut().expect("the wait ends once");
-                    let turn = ready!(waiting.place.poll_turn(context));
-                    let Held { mut service, request, place, outcome } = *held.take().expect("looked at above");
+                    let turn = ready!(waiting.ticket.poll_turn(context));
+                    let Held { mut service, request, ticket, outcome } = *held.take().expect("looked at above");
                     // The next request in the queue need not wait until the inner service has taken this one.
-                    drop(place);
+                    drop(ticket);
                     match turn {
                         Ok(pass) => LatencyFuture::admitted(service.call(request), pass, outcome),
                         Err(refusal) => LatencyFuture::refused(refusal, outcome),
@@ -112,7 +112,9 @@ where
     }
 }
 
-impl<S: Service<Request>, Request, P: Place, O, Refusal> fmt::Debug for ThroughputFuture<S, Request, P, O, Refusal> {
+impl<S: Service<Request>, Request, P: QueueTicket, O, Refusal> fmt::Debug
+    for ThroughputFuture<S, Request, P, O, Refusal>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             State::Waiting { .. } => "ThroughputFuture::Waiting",

@@ -11,13 +11,13 @@ use std::time::Duration;
 /// ```
 /// use std::task::{Context, Poll};
 /// use std::time::Duration;
-/// use weir_tower::{Place, Reserve, Turn};
+/// use weir_tower::{QueueTicket, Reserve, Turn};
 ///
 /// /// Admits a request when its task is polled again.
 /// #[derive(Clone)]
 /// struct NextPoll(bool);
 ///
-/// impl Place for NextPoll {
+/// impl QueueTicket for NextPoll {
 ///     type Pass = ();
 ///     type Refusal = Duration;
 ///
@@ -31,7 +31,7 @@ use std::time::Duration;
 /// }
 ///
 /// impl<Request> Reserve<Request> for NextPoll {
-///     type Place = Self;
+///     type Ticket = Self;
 ///     type Refusal = Duration;
 ///
 ///     fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<Self>, Duration> {
@@ -43,7 +43,7 @@ use std::time::Duration;
 /// ```
 pub trait Reserve<Request> {
     /// What a waiting request holds.
-    type Place: Place<Refusal = Self::Refusal>;
+    type Ticket: QueueTicket<Refusal = Self::Refusal>;
     /// Why a request cannot wait.
     type Refusal;
 
@@ -67,7 +67,7 @@ pub trait Reserve<Request> {
     /// # Errors
     ///
     /// The refusal; the request then goes no further.
-    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Place>, Self::Refusal>;
+    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Ticket>, Self::Refusal>;
 }
 
 /// A position in a queue. Dropping it leaves the queue: those behind it move forward.
@@ -76,7 +76,7 @@ pub trait Reserve<Request> {
 /// use std::future::poll_fn;
 /// # use std::time::Duration;
 /// # use weir_core::{Limiter, Quota, Strategy};
-/// use weir_tower::{LimiterAdmit, MonotonicClock, Place, Reserve, Turn};
+/// use weir_tower::{LimiterAdmit, MonotonicClock, QueueTicket, Reserve, Turn};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,14 +84,14 @@ pub trait Reserve<Request> {
 /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
 /// let limit = LimiterAdmit::new(limiter, clock);
 /// limit.reserve(&"goes now", Duration::ZERO)?;
-/// if let Turn::Later(mut place) = limit.reserve(&"goes in a second", Duration::from_secs(1))? {
-///     let admitted = poll_fn(|context| place.poll_turn(context)).await?; // charged at this moment, not before
+/// if let Turn::Later(mut ticket) = limit.reserve(&"goes in a second", Duration::from_secs(1))? {
+///     let admitted = poll_fn(|context| ticket.poll_turn(context)).await?; // charged at this moment, not before
 ///     assert_eq!(admitted.standing.remaining(), 0);
 /// }
 /// # Ok(())
 /// # }
 /// ```
-pub trait Place {
+pub trait QueueTicket {
     /// What is known about a request whose turn has come. It is held until the inner service has answered.
     type Pass;
     /// Why it is refused after all.
@@ -103,7 +103,7 @@ pub trait Place {
     /// # use std::task::{Context, Waker};
     /// # use std::time::Duration;
     /// # use weir_core::{Limiter, Quota, Strategy};
-    /// use weir_tower::{LimiterAdmit, MonotonicClock, Place, Reserve, Turn};
+    /// use weir_tower::{LimiterAdmit, MonotonicClock, QueueTicket, Reserve, Turn};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -111,8 +111,8 @@ pub trait Place {
     /// # let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?;
     /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
     /// limit.reserve(&"first", Duration::ZERO)?;
-    /// let Turn::Later(mut place) = limit.reserve(&"second", Duration::from_secs(90))? else { panic!("not now") };
-    /// assert!(place.poll_turn(&mut Context::from_waker(Waker::noop())).is_pending());
+    /// let Turn::Later(mut ticket) = limit.reserve(&"second", Duration::from_secs(90))? else { panic!("not now") };
+    /// assert!(ticket.poll_turn(&mut Context::from_waker(Waker::noop())).is_pending());
     /// # Ok(())
     /// # }
     /// ```
@@ -134,18 +134,18 @@ pub trait Place {
 /// let second = line.reserve(&"second", patience)?;
 /// assert!(matches!(second, Turn::Later(_)));
 /// assert!(line.reserve(&"third", patience).is_err()); // two seconds are too long
-/// drop(second); // went away: the next one takes its place
+/// drop(second); // went away: the next one moves forward
 /// assert!(line.reserve(&"fourth", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub enum Turn<P: Place> {
+pub enum Turn<P: QueueTicket> {
     /// Now: it is charged.
     Now(P::Pass),
     /// Later: it is charged when it is admitted.
     Later(P),
 }
 
-impl<P: Place> fmt::Debug for Turn<P> {
+impl<P: QueueTicket> fmt::Debug for Turn<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now(_) => f.write_str("Now"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower_service::Service;
 
-use super::{Place, Reserve, ThroughputFuture, Turn};
+use super::{QueueTicket, Reserve, ThroughputFuture, Turn};
 use crate::{LatencyFuture, Outcome};
 
 /// Passes a request to the inner service when its turn comes, or refuses it at once.
@@ -61,11 +61,11 @@ impl<S, R, O, Request> Service<Request> for ThroughputService<S, R, O>
 where
     S: Service<Request> + Clone,
     R: Reserve<Request>,
-    O: Outcome<<R::Place as Place>::Pass, R::Refusal, S::Response, S::Error> + Clone,
+    O: Outcome<<R::Ticket as QueueTicket>::Pass, R::Refusal, S::Response, S::Error> + Clone,
 {
     type Response = S::Response;
     type Error = O::Error;
-    type Future = ThroughputFuture<S, Request, R::Place, O, R::Refusal>;
+    type Future = ThroughputFuture<S, Request, R::Ticket, O, R::Refusal>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(|error| self.outcome.failed(error))
@@ -77,10 +77,10 @@ where
             Ok(Turn::Now(pass)) => {
                 ThroughputFuture::decided(LatencyFuture::admitted(self.inner.call(request), pass, outcome))
             }
-            Ok(Turn::Later(place)) => {
+            Ok(Turn::Later(ticket)) => {
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                ThroughputFuture::waiting(ready, request, place, outcome)
+                ThroughputFuture::waiting(ready, request, ticket, outcome)
             }
             Err(refusal) => ThroughputFuture::decided(LatencyFuture::refused(refusal, outcome)),
         }

@@ -13,7 +13,7 @@ use weir_core::{Admitted, Limiter, Quota, Refused, Strategy};
 
 use super::{ThroughputFuture, ThroughputLayer, ThroughputService};
 use crate::bounded::{handed, within};
-use crate::{Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, LimiterPlace, MonotonicClock};
+use crate::{Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, LimiterTicket, MonotonicClock};
 
 const TENTH: Duration = Duration::from_millis(100);
 const MILLI: Duration = Duration::from_millis(1);
@@ -53,7 +53,7 @@ fn spawn(max_wait: Duration) -> (mock::Spawn<ThroughputService<Inner, LimiterAdm
 fn a_future_that_does_not_wait_has_no_room_for_a_wait() {
     type Inner = Ready<Result<(), std::io::Error>>;
     type Decided = LatencyFuture<Inner, Errors, Admitted, Refused>;
-    type Future = ThroughputFuture<ServiceFn<fn(()) -> Inner>, (), LimiterPlace, Errors, Refused>;
+    type Future = ThroughputFuture<ServiceFn<fn(()) -> Inner>, (), LimiterTicket, Errors, Refused>;
 
     let more = size_of::<Future>() - size_of::<Decided>();
     assert!(more <= 2 * size_of::<usize>(), "{more} bytes more");

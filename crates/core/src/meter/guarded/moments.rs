@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::super::epoch::Epoch;
-use super::super::outcome::{Place, Stop, Taken};
-use super::super::past::Past;
+use super::super::history::History;
+use super::super::outcome::{Receipt, Stop, Taken};
 use crate::standing::Logged;
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::SET_BACK;
@@ -185,8 +185,8 @@ impl Moments {
         }
         groups.add(at.as_nanos(), cost, self.groups);
         self.write(words, &groups);
-        let place = Place { at: Time::from_nanos(groups.latest()), cost, mark: 0 };
-        Ok(Taken { at, standing: self.standing_of(&groups, now, 1), place })
+        let receipt = Receipt { at: Time::from_nanos(groups.latest()), cost, mark: 0 };
+        Ok(Taken { at, standing: self.standing_of(&groups, now, 1), receipt })
     }
 
     pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
@@ -207,12 +207,12 @@ impl Moments {
     }
 
     /// Gives back the latest requests. Earlier ones count until they are one period old.
-    pub(super) fn refund(&self, words: &[AtomicU64], place: &Place) {
-        let mut groups = self.read(words, place.at);
+    pub(super) fn refund(&self, words: &[AtomicU64], receipt: &Receipt) {
+        let mut groups = self.read(words, receipt.at);
         let Some(last) = groups.number.checked_sub(1) else { return };
         let group = &mut groups.all[last];
-        if group.moment == place.at.as_nanos() && group.count >= place.cost {
-            group.count -= place.cost;
+        if group.moment == receipt.at.as_nanos() && group.count >= receipt.cost {
+            group.count -= receipt.cost;
             groups.number -= usize::from(group.count == 0);
             self.write(words, &groups);
         }
@@ -223,14 +223,14 @@ impl Moments {
     }
 
     /// An upper bound of what was admitted since the meter took over, and how much is left.
-    pub(super) fn epoch(&self, words: &[AtomicU64], past: &Past, since: Time) -> (Epoch<'static>, u64) {
+    pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         let (limit, period) = (self.quota.requests(), self.quota.period_nanos());
         let total = self.read(words, since).total();
         // The words do not hold what is older than a period: each period before may have been full.
         let start = self.oldest(since);
-        let periods = start.saturating_sub(past.began).div_ceil(period);
+        let periods = start.saturating_sub(history.began).div_ceil(period);
         let counts = (start, total, if periods > 0 { limit } else { 0 });
-        let epoch = Epoch::of_counter(counts, (limit, period), (periods, 0), past, since.as_nanos());
+        let epoch = Epoch::of_counter(counts, (limit, period), (periods, 0), history, since.as_nanos());
         (epoch, limit.saturating_sub(total))
     }
 
@@ -302,7 +302,7 @@ mod tests {
             let taken = moments.reserve(&words, time, cost, time);
             assert_eq!(asked, taken.is_ok(), "{requests}");
             match taken {
-                Ok(taken) if turn % 11 == 0 => moments.refund(&words, &taken.place),
+                Ok(taken) if turn % 11 == 0 => moments.refund(&words, &taken.receipt),
                 Ok(_) => admitted.push((now, cost)),
                 Err(_) => {}
             }

@@ -1,17 +1,19 @@
-//! Guests: keys without a cell. Each is counted on its own, so a flood of keys closes the table to no other client.
+//! The overflow: keys without a cell. Each is counted separately, so a flood of keys never closes the table to other
+//! clients.
 //!
-//! Each region has its own guests, created when its first key finds no cell, and guarded by the region's lock. So the
-//! words of guests need no atomic steps, and are the smaller ones of [`Guarded`](crate::meter::Guarded). A guest is
-//! identified by 32 bits of its fingerprint, which also determine where its words may be in any table, before and after
-//! a change of the terms. Two keys with the same 32 bits share one count, which can only refuse too much.
+//! Each region has its own overflow. It is created when the first key of the region finds no cell, and the region's
+//! lock guards it. So its words need no atomic steps, and are the smaller ones of [`Guarded`](crate::meter::Guarded). A
+//! key in the overflow is identified by 32 bits of its fingerprint. They also determine where its words may be in any
+//! table, before and after a change of the terms. Two keys with the same 32 bits share one count, which can only refuse
+//! too much.
 //!
-//! Guests are stored in buckets. A key has two buckets and takes a place in the emptier one, which fills buckets
-//! evenly. If both are full, the guest that has used the least loses its place, and the bucket's *rest* is raised to
-//! what that guest had used. A key that is not found starts with the rest of its buckets, an upper bound of what it may
-//! have used (as in the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than its
-//! limit, however many keys come, and keys refuse each other only if more keys are in use than there are places.
+//! The overflow consists of buckets. A key has two buckets and takes a place in the emptier one, which fills buckets
+//! evenly. If both are full, the key that has used the least loses its place, and the bucket's *rest* is raised to what
+//! that key had used. A key that is not found starts with the rest of its buckets. This is an upper bound of what it
+//! may have used (as in the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than its
+//! limit, however many keys come. Keys refuse each other only if more keys are in use than there are places.
 //!
-//! A guest stays a guest until it is idle: only a key without any usage can move to a cell.
+//! A key stays in the overflow until it is idle: only a key without any usage can move to a cell.
 
 use std::ops::Range;
 
@@ -21,22 +23,22 @@ use super::zeros;
 use crate::Time;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Guests for each key of a table: sixteen times `max_keys` for floods, twice `max_keys` for well-behaved clients, and
+/// Places for each key of a table: sixteen times `max_keys` for floods, twice `max_keys` for well-behaved clients, and
 /// spare places, because buckets do not fill quite evenly.
 const CROWD: usize = 24;
 
 /// Places per bucket. Loom cannot explore more than two.
 const BUCKET: usize = if cfg!(loom) { 2 } else { 16 };
 
-/// The most bytes for all guests of a table: 1 GiB. The system provides the memory only as it is used.
+/// The most bytes for the overflow of a table: 1 GiB. The system provides the memory only as it is used.
 const MOST: usize = 1 << 30;
 
-/// The tag of a place without a guest.
+/// The tag of a free place.
 const FREE: u32 = 0;
 
-/// The guests of a region.
+/// The overflow of a region.
 #[derive(Debug)]
-pub(super) struct Guests {
+pub(super) struct Overflow {
     tags: Vec<u32>,
     words: Vec<AtomicU64>,
     rests: Vec<AtomicU64>,
@@ -47,34 +49,34 @@ pub(super) struct Guests {
     /// The words of an unknown key.
     start: Vec<AtomicU64>,
     width: usize,
-    /// The latest time at which idle guests were forgotten.
+    /// The latest time at which idle keys were forgotten.
     swept: Time,
 }
 
 /// What is known about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is the guest at this place.
-    Guest(usize),
-    /// It may have lost its place as a guest: the draft is an upper bound of what it has used.
+    /// It is in the overflow, at this place.
+    Found(usize),
+    /// It may have lost its place: the draft is an upper bound of what it has used.
     Crowded,
     /// It has used nothing.
     Stranger,
 }
 
-/// The part of a key's fingerprint that identifies guests. Never [`FREE`].
+/// The part of a key's fingerprint that identifies it in the overflow. Never [`FREE`].
 pub(super) fn tag_of(fingerprint: u64) -> u32 {
     u32::try_from(fingerprint >> 31).unwrap_or(u32::MAX).max(FREE + 1)
 }
 
-/// The number of places for guests per region.
+/// The number of places per region.
 pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
     let most = MOST / (size_of::<u32>() + set.words() * size_of::<u64>());
     let places = keys.saturating_mul(CROWD).saturating_mul(set.lives()).min(most);
     (places / regions).div_ceil(BUCKET).max(2) * BUCKET
 }
 
-impl Guests {
+impl Overflow {
     /// Zeros from the allocator are memory that was not touched yet. `start` are the words of an unknown key.
     pub(super) fn new(places: usize, start: &[AtomicU64]) -> Self {
         let width = start.len();
@@ -95,7 +97,7 @@ impl Guests {
     pub(super) fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
         if let Some(place) = self.find(tag) {
             if !set.is_idle(self.words(place), now) {
-                return Look::Guest(place);
+                return Look::Found(place);
             }
             self.forget(place, now);
         }
@@ -118,7 +120,7 @@ impl Guests {
         look
     }
 
-    /// The latest time at which idle guests were forgotten.
+    /// The latest time at which idle keys were forgotten.
     pub(super) fn swept(&self) -> Time {
         self.swept
     }
@@ -136,7 +138,7 @@ impl Guests {
     pub(super) fn seat(&mut self, set: &Set, tag: u32, now: Time) {
         let buckets = self.buckets(tag);
         let place = self.free(buckets).unwrap_or_else(|| {
-            // Sweeping waits until here: while there are free places, the words of other guests are not read.
+            // Sweeping waits until here: while there are free places, the words of other keys are not read.
             buckets.into_iter().for_each(|bucket| self.sweep(set, bucket, now));
             self.free(buckets).unwrap_or_else(|| self.make_room(set, tag, now))
         });
@@ -158,7 +160,7 @@ impl Guests {
         if first.0 >= second.0 { first.1 } else { second.1 }
     }
 
-    /// Forgets all idle guests of a bucket.
+    /// Forgets all idle keys of a bucket.
     fn sweep(&mut self, set: &Set, bucket: usize, now: Time) {
         for place in bucket * BUCKET..(bucket + 1) * BUCKET {
             if self.tags[place] != FREE && set.is_idle(self.words(place), now) {
@@ -167,7 +169,7 @@ impl Guests {
         }
     }
 
-    /// Takes the place of the guest that has used the least in the first bucket.
+    /// Takes the place of the key that has used the least in the first bucket.
     fn make_room(&mut self, set: &Set, tag: u32, now: Time) -> usize {
         let [bucket, _] = self.buckets(tag);
         let first = bucket * BUCKET;
@@ -206,10 +208,10 @@ impl Guests {
         Some(own)
     }
 
-    /// All guests that are not idle.
+    /// All keys that are not idle.
     pub(super) fn all<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (u32, &'a [AtomicU64])> {
-        let guests = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != FREE);
-        guests.map(|(place, &tag)| (tag, self.words(place))).filter(move |(_, words)| !set.is_idle(words, now))
+        let overflow = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != FREE);
+        overflow.map(|(place, &tag)| (tag, self.words(place))).filter(move |(_, words)| !set.is_idle(words, now))
     }
 
     /// All rests that are not idle, by bucket.
@@ -219,7 +221,7 @@ impl Guests {
         rests.filter(move |(_, rest)| !set.is_idle(rest, now))
     }
 
-    /// Takes over a guest from the table before; `put` computes its words.
+    /// Takes over a key from the table before; `put` computes its words.
     pub(super) fn receive(&mut self, set: &Set, tag: u32, now: Time, put: impl FnOnce(&[AtomicU64])) {
         put(&self.draft);
         match self.find(tag) {
@@ -273,7 +275,7 @@ mod tests {
 
     /// The memory matches the documentation of `RuleLimiter::keyed`.
     #[test]
-    fn guests_take_as_much_memory_as_is_said() {
+    fn the_overflow_takes_as_much_memory_as_documented() {
         let book = |strategies: &[Strategy]| {
             let limit = |(place, &strategy): (usize, &Strategy)| {
                 (place.to_string(), Quota::new(strategy, 5, Duration::from_secs(1), None).expect("valid"))
@@ -287,14 +289,14 @@ mod tests {
             (&[Strategy::SlidingWindowCounter], 600),
             (&[Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog], 1_824),
         ] {
-            let set = book(strategies).guest;
-            let guests = Guests::new(places(1_000, 1, &set), &zeros(set.words()));
-            let words = guests.words.len() + guests.rests.len() + guests.draft.len();
-            let bytes = guests.tags.len() * size_of::<u32>() + guests.has_rest.len() + words * size_of::<u64>();
+            let set = book(strategies).overflow;
+            let overflow = Overflow::new(places(1_000, 1, &set), &zeros(set.words()));
+            let words = overflow.words.len() + overflow.rests.len() + overflow.draft.len();
+            let bytes = overflow.tags.len() * size_of::<u32>() + overflow.has_rest.len() + words * size_of::<u64>();
             let each = bytes / 1_000;
             assert!((said - 2..said + 6).contains(&each), "{strategies:?}: {each} bytes a key, not {said}");
         }
-        let set = book(&[Strategy::SlidingWindowLog; 8]).guest;
+        let set = book(&[Strategy::SlidingWindowLog; 8]).overflow;
         assert!(places(1_000_000, 250, &set) * 250 * set.words() * size_of::<u64>() <= MOST, "never more than a bound");
     }
 }

@@ -1,9 +1,9 @@
-//! Strategies whose state is one level on a line: one compare-and-swap admits, and a refusal writes nothing.
+//! Strategies whose state is one level: one compare-and-swap admits, and a refusal writes nothing.
 //!
 //! Acquire and release order the clock readings: a reading after a level was read is not earlier than those that are
 //! part of the level.
 
-use super::outcome::{Place, Stop, Taken};
+use super::outcome::{Receipt, Stop, Taken};
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
 use crate::word::{SEALED, Sealed, load};
@@ -46,15 +46,15 @@ fn take(
     loop {
         let Some((after, at)) = place(level, floor) else {
             if !supply.is_set_back(level, floor) {
-                return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
+                return Err(Stop::Refused(Standing::of_level(supply, level, floor, now)));
             }
             level = restart(supply, word, level, floor)?;
             continue;
         };
         match swap(word, level, after) {
             Ok(()) => {
-                let standing = Standing::of_line(supply, after, floor, now);
-                return Ok(Taken { at, standing, place: Place { at: now, cost, mark: after } });
+                let standing = Standing::of_level(supply, after, floor, now);
+                return Ok(Taken { at, standing, receipt: Receipt { at: now, cost, mark: after } });
             }
             Err(moved_on) => {
                 contended();
@@ -79,27 +79,27 @@ pub(super) fn ask(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Re
     let mut level = load(word)?;
     while supply.charge(level, floor, cost).is_none() {
         if !supply.is_set_back(level, floor) {
-            return Err(Stop::Refused(Standing::of_line(supply, level, floor, now)));
+            return Err(Stop::Refused(Standing::of_level(supply, level, floor, now)));
         }
         // Where `restart` will put it. A query changes nothing.
         level = floor + supply.capacity();
     }
-    Ok(Standing::of_line(supply, level, floor, now))
+    Ok(Standing::of_level(supply, level, floor, now))
 }
 
 pub(super) fn standing(supply: &Supply, word: &AtomicU64, now: Time) -> Result<Standing, Sealed> {
-    Ok(Standing::of_line(supply, load(word)?, supply.floor(now), now))
+    Ok(Standing::of_level(supply, load(word)?, supply.floor(now), now))
 }
 
 pub(crate) fn refund(
     supply: &Supply,
     word: &AtomicU64,
-    place: &Place,
+    receipt: &Receipt,
     clock: &impl Fn() -> Time,
 ) -> Result<(), Sealed> {
     let mut level = load(word)?;
     loop {
-        let after = supply.refund(level, place.at, clock(), place.cost, place.mark);
+        let after = supply.refund(level, receipt.at, clock(), receipt.cost, receipt.mark);
         if after == level {
             return Ok(());
         }

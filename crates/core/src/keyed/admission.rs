@@ -6,8 +6,8 @@
 //! evicting thread sees the charge, and the key stays; or the charging thread sees the mark, gives the charge back, and
 //! charges again where the key belongs then.
 //!
-//! A key that finds no cell becomes a guest (see `guests`) until it is idle. The state of guests is read and written
-//! under the lock of the region, too.
+//! A key that finds no cell is counted in the `overflow` until it is idle. The state of the overflow is read and
+//! written under the lock of the region, too.
 //!
 //! Idle words are reused as they are. A thread may have read the clock before a key was forgotten, and use that time
 //! afterwards: a new key enters at the latest time at which a key was forgotten, or later.
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use super::book::{Granted, Halt, Request, Set};
 use super::cells::{Cell, EMPTY, EVICTING, VACANT, is_key};
-use super::guests::{Guests, Look, tag_of};
+use super::overflow::{Look, Overflow, tag_of};
 use super::{Answer, Clock, KeyTaken, NEAR, Table};
 use crate::Time;
-use crate::answer::{KeyPlace, Tightest};
+use crate::answer::{ChargedWords, Tightest};
 use crate::meter;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::time::SET_BACK;
@@ -58,11 +58,11 @@ pub(super) struct Hold {
     /// The latest time at which idle keys were forgotten.
     swept: Time,
     /// The keys without a cell, since there was one.
-    pub(super) guests: Option<Box<Guests>>,
+    pub(super) overflow: Option<Box<Overflow>>,
 }
 
 /// A cell for a new key.
-enum Room<'a> {
+enum Vacancy<'a> {
     Free(Cell<'a>),
     /// The cell of an idle key to forget, and the cell for the new key: the same one, or a free cell on the new key's
     /// path if the idle key is elsewhere.
@@ -91,8 +91,8 @@ impl Hold {
 
     /// The request at a time that is not before any forgotten key was found idle.
     fn not_before_swept(&mut self, request: &Request) -> Request {
-        if let Some(guests) = &self.guests {
-            self.swept = self.swept.max(guests.swept());
+        if let Some(overflow) = &self.overflow {
+            self.swept = self.swept.max(overflow.swept());
         }
         if self.swept > request.now.saturating_add(SET_BACK) {
             self.swept = request.now;
@@ -102,7 +102,7 @@ impl Hold {
     }
 
     fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
-        self.guests.as_mut().map_or(Look::Stranger, |guests| guests.look(set, tag, now))
+        self.overflow.as_mut().map_or(Look::Stranger, |overflow| overflow.look(set, tag, now))
     }
 }
 
@@ -120,30 +120,30 @@ impl Table {
         }
         if let Some(cell) = self.find(mark) {
             let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
-            return self.answer(taken, KeyPlace::Cell(cell.index));
+            return self.answer(taken, ChargedWords::Cell(cell.index));
         }
         let at_swept = hold.not_before_swept(request);
         self.thin_out(mark, &mut hold, at_swept.now);
         // A key with usage stays where it is counted.
-        let look = hold.look(&self.book.guest, tag_of(mark), at_swept.now);
+        let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
         let tries = if look == Look::Stranger { TRIES } else { 0 };
         for _ in 0..tries {
-            let (cell, taken) = match self.room(mark, &mut hold, at_swept.now) {
+            let (cell, taken) = match self.vacancy(mark, &mut hold, at_swept.now) {
                 None => break,
-                Some(Room::Free(cell)) => (cell, self.claim(mark, cell, &at_swept, clock)),
-                Some(Room::Idle { victim, into }) => {
+                Some(Vacancy::Free(cell)) => (cell, self.claim(mark, cell, &at_swept, clock)),
+                Some(Vacancy::Idle { victim, into }) => {
                     (into, self.replace(mark, victim, into, &mut hold, &at_swept, clock))
                 }
             };
             if let Some(taken) = taken {
-                return self.answer(taken, KeyPlace::Cell(cell.index));
+                return self.answer(taken, ChargedWords::Cell(cell.index));
             }
         }
-        self.answer(self.take_as_guest(mark, look, &mut hold, &at_swept, clock), KeyPlace::Guest)
+        self.answer(self.take_in_overflow(mark, look, &mut hold, &at_swept, clock), ChargedWords::Overflow)
     }
 
     /// Charges a key that has no cell.
-    fn take_as_guest(
+    fn take_in_overflow(
         &self,
         mark: u64,
         look: Look,
@@ -151,35 +151,35 @@ impl Table {
         request: &Request,
         clock: Clock<'_>,
     ) -> Result<Granted, Halt> {
-        let (set, counts) = (&self.book.guest, &self.lineage.counts);
+        let (set, counts) = (&self.book.overflow, &self.lineage.counts);
         counts.overflowed.fetch_add(1, Ordering::Relaxed);
-        let guests = hold.guests.get_or_insert_with(|| self.new_guests());
-        if let Look::Guest(place) = look {
-            return set.take(guests.words(place), request, clock);
+        let overflow = hold.overflow.get_or_insert_with(|| self.new_overflow());
+        if let Look::Found(place) = look {
+            return set.take(overflow.words(place), request, clock);
         }
-        let taken = set.take(guests.draft(), request, clock)?;
-        guests.seat(set, tag_of(mark), request.now);
+        let taken = set.take(overflow.draft(), request, clock)?;
+        overflow.seat(set, tag_of(mark), request.now);
         Ok(taken)
     }
 
-    pub(super) fn new_guests(&self) -> Box<Guests> {
-        Box::new(Guests::new(self.guest_places, &self.guest_blank))
+    pub(super) fn new_overflow(&self) -> Box<Overflow> {
+        Box::new(Overflow::new(self.overflow_places, &self.overflow_blank))
     }
 
-    /// Gives back what a guest was charged. If the key is no longer a guest, the charge stays.
-    pub(super) fn refund_guest(&self, mark: u64, places: &[meter::Place], clock: Clock<'_>) {
+    /// Gives back what a key in the overflow was charged. If the key has left the overflow, the charge stays.
+    pub(super) fn refund_in_overflow(&self, mark: u64, receipts: &[meter::Receipt], clock: Clock<'_>) {
         let region = self.region_of(mark);
         let hold = lock(&region.hold);
-        if let Some(guests) = &hold.guests
-            && let Some(place) = guests.find(tag_of(mark))
+        if let Some(overflow) = &hold.overflow
+            && let Some(place) = overflow.find(tag_of(mark))
             && !region.is_closed()
         {
-            self.book.guest.give_back(guests.words(place), places, clock);
+            self.book.overflow.give_back(overflow.words(place), receipts, clock);
         }
     }
 
     /// The answer for a key that was not found.
-    pub(super) fn peek_for_room(&self, mark: u64, request: &Request) -> Answer<Tightest> {
+    pub(super) fn peek_new_key(&self, mark: u64, request: &Request) -> Answer<Tightest> {
         let region = self.region_of(mark);
         let mut hold = lock(&region.hold);
         if region.is_closed() {
@@ -189,20 +189,20 @@ impl Table {
             return self.book.plain.ask(cell.words, request).into();
         }
         let at_swept = hold.not_before_swept(request);
-        let look = hold.look(&self.book.guest, tag_of(mark), at_swept.now);
-        if look == Look::Stranger && self.room(mark, &mut hold, at_swept.now).is_some() {
+        let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
+        if look == Look::Stranger && self.vacancy(mark, &mut hold, at_swept.now).is_some() {
             return self.book.plain.ask(&self.blank, &at_swept).into();
         }
-        let words = match (&hold.guests, look) {
-            (Some(guests), Look::Guest(place)) => guests.words(place),
-            (Some(guests), Look::Crowded) => guests.draft(),
-            _ => &self.guest_blank,
+        let words = match (&hold.overflow, look) {
+            (Some(overflow), Look::Found(place)) => overflow.words(place),
+            (Some(overflow), Look::Crowded) => overflow.draft(),
+            _ => &self.overflow_blank,
         };
-        self.book.guest.ask(words, &at_swept).into()
+        self.book.overflow.ask(words, &at_swept).into()
     }
 
     /// Looks for a cell along the key's path; if there is a free cell, also for an idle key elsewhere in the region.
-    fn room(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Room<'_>> {
+    fn vacancy(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Vacancy<'_>> {
         let has_room = self.tracked() < self.capacity.load(Ordering::Relaxed);
         let (mut free, mut idle) = (None, None);
         for block in self.cells.path(mark).take(NEAR) {
@@ -214,7 +214,7 @@ impl Table {
                     let is_idle = || self.book.plain.is_idle(cell.words, now).then_some(cell);
                     idle = idle.or_else(is_idle);
                 } else if has_room {
-                    return Some(Room::Free(cell));
+                    return Some(Vacancy::Free(cell));
                 } else {
                     free = free.or(Some(cell));
                 }
@@ -224,12 +224,12 @@ impl Table {
             }
         }
         if let Some(victim) = idle {
-            return Some(Room::Idle { victim, into: victim });
+            return Some(Vacancy::Idle { victim, into: victim });
         }
         let into = free?;
         let victim = self.sweep(mark, hold, now).find(|&cell| self.is_idle_key(cell, now));
         hold.barren = if victim.is_some() { None } else { hold.barren.filter(|_| hold.is_barren(now)).or(Some(now)) };
-        victim.map(|victim| Room::Idle { victim, into })
+        victim.map(|victim| Vacancy::Idle { victim, into })
     }
 
     fn is_idle_key(&self, cell: Cell<'_>, now: Time) -> bool {
@@ -305,11 +305,11 @@ impl Table {
 
     /// Removes what is remembered about an idle key.
     fn forget(&self, mark: u64) {
-        if let Some(pasts) = &self.pasts {
-            pasts.forget(mark);
+        if let Some(histories) = &self.histories {
+            histories.forget(mark);
         }
-        if let Some(trails) = &self.trails {
-            trails.forget(mark);
+        if let Some(journals) = &self.journals {
+            journals.forget(mark);
         }
     }
 

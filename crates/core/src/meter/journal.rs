@@ -10,7 +10,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::past::Span;
+use super::history::Span;
 use crate::{Quota, Strategy, Time};
 
 /// For how many periods notes are taken. A later change loses less than one part in this many.
@@ -20,7 +20,7 @@ const PERIODS: u64 = 16;
 const MOST: usize = 128;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trail {
+pub(crate) struct Journal {
     /// The time of the last charge that was attempted.
     last: Option<u64>,
     /// Requests that were admitted or are being decided.
@@ -31,7 +31,7 @@ pub(crate) struct Trail {
     notes: Vec<Span>,
 }
 
-impl Trail {
+impl Journal {
     /// Notes a charge at this time or earlier, before it is made.
     pub(crate) fn note(&mut self, at: Time, cost: u64) {
         let at = at.as_nanos();
@@ -75,19 +75,19 @@ impl Trail {
     }
 }
 
-/// The trail of one limit, which threads share, and the time until which charges are noted.
+/// The journal of one limit, which threads share, and the time until which charges are noted.
 #[derive(Debug)]
 pub(crate) struct Watch {
     until: u64,
     /// Invisible to loom: nothing else happens while it is held.
-    trail: Mutex<Trail>,
+    journal: Mutex<Journal>,
 }
 
 impl Watch {
     /// For a limit whose quota changed at this time. None for a log, which stores all times.
     pub(crate) fn new(old: Quota, new: Quota, since: Time) -> Option<Self> {
         let longest = old.period_nanos().max(new.period_nanos());
-        let watch = || Self { until: noted_until(longest, since), trail: Mutex::new(Trail::default()) };
+        let watch = || Self { until: noted_until(longest, since), journal: Mutex::new(Journal::default()) };
         (new.strategy() != Strategy::SlidingWindowLog).then(watch)
     }
 
@@ -96,8 +96,8 @@ impl Watch {
         now.as_nanos() < self.until
     }
 
-    pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Trail) -> T) -> T {
-        step(&mut self.trail.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Journal) -> T) -> T {
+        step(&mut self.journal.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -122,22 +122,22 @@ mod tests {
             state % below
         };
         for _ in 0..50 {
-            let (mut trail, mut open, mut admitted, mut now) = (Trail::default(), Vec::new(), Vec::new(), 1_000);
+            let (mut journal, mut open, mut admitted, mut now) = (Journal::default(), Vec::new(), Vec::new(), 1_000);
             for _ in 0..1_000 {
                 now += random(4);
                 let at = now - random(20);
-                trail.note(Time::from_nanos(at), 2);
+                journal.note(Time::from_nanos(at), 2);
                 open.push(at);
                 while open.len() > 3 {
                     let at = open.swap_remove(usize::try_from(random(4)).expect("small"));
                     let is_admitted = random(3) > 0;
-                    trail.settle(2, is_admitted);
+                    journal.settle(2, is_admitted);
                     admitted.extend(is_admitted.then_some(at));
                 }
             }
             // Open charges may still be admitted.
             admitted.append(&mut open);
-            let known = trail.admitted();
+            let known = journal.admitted();
             assert!(known.len() <= MOST + 2 && known.is_sorted_by(|one, other| one.at < other.at));
             for span in &known {
                 let after = 2 * admitted.iter().filter(|&&at| at > span.at).count() as u64;
@@ -149,12 +149,12 @@ mod tests {
 
     #[test]
     fn charges_that_do_not_overlap_are_known_exactly() {
-        let mut trail = Trail::default();
+        let mut journal = Journal::default();
         for at in 1..=100 {
-            trail.note(Time::from_nanos(at), 1);
-            trail.settle(1, at % 2 == 0);
+            journal.note(Time::from_nanos(at), 1);
+            journal.settle(1, at % 2 == 0);
         }
-        let known = trail.admitted();
+        let known = journal.admitted();
         let exact = (0..50).map(|pair| Span { at: 2 * pair, count: 50 - pair });
         for span in exact {
             let newest = known.iter().rev().find(|known| known.at <= span.at).expect("the first is before all");

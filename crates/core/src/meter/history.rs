@@ -3,14 +3,14 @@
 //! atomics, no clock.
 //!
 //! The words of a strategy answer that strategy's question. Another strategy asks about another stretch of time: a
-//! window of one hour asks what a bucket admitted in that hour. So a changed limit keeps a *past*: how many requests
+//! window of one hour asks what a bucket admitted in that hour. So a changed limit keeps a *history*: how many requests
 //! were admitted at which times, newest last. A time is never earlier than the real one and a count never lower, so
 //! that no change admits too much. How exact they are:
 //!
 //! - A log knows its times. A window knows its count, so a change within a window is exact; older windows count as
 //!   full, which they are under overload. A bucket knows how much was used since any time, and is exact if it was never
 //!   full, so always under overload.
-//! - A past with too many times ([`Memory`]) merges those that are close together for their age.
+//! - A history with too many times ([`Memory`]) merges those that are close together for their age.
 //!
 //! Windows that alternate with a bucket admit a burst in each period, and the bucket would add its own flow. So tokens
 //! are also counted while a window is in force, which may leave a debt. A window that was in force for one period or
@@ -19,7 +19,7 @@
 use crate::supply::Tokens;
 use crate::{Quota, Strategy, Time};
 
-/// How many times a past keeps.
+/// How many times a history keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
     /// What one limit has room for: 512 times, before some are merged.
@@ -38,7 +38,7 @@ const MOST_OWED: i128 = -(1 << 94);
 
 /// What was admitted before a quota came into force, and the first words under it.
 #[derive(Clone, Debug)]
-pub(crate) struct Past {
+pub(crate) struct History {
     /// When the quota came into force.
     pub(super) began: u64,
     /// Whether it was the limit's first quota.
@@ -60,7 +60,7 @@ pub(super) struct Span {
     pub(super) count: u64,
 }
 
-impl Past {
+impl History {
     /// For a limit that was just created: nothing was admitted before.
     pub(crate) fn none(quota: Quota, began: Time) -> Self {
         let full = i128::from(quota.burst()) * i128::from(PARTS);

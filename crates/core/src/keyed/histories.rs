@@ -1,12 +1,12 @@
-//! What a table remembers about each key besides its words. Pasts hold what was admitted before the terms came into
-//! force; only a change of terms reads and writes them. Trails hold when keys were charged since; for a while after a
+//! What a table remembers about each key besides its words. Histories hold what was admitted before the terms came into
+//! force; only a change of terms reads and writes them. Journals hold when keys were charged since; for a while after a
 //! change, each charge writes them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Time;
-use crate::meter::{Past, Trail};
+use crate::meter::{History, Journal};
 
 /// How many keys are remembered, with up to two kilobytes each. For a larger table, only the words of the keys are
 /// known; what the words do not hold counts as used.
@@ -15,18 +15,18 @@ pub(super) const MOST: usize = 1 << 15;
 /// This many keys are always remembered: a second change soon afterwards may need what the new terms do not.
 pub(super) const FEW: usize = 1 << 12;
 
-/// The past of all limits for each key.
+/// The history of all limits for each key.
 #[derive(Debug)]
-pub(super) struct Pasts {
-    /// The longest period since they are kept, in nanoseconds: pasts matter for this long.
+pub(super) struct Histories {
+    /// The longest period since they are kept, in nanoseconds: histories matter for this long.
     pub(super) longest: u64,
     /// Invisible to loom: no ordering depends on this lock.
     of_keys: Mutex<Keys>,
 }
 
-type Keys = HashMap<u64, Arc<[Past]>>;
+type Keys = HashMap<u64, Arc<[History]>>;
 
-impl Pasts {
+impl Histories {
     pub(super) fn new(longest: u64) -> Self {
         Self { longest, of_keys: Mutex::new(HashMap::new()) }
     }
@@ -35,13 +35,13 @@ impl Pasts {
         self.of_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn get(&self, mark: u64) -> Option<Arc<[Past]>> {
+    pub(super) fn get(&self, mark: u64) -> Option<Arc<[History]>> {
         self.lock().get(&mark).cloned()
     }
 
     /// Stores the value unless another thread did, and returns the stored value.
-    pub(super) fn keep(&self, mark: u64, past: Arc<[Past]>) -> Arc<[Past]> {
-        Arc::clone(self.lock().entry(mark).or_insert(past))
+    pub(super) fn keep(&self, mark: u64, history: Arc<[History]>) -> Arc<[History]> {
+        Arc::clone(self.lock().entry(mark).or_insert(history))
     }
 
     /// Removes an idle key: if the key comes again, it is a new key.
@@ -50,10 +50,10 @@ impl Pasts {
     }
 }
 
-/// The trails of keys, for a while after the terms changed. Either all charges of a key are noted from its first one
+/// The journals of keys, for a while after the terms changed. Either all charges of a key are noted from its first one
 /// on, or none.
 #[derive(Debug)]
-pub(super) struct Trails {
+pub(super) struct Journals {
     until: u64,
     /// Invisible to loom: no ordering depends on this lock.
     of_keys: Mutex<Noted>,
@@ -61,15 +61,15 @@ pub(super) struct Trails {
 
 #[derive(Debug, Default)]
 struct Noted {
-    trails: HashMap<u64, (u64, Trail)>,
-    /// The number of trails so far. Each trail has its own number, so that a running charge never settles in a later
-    /// trail of the same key.
+    journals: HashMap<u64, (u64, Journal)>,
+    /// The number of journals so far. Each journal has its own number, so that a running charge never settles in a later
+    /// journal of the same key.
     begun: u64,
     /// All room was used at some time. Keys that came later were charged without a note.
     is_full: bool,
 }
 
-impl Trails {
+impl Journals {
     pub(super) fn new(until: u64) -> Self {
         Self { until, of_keys: Mutex::default() }
     }
@@ -80,7 +80,7 @@ impl Trails {
     }
 
     /// Charges a key at this time or earlier, and notes the charge. All limits of a key are charged or none, so one
-    /// trail is enough.
+    /// journal is enough.
     pub(super) fn noting<T>(
         &self,
         mark: u64,
@@ -92,21 +92,21 @@ impl Trails {
         let charged = charge();
         if let Some(noted_in) = noted_in {
             let is_admitted = is_admitted(&charged);
-            self.with(|noted| match noted.trails.get_mut(&mark) {
-                Some((number, trail)) if *number == noted_in => trail.settle(cost, is_admitted),
+            self.with(|noted| match noted.journals.get_mut(&mark) {
+                Some((number, journal)) if *number == noted_in => journal.settle(cost, is_admitted),
                 _ => {} // forgotten meanwhile
             });
         }
         charged
     }
 
-    pub(super) fn get(&self, mark: u64) -> Option<Trail> {
-        self.with(|noted| noted.trails.get(&mark).map(|(_, trail)| trail.clone()))
+    pub(super) fn get(&self, mark: u64) -> Option<Journal> {
+        self.with(|noted| noted.journals.get(&mark).map(|(_, journal)| journal.clone()))
     }
 
     /// Removes an idle key: if the key comes again, it is a new key.
     pub(super) fn forget(&self, mark: u64) {
-        self.with(|noted| noted.trails.remove(&mark));
+        self.with(|noted| noted.journals.remove(&mark));
     }
 
     fn with<T>(&self, step: impl FnOnce(&mut Noted) -> T) -> T {
@@ -115,18 +115,18 @@ impl Trails {
 }
 
 impl Noted {
-    /// Notes a charge. Returns the number of the trail that holds it, if one does.
+    /// Notes a charge. Returns the number of the journal that holds it, if one does.
     fn note(&mut self, mark: u64, at: Time, cost: u64) -> Option<u64> {
-        self.is_full |= self.trails.len() >= FEW && !self.trails.contains_key(&mark);
-        if self.is_full && !self.trails.contains_key(&mark) {
+        self.is_full |= self.journals.len() >= FEW && !self.journals.contains_key(&mark);
+        if self.is_full && !self.journals.contains_key(&mark) {
             return None;
         }
         let begun = &mut self.begun;
-        let (number, trail) = self.trails.entry(mark).or_insert_with(|| {
+        let (number, journal) = self.journals.entry(mark).or_insert_with(|| {
             *begun += 1;
-            (*begun, Trail::default())
+            (*begun, Journal::default())
         });
-        trail.note(at, cost);
+        journal.note(at, cost);
         Some(*number)
     }
 }
