@@ -101,7 +101,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
     let operator = Operator::start(&stage, &[agent.url("https")], &files.args())?;
     stage.until("1/1", |status| enforced(status) == "1/1").await?;
 
-    // Half of a change is told, and nothing comes of it.
+    // The operator reports half of a change, and does not apply it.
     let (new_agents, new_operators) = (Authority::new()?, Authority::new()?);
     let next = new_operators.issue("operator.test", DAY)?;
     fs::write(&files.client_cert, &next.certificate)?;
@@ -125,7 +125,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
     Ok(())
 }
 
-/// Wrong usage is told at the start: with the file, the fix and exit code 2.
+/// Wrong usage is reported at the start, with the file, the fix and exit code 2.
 #[tokio::test]
 async fn an_operator_that_cannot_prove_itself_does_not_start() -> Result<()> {
     build_programs().await?;
@@ -232,7 +232,7 @@ impl Identity {
     }
 }
 
-/// What an operator is told about TLS.
+/// The operator's flags for TLS.
 struct OperatorFiles {
     agent_ca: PathBuf,
     client_cert: PathBuf,

@@ -15,7 +15,7 @@ function answer(request, response) {
   });
   request.on("end", () => {
     if (path === "/trailers") {
-      // Node frames trailers only if it is told of them.
+      // Node sends trailers only if the head announces them.
       if (request.httpVersionMajor === 1) response.setHeader("trailer", "x-after");
       response.writeHead(200);
       response.write("body");

@@ -82,7 +82,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// If the addresses file cannot be written, or if a task that must run for ever has ended.
+    /// If the addresses file cannot be written, or if a task that must never end has ended.
     pub fn run(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
         // The main thread serves control and telemetry. The workers have their own threads.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

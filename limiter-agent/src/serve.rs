@@ -67,7 +67,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves for ever.
+    /// Serves, and never ends.
     ///
     /// # Errors
     ///

@@ -107,7 +107,7 @@ pub trait Outcome<Pass, Refusal, Response, InnerError> {
     /// ```
     /// use weir_tower::{Errors, Outcome};
     ///
-    /// // Errors change no response, and let go of what the request held.
+    /// // Errors change no response, and release what the request held.
     /// let response = Outcome::<_, (), _, std::io::Error>::admitted(&Errors, "a permit", "hello");
     /// assert_eq!(response, "hello");
     /// ```

@@ -57,11 +57,11 @@ pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<E
     for file in tracked(root)? {
         let Ok(text) = fs::read_to_string(root.join(&file)) else { continue };
         let versions = versions(&file, &text);
-        if let Some(version_in_file) = versions.iter().find(|version_in_file| version_in_file.version != old.to_string()) {
+        if let Some(found) = versions.iter().find(|found| found.version != old.to_string()) {
             return Ok(wrong(&anyhow::anyhow!(
                 "{file}:{}: it is of version {}, not of {old}",
-                version_in_file.line,
-                version_in_file.version
+                found.line,
+                found.version
             )));
         }
         let text = match file.as_str() {
@@ -90,8 +90,8 @@ pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<E
 fn present(root: &Path) -> anyhow::Result<Version> {
     let text = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
     let versions = versions("Cargo.toml", &text);
-    let [version_in_file] = &versions[..] else { bail!("Cargo.toml has {} versions of the workspace", versions.len()) };
-    Ok(version_in_file.version.parse()?)
+    let [found] = &versions[..] else { bail!("Cargo.toml has {} versions of the workspace", versions.len()) };
+    Ok(found.version.parse()?)
 }
 
 /// Every file in git except for this one, whose tests contain made-up versions.
@@ -144,11 +144,11 @@ fn next(old: &Version, text: &str) -> anyhow::Result<Version> {
 fn moved(text: &str, versions: &[VersionInFile], new: &Version) -> String {
     let (mut out, mut done) = (String::new(), 0);
     let mut versions: Vec<_> = versions.iter().collect();
-    versions.sort_by_key(|version_in_file| version_in_file.start);
-    for version_in_file in versions {
-        out.push_str(&text[done..version_in_file.start]);
+    versions.sort_by_key(|found| found.start);
+    for found in versions {
+        out.push_str(&text[done..found.start]);
         out.push_str(&new.to_string());
-        done = version_in_file.start + version_in_file.version.len();
+        done = found.start + found.version.len();
     }
     out + &text[done..]
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn versions(file: &str, text: &str) -> Vec<(usize, String)> {
-        versions(file, text).into_iter().map(|version_in_file| (version_in_file.line, version_in_file.version)).collect()
+        versions(file, text).into_iter().map(|found| (found.line, found.version)).collect()
     }
 
     #[test]
@@ -223,8 +223,8 @@ mod tests {
         let mut found = 0;
         for file in tracked(workspace.root()).expect("a checkout") {
             let Ok(text) = fs::read_to_string(workspace.root().join(&file)) else { continue };
-            for version_in_file in versions(&file, &text) {
-                assert_eq!(version_in_file.version, version, "{file}:{}", version_in_file.line);
+            for it in versions(&file, &text) {
+                assert_eq!(it.version, version, "{file}:{}", it.line);
                 found += 1;
             }
         }

@@ -133,7 +133,7 @@ impl Tls {
         Self { files, client_name, current, installed, called, handshakes, reloads }
     }
 
-    /// Reads the files again whenever they change, for ever.
+    /// Reads the files again whenever they change. Never ends.
     pub(crate) async fn follow(&self) -> Infallible {
         let Some(files) = &self.files else { return std::future::pending().await };
         let (mut watched, mut contents) = files.watched();

@@ -1,9 +1,9 @@
 //! Whether the app accepts connections, learned from events instead of polling.
 //!
-//! An app that stops closes its port and its idle connections, and so tells its clients. The agent's clients do not
+//! An app that stops closes its port and its idle connections, which its clients notice. The agent's clients do not
 //! see that, so the agent does the same: it checks the app as soon as the app closes an idle connection or refuses a
 //! new one. `weir-agent leave` is no substitute: without a hook of its own, the app gets SIGTERM before the agent
-//! hears of the deletion.
+//! learns of the deletion.
 
 use std::sync::Arc;
 

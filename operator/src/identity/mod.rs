@@ -51,7 +51,7 @@ pub(crate) struct Credentials {
 /// The credentials; `None` before there are any.
 pub(crate) type Issuing = watch::Receiver<Option<Arc<Credentials>>>;
 
-/// What new pods are told about the identity service.
+/// What new pods know about the identity service.
 #[derive(Clone, Debug)]
 pub(crate) struct Directions {
     pub(crate) url: String,

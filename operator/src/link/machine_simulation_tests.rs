@@ -400,7 +400,7 @@ impl World {
             }
             Action::Count(..) => {}
             Action::Report(Seen::Contested(contested)) => {
-                assert_ne!(contested, self.is_contested, "it is told twice");
+                assert_ne!(contested, self.is_contested, "it is reported twice");
                 self.is_contested = contested;
             }
             Action::Report(seen) => self.last_seen = Some(seen),
@@ -414,7 +414,7 @@ impl World {
         self.plan(at, Happening::Reach { connection, message });
     }
 
-    /// Plans the next call of the machine at the time that it returned. It must not wait for ever.
+    /// Plans the next call of the machine at the time that it returned. It must not wait forever.
     fn due(&mut self) {
         let is_waiting = self.place == Place::Waiting || (self.connection.is_some() && !self.is_open);
         let due = self.machine.due();

@@ -53,11 +53,11 @@ mod tests {
         assert!(!rivals.overwritten(at(40)), "and so is once more after a while");
         assert!(!rivals.ended(at(80)));
         assert!(rivals.overwritten(at(45)));
-        assert!(!rivals.overwritten(at(46)), "it is told once");
+        assert!(!rivals.overwritten(at(46)), "it is reported once");
         assert_eq!(rivals.ends_at(), Some(at(76)));
         assert!(!rivals.ended(at(75)));
         assert!(rivals.ended(at(76)));
-        assert_eq!((rivals.ends_at(), rivals.ended(at(80))), (None, false), "that is told once, too");
+        assert_eq!((rivals.ends_at(), rivals.ended(at(80))), (None, false), "that is reported once, too");
         assert!(!rivals.overwritten(at(90)));
         assert!(rivals.overwritten(at(91)));
     }

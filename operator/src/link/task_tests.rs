@@ -71,7 +71,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
 
     // Another operator has written.
     served.say(status(Some("another"))).await;
-    assert!(matches!(next().await, Seen::Status(_)), "it is told");
+    assert!(matches!(next().await, Seen::Status(_)), "it is reported");
     acknowledge(&mut served).await;
     assert!(matches!(next().await, Seen::Applied(_)), "and sent what it should enforce");
 
@@ -87,7 +87,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     back.say(ToOperator::Goodbye(Goodbye { reason: "full".to_owned(), retry_after_millis: 0 })).await;
     let mut served = call().await;
     served.say(ToOperator::Goodbye(Goodbye { reason: "still full".to_owned(), retry_after_millis: 0 })).await;
-    let Seen::Failed(failure) = next().await else { panic!("it is told") };
+    let Seen::Failed(failure) = next().await else { panic!("it is reported") };
     assert_eq!(failure.message, "still full");
 }
 

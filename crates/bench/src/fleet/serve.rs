@@ -44,7 +44,7 @@ pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     Ok((listener, port))
 }
 
-/// Answers for all agents, for ever. Uses plain HTTP without `identities`.
+/// Answers for all agents, and never ends. Uses plain HTTP without `identities`.
 pub(super) async fn serve(
     listener: TcpListener,
     agents: Arc<Agents>,

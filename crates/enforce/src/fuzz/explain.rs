@@ -146,7 +146,7 @@ fn same(described: &ExplainRequest, clock: MonotonicClock) -> Result<(), String>
     if let Some(rule) = reply.rules.iter().find(|rule| rule.rule == "some")
         && rule.key != expected
     {
-        return Err(format!("the key of {described:?} is told as {:?}, and is {expected:?}", rule.key));
+        return Err(format!("the key of {described:?} is explained as {:?}, but is {expected:?}", rule.key));
     }
     // The verdict on the first request and on the next one with the same key must agree with the explanation.
     let options = GateOptions { clock, paths: AmbiguousPaths::Keep, log_keys: false };
@@ -155,7 +155,7 @@ fn same(described: &ExplainRequest, clock: MonotonicClock) -> Result<(), String>
         let told = if turn == 0 { told } else { explained(&rules, described, clock)? };
         let passes = gate.decide(&request, |verdict| matches!(verdict, Verdict::Pass(_)));
         if passes != matches!(told, Decision::Allow | Decision::Bypass) {
-            return Err(format!("{described:?} is told as {told:?} at turn {turn}, and passes: {passes}"));
+            return Err(format!("{described:?} is explained as {told:?} at turn {turn}, and passes: {passes}"));
         }
     }
     Ok(())

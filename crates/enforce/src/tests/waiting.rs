@@ -1,4 +1,4 @@
-//! Requests that wait, and policies that do not wait for ever.
+//! Requests that wait, and policies that do not wait forever.
 
 use std::{future::pending, pin::Pin, time::Duration};
 

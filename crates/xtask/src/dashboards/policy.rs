@@ -64,7 +64,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Revisions in force",
-                "Different revisions that pods have in force: one, but for the moment of a change.",
+                "Different revisions that pods have in force: one, except during a change.",
                 Unit::Count,
                 vec![Query::new(
                     r#"count(count by (revision) (weir_policy_info{cluster=~"$cluster",namespace="$namespace",policy="$policy"}))"#,

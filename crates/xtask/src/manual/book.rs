@@ -19,19 +19,24 @@ const SITE: &str = "target/manual";
 /// Shown in place of any page, so its links are relative to the site's root.
 const ANYWHERE: &str = "404.html";
 
-/// The site could not be built, because mdBook is not installed.
-pub(super) struct Missing;
+pub(super) enum Site {
+    Built {
+        pages: usize,
+        faults: Vec<Fault>,
+    },
+    /// mdBook is not installed.
+    NoMdBook,
+}
 
-/// Builds the site. Returns how many pages it has, and its faults.
-pub(super) fn build(root: &Path) -> anyhow::Result<Result<(usize, Vec<Fault>), Missing>> {
+pub(super) fn build(root: &Path) -> anyhow::Result<Site> {
     match Command::new("mdbook").arg("build").current_dir(root).status() {
         Ok(status) => ensure!(status.success(), "mdbook build: {status}"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Err(Missing)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Site::NoMdBook),
         Err(error) => bail!("run mdbook: {error}"),
     }
     let pages = read(&root.join(SITE))?;
     let faults = follow(&root.join(SITE), &pages);
-    Ok(Ok((pages.len(), faults)))
+    Ok(Site::Built { pages: pages.len(), faults })
 }
 
 /// The links of a page of the site, and its anchors.

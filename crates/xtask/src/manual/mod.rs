@@ -95,7 +95,7 @@ fn report(faults: &[Fault], checked: &str) -> ExitCode {
 const INSTALL: &str = "cargo install mdbook --locked";
 
 fn site(root: &Path) -> anyhow::Result<ExitCode> {
-    let Ok((pages, faults)) = book::build(root)? else {
+    let book::Site::Built { pages, faults } = book::build(root)? else {
         eprintln!("mdbook is not in PATH: {INSTALL} (some minutes)");
         return Ok(ExitCode::from(2));
     };

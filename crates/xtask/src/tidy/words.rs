@@ -1,6 +1,9 @@
 //! The words that Weir does not use. Each has a plain one that a second-language reader knows.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 
@@ -8,7 +11,7 @@ use super::Violation;
 use crate::workspace::Workspace;
 
 /// A word, in lower case, and what to write instead.
-const WORDS: [(&str, &str); 9] = [
+const WORDS: [(&str, &str); 23] = [
     ("whoever", "name the actor: a client, a caller, a user"),
     ("anew", "again"),
     ("afresh", "again"),
@@ -18,9 +21,26 @@ const WORDS: [(&str, &str); 9] = [
     ("in vain", "without success"),
     ("told apart", "distinguished, or counted separately"),
     ("the same, but", "begin with the subject"),
+    ("hears", "receives, learns or detects"),
+    ("is told", "gets, is reported, or name who reports it"),
+    ("are told", "get, are reported, or name who reports them"),
+    ("becomes of", "happens to"),
+    ("became of", "happened to"),
+    ("let go of", "release"),
+    ("lets go of", "releases"),
+    ("holds on to", "keeps"),
+    ("for ever", "forever, or never ends"),
+    ("but for", "except"),
+    ("puts up with", "tolerates"),
+    ("to be had", "available"),
+    ("on top of it", "in addition"),
+    ("at rest this", "idle, with its subject"),
 ];
 
-const EXTENSIONS: [&str; 8] = ["rs", "md", "yaml", "toml", "ts", "go", "sh", "tpl"];
+const EXTENSIONS: [&str; 12] = ["go", "lua", "md", "mjs", "rs", "sh", "toml", "tpl", "ts", "tsx", "txt", "yaml"];
+
+/// A file of ours by its name: also `agent.Dockerfile`.
+const DOCKERFILE: &str = "Dockerfile";
 
 /// Folders that hold nothing of our own.
 const FOREIGN: [&str; 3] = ["target", "node_modules", ".git"];
@@ -63,6 +83,12 @@ fn holds(line: &str, word: &str) -> bool {
         .any(|(at, _)| !is_letter(line[..at].chars().next_back()) && !is_letter(line[at + word.len()..].chars().next()))
 }
 
+/// Whether people read the words in this file.
+fn is_ours(path: &Path) -> bool {
+    let is_known = |extension: &OsStr| extension == DOCKERFILE || EXTENSIONS.iter().any(|known| extension == *known);
+    path.file_name().is_some_and(|name| name == DOCKERFILE) || path.extension().is_some_and(is_known)
+}
+
 fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -71,9 +97,7 @@ fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
             let (path, kind) = (entry.path(), entry.file_type()?);
             if kind.is_dir() && !FOREIGN.iter().any(|foreign| path.ends_with(foreign)) {
                 folders.push(path);
-            } else if kind.is_file()
-                && path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
-            {
+            } else if kind.is_file() && is_ours(&path) {
                 files.push(path);
             }
         }
@@ -85,6 +109,16 @@ fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn charts_images_and_scripts_are_read() {
+        for path in ["Dockerfile", "e2e/images/agent.Dockerfile", "charts/weir/values.yaml", "a.tpl", "show.mjs"] {
+            assert!(is_ours(Path::new(path)), "{path}");
+        }
+        for path in ["Cargo.lock", "core.json", "plot.svg", "Dockerfile.bak"] {
+            assert!(!is_ours(Path::new(path)), "{path}");
+        }
+    }
 
     #[test]
     fn whole_words_are_found_in_any_case() {

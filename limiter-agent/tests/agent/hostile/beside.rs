@@ -123,7 +123,7 @@ fn stricter(message: &Message, protocol: Protocol) -> Option<&'static str> {
         return Some("nginx 1.22 refuses all trailers of HTTP/2");
     }
     if protocol == Protocol::Http1 && message.authority.is_some() && !message.hosts.is_empty() {
-        return Some("the target overrules the Host field (RFC 9112 section 3.2.2), and the app is told the target's");
+        return Some("the target overrules the Host field (RFC 9112 section 3.2.2), and the app gets the target's");
     }
     None
 }

@@ -1,4 +1,4 @@
-//! Misbehaving clients: none may affect other clients, or stay for ever.
+//! Misbehaving clients: none may affect other clients, or stay forever.
 
 use std::time::Duration;
 
