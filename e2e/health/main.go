@@ -3,8 +3,9 @@
 //	health health.lua < object.json
 //	{"kstatus":{"status":"Current","message":"..."},"argocd":{"status":"Healthy","message":"..."}}
 //
-// Flux asks its own copy of kstatus, which is called here. Argo CD runs the Lua of a resource with the object in the
-// global obj, in a state without files and processes, by the library that is used here.
+// Flux uses its own copy of kstatus, and this program calls kstatus itself. Argo CD runs the Lua script of a resource
+// with the object in the global variable obj, without access to files and processes. This program does the same, with
+// the same library.
 package main
 
 import (

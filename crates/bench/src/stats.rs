@@ -95,7 +95,7 @@ mod tests {
         // Twice as much in each round, while the machine gets slower and slower.
         let (left, right) = ([20.0, 18.0, 10.0, 6.0, 2.0], [10.0, 9.0, 5.0, 3.0, 1.0]);
         assert_eq!(in_pairs(&left, &right, |left, right| left / right), Spread::of(vec![2.0; 5]));
-        // So two samples that vary by a factor of ten can be distinguished at a hundredth.
+        // So a difference of 1 % is visible, even if the samples vary by a factor of ten.
         let slower: Vec<f64> = left.iter().map(|value| value * 0.99).collect();
         assert!((ratio(&slower, &left) - 0.99).abs() < 1e-9);
     }

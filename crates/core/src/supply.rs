@@ -324,11 +324,11 @@ impl Supply {
 
     /// The level after giving back a charge of `cost` made at `charged_at`, which lifted the level to `mark`.
     ///
-    /// What has flowed in since then is not given back: it may have been lost from a bucket that was full only because
-    /// of this charge, or used by others. So a charge that is given back at once leaves no trace (in a window, at any
-    /// time within it), and a refund never gives more than was not refilled yet. For this, `now` must not be earlier
-    /// than any time in `level`. With reservations beyond the ceiling, those after this one keep their times. A bucket
-    /// gives back what they do not need of it; a window or a leaky bucket, which cannot move a part of a cost, gives
+    /// What has flowed in since then is not given back: a bucket that was full only because of this charge may have
+    /// lost it, or others may have used it. So a charge that is given back at once leaves no trace (in a window, at any
+    /// time within it), and a refund never gives back more than the bucket still has to refill. For this, `now` must
+    /// not be earlier than any time in `level`. Reservations after this one, beyond the ceiling, keep their times. A
+    /// bucket gives back what they do not need. A window or a leaky bucket cannot move a part of a cost, so it gives
     /// back only the last reservation.
     pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
         let mut units = cost.saturating_mul(self.unit);

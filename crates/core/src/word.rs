@@ -1,4 +1,5 @@
-//! What all words of limits have in common: how one says that it is final, and that it is not worked out yet.
+//! What all words of limits have in common: marks for a word that is final, and for a word whose first value is not
+//! computed yet.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -7,7 +7,7 @@
 
 use std::{cell::Cell, ops::Range, sync::Arc, time::Duration};
 
-use weir_core::{MAX_LIMITS, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest, Time};
+use weir_core::{MAX_LIMITS, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, RuleRefusedAt, Tightest, Time};
 
 use super::rule::{Limits, Rule};
 
@@ -29,13 +29,6 @@ pub(super) struct Charged {
     pub(super) at: Option<Time>,
     pub(super) charge: RuleCharge,
     pub(super) tightest: Tightest,
-}
-
-/// The rule that refused, by its index among the asked rules.
-#[derive(Debug)]
-pub(super) struct RefusedAt {
-    pub(super) ask: usize,
-    pub(super) refused: RuleRefused,
 }
 
 impl Ask<'_, '_> {
@@ -63,12 +56,12 @@ impl Ask<'_, '_> {
 }
 
 /// Charges every rule, or none.
-pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Result<Vec<Charged>, RefusedAt> {
+pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Result<Vec<Charged>, RuleRefusedAt> {
     if asks.len() > 1 {
         let now = clock();
         for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
             let peeked = ask.limits.limiter.peek(now, ask.key, ask.cost);
-            peeked.map_err(|refused| RefusedAt { ask: index, refused })?;
+            peeked.map_err(|refused| RuleRefusedAt { ask: index, refused })?;
         }
     }
     let mut charged = Vec::with_capacity(asks.len());
@@ -79,7 +72,7 @@ pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Resu
                 for (ask, one) in asks.iter().zip(charged) {
                     ask.limits.limiter.refund(ask.key, one.charge, &clock);
                 }
-                return Err(RefusedAt { ask: index, refused });
+                return Err(RuleRefusedAt { ask: index, refused });
             }
         }
     }

@@ -15,12 +15,12 @@ pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for
 
 /// The client's address. An IPv4-mapped IPv6 address becomes IPv4.
 pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) -> IpAddr {
-    let told = usize::from(trusted_hops).checked_sub(1).and_then(|from_the_end| {
+    let named = usize::from(trusted_hops).checked_sub(1).and_then(|from_the_end| {
         let name = X_FORWARDED_FOR;
         let lines = headers.all(&name).rev();
         lines.flat_map(entries_backwards).nth(from_the_end).and_then(parse)
     });
-    told.unwrap_or(peer).to_canonical()
+    named.unwrap_or(peer).to_canonical()
 }
 
 /// Splits bytes, not text: invalid UTF-8 in the client's part must not hide the entries after it.

@@ -10,16 +10,16 @@ pub(super) enum Cost {
     /// The same cost for each request.
     Fixed(u64),
     /// The number in this header of the request.
-    RequestHeader(Told),
+    RequestHeader(HeaderCost),
     /// 1 on arrival. The rest of the number in this header of the response is charged when the response comes.
-    ResponseHeader(Told),
+    ResponseHeader(HeaderCost),
     /// 1 on arrival, which pays for the first byte. The rest is charged while the response's body passes.
     ResponseBytes,
 }
 
 /// A number that a client or an app supplies in a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct HeaderCost {
     pub(super) name: HeaderName,
     pub(super) most: u64,
 }
@@ -29,7 +29,7 @@ impl Cost {
     pub(super) fn on_arrival(&self, request: &RequestView<'_>) -> u64 {
         match self {
             Self::Fixed(cost) => *cost,
-            Self::RequestHeader(told) => told.number(request.headers().get(&told.name)),
+            Self::RequestHeader(header) => header.number(request.headers().get(&header.name)),
             Self::ResponseHeader(_) | Self::ResponseBytes => 1,
         }
     }
@@ -40,7 +40,7 @@ impl Cost {
     }
 }
 
-impl Told {
+impl HeaderCost {
     /// Reads the number from a response and removes the header, which is private to the app and the agent.
     pub(super) fn take(&self, headers: &mut HeaderMap) -> u64 {
         let cost = self.number(headers.get(&self.name).map(http::HeaderValue::as_bytes));
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_told_number_is_held_within_its_bounds() {
-        let told = Told { name: HeaderName::from_static("x-cost"), most: 100 };
+        let header = HeaderCost { name: HeaderName::from_static("x-cost"), most: 100 };
         for (value, expected) in [
             ("1", 1),
             ("42", 42),
@@ -79,12 +79,12 @@ mod tests {
             ("5.0", 1),
             ("five", 1),
         ] {
-            assert_eq!(told.number(Some(value.as_bytes())), expected, "{value}");
+            assert_eq!(header.number(Some(value.as_bytes())), expected, "{value}");
         }
-        assert_eq!(told.number(None), 1);
+        assert_eq!(header.number(None), 1);
         let mut headers = HeaderMap::new();
         headers.append("x-cost", "7".parse().unwrap());
         headers.append("x-cost", "8".parse().unwrap());
-        assert_eq!((told.take(&mut headers), headers.len()), (7, 0));
+        assert_eq!((header.take(&mut headers), headers.len()), (7, 0));
     }
 }

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use weir_core::Time;
+use weir_core::{RuleRefusedAt, Time};
 use weir_tower::MonotonicClock;
 
 use super::{
-    charge::{Ask, Charged, RefusedAt, charge_all, slices},
+    charge::{Ask, Charged, charge_all, slices},
     deferred::DeferredCost,
     fields::Fields,
     follow_up::{Deadline, FollowUp},
@@ -123,7 +123,7 @@ impl Asked<'_> {
             }
             Err(refused) => {
                 let ask = Ask { rule, limits, key: keys, cost, latest: None };
-                Verdict::Refuse(refusal(&[ask], RefusedAt { ask: 0, refused }, at.get()))
+                Verdict::Refuse(refusal(&[ask], RuleRefusedAt { ask: 0, refused }, at.get()))
             }
         }
     }
@@ -176,7 +176,7 @@ impl Asked<'_> {
                     }
                     asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect()
                 }
-                Err(RefusedAt { ask, .. }) => {
+                Err(RuleRefusedAt { ask, .. }) => {
                     asks[ask].rule.counters.count_shadow_limited();
                     Vec::new()
                 }

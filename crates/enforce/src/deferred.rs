@@ -54,8 +54,8 @@ impl DeferredCost {
     /// Charges the cost in a header of the response, and removes the header.
     pub fn charge_header(&self, headers: &mut HeaderMap, clock: MonotonicClock) {
         let Some(limits) = &self.rule.limits else { return };
-        if let Cost::ResponseHeader(told) = &limits.cost {
-            let cost = told.take(headers);
+        if let Cost::ResponseHeader(header) = &limits.cost {
+            let cost = header.take(headers);
             self.charge(cost - 1, clock);
         }
     }

@@ -30,10 +30,11 @@ pub(super) struct Advice {
 
 /// The fields for one response.
 #[derive(Debug, Default)]
-pub struct Fields(Option<Told>);
+pub struct Fields(Option<LimitFields>);
 
+/// The fields that describe one limit.
 #[derive(Debug)]
-struct Told {
+struct LimitFields {
     advice: Arc<Advice>,
     policy: Policy,
     state: QuotaState,
@@ -148,34 +149,34 @@ impl Fields {
     }
 
     fn new(advice: &Arc<Advice>, state: QuotaState, policy: Policy) -> Self {
-        let tells = advice.style != HeaderStyle::None;
-        Self(tells.then(|| Told { advice: Arc::clone(advice), policy, state }))
+        let has_fields = advice.style != HeaderStyle::None;
+        Self(has_fields.then(|| LimitFields { advice: Arc::clone(advice), policy, state }))
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
-        if let Some(told) = &self.0 {
-            told.advice.insert(&told.state, told.policy(), headers);
+        if let Some(fields) = &self.0 {
+            fields.advice.insert(&fields.state, fields.policy(), headers);
         }
     }
 
     /// Appends the fields as lines of a head.
     pub fn append_to(&self, head: &mut Vec<u8>) {
-        if let Some(told) = &self.0 {
+        if let Some(fields) = &self.0 {
             let mut digits = itoa::Buffer::new();
-            told.advice.append_to(&told.state, digits.format(told.state.seconds), told.policy(), head);
+            fields.advice.append_to(&fields.state, digits.format(fields.state.seconds), fields.policy(), head);
         }
     }
 
     /// Whether these fields replace a field of the app with this name.
     pub fn replace(&self, name: &str) -> bool {
-        let Some(Told { advice, .. }) = &self.0 else { return false };
+        let Some(LimitFields { advice, .. }) = &self.0 else { return false };
         let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
         (advice.is_ietf() && is(&[POLICY, LIMIT]))
             || (advice.is_legacy() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]))
     }
 }
 
-impl Told {
+impl LimitFields {
     fn policy(&self) -> &HeaderValue {
         match &self.policy {
             Policy::Own(override_index) => self.advice.policy(*override_index),

@@ -91,7 +91,7 @@ pub use self::{
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
-    refusal::{Cause, Refusal},
+    refusal::{Refusal, TextKey},
     rule::{Policy, Rule},
     sampled::Sample,
     verdict::{Pass, Verdict},

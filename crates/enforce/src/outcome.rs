@@ -1,18 +1,22 @@
 //! What a client learns from the charges of its request: the fields of its quota, or a refusal.
 
-use weir_core::{Tightest, Time};
+use weir_core::{RuleRefusedAt, Tightest, Time};
 use weir_tower::retry_after_seconds;
 use weir_wire::HeaderStyle;
 
 use super::{
-    charge::{Ask, Charged, RefusedAt, opens_after},
+    charge::{Ask, Charged, opens_after},
     fields::{self, Fields, QuotaState},
     refusal::Refusal,
     rule::Limits,
 };
 
 /// Counts a refusal and builds it. `at` is the time of the decision.
-pub(super) fn refusal<'r>(asks: &[Ask<'r, '_>], RefusedAt { ask, refused }: RefusedAt, at: Time) -> Refusal<'r> {
+pub(super) fn refusal<'r>(
+    asks: &[Ask<'r, '_>],
+    RuleRefusedAt { ask, refused }: RuleRefusedAt,
+    at: Time,
+) -> Refusal<'r> {
     let own = refused.retry_after();
     let retry_after = match asks {
         // With one limit, its own wait is the answer.

@@ -29,7 +29,7 @@ pub struct Refusal<'a> {
 
 /// What the text of a refusal depends on, except for the seconds in it. It does not keep the rule alive.
 #[derive(Debug)]
-pub struct Cause {
+pub struct TextKey {
     /// The weak reference keeps the allocation, so no other rule gets this address.
     rule: Weak<Rule>,
     state: QuotaState,
@@ -38,16 +38,16 @@ pub struct Cause {
 
 impl Refusal<'_> {
     /// What its text depends on, as a key for caching the text.
-    pub fn cause(&self) -> Cause {
-        Cause { rule: Arc::downgrade(self.rule), state: self.state, override_index: self.override_index }
+    pub fn text_key(&self) -> TextKey {
+        TextKey { rule: Arc::downgrade(self.rule), state: self.state, override_index: self.override_index }
     }
 
-    /// Whether its text equals that of an earlier refusal with this cause.
+    /// Whether its text equals that of an earlier refusal with this key.
     #[inline]
-    pub fn is_for(&self, cause: &Cause) -> bool {
-        std::ptr::eq(cause.rule.as_ptr(), Arc::as_ptr(self.rule))
-            && cause.state == self.state
-            && cause.override_index == self.override_index
+    pub fn is_for(&self, text_key: &TextKey) -> bool {
+        std::ptr::eq(text_key.rule.as_ptr(), Arc::as_ptr(self.rule))
+            && text_key.state == self.state
+            && text_key.override_index == self.override_index
     }
 
     /// The time of the decision.

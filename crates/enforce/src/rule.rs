@@ -102,7 +102,8 @@ impl Rule {
     ) -> Self {
         let LoweredRule { name, matcher, per, limits } = rule;
         let limits = limits.map(|lowered| {
-            let LoweredLimits { key, terms, max_keys, cost, max_wait, refusal, advice } = lowered;
+            let LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice } = lowered;
+            let max_keys = counted_by.max_keys();
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
             let refusal = RefusalText::new(refusal, policy, &name, &names);

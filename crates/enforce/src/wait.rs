@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Quota, RuleRefused, Ticket, Time};
+use weir_core::{Quota, RuleRefused, RuleRefusedAt, Ticket, Time};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use super::{
-    charge::{Ask, Charged, RefusedAt, charge_all, opens_after},
+    charge::{Ask, Charged, charge_all, opens_after},
     fields::Fields,
     follow_up::FollowUp,
     outcome::{fields_of_several, refusal},
@@ -67,13 +67,13 @@ struct Held {
 /// A refusal at the head of the queues.
 #[derive(Debug)]
 struct Halt {
-    at: RefusedAt,
+    at: RuleRefusedAt,
     is_patient: bool,
 }
 
 /// Charges all rules if no request waits for them and they have capacity. Otherwise joins their queues. Refuses at once
 /// if waiting cannot help: the turn would come too late, or a rule that does not let requests wait refuses.
-pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry, RefusedAt> {
+pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
     let is_patient = |ask: &Ask<'_, '_>| ask.latest.is_some();
     let at_once: Vec<_> = asks.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
     if !asks.iter().any(is_patient) || asks.iter().all(|ask| ask.limits.limiter.queue_len(ask.key) == 0) {
@@ -86,7 +86,7 @@ pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry
     let now = clock.now();
     let (mut asked, mut patient, mut held) = (Vec::with_capacity(asks.len()), Vec::new(), Vec::new());
     for (index, ask) in asks.iter().enumerate() {
-        let refused_at = |refused: RuleRefused| RefusedAt { ask: index, refused };
+        let refused_at = |refused: RuleRefused| RuleRefusedAt { ask: index, refused };
         let limiter = &ask.limits.limiter;
         let waits = limiter.opens(now, ask.key, ask.cost).is_ok_and(|at| at > now);
         let ticket = limiter.enqueue(now, ask.key, ask.cost, ask.latest.or(Some(now))).map_err(refused_at)?;
@@ -132,12 +132,12 @@ impl Wait {
     }
 }
 
-/// A request that waited and can no longer go in time: its rules changed, or a rule that does not let requests wait has
-/// no capacity.
+/// A request that waited and can no longer be admitted in time: its rules changed, or a rule that does not let requests
+/// wait has no capacity.
 #[derive(Debug)]
 pub struct LateRefusal {
     asked: Asked,
-    at: RefusedAt,
+    at: RuleRefusedAt,
 }
 
 impl LateRefusal {
@@ -171,10 +171,10 @@ impl AtHead for Asked {
     fn charge(&self, now: Time) -> Result<Vec<Charged>, Halt> {
         let asks = self.asks();
         charge_all(&asks, || self.clock.now()).map_err(|at| {
-            let halt = |at: RefusedAt| Halt { is_patient: self.all[at.ask].latest.is_some(), at };
+            let halt = |at: RuleRefusedAt| Halt { is_patient: self.all[at.ask].latest.is_some(), at };
             let refuses = |(ask, one): (usize, &Ask<'_, '_>)| {
                 let refused = one.limits.limiter.peek(now, one.key, one.cost).err()?;
-                Some(halt(RefusedAt { ask, refused }))
+                Some(halt(RuleRefusedAt { ask, refused }))
             };
             let longest = asks.iter().enumerate().filter_map(refuses).max_by_key(|halt| {
                 let wait = opens_after(&asks[halt.at.ask..=halt.at.ask], now);
@@ -188,7 +188,7 @@ impl AtHead for Asked {
         let late = self.patient().find_map(|(ask, held)| {
             let limits = held.rule.limits.as_ref()?;
             let refused = limits.limiter.enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
-            Some(Halt { at: RefusedAt { ask, refused }, is_patient: true })
+            Some(Halt { at: RuleRefusedAt { ask, refused }, is_patient: true })
         });
         late.expect("a request that waits has a patient rule, and no turn comes before now")
     }

@@ -127,7 +127,8 @@ impl MonotonicClock {
 }
 
 /// A system clock before 1970 counts as 1970, and one after 2262 as 2262: only the alignment of windows depends on it.
-/// The bounds leave room to count on, and for a core whose counter lags.
+/// Within these bounds, the clock can advance without an overflow, and a core whose counter lags does not get a time
+/// before 1970.
 fn unix_nanos() -> u64 {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Time::default().saturating_add(unix).as_nanos().clamp(1_000_000_000, u64::MAX / 2)

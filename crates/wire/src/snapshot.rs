@@ -107,7 +107,7 @@ pub struct Match {
     /// Path globs: `*` is anything within a segment, `**` as a whole segment is any number of segments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// Regular expressions, one of which must match a part of the path's normal form: `^` and `$` stand for its ends.
+    /// Regular expressions, one of which must match a part of the path's normal form: `^` and `$` match its start and end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path_regexes: Vec<String>,
     /// Headers that must be present; the case of names does not matter.

@@ -65,8 +65,8 @@ fn quota(strategy: Strategy, demand: Demand) -> Option<Quota> {
     let (requests, period, burst) = match demand {
         // Without a queue it admits one per interval, whatever its burst: there is no budget to count.
         Demand::Budget(_) if strategy == Strategy::LeakyBucket => return None,
-        // The same rate, in a ring that takes longer to fill than a thread may be preempted: the entry of a preempted
-        // thread admits no other request.
+        // The same rate with a long ring. It takes longer to fill than a thread may be preempted, so the entry of a
+        // preempted thread blocks no other request.
         Demand::Admit if strategy == Strategy::SlidingWindowLog => (LOG, Duration::from_nanos(u64::from(LOG)), LOG),
         Demand::Admit => (1_000_000_000, SECOND, 1_000_000_000),
         Demand::Deny => (1, DAY, 1),

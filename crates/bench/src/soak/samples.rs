@@ -43,7 +43,7 @@ impl Sample {
         })
     }
 
-    /// Whether nothing of the clients is left.
+    /// Whether all resources of the clients are released.
     pub(super) fn is_at_rest(&self, before: &Self) -> bool {
         self.connections == 0.0 && self.descriptors <= before.descriptors
     }

@@ -23,7 +23,7 @@ pub(super) struct Epoch<'a> {
 /// How much was admitted since a time.
 #[derive(Debug)]
 enum Curve<'a> {
-    /// Level of a bucket: at most its distance from the floor of that time was admitted since.
+    /// The level of a bucket. At most its distance from the floor at a time was admitted since that time.
     Bucket { supply: &'a Supply, level: u64 },
     /// The last window with a request. Windows before it may have been full.
     Window { start: u64, count: u64, most: u64, period: u64 },

@@ -95,8 +95,8 @@ fn defined(lines: &[Vec<u8>], peer: IpAddr, hops: u8) -> IpAddr {
             }
         }
     }
-    let told = usize::from(hops).checked_sub(1).and_then(|back| entries.iter().rev().nth(back));
-    let address = told.and_then(|entry| address(std::str::from_utf8(entry).ok()?)).unwrap_or(peer);
+    let named = usize::from(hops).checked_sub(1).and_then(|back| entries.iter().rev().nth(back));
+    let address = named.and_then(|entry| address(std::str::from_utf8(entry).ok()?)).unwrap_or(peer);
     match address {
         IpAddr::V6(address) if address.segments()[..6] == [0, 0, 0, 0, 0, 0xffff] => {
             let [.., a, b, c, d] = address.octets();

@@ -4,7 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_fuzz::{Choices, Target};
 
-use crate::cost::Told;
+use crate::cost::HeaderCost;
 
 const PIECES: &[&str] = &[
     "0",
@@ -41,14 +41,14 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let most = *choices.one(&[1, 2, 100, 1 << 32, u64::MAX]);
         let count = choices.below(3);
         let values: Vec<String> = (0..count).map(|_| choices.text(PIECES, 4)).collect();
-        let told = Told { name: HeaderName::from_static("x-cost"), most };
+        let header = HeaderCost { name: HeaderName::from_static("x-cost"), most };
         let mut headers = HeaderMap::new();
         headers.insert("x-other", HeaderValue::from_static("7"));
         for value in &values {
             let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|error| error.to_string())?;
             headers.append("x-cost", value);
         }
-        let found = told.take(&mut headers);
+        let found = header.take(&mut headers);
         let expected = values.first().map_or(1, |value| defined(value, most));
         if found != expected {
             return Err(format!("{values:?} with at most {most} is {found}, and should be {expected}"));

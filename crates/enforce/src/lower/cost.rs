@@ -4,7 +4,7 @@ use weir_core::Terms;
 use weir_wire::{Per, Rule};
 
 use super::faults::{Faults, Path};
-use crate::cost::{Cost, Told};
+use crate::cost::{Cost, HeaderCost};
 
 /// `terms` is `None` if they were faulty themselves.
 pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults: &mut Faults) -> Option<Cost> {
@@ -20,10 +20,10 @@ pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults
             Cost::Fixed(*cost)
         }
         Some(weir_wire::Cost::RequestHeader { name, most }) => {
-            Cost::RequestHeader(told(name, *most, &at.field("requestHeader"), faults)?)
+            Cost::RequestHeader(header_cost(name, *most, &at.field("requestHeader"), faults)?)
         }
         Some(weir_wire::Cost::ResponseHeader { name, most }) => {
-            Cost::ResponseHeader(told(name, *most, &at.field("responseHeader"), faults)?)
+            Cost::ResponseHeader(header_cost(name, *most, &at.field("responseHeader"), faults)?)
         }
         Some(weir_wire::Cost::ResponseBytes) => Cost::ResponseBytes,
     };
@@ -40,13 +40,13 @@ pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults
     Some(cost)
 }
 
-fn told(name: &str, most: u64, at: &Path, faults: &mut Faults) -> Option<Told> {
+fn header_cost(name: &str, most: u64, at: &Path, faults: &mut Faults) -> Option<HeaderCost> {
     let name = super::conditions::header_name(name, &at.field("name"), faults);
     if most == 0 {
         faults.add(&at.field("most"), "must be at least 1");
         return None;
     }
-    Some(Told { name: name?, most })
+    Some(HeaderCost { name: name?, most })
 }
 
 /// A limit that refuses every request is a mistake.

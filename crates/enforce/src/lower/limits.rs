@@ -164,15 +164,32 @@ fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
     quota.and_then(|quota| limit.debt.map_or(Ok(quota), |debt| quota.with_debt(debt))).map_err(fault).ok()
 }
 
-/// `Some(None)`: without a key there is one counter.
-pub(super) fn lower_max_keys(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Option<NonZeroUsize>> {
+/// What has its own counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountedBy {
+    /// All requests of the rule together.
+    Rule,
+    /// Each key, up to this many.
+    Key { max_keys: NonZeroUsize },
+}
+
+impl CountedBy {
+    pub(crate) fn max_keys(self) -> Option<NonZeroUsize> {
+        match self {
+            Self::Rule => None,
+            Self::Key { max_keys } => Some(max_keys),
+        }
+    }
+}
+
+pub(super) fn lower_counted_by(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<CountedBy> {
     let at = path.field("maxKeys");
     if rule.key.is_empty() {
         if rule.max_keys.is_some() {
             faults.add(&at, "has no meaning without a `key`: leave it out");
             return None;
         }
-        return Some(None);
+        return Some(CountedBy::Rule);
     }
     let max_keys = rule.max_keys.unwrap_or(DEFAULT_MAX_KEYS);
     let lowered = usize::try_from(max_keys).ok().and_then(NonZeroUsize::new).filter(|_| max_keys <= LARGEST_MAX_KEYS);
@@ -182,5 +199,5 @@ pub(super) fn lower_max_keys(rule: &Rule, path: &Path, faults: &mut Faults) -> O
         faults.add(&path.field(&at), message);
         return None;
     }
-    lowered.map(Some)
+    lowered.map(|max_keys| CountedBy::Key { max_keys })
 }

@@ -47,8 +47,7 @@ pub(super) struct LoweredRule {
 pub(super) struct LoweredLimits {
     pub(super) key: KeySpec,
     pub(super) terms: weir_core::Terms,
-    /// `None` if all requests share one counter.
-    pub(super) max_keys: Option<std::num::NonZeroUsize>,
+    pub(super) counted_by: limits::CountedBy,
     pub(super) cost: Cost,
     pub(super) max_wait: Option<Duration>,
     pub(super) refusal: RefusalForm,
@@ -156,7 +155,7 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
         Action::Limit => {
             let key = conditions::lower_key(&rule.key, &path.field("key"), faults);
             let terms = limits::lower_terms(rule, key.as_ref(), path, faults);
-            let max_keys = limits::lower_max_keys(rule, path, faults);
+            let counted_by = limits::lower_counted_by(rule, path, faults);
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
             let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
@@ -167,8 +166,8 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
             let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
             let (key, terms) = (key?, terms?);
             let advice = Advice::new(style, &terms, rule.overrides.len());
-            let (max_keys, cost, refusal) = (max_keys?, cost?, refusal?);
-            Some(LoweredLimits { key, terms, max_keys, cost, max_wait, refusal, advice })
+            let (counted_by, cost, refusal) = (counted_by?, cost?, refusal?);
+            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice })
         }
     };
     Some(LoweredRule { name: rule.name.clone(), matcher: matcher?, per: rule.per, limits })

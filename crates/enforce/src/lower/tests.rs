@@ -5,7 +5,7 @@ use weir_wire::{Fault, Snapshot};
 
 use super::{
     super::{
-        cost::{Cost, Told},
+        cost::{Cost, HeaderCost},
         key::Part,
     },
     lower,
@@ -45,7 +45,7 @@ fn the_golden_snapshot_is_lowered() {
     let limits = limited.limits.as_ref().expect("limits");
     assert_eq!(limits.key.parts()[1], Part::ClientIp { trusted_hops: 1, ipv6_prefix: 64 });
     assert_eq!(limits.terms.limits().map(|(name, _)| name).collect::<Vec<_>>(), ["burst", "hourly", "spacing"]);
-    assert_eq!(limits.max_keys.map(std::num::NonZeroUsize::get), Some(65_536));
+    assert_eq!(limits.counted_by.max_keys().map(std::num::NonZeroUsize::get), Some(65_536));
     assert_eq!(limits.refusal.status, 429);
 }
 
@@ -57,8 +57,8 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     assert_eq!(policy.deadline, Some(Duration::from_millis(500)));
     let [_, per_client, bandwidth, chat] = policy.rules.as_slice() else { panic!("four rules") };
     let [per_client, bandwidth, chat] = [per_client, bandwidth, chat].map(|rule| rule.limits.as_ref().expect("limits"));
-    let told = Told { name: http::HeaderName::from_static("x-cost"), most: 100 };
-    assert_eq!(per_client.cost, Cost::RequestHeader(told));
+    let header = HeaderCost { name: http::HeaderName::from_static("x-cost"), most: 100 };
+    assert_eq!(per_client.cost, Cost::RequestHeader(header));
     assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
     assert_eq!(
         (&per_client.refusal.body, per_client.refusal.content_type.as_bytes()),

@@ -192,8 +192,8 @@ fn indexed(globs: &[String], path: &str) -> Result<(), String> {
     let matchers: Vec<Matcher> = globs.map(matcher).collect();
     let index = Index::new(matchers.iter());
     let view = RequestView::new(&request, std::net::Ipv4Addr::LOCALHOST.into());
-    let mut room = Vec::new();
-    let named: Vec<usize> = index.candidates(&view, &mut room).iter().map(|id| index.entry(*id).0).collect();
+    let mut buffer = Vec::new();
+    let named: Vec<usize> = index.candidates(&view, &mut buffer).iter().map(|id| index.entry(*id).0).collect();
     match matchers.iter().enumerate().find(|(place, matcher)| matcher.matches(&view) && !named.contains(place)) {
         Some((_, matcher)) => Err(format!("the index leaves out {matcher:?} for {path:?}")),
         None => Ok(()),

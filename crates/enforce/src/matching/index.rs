@@ -130,14 +130,14 @@ impl Index {
 
     /// The entries that the request may match, in order and without duplicates. May use the buffer.
     #[inline]
-    pub(crate) fn candidates<'a>(&'a self, request: &RequestView<'_>, room: &'a mut Vec<u32>) -> &'a [u32] {
+    pub(crate) fn candidates<'a>(&'a self, request: &RequestView<'_>, buffer: &'a mut Vec<u32>) -> &'a [u32] {
         if self.always.len() == self.entries.len() {
             return &self.always;
         }
-        room.clear();
-        room.extend_from_slice(&self.always);
-        self.look_up(request, room);
-        room
+        buffer.clear();
+        buffer.extend_from_slice(&self.always);
+        self.look_up(request, buffer);
+        buffer
     }
 
     fn look_up(&self, request: &RequestView<'_>, to: &mut Vec<u32>) {

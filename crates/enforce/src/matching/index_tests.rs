@@ -16,8 +16,8 @@ fn view(request: &http::Request<()>) -> RequestView<'_> {
 
 /// The matchers that match, found with the index.
 fn found(index: &Index, matchers: &[Matcher], request: &RequestView<'_>) -> (Vec<usize>, usize) {
-    let mut room = Vec::new();
-    let candidates = index.candidates(request, &mut room);
+    let mut buffer = Vec::new();
+    let candidates = index.candidates(request, &mut buffer);
     let mut matching: Vec<usize> = candidates
         .iter()
         .map(|id| index.entry(*id))

@@ -1,4 +1,4 @@
-//! Which rules decide on a request, for any mixture of policies: the same as a linear search from top to bottom finds.
+//! Which rules decide on a request. For any mixture of policies, the index finds the same rules as a linear search.
 
 use proptest::prelude::*;
 

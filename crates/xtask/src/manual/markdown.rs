@@ -8,7 +8,7 @@ pub(super) struct Page {
     pub(super) blocks: Vec<Block>,
     /// With their lines.
     pub(super) links: Vec<(usize, String)>,
-    /// In the form that links use.
+    /// The anchors of the headings, in the form that links use.
     pub(super) headings: BTreeSet<String>,
     /// All texts in backquotes: names that the page introduces.
     pub(super) quoted: BTreeSet<String>,

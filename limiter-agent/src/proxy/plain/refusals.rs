@@ -6,7 +6,7 @@
 use std::{cell::RefCell, mem, ops::Range};
 
 use weir_core::Time;
-use weir_enforce::{Cause, Refusal};
+use weir_enforce::{Refusal, TextKey};
 
 use super::write::{self, Ending};
 
@@ -20,7 +20,7 @@ pub(super) struct Refusals(RefCell<[Written; KEPT]>);
 
 #[derive(Debug, Default)]
 struct Written {
-    of: Option<(Cause, Form)>,
+    of: Option<(TextKey, Form)>,
     /// The head with a date, and the body.
     bytes: Vec<u8>,
     /// The range of the date.
@@ -61,7 +61,7 @@ impl Refusals {
 
 impl Written {
     fn is(&self, refused: &Refusal<'_>, form: Form) -> bool {
-        self.of.as_ref().is_some_and(|(cause, written)| *written == form && refused.is_for(cause))
+        self.of.as_ref().is_some_and(|(text_key, written)| *written == form && refused.is_for(text_key))
     }
 
     #[cold]
@@ -69,7 +69,7 @@ impl Written {
         self.bytes.clear();
         let date = write::refused(refused, form.to_head, form.closes, &mut self.bytes);
         (self.date, self.until) = (date..date, None);
-        self.of = Some((refused.cause(), form));
+        self.of = Some((refused.text_key(), form));
     }
 
     #[cold]

@@ -160,7 +160,7 @@ pub(super) async fn in_lanes(
             while let Some((name, case)) = next(number + cases * LANES) {
                 wrong.extend(lane.hold(&name, &case).await.err());
                 cases += 1;
-                // One failure is enough to see a bug; more help to fix it.
+                // One failure shows that there is a bug. A few more help to find the cause.
                 if wrong.len() > 2 {
                     break;
                 }
