@@ -43,7 +43,7 @@ pub(super) struct Machine {
     timing: Timing,
     wanted: Arc<Content>,
     connection: Connection,
-    place: Place,
+    slot: Slot,
     push: Push,
     /// When to call next, while there is no connection.
     call_at: Instant,
@@ -89,7 +89,7 @@ struct Open {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Slot {
     None,
     Waiting,
     Held,
@@ -112,7 +112,7 @@ impl Machine {
             timing,
             wanted,
             connection: Connection::None,
-            place: Place::None,
+            slot: Slot::None,
             push: Push::At(now),
             call_at: now,
             called_at: now,
@@ -131,9 +131,9 @@ impl Machine {
     /// When to report [`Event::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         let link = match (&self.connection, &self.push) {
-            (Connection::None, _) => (self.place == Place::None).then_some(self.call_at),
+            (Connection::None, _) => (self.slot == Slot::None).then_some(self.call_at),
             (Connection::Calling, _) => None,
-            (Connection::Open(open), Push::At(at)) if self.place == Place::None => Some(open.deadline.min(*at)),
+            (Connection::Open(open), Push::At(at)) if self.slot == Slot::None => Some(open.deadline.min(*at)),
             (Connection::Open(open), Push::Sent { at, .. }) => Some(open.deadline.min(*at + self.timing.timeout)),
             (Connection::Open(open), _) => Some(open.deadline),
         };
@@ -146,7 +146,7 @@ impl Machine {
         match event {
             Event::Wanted(content) => self.want(content, at),
             Event::Due => self.look(at, &mut actions),
-            Event::Placed => self.place = Place::Held,
+            Event::Placed => self.slot = Slot::Held,
             Event::Connected { not_after, greeting } => {
                 let deadline = at.now + at.every + self.timing.timeout;
                 let every = at.every;
@@ -381,23 +381,23 @@ impl Machine {
             (Connection::Open(_), Push::At(push_at)) => *push_at <= at.now,
             (Connection::Calling | Connection::Open(_), _) => false,
         };
-        match (is_due, self.place) {
-            (true, Place::None) => {
-                self.place = Place::Waiting;
+        match (is_due, self.slot) {
+            (true, Slot::None) => {
+                self.slot = Slot::Waiting;
                 actions.push(Action::TakePlace { is_silent: self.misses > 0 });
             }
-            (true, Place::Held) if matches!(self.connection, Connection::None) => {
+            (true, Slot::Held) if matches!(self.connection, Connection::None) => {
                 self.connection = Connection::Calling;
                 self.called_at = at.now;
                 self.away_until = None;
                 actions.push(Action::Call);
             }
-            (true, Place::Held) => self.push(at, actions),
-            (false, _) | (true, Place::Waiting) => {}
+            (true, Slot::Held) => self.push(at, actions),
+            (false, _) | (true, Slot::Waiting) => {}
         }
         let is_at_work = matches!(self.connection, Connection::Calling) || matches!(self.push, Push::Sent { .. });
-        if self.place == Place::Held && !is_at_work {
-            self.place = Place::None;
+        if self.slot == Slot::Held && !is_at_work {
+            self.slot = Slot::None;
             actions.push(Action::LeavePlace);
         }
     }

@@ -80,7 +80,7 @@ struct World {
     token: u64,
     paused_until: f64,
     lapsed_until: f64,
-    place: Place,
+    slot: Slot,
     /// The machine's connection, open or being opened.
     connection: Option<u64>,
     is_open: bool,
@@ -117,7 +117,7 @@ impl World {
             token: 0,
             paused_until: 0.0,
             lapsed_until: 0.0,
-            place: Place::None,
+            slot: Slot::None,
             connection: None,
             is_open: false,
             connections: 0,
@@ -318,7 +318,7 @@ impl World {
         let event = match input {
             Input::Due { token } if token == self.token => Event::Due,
             Input::Placed => {
-                self.place = Place::Held;
+                self.slot = Slot::Held;
                 Event::Placed
             }
             Input::Answered { connection, answer } if is_current(connection) && !self.is_open => match answer {
@@ -361,17 +361,17 @@ impl World {
     fn act(&mut self, action: Action) {
         match action {
             Action::TakePlace { .. } => {
-                assert_eq!(self.place, Place::None);
-                self.place = Place::Waiting;
+                assert_eq!(self.slot, Slot::None);
+                self.slot = Slot::Waiting;
                 let wait = self.rng.random_range(0.0..0.05);
                 self.plan(self.now + wait, Happening::Machine(Input::Placed));
             }
             Action::LeavePlace => {
-                assert_eq!(self.place, Place::Held);
-                self.place = Place::None;
+                assert_eq!(self.slot, Slot::Held);
+                self.slot = Slot::None;
             }
             Action::Call => {
-                assert!(self.connection.is_none() && self.place == Place::Held, "a second call, or without a place");
+                assert!(self.connection.is_none() && self.slot == Slot::Held, "a second call, or without a place");
                 self.connections += 1;
                 let connection = self.connections;
                 self.connection = Some(connection);
@@ -389,7 +389,7 @@ impl World {
             }
             Action::Ask(_) => self.send(Sent::Ask),
             Action::Push { content, sequence } => {
-                assert!(!self.is_unanswered && self.place == Place::Held, "two at a time, or without a place");
+                assert!(!self.is_unanswered && self.slot == Slot::Held, "two at a time, or without a place");
                 assert!(self.now >= self.lapsed_until, "a push after the term");
                 let revision = content.revision.clone();
                 if let Some((before, last)) = self.pushed.replace((revision.clone(), sequence)) {
@@ -416,7 +416,7 @@ impl World {
 
     /// Plans the next call of the machine at the time that it returned. It must not wait forever.
     fn due(&mut self) {
-        let is_waiting = self.place == Place::Waiting || (self.connection.is_some() && !self.is_open);
+        let is_waiting = self.slot == Slot::Waiting || (self.connection.is_some() && !self.is_open);
         let due = self.machine.due();
         assert!(due.is_some() || is_waiting, "nothing will happen any more");
         self.token += 1;
