@@ -224,8 +224,8 @@ mod tests {
         });
         assert_eq!(found, named.collect());
         for (target, file) in [
-            (Target::Http, "limiter-agent/tests/agent/differential/mod.rs"),
-            (Target::Protocols, "limiter-agent/tests/agent/hostile/mod.rs"),
+            (Target::Http, "limiter-agent/tests/agent/differential.rs"),
+            (Target::Protocols, "limiter-agent/tests/agent/hostile.rs"),
         ] {
             let [_, _, test] = target.test().expect("it has one");
             let text = fs::read_to_string(workspace.root().join(file)).expect(file);

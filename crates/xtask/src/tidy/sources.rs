@@ -93,6 +93,13 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
             "begin with a paragraph of //! that says what it is for and what it must never do",
         ));
     }
+    if place.ends_with("/mod.rs") && !is_shared_by_tests(place) {
+        violations.push(Violation::new(
+            place,
+            "a second layout of modules",
+            "name the file after its module: x.rs beside the folder x",
+        ));
+    }
     for (index, line) in text.lines().enumerate() {
         let here = || format!("{place}:{}", index + 1);
         for word in UNFINISHED.iter().filter(|word| line.contains(**word)) {
@@ -127,6 +134,11 @@ fn check_length(place: &str, text: &str) -> Option<Violation> {
     (lines > LONGEST && !holds_only_tests(place)).then(|| {
         Violation::new(place, format!("{lines} lines of code, more than {LONGEST}"), "split it: one idea per file")
     })
+}
+
+/// A module of several integration tests. Cargo would take `tests/x.rs` as a test.
+fn is_shared_by_tests(place: &str) -> bool {
+    place.rsplit('/').nth(2) == Some("tests")
 }
 
 /// Whether the file holds only tests. Such a file needs no introduction, because the module that it tests has one.
@@ -181,6 +193,14 @@ mod tests {
         assert_eq!(faults("use a;\n//! late\n", true).len(), 1);
         assert_eq!(faults("use a;\n", false), []);
         assert_eq!(faults("", true).len(), 1);
+    }
+
+    #[test]
+    fn modules_have_one_layout() {
+        let of = |place| check_source(place, "//! Docs.\n", false).len();
+        assert_eq!(of("crates/a/src/b/mod.rs"), 1);
+        assert_eq!(of("crates/a/tests/agent/b/mod.rs"), 1);
+        assert_eq!(of("crates/a/src/b.rs") + of("crates/a/tests/b/mod.rs"), 0);
     }
 
     #[test]

@@ -109,9 +109,7 @@ fn read_items(
         match &item.content {
             Some((_, items)) => read_items(items, file, &folder, &child, modules)?,
             None => {
-                let flat = children.join(format!("{name}.rs"));
-                let file = if flat.is_file() { flat } else { folder.join("mod.rs") };
-                read_file(&file, &folder, &child, modules)?;
+                read_file(&children.join(format!("{name}.rs")), &folder, &child, modules)?;
             }
         }
     }

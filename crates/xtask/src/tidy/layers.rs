@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_circle_below_one_module_is_found_with_its_members() {
         let files = |x, y| {
-            faults(LAYERS, &[ROOT, ("a/mod.rs", "mod x;\nmod y;\npub struct A;"), ("a/x.rs", x), ("a/y.rs", y), B, C])
+            faults(LAYERS, &[ROOT, ("a.rs", "mod x;\nmod y;\npub struct A;"), ("a/x.rs", x), ("a/y.rs", y), B, C])
         };
         assert_eq!(files("use super::y::Y;", "pub struct Y;"), [""; 0]);
         assert_eq!(
