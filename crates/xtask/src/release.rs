@@ -175,20 +175,20 @@ fn wrong(error: &anyhow::Error) -> ExitCode {
 mod tests {
     use super::*;
 
-    fn versions(file: &str, text: &str) -> Vec<(usize, String)> {
+    fn lines_and_versions(file: &str, text: &str) -> Vec<(usize, String)> {
         versions(file, text).into_iter().map(|found| (found.line, found.version)).collect()
     }
 
     #[test]
     fn versions_are_found_where_they_are_ours() {
         let cargo = "[workspace]\nversion = \"9\"\n[workspace.package]\nversion = \"0.1.0\"\n[workspace.dependencies]\nversion = \"2\"\n";
-        assert_eq!(versions("Cargo.toml", cargo), [(4, "0.1.0".to_owned())]);
+        assert_eq!(lines_and_versions("Cargo.toml", cargo), [(4, "0.1.0".to_owned())]);
         let chart =
             "apiVersion: v2\nversion: 0.1.0\nappVersion: 0.1.0\nkubeVersion: 1.29\n  image: weir.dev/agent:0.1.0\n";
         let found = [(2, "0.1.0".to_owned()), (3, "0.1.0".to_owned()), (5, "0.1.0".to_owned())];
-        assert_eq!(versions("charts/weir/Chart.yaml", chart), found);
+        assert_eq!(lines_and_versions("charts/weir/Chart.yaml", chart), found);
         assert_eq!(
-            versions("a.md", "weir.dev/agent:1.2.3-rc.1, weir.dev/operator:{tag} version: 7.\n"),
+            lines_and_versions("a.md", "weir.dev/agent:1.2.3-rc.1, weir.dev/operator:{tag} version: 7.\n"),
             [(1, "1.2.3-rc.1".to_owned())]
         );
     }
