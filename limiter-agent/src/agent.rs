@@ -18,10 +18,10 @@ use crate::{
     control::{self, Control},
     listen::{BindError, Shared, bind, bind_shared},
     metrics::Metrics,
-    places::Places,
     proxy::{AppAddress, Leaving, Proxy, Worker},
     ready::{Readiness, Stage},
     serve::Server,
+    slots::ConnectionSlots,
     telemetry::{self, Telemetry},
 };
 
@@ -111,8 +111,8 @@ impl Agent {
             connections: 0.into(),
             traffic: Arc::default(),
             log_keys: config.logs.keys,
-            // Behind a load balancer all clients have one address, so one address may have all places.
-            places: Places::new(most_connections, most_connections),
+            // Behind a load balancer all clients have one address, so one address may have all slots.
+            slots: ConnectionSlots::new(most_connections, most_connections),
             leaving: Arc::clone(&leaving),
             drain: leaving.closed.clone(),
             stop: CancellationToken::new(),

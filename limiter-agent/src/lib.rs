@@ -22,10 +22,10 @@ mod leave;
 mod listen;
 mod logs;
 mod metrics;
-mod places;
 mod proxy;
 mod ready;
 mod serve;
+mod slots;
 mod telemetry;
 mod watch;
 

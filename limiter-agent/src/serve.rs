@@ -26,7 +26,7 @@ use weir_tower::MonotonicClock;
 use self::requests::Requests;
 use crate::{
     control::{self, Accepted, Control, Tls, channel},
-    places::{Places, Rank},
+    slots::{ConnectionSlots, Rank},
 };
 
 /// The most connections, in total and from one address.
@@ -75,7 +75,7 @@ impl Server {
     pub(crate) async fn run(self) -> io::Result<Infallible> {
         let Self { listener, router, tls, local, channel, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let places = Places::new(MOST, MOST_OF_ONE);
+        let slots = ConnectionSlots::new(MOST, MOST_OF_ONE);
         let complaints = Arc::new(Sample::default());
         loop {
             let (stream, peer) = match listener.accept().await {
@@ -94,8 +94,8 @@ impl Server {
             let ip = peer.ip().to_canonical();
             let local = local.clone().filter(|_| ip.is_loopback());
             // This always succeeds, because every connection of these ports can be evicted.
-            let Some(place) = places.try_take(ip, Rank::Silent, clock.now()) else { continue };
-            let requests = Requests::new(place, clock);
+            let Some(slot) = slots.try_take(ip, Rank::Silent, clock.now()) else { continue };
+            let requests = Requests::new(slot, clock);
             let connection = Arc::clone(&requests);
             let serve = async move {
                 let Some(first) = first_byte(&stream).await else { return };
@@ -129,7 +129,7 @@ impl Server {
             tokio::spawn(async move {
                 tokio::select! {
                     () = serve => {}
-                    () = connection.evicted() => tracing::debug!(%peer, "gave its place to a newcomer"),
+                    () = connection.evicted() => tracing::debug!(%peer, "gave its slot to a new connection"),
                 }
             });
         }

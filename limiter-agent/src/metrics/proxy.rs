@@ -27,7 +27,7 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
             "weir_connections_evicted_total",
             "Idle client connections closed to admit new ones within --max-connections.",
             MetricType::COUNTER,
-            vec![counter(&[], proxy.places.evictions())],
+            vec![counter(&[], proxy.slots.evictions())],
         ),
         family(
             "weir_connections_parked",

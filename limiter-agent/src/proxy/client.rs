@@ -44,7 +44,7 @@ use super::{
     traffic::Protocol,
 };
 use crate::clock;
-use crate::places::Eviction;
+use crate::slots::Eviction;
 
 /// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -420,7 +420,7 @@ impl Patience {
     }
 }
 
-/// Closes without a reset, unless other connections need the place.
+/// Closes without a reset, unless other connections need the slot.
 async fn leave(mut stream: TcpStream, open: &Open) {
     if open.eviction() == Eviction::AtOnce {
         return;

@@ -9,7 +9,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use weir_core::Time;
 
 use super::shared::Proxy;
-use crate::places::{Eviction, Place, Rank};
+use crate::slots::{ConnectionSlot, Eviction, Rank};
 
 /// How long to keep a client that closed its side, while there is nothing to write that would show whether it is
 /// gone.
@@ -20,34 +20,34 @@ pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Open {
     pub(super) proxy: Arc<Proxy>,
     /// `None` for a connection that was in the accept queue when the drain began.
-    place: Option<Place>,
+    slot: Option<ConnectionSlot>,
     /// The drain waits for it.
     _tracked: TaskTrackerToken,
 }
 
 impl Open {
-    pub(super) fn new(proxy: &Arc<Proxy>, place: Option<Place>, tracked: TaskTrackerToken) -> Arc<Self> {
+    pub(super) fn new(proxy: &Arc<Proxy>, slot: Option<ConnectionSlot>, tracked: TaskTrackerToken) -> Arc<Self> {
         proxy.connections.fetch_add(1, Relaxed);
         proxy.traffic.accept();
-        Arc::new(Self { proxy: Arc::clone(proxy), place, _tracked: tracked })
+        Arc::new(Self { proxy: Arc::clone(proxy), slot, _tracked: tracked })
     }
 
     /// The connection is idle from now on and can be evicted.
     pub(super) fn rest(&self, now: Time) {
-        if let Some(place) = &self.place {
-            place.rest(Rank::Idle, now);
+        if let Some(slot) = &self.slot {
+            slot.rest(Rank::Idle, now);
         }
     }
 
     /// The connection is busy from now on. Returns false if it was evicted and must close at once. A connection that
     /// may close politely answers the request first.
     pub(super) fn work(&self) -> bool {
-        self.place.as_ref().is_none_or(Place::work)
+        self.slot.as_ref().is_none_or(ConnectionSlot::work)
     }
 
     /// Whether the connection was evicted.
     pub(super) fn eviction(&self) -> Eviction {
-        self.place.as_ref().map_or(Eviction::No, Place::eviction)
+        self.slot.as_ref().map_or(Eviction::No, ConnectionSlot::eviction)
     }
 
     pub(super) fn is_evicted(&self) -> bool {
@@ -56,8 +56,8 @@ impl Open {
 
     /// Returns once the connection was evicted.
     pub(super) async fn evicted(&self) {
-        match &self.place {
-            Some(place) => place.gone().await,
+        match &self.slot {
+            Some(slot) => slot.gone().await,
             None => std::future::pending().await,
         }
     }

@@ -10,7 +10,7 @@ use weir_tower::MonotonicClock;
 use super::{
     address::AppAddress, failure_counts::FailureCounts, leaving::Leaving, settings::Settings, traffic::Traffic,
 };
-use crate::places::Places;
+use crate::slots::ConnectionSlots;
 
 /// What all workers share.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) struct Proxy {
     pub(crate) traffic: Arc<Traffic>,
     /// Whether a line about a refusal names the key that was refused.
     pub(crate) log_keys: bool,
-    /// One place for each client connection that may be served at once.
-    pub(crate) places: Arc<Places>,
+    /// One slot for each client connection that may be served at once.
+    pub(crate) slots: Arc<ConnectionSlots>,
     /// While leaving, each response is the last one on its connection.
     pub(crate) leaving: Arc<Leaving>,
     /// Stop accepting, and finish requests in flight.

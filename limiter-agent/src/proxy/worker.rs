@@ -29,7 +29,7 @@ use super::{
     shared::Proxy,
     upgrade::Tunnels,
 };
-use crate::places::{Place, Rank};
+use crate::slots::{ConnectionSlot, Rank};
 
 /// How long to pause accepting when the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -63,8 +63,8 @@ impl Worker {
         let gates = Gates::new(Arc::clone(&proxy.rules), options);
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.stop.clone()) };
-        let start = |stream, peer, place: Option<Place>| {
-            let open = Open::new(&proxy, place, tasks.token());
+        let start = |stream, peer, slot: Option<ConnectionSlot>| {
+            let open = Open::new(&proxy, slot, tasks.token());
             let gates = gates.clone();
             let (app, plain, tunnels) = (Rc::clone(&app), plain.clone(), tunnels.clone());
             // Without the tracker's own `spawn`, which would add one more function to return through with each
@@ -80,13 +80,13 @@ impl Worker {
         let mut down = false;
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
         idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // An accepted connection without a place yet. All others wait in the kernel's queue.
+        // An accepted connection without a slot yet. All others wait in the kernel's queue.
         let mut waiting = None;
         loop {
             tokio::select! {
                 accepted = listener.accept(), if waiting.is_none() => match accepted {
-                    Ok((stream, peer)) => match proxy.places.try_take(peer.ip(), Rank::Idle, proxy.clock.now()) {
-                        Some(place) => start(stream, peer, Some(place)),
+                    Ok((stream, peer)) => match proxy.slots.try_take(peer.ip(), Rank::Idle, proxy.clock.now()) {
+                        Some(slot) => start(stream, peer, Some(slot)),
                         None => waiting = Some((stream, peer)),
                     },
                     Err(error) => {
@@ -94,9 +94,9 @@ impl Worker {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                place = place_for(&proxy, waiting.as_ref()), if waiting.is_some() => {
+                slot = slot_for(&proxy, waiting.as_ref()), if waiting.is_some() => {
                     if let Some((stream, peer)) = waiting.take() {
-                        start(stream, peer, Some(place));
+                        start(stream, peer, Some(slot));
                     }
                 }
                 _ = idle_check.tick() => {
@@ -134,10 +134,10 @@ impl Worker {
     }
 }
 
-/// Waits for a place for a waiting connection.
-async fn place_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> Place {
+/// Waits for a slot for a waiting connection.
+async fn slot_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> ConnectionSlot {
     match waiting {
-        Some((_, peer)) => proxy.places.take(peer.ip(), Rank::Idle, proxy.clock).await,
+        Some((_, peer)) => proxy.slots.take(peer.ip(), Rank::Idle, proxy.clock).await,
         None => std::future::pending().await,
     }
 }

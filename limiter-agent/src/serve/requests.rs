@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_tower::MonotonicClock;
 
-use crate::places::{Place, Rank};
+use crate::slots::{ConnectionSlot, Rank};
 
 /// The requests that are being answered on one connection.
 #[derive(Debug)]
 pub(super) struct Requests {
-    place: Place,
+    slot: ConnectionSlot,
     clock: MonotonicClock,
     open: Mutex<Open>,
 }
@@ -28,13 +28,13 @@ pub(super) struct Answering {
 }
 
 impl Requests {
-    pub(super) fn new(place: Place, clock: MonotonicClock) -> Arc<Self> {
-        Arc::new(Self { place, clock, open: Mutex::default() })
+    pub(super) fn new(slot: ConnectionSlot, clock: MonotonicClock) -> Arc<Self> {
+        Arc::new(Self { slot, clock, open: Mutex::default() })
     }
 
     /// Returns when the connection was evicted.
     pub(super) async fn evicted(&self) {
-        self.place.gone().await;
+        self.slot.gone().await;
     }
 
     /// Begins a request of an accepted client. `writes` is true if it changes something.
@@ -51,7 +51,7 @@ impl Requests {
             Open { writing: 0, .. } => Rank::Reading,
             Open { .. } => Rank::Writing,
         };
-        self.place.rest(rank, self.clock.now());
+        self.slot.rest(rank, self.clock.now());
     }
 }
 

@@ -86,7 +86,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "limiter-agent/src/lib.rs",
         layers: &[
-            &["cache", "clock", "duration", "listen", "logs", "places", "ready", "watch"],
+            &["cache", "clock", "duration", "listen", "logs", "ready", "slots", "watch"],
             &["apply", "proxy"],
             &["bootstrap"],
             &["control"],

@@ -1,11 +1,11 @@
 //! Admission of the connections of one port: their number is bounded, and a new one can evict an idle one.
 //!
-//! Idle connections must not keep others out. When all places are taken, a new connection evicts the one that needs
-//! its place least: the lowest [`Rank`], and within a rank the connection that has had it for the longest time. A busy
+//! Idle connections must not keep others out. When all slots are taken, a new connection evicts the one that needs
+//! its slot least: the lowest [`Rank`], and within a rank the connection that has had it for the longest time. A busy
 //! connection is never evicted.
 //!
 //! A connection pays for this with one word of its own, which it writes when its rank changes. Only a new connection
-//! that finds no free place reads all words. It keeps the candidates that it found for the connections after it.
+//! that finds no free slot reads all words. It keeps the candidates that it found for the connections after it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -58,14 +58,14 @@ pub(crate) enum Eviction {
     AtOnce,
 }
 
-/// The places of one port: one for each connection that it may serve at once.
+/// The slots of one port: one for each connection that it may serve at once.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ConnectionSlots {
     most: usize,
-    /// How many places one client address may have.
+    /// How many slots one client address may have.
     most_of_one: usize,
     table: Mutex<Table>,
-    /// How many new connections wait for a place.
+    /// How many new connections wait for a slot.
     wanted: AtomicUsize,
     freed: Notify,
     evictions: AtomicU64,
@@ -78,7 +78,7 @@ struct Table {
     /// The next candidates for eviction, with their words when the search found them. A candidate whose word changed
     /// since then stays.
     found: VecDeque<(u64, u64, Arc<Seat>)>,
-    /// How many evicted connections are still closing politely. Their places are taken already.
+    /// How many evicted connections are still closing politely. Their slots are taken already.
     leaving: usize,
 }
 
@@ -90,10 +90,10 @@ struct Seat {
     gone: Notify,
 }
 
-/// A taken place. Dropping it frees the place.
+/// A taken slot. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     id: u64,
     seat: Arc<Seat>,
 }
@@ -102,7 +102,7 @@ fn word(rank: Rank, since: Time) -> u64 {
     ((rank as u64) << TIME_BITS | (since.as_nanos() & ((1 << TIME_BITS) - 1))).min(BUSY - 1)
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(crate) fn new(most: usize, most_of_one: usize) -> Arc<Self> {
         let (table, wanted, evictions) = Default::default();
         Arc::new(Self { most, most_of_one, table, wanted, freed: Notify::new(), evictions })
@@ -113,11 +113,11 @@ impl Places {
         self.evictions.load(Relaxed)
     }
 
-    /// Takes a place for a connection from `peer`; `None` while all connections are busy.
-    pub(crate) fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<Place> {
+    /// Takes a slot for a connection from `peer`; `None` while all connections are busy.
+    pub(crate) fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<ConnectionSlot> {
         let mut table = self.lock();
         let is_peer = |seat: &Seat| seat.peer == peer;
-        // Only ports with few places count connections per address.
+        // Only ports with few slots count connections per address.
         let full_of_one = self.most_of_one < self.most
             && table.taken.values().filter(|seat| is_peer(seat)).count() >= self.most_of_one;
         let evicted = if full_of_one {
@@ -136,17 +136,17 @@ impl Places {
         table.next += 1;
         let seat = Arc::new(Seat { word: word(rank, now).into(), peer, gone: Notify::new() });
         table.taken.insert(id, Arc::clone(&seat));
-        Some(Place { places: Arc::clone(self), id, seat })
+        Some(ConnectionSlot { slots: Arc::clone(self), id, seat })
     }
 
-    /// Takes a place for a connection from `peer`; waits until there is one.
-    pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> Place {
+    /// Takes a slot for a connection from `peer`; waits until there is one.
+    pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> ConnectionSlot {
         let _wanting = Wanting::new(&self.wanted);
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
-            if let Some(place) = self.try_take(peer, rank, clock.now()) {
-                return place;
+            if let Some(slot) = self.try_take(peer, rank, clock.now()) {
+                return slot;
             }
             freed.await;
         }
@@ -197,17 +197,17 @@ impl Table {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Sets the connection's rank, from which it can be evicted.
     pub(crate) fn rest(&self, rank: Rank, now: Time) {
         let word = word(rank, now);
-        if self.enter(word) && self.places.wanted.load(SeqCst) > 0 {
-            let mut table = self.places.lock();
+        if self.enter(word) && self.slots.wanted.load(SeqCst) > 0 {
+            let mut table = self.slots.lock();
             if table.found.is_empty() {
                 table.found.push_back((word, self.id, Arc::clone(&self.seat)));
             }
             drop(table);
-            self.places.freed.notify_one();
+            self.slots.freed.notify_one();
         }
     }
 
@@ -240,15 +240,15 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut table = self.places.lock();
+        let mut table = self.slots.lock();
         if table.taken.remove(&self.id).is_none() && self.eviction() == Eviction::Polite {
             table.leaving -= 1;
         }
         drop(table);
-        if self.places.wanted.load(SeqCst) > 0 {
-            self.places.freed.notify_one();
+        if self.slots.wanted.load(SeqCst) > 0 {
+            self.slots.freed.notify_one();
         }
     }
 }
@@ -288,77 +288,77 @@ mod tests {
         Time::from_nanos(1_800_000_000_000_000_000 + moment as u64)
     }
 
-    fn take(places: &Arc<Places>, rank: Rank, moment: usize) -> Option<Place> {
-        places.try_take(peer(moment), rank, at(moment))
+    fn take(slots: &Arc<ConnectionSlots>, rank: Rank, moment: usize) -> Option<ConnectionSlot> {
+        slots.try_take(peer(moment), rank, at(moment))
     }
 
-    fn is_evicted(place: &Place) -> bool {
-        place.eviction() != Eviction::No
+    fn is_evicted(slot: &ConnectionSlot) -> bool {
+        slot.eviction() != Eviction::No
     }
 
     #[test]
     fn the_connection_of_the_lowest_rank_is_evicted_first() {
-        let places = Places::new(MOST, MOST);
-        let mut held: Vec<_> = (0..MOST).map(|moment| take(&places, Rank::Silent, moment).unwrap()).collect();
+        let slots = ConnectionSlots::new(MOST, MOST);
+        let mut held: Vec<_> = (0..MOST).map(|moment| take(&slots, Rank::Silent, moment).unwrap()).collect();
         held[0].rest(Rank::Writing, at(MOST));
         held[1].rest(Rank::Reading, at(MOST + 1));
         held[2].rest(Rank::Idle, at(MOST + 2));
         assert!(held[3].work());
         for number in 4..MOST {
-            held.push(take(&places, Rank::Writing, MOST + number).unwrap());
+            held.push(take(&slots, Rank::Writing, MOST + number).unwrap());
             let gone: Vec<_> = (0..held.len()).filter(|number| is_evicted(&held[*number])).collect();
             assert_eq!(gone, (4..=number).collect::<Vec<_>>());
         }
         for number in [2, 1, 0] {
-            held.push(take(&places, Rank::Writing, 2 * MOST + number).unwrap());
+            held.push(take(&slots, Rank::Writing, 2 * MOST + number).unwrap());
             assert!(is_evicted(&held[number]), "{number}");
         }
-        assert!(!is_evicted(&held[3]) && places.evictions() == MOST as u64 - 1);
-        assert_eq!(places.lock().taken.len(), MOST);
+        assert!(!is_evicted(&held[3]) && slots.evictions() == MOST as u64 - 1);
+        assert_eq!(slots.lock().taken.len(), MOST);
         drop(held);
-        let table = places.lock();
+        let table = slots.lock();
         assert_eq!((table.taken.len(), table.leaving), (0, 0));
     }
 
     #[test]
     fn only_a_bounded_number_of_evicted_connections_closes_politely() {
-        let places = Places::new(MOST, MOST);
-        let held: Vec<_> = (0..2 * MOST).map(|moment| take(&places, Rank::Idle, moment).unwrap()).collect();
-        let count = |eviction| held.iter().filter(|place| place.eviction() == eviction).count();
+        let slots = ConnectionSlots::new(MOST, MOST);
+        let held: Vec<_> = (0..2 * MOST).map(|moment| take(&slots, Rank::Idle, moment).unwrap()).collect();
+        let count = |eviction| held.iter().filter(|slot| slot.eviction() == eviction).count();
         let polite = MOST / 8 + 1;
         assert_eq!((count(Eviction::Polite), count(Eviction::AtOnce)), (polite, MOST - polite));
         assert!(held[0].work() && !held[MOST - 1].work() && held[MOST].work());
-        assert!(is_evicted(&held[0]), "what is asked now does not bring its place back");
+        assert!(is_evicted(&held[0]), "what is asked now does not bring its slot back");
     }
 
     #[test]
     fn connections_of_one_address_evict_only_each_other() {
-        let places = Places::new(MOST, MOST / 2);
-        let other = places.try_take(peer(1), Rank::Silent, at(0)).unwrap();
+        let slots = ConnectionSlots::new(MOST, MOST / 2);
+        let other = slots.try_take(peer(1), Rank::Silent, at(0)).unwrap();
         let crowd: Vec<_> =
-            (0..2 * MOST).map(|moment| places.try_take(peer(2), Rank::Silent, at(1 + moment)).unwrap()).collect();
+            (0..2 * MOST).map(|moment| slots.try_take(peer(2), Rank::Silent, at(1 + moment)).unwrap()).collect();
         assert!(!is_evicted(&other));
-        let left = crowd.iter().filter(|place| !is_evicted(place)).count();
-        assert_eq!((left, places.lock().taken.len()), (MOST / 2, MOST / 2 + 1));
+        let left = crowd.iter().filter(|slot| !is_evicted(slot)).count();
+        assert_eq!((left, slots.lock().taken.len()), (MOST / 2, MOST / 2 + 1));
     }
 
     #[test]
     fn a_new_connection_waits_until_one_ends_or_becomes_idle() {
         let clock = MonotonicClock::start();
-        let places = Places::new(2, 2);
-        let [first, second] = [0, 1].map(|moment| take(&places, Rank::Idle, moment).unwrap());
+        let slots = ConnectionSlots::new(2, 2);
+        let [first, second] = [0, 1].map(|moment| take(&slots, Rank::Idle, moment).unwrap());
         assert!(first.work() && second.work());
-        let mut waiting = pin!(places.take(peer(3), Rank::Idle, clock));
+        let mut waiting = pin!(slots.take(peer(3), Rank::Idle, clock));
         assert!(waiting.as_mut().now_or_never().is_none());
         first.rest(Rank::Idle, at(2));
-        let third = waiting.now_or_never().expect("a place");
+        let third = waiting.now_or_never().expect("a slot");
         assert!(is_evicted(&first) && !is_evicted(&second));
         assert!(third.work());
-        let mut waiting = pin!(places.take(peer(4), Rank::Idle, clock));
+        let mut waiting = pin!(slots.take(peer(4), Rank::Idle, clock));
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(second);
         assert!(waiting.now_or_never().is_some());
-        assert_eq!(places.wanted.load(SeqCst), 0);
+        assert_eq!(slots.wanted.load(SeqCst), 0);
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -383,13 +383,13 @@ mod tests {
         /// Compares with a list in which the first idle connection is always the oldest.
         #[test]
         fn only_the_longest_idle_connection_is_evicted(steps in steps()) {
-            let places = Places::new(4, 4);
-            let (mut idle, mut busy): (Vec<Place>, Vec<Place>) = Default::default();
+            let slots = ConnectionSlots::new(4, 4);
+            let (mut idle, mut busy): (Vec<ConnectionSlot>, Vec<ConnectionSlot>) = Default::default();
             for (moment, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Come => {
                         let full = idle.len() + busy.len() == 4;
-                        let newcomer = take(&places, Rank::Idle, moment);
+                        let newcomer = take(&slots, Rank::Idle, moment);
                         prop_assert_eq!(newcomer.is_some(), !full || !idle.is_empty());
                         if full && newcomer.is_some() {
                             prop_assert!(is_evicted(&idle.remove(0)));
@@ -397,19 +397,19 @@ mod tests {
                         idle.extend(newcomer);
                     }
                     Step::Rest(which) if !busy.is_empty() => {
-                        let place = busy.remove(which % busy.len());
-                        place.rest(Rank::Idle, at(moment));
-                        idle.push(place);
+                        let slot = busy.remove(which % busy.len());
+                        slot.rest(Rank::Idle, at(moment));
+                        idle.push(slot);
                     }
                     Step::Work(which) if !idle.is_empty() => {
-                        let place = idle.remove(which % idle.len());
-                        prop_assert!(place.work());
-                        busy.push(place);
+                        let slot = idle.remove(which % idle.len());
+                        prop_assert!(slot.work());
+                        busy.push(slot);
                     }
                     Step::Leave(which) if !idle.is_empty() => drop(idle.remove(which % idle.len())),
                     Step::Rest(_) | Step::Work(_) | Step::Leave(_) => {}
                 }
-                prop_assert!(idle.iter().chain(&busy).all(|place| !is_evicted(place)));
+                prop_assert!(idle.iter().chain(&busy).all(|slot| !is_evicted(slot)));
             }
         }
     }
