@@ -1,4 +1,4 @@
-# From scratch: build.sh puts the binary, the shared libraries that it is linked against and three files of /etc here.
+# From scratch: build.sh copies the binary, its shared libraries and three files of /etc into this image.
 FROM scratch
 COPY . /
 USER 65532:65532

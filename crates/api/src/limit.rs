@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Period, duration, names};
 
-/// How many requests are let through per period.
+/// How many requests are admitted per period.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     validation = countable(),
@@ -25,7 +25,7 @@ pub struct Limit {
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,
-    /// How many requests a period lets through.
+    /// How many requests a period admits.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_requests())]
     pub requests: i64,
@@ -54,7 +54,7 @@ pub struct OverrideLimit {
     /// Name of one of the rule's limits. The strategy stays.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// How many requests a period lets through.
+    /// How many requests a period admits.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_requests())]
     pub requests: i64,

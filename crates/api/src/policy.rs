@@ -84,7 +84,7 @@ pub enum Mode {
     /// They are refused.
     #[default]
     Enforce,
-    /// They are counted and let through.
+    /// They are counted and admitted.
     Shadow,
     /// Limits are not evaluated.
     Disabled,

@@ -74,7 +74,7 @@ pub struct Rule {
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,
-    /// Whether these requests are limited, or let through without any limit of any policy.
+    /// Whether these requests are limited, or pass without a charge to any limit of any policy.
     #[serde(default)]
     pub action: Action,
     /// What is counted: requests, or the messages of the WebSocket connections that these requests open.
@@ -123,7 +123,7 @@ pub enum Action {
     /// Charge the limits.
     #[default]
     Limit,
-    /// Let through; no limit of any policy is charged.
+    /// They pass; no limit of any policy is charged.
     Bypass,
 }
 

@@ -1,4 +1,4 @@
-//! What the operator reports about a policy: what it accepted, which pods enforce it, what they let through.
+//! What the operator reports about a policy: what it accepted, which pods enforce it, what they admitted.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
@@ -49,7 +49,7 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Enforcement")]
     pub enforcement: Option<Enforcement>,
-    /// What the pods let through.
+    /// What the pods admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Traffic")]
     pub traffic: Option<Traffic>,
@@ -121,23 +121,23 @@ pub enum DriftReason {
     Pending,
 }
 
-/// What the pods let through in the last `window`.
+/// What the pods admitted in the last `window`.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
     /// The time that the numbers cover, such as `60s`.
     #[schemars(length(max = 28))]
     pub window: String,
-    /// Requests that matched and were let through.
+    /// Requests that matched and were admitted.
     #[schemars(range(min = 0))]
     pub allowed: i64,
     /// Requests that were refused.
     #[schemars(range(min = 0))]
     pub limited: i64,
-    /// Requests that were let through because of mode Shadow.
+    /// Requests that were admitted because of mode Shadow.
     #[schemars(range(min = 0))]
     pub shadow_limited: i64,
-    /// Requests that waited for their turn and were let through. `allowed` includes them.
+    /// Requests that waited for their turn and were admitted. `allowed` includes them.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub waited: i64,
@@ -148,23 +148,23 @@ pub struct Traffic {
     pub by_rule: Vec<RuleTraffic>,
 }
 
-/// What one rule let through.
+/// What one rule admitted.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleTraffic {
     /// Name of the rule.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Requests that matched and were let through.
+    /// Requests that matched and were admitted.
     #[schemars(range(min = 0))]
     pub allowed: i64,
     /// Requests that were refused.
     #[schemars(range(min = 0))]
     pub limited: i64,
-    /// Requests that were let through because of mode Shadow.
+    /// Requests that were admitted because of mode Shadow.
     #[schemars(range(min = 0))]
     pub shadow_limited: i64,
-    /// Requests that waited for their turn and were let through. `allowed` includes them.
+    /// Requests that waited for their turn and were admitted. `allowed` includes them.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub waited: i64,

@@ -6,10 +6,10 @@ use crate::sync::{AtomicU64, Ordering};
 /// Set in words that are final, because there is a successor.
 pub(crate) const SEALED: u64 = 1 << 63;
 
-/// The first word of a successor whose state nobody has worked out yet. No state and no sealed state looks like it.
+/// The first word of a successor, until a thread has computed its state. No state and no sealed state looks like it.
 pub(crate) const UNSET: u64 = u64::MAX;
 
-/// The words are final, or not worked out yet: the successor is to be asked, or helped.
+/// The words are final, or not computed yet. The caller must use the successor, or compute its words first.
 #[derive(Debug)]
 pub(crate) struct Sealed;
 
@@ -20,7 +20,7 @@ pub(crate) fn load(word: &AtomicU64) -> Result<u64, Sealed> {
     if state & SEALED == 0 { Ok(state) } else { Err(Sealed) }
 }
 
-/// The state worked out for an unset word. If another thread was faster, it put the same there.
+/// Stores the computed state of an unset word. If another thread was faster, it stored the same state.
 pub(crate) fn set(word: &AtomicU64, state: u64) {
     let _ = word.compare_exchange(UNSET, state, Ordering::SeqCst, Ordering::SeqCst);
 }

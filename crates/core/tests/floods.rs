@@ -112,8 +112,8 @@ impl Scene {
         admitted
     }
 
-    /// Sends a request of a client that sends only what its limits allow. Returns whether the client may go on: it does
-    /// not repeat a refused request at once.
+    /// Sends a request of a client that sends only what its limits allow. Returns whether the client may continue: it
+    /// does not repeat a refused request at once.
     fn behave(&mut self, key: u64, now: u64, cost: u64) -> bool {
         if !self.may(key, now, cost) {
             return false;
@@ -128,7 +128,7 @@ impl Scene {
 /// The share of well-behaved requests that were served, over several scenes.
 ///
 /// Each table places its keys by its own random secrets. In a small table one unlucky client is more than one request
-/// in a hundred, so a share over a single scene of 30 requests says nothing.
+/// in a hundred, so the share over a single scene of 30 requests would be meaningless.
 fn share_over(scenes: impl Iterator<Item = Scene>) -> f64 {
     let (mut asked, mut served) = (0, 0);
     for scene in scenes {
@@ -347,7 +347,7 @@ fn a_refund_in_the_overflow_gives_no_more_than_was_charged() {
     }
 }
 
-/// A key that was counted without a cell gets a cell when nothing of its usage counts any more.
+/// A key that was counted without a cell gets a cell when none of its requests count any more.
 #[test]
 fn a_key_that_moves_into_a_cell_has_no_second_burst() {
     for strategy in STRATEGIES {

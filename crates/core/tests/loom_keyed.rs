@@ -121,8 +121,8 @@ fn a_charge_is_not_forgotten_with_the_key() {
     });
 }
 
-/// The other key would have room beside the charge. No thread may see charged words as idle, and no thread may find its
-/// charge in another key's words.
+/// The limit would admit the other key, too. No thread may see charged words as idle, and no thread may find its charge
+/// in another key's words.
 #[test]
 fn a_charge_stays_with_its_key_where_another_would_fit_beside_it() {
     for strategy in [Strategy::TokenBucket, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {

@@ -376,7 +376,7 @@ fn a_head_that_does_not_come_is_passed() {
     let sleeper = world.waiting.remove(0);
     let at = |millis: u64| Time::from_nanos(sleeper.promised + SECOND / 50 + millis * 1_000_000);
     let position = |place: usize, at| world.waiting[place].ticket.position(at, Waker::noop());
-    // The head is overdue and called, and so are those behind it, of which one comes.
+    // The head is overdue and was called. So were those behind it, and one of these comes.
     assert!(matches!(position(1, at(0)), Position::Behind(_)));
     assert!(matches!(position(1, at(1)), Position::Behind(_)));
     assert_eq!(position(1, at(3)), Position::Head, "all before it were called and did not come");

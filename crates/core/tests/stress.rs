@@ -93,7 +93,8 @@ fn while_time_goes_on_exactly_what_the_rate_gives() {
                 Strategy::LeakyBucket => 5_000,
             };
             assert!(admitted <= most, "{strategy:?}, {threads} threads: {admitted} > {most}");
-            // While a thread is preempted before it wrote its time, the log refuses, and time goes on in this test.
+            // If a thread is preempted before it has written its time, the log refuses. Meanwhile the time of this test
+            // advances.
             let least = if strategy == Strategy::SlidingWindowLog { most / 3 } else { most * 8 / 10 };
             assert!(admitted >= least, "{strategy:?}, {threads} threads: {admitted} of {most}");
         }

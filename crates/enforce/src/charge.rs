@@ -18,7 +18,7 @@ pub(super) struct Ask<'r, 'k> {
     pub(super) limits: &'r Limits,
     pub(super) key: &'k [u8],
     pub(super) cost: u64,
-    /// The latest moment at which the request may go. `None` if it may not wait.
+    /// The latest time at which the request may be admitted. `None` if it may not wait.
     pub(super) latest: Option<Time>,
 }
 

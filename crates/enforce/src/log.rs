@@ -1,6 +1,6 @@
 //! Logs some of the refusals: a rule's first, then at most one a second, with the number of refusals between them. A
-//! line names the limit and nothing of the request. Keys may be secrets of other people, so a line contains the key
-//! only if the flag says so.
+//! line names the limit, but contains no part of the request. Keys may be secrets of other people, so a line contains
+//! the key only if the flag says so.
 
 use std::sync::Arc;
 

@@ -7,13 +7,13 @@ use super::{deferred::DeferredCost, fields::Fields, follow_up::FollowUp, refusal
 pub enum Verdict<'r> {
     /// It may go now.
     Pass(Pass),
-    /// It may go at its turn.
+    /// The request is admitted when its turn comes.
     Wait(Box<Wait>),
     /// It must not reach the app.
     Refuse(Refusal<'r>),
 }
 
-/// A request that may go.
+/// An admitted request.
 #[derive(Debug, Default)]
 pub struct Pass {
     /// The fields that tell the client about its quota.

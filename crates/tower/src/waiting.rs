@@ -241,7 +241,8 @@ impl Waiting {
         }
     }
 
-    /// Keeps the head although it was charged: it goes at this time, and no request behind it goes before.
+    /// Keeps the head although it was charged: it is admitted at this time, and no request behind it is admitted
+    /// earlier.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -42,7 +42,7 @@ pub struct ExplainReply {
 pub enum Decision {
     /// No rule refuses it, or none matches.
     Allow,
-    /// It is let through when its turn comes.
+    /// It is admitted when its turn comes.
     Wait,
     /// It is refused.
     Limit,
@@ -89,7 +89,7 @@ pub struct ExplainedRule {
 pub struct ExplainedLimit {
     /// Name of the limit.
     pub name: String,
-    /// How many requests of cost 1 it would let through at once.
+    /// How many requests of cost 1 it would admit at once.
     pub remaining: u64,
     /// How long until the limit is full again if no other request comes.
     pub reset_after_millis: u64,

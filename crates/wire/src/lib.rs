@@ -2,7 +2,7 @@
 //!
 //! A [`Snapshot`] is everything that one agent enforces. The operator sends it as a whole to `PUT /v1/config`. The
 //! agent applies all of it or refuses all of it. It answers `GET /v1/status` with a [`Status`]: which snapshot is in
-//! force, since when, and what it let through.
+//! force, since when, and what it admitted.
 //!
 //! Before that, an agent proves which pod it is: it sends an [`IdentityRequest`] to the operator and receives the
 //! certificate that its control port presents.

@@ -69,11 +69,11 @@ pub struct PolicyStatus {
 pub struct RuleStatus {
     /// Name of the rule.
     pub name: String,
-    /// Matched and let through; for a bypass rule, all that it matched.
+    /// Matched and admitted; for a bypass rule, all that it matched.
     pub allowed: u64,
     /// Refused because of this rule.
     pub limited: u64,
-    /// Let through although this rule would have refused, because its policy is in shadow mode.
+    /// Admitted although this rule would have refused, because its policy is in shadow mode.
     pub shadow_limited: u64,
     /// How many of the allowed requests waited for their turn.
     #[serde(default)]

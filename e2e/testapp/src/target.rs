@@ -141,8 +141,8 @@ impl Target {
         self.read(response, connection).await
     }
 
-    /// As gRPC's and Go's clients do: what the server says it did not process is sent again, whatever the method (RFC 9113 section
-    /// 8.7), and what is idempotent if its connection ends without an answer.
+    /// Retries like clients of gRPC and Go: a request that the server says it did not process, with any method (RFC
+    /// 9113 section 8.7), and an idempotent request whose connection ends without an answer.
     async fn exchange_shared(&self, request: Request<Empty<Bytes>>) -> anyhow::Result<Answer> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.shared.len();
         let mut attempt = 1;

@@ -3,8 +3,8 @@
 //! A frame passes when every limit has reserved capacity for it. So at any moment, the bytes that a limit has admitted
 //! are at most its burst, its debt, and the refill since. A frame that is larger than what a limit admits at once
 //! passes in pieces, and the body is not read from the app faster than the client takes it. The responses of one key
-//! stand in a queue. Only the first is charged, some milliseconds ahead. So each response gets its share. If a client
-//! disconnects, its charge is the latest one and is given back whole.
+//! are in a queue. Only the first is charged, some milliseconds ahead. So each response gets its share. If a client
+//! disconnects, its charge is the latest one and is given back completely.
 //!
 //! Policies in shadow mode are charged in the same way and delay nothing.
 

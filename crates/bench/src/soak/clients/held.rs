@@ -117,7 +117,7 @@ impl Counter {
     }
 }
 
-/// Sends requests, whatever the answers are.
+/// Sends requests without regard to the answers.
 pub(super) struct Asking {
     counter: Rc<Counter>,
     connection: Option<http1::Connection>,

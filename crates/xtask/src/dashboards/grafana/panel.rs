@@ -240,7 +240,8 @@ impl Panel {
                 "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto", "wideLayout": false,
             }),
             Kind::Lines | Kind::Stacked | Kind::Bars => {
-                // Beside the lines, a table has the height of the panel; below them, a list needs the width.
+                // To the right of the graph, a table has the height of the panel. Below the graph, a list needs its
+                // width.
                 let wide = place["w"].as_u64().is_some_and(|width| width >= 12);
                 let legend = if wide {
                     let last = if self.kind == Kind::Bars { "sum" } else { "lastNotNull" };

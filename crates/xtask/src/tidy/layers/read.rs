@@ -57,7 +57,7 @@ pub(super) fn read(root: &Path) -> anyhow::Result<Source> {
     Ok(Source { modules: modules.into_keys().collect(), imports: imports.into_iter().collect() })
 }
 
-/// What stands in one module.
+/// The contents of one module.
 #[derive(Debug, Default)]
 struct Scope {
     file: PathBuf,
