@@ -51,8 +51,8 @@ const MAX_AHEAD: Duration = Duration::from_hours(12);
 /// [`SET_BACK`](crate::time::SET_BACK) in nanoseconds.
 const DAY: u64 = 86_400_000_000_000;
 
-/// How long before the first clock reading the base lies: 36 years. Nothing flows before the base, so a clock that was
-/// ahead at first may be set back by this much. It is half of what [`DIRECT`] covers; the other half is the future.
+/// The base lies this long before the first clock reading: 36 years. Nothing flows before the base. So if the clock was
+/// ahead at first, it may be set back by this much. It is half of what [`DIRECT`] covers. The other half is the future.
 pub(crate) const BEHIND: u64 = DIRECT / 2;
 
 /// How a quota supplies its units from a base time on: `flow` times `each` every `nanos`. A bucket supplies single

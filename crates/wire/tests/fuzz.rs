@@ -81,7 +81,7 @@ fn read<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> Result<Opt
     serde_json::to_value(&value).map(Some).map_err(|error| error.to_string())
 }
 
-/// Changes a message again and again. Returns the last one that was taken.
+/// Changes a message again and again. Returns the last message that the reader accepted.
 fn lines(golden: &str, reader: Reader, choices: &mut Choices<'_>) -> Result<Value, String> {
     let mut taken: Value = serde_json::from_str(golden).map_err(|error| error.to_string())?;
     while !choices.is_over() {

@@ -170,8 +170,8 @@ fn patch(claim: &Claim, version: &str, owner: Option<OwnerReference>) -> Value {
     json!({"metadata": metadata, "spec": spec})
 }
 
-/// What a candidate has to know. Every value has a meaning, even one written by hand: at worst, that the Lease is
-/// held.
+/// What a candidate must know. Every Lease can be read, even one that a person wrote: missing and invalid fields have
+/// defaults.
 fn record(lease: Lease) -> Record {
     let spec = lease.spec.unwrap_or_default();
     let annotations = lease.metadata.annotations.unwrap_or_default();

@@ -188,7 +188,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nhost: a, b\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: u@a\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a:80]\r\n\r\n", false),
-            // Requests that ask for more than a response.
+            // Requests that the short path cannot serve, because they need more than a response.
             ("GET / HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\n\r\n", false),
             ("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n", false),

@@ -1,8 +1,8 @@
 //! Detects that an agent has nothing more to do, however busy the machine is.
 //!
 //! Pauses would not show it: a process without a core for a while looks idle. An agent with one worker handles socket
-//! events in their order. So once it has answered a probe, it has seen everything that was sent before, and has done
-//! what it does at once.
+//! events in their order. So when it has answered a probe, it has read everything that was sent before the probe, and
+//! has reacted to it.
 
 use std::{net::SocketAddr, sync::OnceLock, time::Duration};
 
