@@ -278,7 +278,7 @@ fn those_who_stay_get_the_limit_and_a_lone_caller_goes_at_once() {
             let mut world = World::new(&[quota], false);
             for number in 0..20_000 {
                 let stays = !numbers.chance(percent);
-                // In the middle of the wait of all that came in the last half second.
+                // The request leaves at a random time of its wait, which can take half a second.
                 let leaves = (!stays).then(|| numbers.below(SECOND / 2));
                 world.arrive(number, 1, SECOND / 2, leaves);
                 let next = world.now + SECOND / 2000;

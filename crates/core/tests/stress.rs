@@ -216,7 +216,7 @@ fn charges_given_back_are_free_again() {
             });
             let left = limiter.peek(START).remaining();
             match strategy {
-                // One of them may have been admitted and kept the place.
+                // A leaky bucket may have admitted one of these requests, which was not given back.
                 Strategy::LeakyBucket => assert_eq!(kept + left, 1, "{threads} threads"),
                 // A log takes back only the latest charge.
                 Strategy::SlidingWindowLog => assert!(kept + left <= 1_000, "{threads} threads: {kept} + {left}"),

@@ -28,7 +28,7 @@ async fn an_apiserver_that_struggles_is_left_alone_and_caught_up_with() -> Resul
         // The Lease is requested as often as a leader must renew it: at most once in two seconds.
         let patience = if what.contains("/leases/") { 1.0 } else { RETRY_AFTER as f64 };
         let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
-        // Once immediately, if a connection was cut.
+        // If a connection was cut, one retry may come at once.
         let early = pauses.iter().filter(|pause| **pause < patience).count();
         ensure!(early <= 1, "{what} was requested again after {pauses:?} s");
     }

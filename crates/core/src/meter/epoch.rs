@@ -110,7 +110,7 @@ impl<'a> Epoch<'a> {
         Self { began, since, total, reserved: 0, known: Vec::new(), curve: Curve::Log { moments, most, period } }
     }
 
-    /// Adds an upper bound of how many were admitted after which times. The first time is before all of them.
+    /// Adds upper bounds: how many requests were admitted after each of these times. The first time is before all requests.
     pub(super) fn learn(&mut self, known: Vec<Span>) {
         let all = known.first().map_or(self.total, |span| span.count);
         self.total = self.total.min(all).max(self.reserved);

@@ -326,7 +326,8 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
     ];
     let mut all: Vec<_> =
         all.into_iter().map(|(name, bytes, end)| (name.to_owned(), [greeting(), bytes].concat(), end)).collect();
-    // Line ends do not end lines in HTTP/2, and must not do so when the request goes on in HTTP/1.1.
+    // A line end inside a value ends no line in HTTP/2. It must not end a line either when the agent forwards the
+    // request over HTTP/1.1.
     for (place, text) in
         ["\r", "\n", "\r\n", "\r\nx: y", "\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n"].into_iter().enumerate()
     {
