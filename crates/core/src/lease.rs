@@ -87,7 +87,7 @@ impl Leases {
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
         // A thread without a slot has an index beyond all slots.
         let own = self.slots.get(known_slot())?;
-        own.take_at_once(supply, floor, cost, |units| supply.whole_or_less(units))?.ok()
+        own.take_at_once(supply, floor, cost, |units| supply.whole_or_less(units)).end()
     }
 
     pub(crate) fn check(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
@@ -196,7 +196,7 @@ impl Leases {
         other.take_over(supply, floor)
     }
 
-    /// Gives back seats that end at `place.mark`: to a slot, so that they keep their position on the line.
+    /// Gives back seats that end at `receipt.mark`: to a slot, so that they keep their level.
     pub(crate) fn refund(&self, supply: &Supply, receipt: &Receipt) {
         let (others, own) = self.slots.split_at(own_slot());
         for _ in 0..PATIENCE {
@@ -232,6 +232,28 @@ fn taken(supply: &Supply, end: u64, floor: u64, now: Time, cost: u64, word: &Ato
     }
 }
 
+/// The result of one attempt to take seats from a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Taken {
+        /// The level at which the seats end.
+        end: u64,
+    },
+    TooFew,
+    /// Another thread changed the slot meanwhile.
+    LostRace,
+}
+
+impl Attempt {
+    #[inline(always)]
+    fn end(self) -> Option<u64> {
+        match self {
+            Self::Taken { end } => Some(end),
+            Self::TooFew | Self::LostRace => None,
+        }
+    }
+}
+
 /// The right to fill a slot.
 struct Filling {
     state: u64,
@@ -244,46 +266,39 @@ impl Filling {
 }
 
 impl Slot {
-    /// Takes requests from the slot, if it has enough. Returns the level at which their seats end, or that the slot
-    /// changed meanwhile. `whole` returns how many requests are in some units, or one less.
+    /// Tries once to take requests from the slot. `whole` returns how many requests are in some units, or one less.
     #[inline(always)] // as in `Limiter::check`
-    fn take_at_once(
-        &self,
-        supply: &Supply,
-        floor: u64,
-        cost: u64,
-        whole: impl Fn(u64) -> u64,
-    ) -> Option<Result<u64, ()>> {
+    fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64, whole: impl Fn(u64) -> u64) -> Attempt {
         let state = self.state.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Acquire);
         // Negative if closed.
         let left = (state << 32).cast_signed() >> 32;
         if left < cost.min(CLOSED).cast_signed() {
-            return None;
+            return Attempt::TooFew;
         }
         let left = left.cast_unsigned();
         // Seats beyond the ceiling must not be taken by a lagging clock. Seats below the floor are lost; the
         // subtraction makes them so large that one comparison covers both.
         let here = end.wrapping_sub(floor);
         if here > supply.capacity() {
-            return None;
+            return Attempt::TooFew;
         }
         // If the floor has passed a part of the lease, the seats above the floor.
         let passed = if left * supply.unit() <= here { 0 } else { left - whole(here) };
         if left - passed < cost {
-            return None;
+            return Attempt::TooFew;
         }
         let swapped =
             self.state.compare_exchange(state, state - passed - cost, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        Some(if swapped { Ok(end - (left - passed - cost) * supply.unit()) } else { Err(()) })
+        if swapped { Attempt::Taken { end: end - (left - passed - cost) * supply.unit() } } else { Attempt::LostRace }
     }
 
     fn take(&self, supply: &Supply, floor: u64, cost: u64) -> Result<Option<u64>, Sealed> {
         loop {
             self.load()?;
             match self.take_at_once(supply, floor, cost, |units| units / supply.unit()) {
-                Some(Err(())) => {}
-                taken => return Ok(taken.and_then(Result::ok)),
+                Attempt::LostRace => {}
+                attempt => return Ok(attempt.end()),
             }
         }
     }

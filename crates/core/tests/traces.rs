@@ -15,9 +15,8 @@
 //! - **limits' moving window** counts a request that is exactly one period old; here it no longer counts (a period is
 //!   half open, so that `n` per second means `n`, not `n` in a second and a nanosecond).
 //! - **limits' sliding window counter** rounds the weighted sum down before it adds the cost, so it admits less than
-//!   one request above the limit. Its traces have arrivals for which that makes no difference; those of the exact
-//!   definition have any.
-//! These traces have times for which that makes no difference; the traces of the exact definition have any times.
+//!   one request above the limit. Its traces have arrivals for which that makes no difference. The traces of the exact
+//!   definition have arbitrary arrivals.
 #![cfg(not(loom))]
 
 use std::time::Duration;

@@ -60,12 +60,14 @@ fn what_is_closed_meets_no_cost() {
     let (supply, _, leases) = leased();
     let (slot, floor) = (&leases.slots[0], supply.floor(START));
     let take = |cost| slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units));
-    assert!(take(61).is_some_and(|taken| taken.is_ok()) && take(1).is_none());
+    assert!(matches!(take(61), Attempt::Taken { .. }));
+    assert_eq!(take(1), Attempt::TooFew);
     let (supply, _, leases) = leased();
     let (slot, floor) = (&leases.slots[0], supply.floor(START));
     leases.seal();
     for cost in [1, 2, 61, 1 << 31, (1 << 32) - 61, 1 << 63, u64::MAX] {
-        assert!(slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units)).is_none(), "{cost}");
+        let attempt = slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units));
+        assert_eq!(attempt, Attempt::TooFew, "{cost}");
         assert!(slot.take(&supply, floor, cost).is_err(), "{cost}");
     }
     assert_eq!(leases.left(&supply, floor), 61 * supply.unit());
@@ -80,9 +82,9 @@ fn while_a_slot_is_filled_it_meets_no_cost() {
     let filling = slot.begin(floor).expect("all of it is lost");
     let end = floor + 100 * supply.unit();
     slot.end.store(end, Ordering::SeqCst);
-    assert!(take().is_none());
+    assert_eq!(take(), Attempt::TooFew);
     slot.fill(filling, end, 10);
-    assert_eq!(take(), Some(Ok(end - 9 * supply.unit())));
+    assert_eq!(take(), Attempt::Taken { end: end - 9 * supply.unit() });
 }
 
 /// Exactly the seats above the floor are available.
@@ -93,7 +95,7 @@ fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
         let now = after(millis);
         let slot = &leases.slots[0];
         let take = || slot.take_at_once(&supply, supply.floor(now), 1, |units| supply.whole_or_less(units));
-        let taken = (0..100).map_while(|_| take()?.ok()).collect::<Vec<_>>();
+        let taken = (0..100).map_while(|_| take().end()).collect::<Vec<_>>();
         let end = slot.end.load(Ordering::SeqCst);
         assert_eq!(taken.len() as u64, 61_u64.min(62 - millis), "after {millis} ms");
         assert_eq!(taken.last(), Some(&end), "after {millis} ms");
