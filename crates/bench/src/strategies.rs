@@ -54,7 +54,7 @@ impl Contender {
         Self { name, file, strategy, burst, debt: 0, waits: false }
     }
 
-    /// The times at which requests are admitted that come at these times.
+    /// The times of admission of the requests that arrive at these times.
     fn admitted(&self, arrivals: &[f64]) -> anyhow::Result<Vec<f64>> {
         let quota = Quota::new(self.strategy, REQUESTS, PERIOD, self.burst)?;
         let quota = if self.debt > 0 { quota.with_debt(self.debt)? } else { quota };

@@ -225,7 +225,7 @@ fn a_key_that_comes_in_during_a_retune_comes_in_once() {
         let rule = rule.retune(|| NOW, terms(quota(Strategy::TokenBucket, 2, SECOND)), Some(keys(1)));
         let there = thread.join().expect("no panic");
         let all = there + drain(&rule, NOW, b"key");
-        // Under the old terms one was free and is free now; under the new ones two.
+        // The old terms leave one request free, the new terms two.
         assert!(all == 1 || all == 2, "{all}");
         assert_eq!((tracked(&rule), rule.keys().expect("keyed").overflowed), (1, 0));
     });

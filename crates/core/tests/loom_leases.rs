@@ -19,7 +19,7 @@ const NOW: Time = Time::from_nanos(1_000_000_000_000);
 /// A burst that is large enough for leases.
 const BURST: u64 = 200;
 
-/// The strategies that lease: those on one line.
+/// The strategies that lease: those whose state is one level.
 const LENDING: [Strategy; 4] =
     [Strategy::TokenBucket, Strategy::FixedWindow, Strategy::TokenBucketWithDebt, Strategy::Gcra];
 

@@ -59,7 +59,7 @@ enum Target {
     Http,
     /// JSON Web Key Sets
     Jwks,
-    /// Messages between operator and agents, statuses apart
+    /// Messages between operator and agents, except statuses
     Messages,
     /// Normal forms, globs and the index of rules
     Paths,

@@ -16,7 +16,7 @@ use super::scenarios::{Client, Scenario};
 use super::upstream::LARGE_BYTES;
 use crate::clock;
 
-/// The key if there is only one: the one that the clients send.
+/// The key that the clients send, if there is only one.
 const KEY: &str = "0";
 /// Connections that fill a table of keys.
 const FILLERS: u64 = 8;

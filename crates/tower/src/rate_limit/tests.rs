@@ -299,9 +299,9 @@ async fn a_raised_limit_shortens_the_waits_of_those_who_wait() {
     for other in &mut others {
         within(other).await.unwrap().unwrap();
     }
-    // A second until they poll, and at most twice the four requests of the backlog.
+    // The callers poll again within a second, and pay at most twice for the four requests of the backlog.
     assert!(start.elapsed() <= Duration::from_millis(61_800), "{:?}", start.elapsed());
-    // And the backlog is paid.
+    // The backlog is paid by now.
     advance(TENTH).await;
     assert!(limiter.check(clock.now(), 1).is_ok());
 }

@@ -288,7 +288,7 @@ mod tests {
     const PERIOD: u64 = 1_000_000_007;
     const START: u64 = 1_700_000_000_000_000_000;
 
-    /// What was admitted of many requests that come `step` apart, with its cost each.
+    /// The requests that are admitted, with their costs, of many requests that arrive `step` apart.
     fn offer(requests: u64, turns: u64, step: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
         let quota = Quota::new(Strategy::SlidingWindowLog, requests, Duration::from_nanos(PERIOD), None);
         let moments = Moments::new(quota.expect("valid"));
