@@ -112,7 +112,7 @@ impl Snapshots {
     pub(crate) fn start_with(&self, body: &[u8], origin: Origin) -> Result<(), Refusal> {
         let _turn = self.turn();
         let bounded = Some(body).filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
-        self.take(bounded, origin).map(|_| ()).map_err(|refused| refused.told(&self.rules.load()))
+        self.take(bounded, origin).map(|_| ()).map_err(|refused| refused.into_refusal(&self.rules.load()))
     }
 
     /// Puts a snapshot in force. `body` is `None` if it was larger than [`MAX_SNAPSHOT_BYTES`].
@@ -123,7 +123,7 @@ impl Snapshots {
             Ok(outcome) | Err(Refused(outcome, ..)) => *outcome,
         };
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
-        taken.map_err(|refused| refused.told(&self.rules.load()))?;
+        taken.map_err(|refused| refused.into_refusal(&self.rules.load()))?;
         if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body)
             && let Err(error) = cache.keep(body)
         {
@@ -204,7 +204,7 @@ impl Snapshots {
 
 impl Refused {
     /// The refusal as the sender receives it.
-    fn told(self, rules: &RulesInForce) -> Refusal {
+    fn into_refusal(self, rules: &RulesInForce) -> Refusal {
         let Self(_, error, message, faults) = self;
         Refusal { error, message, faults, in_force: in_force(rules) }
     }

@@ -104,7 +104,7 @@ impl Visitor<(), Instant> for Crowd<'_> {
 }
 
 /// One request: when it started, and when the service was called; or the failure, and when the caller got it.
-type Told = (Instant, Result<Instant, (Failure, Instant)>);
+type Answered = (Instant, Result<Instant, (Failure, Instant)>);
 
 async fn all_at_once<S>(burst: Burst, counts: Counts, service: S) -> Outcome
 where
@@ -124,13 +124,13 @@ where
             (started, answer.map_err(|error| (error.failure(), clock::now())))
         });
     }
-    let told = tasks.join_all().await;
-    sum_up(burst, counts, &told, clock::now())
+    let answers = tasks.join_all().await;
+    sum_up(burst, counts, &answers, clock::now())
 }
 
-fn sum_up(burst: Burst, counts: Counts, told: &[Told], ended: Instant) -> Outcome {
-    let first = told.iter().map(|(started, _)| *started).min().unwrap_or(ended);
-    let mut entered: Vec<Instant> = told.iter().filter_map(|(_, answer)| answer.ok()).collect();
+fn sum_up(burst: Burst, counts: Counts, answers: &[Answered], ended: Instant) -> Outcome {
+    let first = answers.iter().map(|(started, _)| *started).min().unwrap_or(ended);
+    let mut entered: Vec<Instant> = answers.iter().filter_map(|(_, answer)| answer.ok()).collect();
     entered.sort();
     let allowed = |at: Instant| {
         let passed = (at - first).as_secs_f64();
@@ -143,8 +143,8 @@ fn sum_up(burst: Burst, counts: Counts, told: &[Told], ended: Instant) -> Outcom
     };
     let shares = entered.iter().zip(1_u32..).map(|(at, count)| f64::from(count) / allowed(*at));
     let most = shares.fold(0.0, f64::max);
-    let mut ready: Vec<_> = told.iter().filter_map(|(started, answer)| Some(answer.ok()? - *started)).collect();
-    let failures = told.iter().filter_map(|(started, answer)| Some((*started, answer.err()?)));
+    let mut ready: Vec<_> = answers.iter().filter_map(|(started, answer)| Some(answer.ok()? - *started)).collect();
+    let failures = answers.iter().filter_map(|(started, answer)| Some((*started, answer.err()?)));
     let mut heard = Vec::new();
     let mut counted = BTreeMap::new();
     for (started, (failure, at)) in failures {

@@ -94,7 +94,7 @@ struct Found {
     /// The operator's processor time until then.
     cold_cpu: Duration,
     /// From the start of the operator until every status was complete.
-    cold_told: Duration,
+    cold_reported: Duration,
     small: Vec<Duration>,
     all: Vec<Duration>,
     /// The operator's processor time for one change of all pods.
@@ -200,8 +200,8 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
         let cold_cpu = operator.cpu()?;
         agents.check(pods, policies_of)?;
         cluster.until_enforced(PATIENCE).await?;
-        let cold_told = clock::since(operator.started);
-        eprintln!("fleet: cold start {cold:.2?}, in every status after {cold_told:.2?}");
+        let cold_reported = clock::since(operator.started);
+        eprintln!("fleet: cold start {cold:.2?}, in every status after {cold_reported:.2?}");
 
         let small = change(cluster, agents, SMALL, PER_DEPLOYMENT.min(pods), size.small).await?;
         let before = operator.cpu()?;
@@ -212,7 +212,7 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
         let rest = rest(cluster, agents, &operator, size.rest).await?;
         let memory = operator.memory()?;
         let policies = cluster.policies();
-        anyhow::Ok(Found { pods, policies, cold, cold_cpu, cold_told, small, all, all_cpu, memory, rest })
+        anyhow::Ok(Found { pods, policies, cold, cold_cpu, cold_reported, small, all, all_cpu, memory, rest })
     };
     let found = outcome.await.with_context(|| format!("the operator's last words:\n{}", operator.last_words()))?;
     eprintln!("fleet: {}", tables::line(&found));
@@ -268,11 +268,11 @@ async fn rest(
             break;
         }
     }
-    let (cpu, polls, asked) = (operator.cpu()?, agents.told(), cluster.asked()?.len());
+    let (cpu, polls, asked) = (operator.cpu()?, agents.statuses(), cluster.asked()?.len());
     let started = clock::now();
     tokio::time::sleep(length).await;
     let settling = cpu.saturating_sub(begun_cpu);
-    let (cpu, polls) = (operator.cpu()? - cpu, agents.told() - polls);
+    let (cpu, polls) = (operator.cpu()? - cpu, agents.statuses() - polls);
     let length = clock::since(started);
     Ok(Rest { settling, length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
 }

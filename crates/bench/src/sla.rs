@@ -64,15 +64,15 @@ fn aims(steps: &[Step], report: &mut Report) {
 }
 
 /// A reported figure of a contender at a step, and its unit.
-type Figure = (&'static str, &'static str, &'static str, fn(&arrivals::Told) -> Option<f64>);
+type Figure = (&'static str, &'static str, &'static str, fn(&arrivals::Durations) -> Option<f64>);
 
 const FIGURES: [Figure; 6] = [
-    ("success", "Success rate", "% of requests", |told| Some(told.success())),
-    ("served-p50", "Successes, P50", "ms", |told| quantile(&told.served, 500)),
-    ("served-p95", "Successes, P95", "ms", |told| quantile(&told.served, 950)),
-    ("failed-p50", "Failures, P50", "ms", |told| quantile(&told.failed, 500)),
-    ("failed-p95", "Failures, P95", "ms", |told| quantile(&told.failed, 950)),
-    ("failed-p99", "Failures, P99", "ms", |told| quantile(&told.failed, 990)),
+    ("success", "Success rate", "% of requests", |durations| Some(durations.success())),
+    ("served-p50", "Successes, P50", "ms", |durations| quantile(&durations.served, 500)),
+    ("served-p95", "Successes, P95", "ms", |durations| quantile(&durations.served, 950)),
+    ("failed-p50", "Failures, P50", "ms", |durations| quantile(&durations.failed, 500)),
+    ("failed-p95", "Failures, P95", "ms", |durations| quantile(&durations.failed, 950)),
+    ("failed-p99", "Failures, P99", "ms", |durations| quantile(&durations.failed, 990)),
 ];
 
 fn quantile(sorted: &[Duration], per_mille: usize) -> Option<f64> {
@@ -84,11 +84,11 @@ fn ratios(steps: &[Step], report: &mut Report) {
     let Some(step) = steps.last() else { return };
     let Some((ours, theirs)) = step.guards.split_last() else { return };
     let rows = FIGURES.iter().map(|(name, title, _, figure)| {
-        let ratio = |told| {
-            let (mine, other) = (figure(ours)?, figure(told)?);
+        let ratio = |durations| {
+            let (mine, other) = (figure(ours)?, figure(durations)?);
             Some(if *name == "success" { mine / other } else { other / mine })
         };
-        let cells = theirs.iter().map(|told| ratio(told).map_or(Cell::None, |ratio| Cell::Ratio { ratio }));
+        let cells = theirs.iter().map(|durations| ratio(durations).map_or(Cell::None, |ratio| Cell::Ratio { ratio }));
         Row { contender: (*title).to_owned(), cells: cells.collect() }
     });
     report.table(Table {
@@ -104,7 +104,7 @@ fn tables(steps: &[Step], report: &mut Report) {
     for (_, title, unit, figure) in FIGURES {
         let rows = steps.iter().map(|step| Row {
             contender: step.rate.to_string(),
-            cells: step.guards.iter().map(|told| figure(told).map_or(Cell::None, Cell::Number)).collect(),
+            cells: step.guards.iter().map(|durations| figure(durations).map_or(Cell::None, Cell::Number)).collect(),
         });
         report.table(Table {
             title: format!("{title}, {unit}"),

@@ -132,7 +132,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         match snapshots.put(Some(&body)) {
             // Each enforced snapshot is changed further, so they become more and more unusual.
             Ok(_) => snapshot = changed,
-            Err(refusal) => told(&refusal, &body)?,
+            Err(refusal) => check_refusal(&refusal, &body)?,
         }
         for _ in 0..3 {
             ask(&rules, clock, &mut choices)?;
@@ -142,7 +142,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
 }
 
 /// A refusal says what is wrong and where. The last element of a path may be missing in the snapshot.
-fn told(refusal: &Refusal, body: &[u8]) -> Result<(), String> {
+fn check_refusal(refusal: &Refusal, body: &[u8]) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{what}: {refusal:?} of {}", String::from_utf8_lossy(body)));
     if refusal.message.is_empty() {
         return wrong("a refusal without a word");

@@ -70,11 +70,11 @@ fn once(control: &Control, head: &HeaderMap) -> Response {
 
 /// A line at once, and then one at each interval: the status, or an empty line while nothing has changed.
 fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    stream::unfold((control, Duration::ZERO, String::new()), move |(control, pause, told)| async move {
+    stream::unfold((control, Duration::ZERO, String::new()), move |(control, pause, last_tag)| async move {
         sleep(pause).await;
         let status = control.status();
         let tag = entity_tag(&status);
-        let line = if tag == told { Bytes::from_static(b"\n") } else { line(&status) };
+        let line = if tag == last_tag { Bytes::from_static(b"\n") } else { line(&status) };
         Some((Ok(line), (control, until_next(every, clock::wall()), tag)))
     })
 }

@@ -64,11 +64,11 @@ pub(super) fn agent(
     wishes: &PodSettings,
     guarded: &Guarded,
     native: bool,
-    told: &AgentStart<'_>,
+    start: &AgentStart<'_>,
 ) -> Value {
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let drain = drain(spec, wishes).unwrap_or(1);
-    let first = match told.bootstrap {
+    let first = match start.bootstrap {
         // The kubelet would expand a dollar sign. JSON can escape it, and it only occurs in strings.
         Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
             json!({"name": "WEIR_BOOTSTRAP", "value": snapshot.replace('$', "\\u0024")})
@@ -119,7 +119,7 @@ pub(super) fn agent(
     if let Some(keys) = &wishes.settings.keys {
         add("volumeMounts", keys.volume().1);
     }
-    match &told.authority {
+    match &start.authority {
         None => add("args", "--control-plaintext".into()),
         Some(Authority { url, bundle, .. }) => {
             add("args", format!("--identity-url={url}").into());

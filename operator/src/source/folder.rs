@@ -110,7 +110,7 @@ struct File {
 struct Broken {
     since: Instant,
     faulty: Faulty,
-    told: bool,
+    reported: bool,
 }
 
 impl Broken {
@@ -121,8 +121,8 @@ impl Broken {
 
 impl File {
     /// Whether it has been broken for long enough to be reported.
-    fn is_told(&self) -> bool {
-        self.broken.as_ref().is_some_and(|broken| broken.told)
+    fn is_reported(&self) -> bool {
+        self.broken.as_ref().is_some_and(|broken| broken.reported)
     }
 }
 
@@ -142,7 +142,7 @@ impl Folder {
     pub(super) fn counts(&self) -> FileCounts {
         let mut counts = FileCounts::default();
         for file in self.files.values() {
-            let state = match (file.is_told(), file.good.is_empty()) {
+            let state = match (file.is_reported(), file.good.is_empty()) {
                 (false, _) => &mut counts.good,
                 (true, false) => &mut counts.kept,
                 (true, true) => &mut counts.broken,
@@ -165,7 +165,7 @@ impl Folder {
             let Some(broken) = &mut file.broken else { continue };
             if now.duration_since(broken.since) < CONFIRM {
                 outcome.look_again_at(broken.since + CONFIRM);
-            } else if !std::mem::replace(&mut broken.told, true) {
+            } else if !std::mem::replace(&mut broken.reported, true) {
                 let tell = |place, message| FileNotice { file: name.clone(), place, message };
                 let findings = broken.faulty.findings.iter();
                 outcome.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
@@ -196,7 +196,7 @@ impl Folder {
         let has_last_line = known.as_ref().is_some_and(|file| file.has_last_line);
         let file = match read(&seen, known.as_ref()) {
             Ok(good) => {
-                if known.as_ref().is_some_and(File::is_told) {
+                if known.as_ref().is_some_and(File::is_reported) {
                     outcome.notices.push(FileNotice {
                         file: name.clone(),
                         place: None,
@@ -209,7 +209,7 @@ impl Folder {
             Err(faulty) => {
                 let since = known.as_ref().and_then(|file| file.broken.as_ref()).map_or(now, |broken| broken.since);
                 let good = known.map(|file| file.good).unwrap_or_default();
-                File { seen, good, has_last_line, broken: Some(Broken { since, faulty, told: false }) }
+                File { seen, good, has_last_line, broken: Some(Broken { since, faulty, reported: false }) }
             }
         };
         self.files.insert(name, file);
@@ -224,12 +224,12 @@ impl Folder {
         let mut wanted: BTreeMap<ObjectKey, (Arc<str>, _)> = BTreeMap::new();
         let mut doubled = BTreeSet::new();
         // If a policy moved to another file before its first file was emptied or broken, the valid file counts.
-        let (told, good): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| file.is_told());
-        for (name, file) in good.iter().chain(&told) {
+        let (reported, good): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| file.is_reported());
+        for (name, file) in good.iter().chain(&reported) {
             let name = *name;
             for (key, spec) in &file.good {
                 if let Some((first, _)) = wanted.get(key) {
-                    if file.is_told() {
+                    if file.is_reported() {
                         continue;
                     }
                     let double = (key.clone(), name.clone());
@@ -241,14 +241,14 @@ impl Folder {
                     continue;
                 }
                 let spec = match &file.broken {
-                    Some(broken) if broken.told => Err(broken.faults()),
+                    Some(broken) if broken.reported => Err(broken.faults()),
                     _ => Ok(spec.clone()),
                 };
                 wanted.insert(key.clone(), (name.clone(), spec));
             }
         }
         // A policy that never was valid has a status, too. A file without any readable policy gets a placeholder.
-        for (name, file) in told {
+        for (name, file) in reported {
             let Some(broken) = &file.broken else { continue };
             let mut named: Vec<ObjectKey> = broken.faulty.named.iter().cloned().collect();
             if named.is_empty() && file.good.is_empty() {

@@ -31,7 +31,7 @@ pub(super) struct Agents {
     contents: RwLock<HashMap<String, Arc<Content>>>,
     round: RwLock<Option<Arc<Round>>>,
     rounds: AtomicU64,
-    told: AtomicU64,
+    statuses: AtomicU64,
     started: Instant,
 }
 
@@ -119,7 +119,7 @@ impl Agents {
             contents: RwLock::default(),
             round: RwLock::default(),
             rounds: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            statuses: AtomicU64::new(0),
             started: clock::now(),
         })
     }
@@ -145,8 +145,8 @@ impl Agents {
     }
 
     /// How often any agent reported its status, or that nothing had changed.
-    pub(super) fn told(&self) -> u64 {
-        self.told.load(Ordering::Relaxed)
+    pub(super) fn statuses(&self) -> u64 {
+        self.statuses.load(Ordering::Relaxed)
     }
 
     /// Starts a round that waits until this many agents have acknowledged.
@@ -193,11 +193,11 @@ impl Agents {
             && (envelope.sequence < *sequence || (envelope.sequence == *sequence && held.revision != content.revision))
         {
             let message = "older than what is in force".to_owned();
-            return Ok(refusal(409, RefusalKind::Stale, message, agent.in_force_told()));
+            return Ok(refusal(409, RefusalKind::Stale, message, agent.reported_in_force()));
         }
         agent.in_force = Some((envelope.sequence, content.clone()));
         agent.since_unix_millis = unix_millis();
-        let in_force = agent.in_force_told().context("it was just put")?;
+        let in_force = agent.reported_in_force().context("it was just put")?;
         let last = self.count(&mut agent, &content);
         drop(agent);
         let body = serde_json::to_string(&ApplyReply { in_force })?;
@@ -231,15 +231,15 @@ impl Agents {
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
-    /// The next status of this agent; empty if nothing is new. `told` is the tag of the last status that was sent.
-    pub(super) fn line(&self, number: usize, told: &mut Option<String>) -> Bytes {
-        let answer = self.status(number, told.as_deref().map(str::as_bytes));
-        *told = answer.tag;
+    /// The next status of this agent; empty if nothing is new. `last_tag` is the tag of the last status that was sent.
+    pub(super) fn line(&self, number: usize, last_tag: &mut Option<String>) -> Bytes {
+        let answer = self.status(number, last_tag.as_deref().map(str::as_bytes));
+        *last_tag = answer.tag;
         answer.body.into()
     }
 
     fn status(&self, number: usize, known: Option<&[u8]>) -> Answer {
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.statuses.fetch_add(1, Ordering::Relaxed);
         let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
         let instance = format!("{number}-{}", agent.instance);
         // The counters are zero, so nothing else changes.
@@ -253,7 +253,7 @@ impl Agents {
             instance,
             agent_version: "simulated".to_owned(),
             uptime_millis: u64::try_from(clock::since(self.started).as_millis()).unwrap_or(u64::MAX),
-            in_force: agent.in_force_told(),
+            in_force: agent.reported_in_force(),
             policies: Vec::new(),
         };
         let content = agent.in_force.as_ref().map(|(_, content)| content.clone());
@@ -293,7 +293,7 @@ impl Content {
 }
 
 impl Agent {
-    fn in_force_told(&self) -> Option<InForce> {
+    fn reported_in_force(&self) -> Option<InForce> {
         let (sequence, content) = self.in_force.as_ref()?;
         let (sequence, revision) = (*sequence, content.revision.clone());
         Some(InForce { sequence, revision, since_unix_millis: self.since_unix_millis })

@@ -95,11 +95,11 @@ async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
 ) -> anyhow::Result<Infallible> {
     let mut channel = Channel::new(stream);
-    let mut told = None;
+    let mut last_tag = None;
     let (mut every, mut next_at) = (None, clock::timer_now());
     loop {
-        if told.is_none() || every.is_some() && next_at <= clock::timer_now() {
-            let (tag, status) = match agents.line(number, &mut told) {
+        if last_tag.is_none() || every.is_some() && next_at <= clock::timer_now() {
+            let (tag, status) = match agents.line(number, &mut last_tag) {
                 nothing if nothing.is_empty() => (tag::UNCHANGED, nothing),
                 status => (tag::STATUS, status),
             };

@@ -89,7 +89,7 @@ fn aims(largest: &Found, report: &mut Report) {
         (format!("{what}: less than {} {unit}", figure(most)), format!("{} {unit}", figure(found)), found < most)
     };
     let interval = count(largest.pods) / largest.polls();
-    for (aim, told, met) in [
+    for (aim, found, met) in [
         below(
             "changed policy on 100 pods to the last acknowledgement, p99".to_owned(),
             quantile_ms(&largest.small, 990),
@@ -105,14 +105,14 @@ fn aims(largest: &Found, report: &mut Report) {
         ),
         below("memory at most".to_owned(), largest.peak(), 160.0, "MiB"),
         below(
-            format!("processor at rest, with every agent's status told each {interval:.1} s"),
+            format!("processor at rest, with a status of each agent every {interval:.1} s"),
             largest.rest_cpu(),
             2.0,
             "% of a core",
         ),
         below("requests to the apiserver at rest".to_owned(), largest.asked(), 1.0, "a second"),
     ] {
-        report.aim(aim, told, met);
+        report.aim(aim, found, met);
     }
 }
 
@@ -170,12 +170,12 @@ fn growth(found: &[Found]) -> Table {
             row("processor time for one change of all, ms", &|found| found.all_cpu.as_secs_f64() * 1e3),
             row("cold start to the last acknowledgement, s", &|found| found.cold.as_secs_f64()),
             row("processor time until then, s", &|found| found.cold_cpu.as_secs_f64()),
-            row("cold start to the last status that says so, s", &|found| found.cold_told.as_secs_f64()),
+            row("cold start to the last status that says so, s", &|found| found.cold_reported.as_secs_f64()),
             row("memory at most, MiB", &Found::peak),
             row("memory at rest, MiB", &Found::resident),
             row("processor time from the last change until rest, s", &|found| found.rest.settling.as_secs_f64()),
             row("processor at rest, % of a core", &Found::rest_cpu),
-            row("statuses told at rest, a second", &Found::polls),
+            row("statuses at rest, a second", &Found::polls),
             row("requests to the apiserver at rest, a second", &Found::asked),
         ],
     }
@@ -228,7 +228,7 @@ mod tests {
             policies: 500,
             cold: Duration::from_secs(31),
             cold_cpu: Duration::from_secs(5),
-            cold_told: Duration::from_secs(40),
+            cold_reported: Duration::from_secs(40),
             small: vec![Duration::from_millis(20), Duration::from_millis(251)],
             all: vec![Duration::from_millis(700)],
             all_cpu: Duration::from_millis(500),

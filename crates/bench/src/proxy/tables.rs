@@ -20,15 +20,20 @@ type Results = [(Scenario, Vec<Outcome>)];
 pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
     for (scenario, others) in [(PROXIED, &[][..]), (REFUSED, &[REFUSED_FULL, REFUSED_PACED])] {
         let found = best_peer(results, scenario);
-        let told = |found: Option<(Contender, Spread)>| {
+        let text_of = |found: Option<(Contender, Spread)>| {
             found.map_or("not measured".to_owned(), |(peer, ratio)| {
                 let [low, high] = ratio.quartiles;
                 format!("{:.2} of {} (quartiles {low:.2}, {high:.2})", ratio.median, peer.name())
             })
         };
-        let mut text = told(found);
+        let mut text = text_of(found);
         for other in others {
-            text.push_str(&format!("; {}, {}: {}", other.name, other.client.name(), told(best_peer(results, *other))));
+            text.push_str(&format!(
+                "; {}, {}: {}",
+                other.name,
+                other.client.name(),
+                text_of(best_peer(results, *other))
+            ));
         }
         let aim = format!("{AIM:.2} of the best peer's CPU per request: {}", scenario.name);
         report.aim(aim, text, found.is_some_and(|(_, ratio)| ratio.median <= AIM));
@@ -135,7 +140,7 @@ fn samples_tables(results: &Results, report: &mut Report) {
         `core full` and a number of requests a second: our own client, otherwise wrk. HTTP/2: 8 connections with 8 \
         requests each, h2load. 1,000 rules: the last one matches. 1,000,000 keys: random keys, after up to 30 s in \
         which the contender gets each key once. A refused request gets 429.";
-    report.table(table(FIGURES[0].0, note, &|_, _, outcome| told(outcome, FIGURES[0].1)));
+    report.table(table(FIGURES[0].0, note, &|_, _, outcome| cell_of(outcome, FIGURES[0].1)));
     let note = "The ratios within each round.";
     report.table(table("CPU per request, as a share of nginx's", note, &|scenario, contender, _| {
         let both = samples(results, scenario, contender).zip(samples(results, scenario, Contender::Nginx));
@@ -144,11 +149,11 @@ fn samples_tables(results: &Results, report: &mut Report) {
     for (title, figure) in &FIGURES[1..] {
         let note =
             if *title == BUSY { "A contender whose core was not always busy also paid for wake-ups." } else { "" };
-        report.table(table(title, note, &|_, _, outcome| told(outcome, *figure)));
+        report.table(table(title, note, &|_, _, outcome| cell_of(outcome, *figure)));
     }
 }
 
-fn told(outcome: &Outcome, figure: fn(&Sample) -> f64) -> Cell {
+fn cell_of(outcome: &Outcome, figure: fn(&Sample) -> f64) -> Cell {
     match outcome {
         Ok(samples) => Cell::Measured(spread(samples, figure)),
         Err(_) => Cell::Text("cannot".to_owned()),

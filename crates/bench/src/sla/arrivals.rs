@@ -13,17 +13,17 @@ use crate::clock;
 pub(super) struct Step {
     pub(super) rate: u32,
     /// In the order of the guards' names.
-    pub(super) guards: Vec<Told>,
+    pub(super) guards: Vec<Durations>,
 }
 
 /// How long requests took, sorted.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Durations {
     pub(super) served: Vec<Duration>,
     pub(super) failed: Vec<Duration>,
 }
 
-impl Told {
+impl Durations {
     pub(super) fn success(&self) -> f64 {
         let count = |times: &[Duration]| f64::from(u32::try_from(times.len()).unwrap_or(u32::MAX));
         let served = count(&self.served);
@@ -56,16 +56,16 @@ pub(super) fn run_step(runtime: &Runtime, rate: u32, length: Duration) -> Step {
             });
         }
     }
-    let guards = tasks.into_iter().map(|tasks| runtime.block_on(told(tasks))).collect();
+    let guards = tasks.into_iter().map(|tasks| runtime.block_on(durations(tasks))).collect();
     Step { rate, guards }
 }
 
-async fn told(tasks: JoinSet<(bool, Duration)>) -> Told {
-    let mut told = Told::default();
+async fn durations(tasks: JoinSet<(bool, Duration)>) -> Durations {
+    let mut durations = Durations::default();
     for (served, took) in tasks.join_all().await {
-        if served { told.served.push(took) } else { told.failed.push(took) }
+        if served { durations.served.push(took) } else { durations.failed.push(took) }
     }
-    told.served.sort();
-    told.failed.sort();
-    told
+    durations.served.sort();
+    durations.failed.sort();
+    durations
 }

@@ -80,8 +80,8 @@ mod tests {
             let upstream = upstream.clone();
             async move { (upstream.call().await, clock::timer_now() - start) }
         });
-        let told = futures::future::join_all(calls).await;
-        let failed: Vec<_> = told.iter().filter(|(result, _)| result.is_err()).collect();
+        let answers = futures::future::join_all(calls).await;
+        let failed: Vec<_> = answers.iter().filter(|(result, _)| result.is_err()).collect();
         // 20 rounds of 10 fit into the timeout. The last one ends exactly at the timeout, and may count either way.
         assert!((50..=60).contains(&failed.len()), "{}", failed.len());
         assert!(failed.iter().all(|(_, took)| *took == TIMEOUT), "{failed:?}");

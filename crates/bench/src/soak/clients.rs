@@ -135,7 +135,7 @@ impl Crowd {
         while let Some(lane) = self.lanes.join_next().await {
             lane.context("a client panicked")?;
         }
-        let held = self.held.iter().map(|counter| counter.told()).collect();
-        Ok((self.tallies.iter().map(|tally| tally.told()).collect(), held))
+        let held = self.held.iter().map(|counter| counter.summary()).collect();
+        Ok((self.tallies.iter().map(|tally| tally.summary()).collect(), held))
     }
 }

@@ -52,7 +52,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn told(&self) -> Kind {
+    pub(super) fn summary(&self) -> Kind {
         self.0.borrow().clone()
     }
 }
@@ -70,7 +70,7 @@ mod tests {
         tally.count(&Ok(()), true, second);
         tally.count(&Err(anyhow!("no app")), false, 9 * second);
         tally.count(&Err(anyhow!("lost")), true, 2 * second);
-        let kind = tally.told();
+        let kind = tally.summary();
         assert_eq!((kind.good, kind.app_away, kind.wrong), (1, 1, 1));
         assert_eq!(kind.reasons, ["lost"]);
         assert_eq!(kind.slowest, 2 * second);
