@@ -1,14 +1,9 @@
-//! The answers of a rule: what was charged, which limit refused, and which limit is the tightest. It charges nothing.
-
-use std::error::Error;
-use std::fmt;
-use std::time::Duration;
+//! The answers of a rule: what was charged, and which limit is the tightest. It charges nothing.
 
 use crate::all::Charges;
-use crate::forecast::Longest;
 use crate::limiter::Charge;
 use crate::meter::Receipt;
-use crate::{MAX_LIMITS, Refused, Standing, Time};
+use crate::{MAX_LIMITS, Standing, Time};
 
 /// A request that all limits of a rule admitted.
 ///
@@ -181,72 +176,3 @@ impl Tightening {
         Tightest { limit, standing, override_index }
     }
 }
-
-/// A request that one of several limits refused. Nothing was charged.
-///
-/// ```
-/// # use std::num::NonZeroUsize;
-/// # use std::time::Duration;
-/// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-/// # let now = Time::from_nanos(0);
-/// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-/// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
-///
-/// rule.charge(|| now, b"ann", 10)?;
-/// let refused = rule.charge(|| now, b"ann", 5).unwrap_err();
-/// assert_eq!((refused.limit, refused.cost, refused.override_index), (0, 5, None));
-/// assert_eq!(refused.to_string(), "limit 0: over the limit: retry after 500ms");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct RuleRefused {
-    /// Index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
-    pub limit: usize,
-    /// The limit's standing.
-    pub standing: Standing,
-    /// The cost of the request.
-    pub cost: u64,
-    /// Index of the override that applies to the key.
-    pub override_index: Option<usize>,
-}
-
-impl RuleRefused {
-    pub(crate) fn by(limit: usize, refused: Refused) -> Self {
-        Self { limit, standing: refused.standing, cost: refused.cost, override_index: None }
-    }
-
-    /// Refused by the limit that a request behind the queue would wait for longest.
-    pub(crate) fn queued(longest: Longest, cost: u64, override_index: Option<usize>) -> Self {
-        Self { limit: longest.limit, standing: longest.standing, cost, override_index }
-    }
-
-    /// How long until this limit would admit the request, if no other is admitted. None if it never will, because the
-    /// cost exceeds the burst.
-    ///
-    /// ```
-    /// # use std::num::NonZeroUsize;
-    /// # use std::time::Duration;
-    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
-    /// # let now = Time::from_nanos(0);
-    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
-    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
-    ///
-    /// rule.charge(|| now, b"ann", 10)?;
-    /// let refused = rule.charge(|| now, b"ann", 5).unwrap_err();
-    /// let later = now.saturating_add(refused.retry_after().expect("it fits the burst"));
-    /// assert!(rule.charge(|| later, b"ann", 5).is_ok());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.standing.retry_after(self.cost)
-    }
-}
-
-impl fmt::Display for RuleRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let refused = Refused { standing: self.standing, cost: self.cost };
-        write!(f, "limit {}: {refused}", self.limit)
-    }
-}
-
-impl Error for RuleRefused {}

@@ -37,11 +37,10 @@ use self::cells::{Cell, Cells, fingerprint};
 use self::hash::Secrets;
 use self::histories::{Histories, Journals};
 pub use self::survey::KeySurvey;
-use crate::answer::{
-    Charged, ChargedWords, KeyCharge, Receipts, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest,
-};
+use crate::answer::{Charged, ChargedWords, KeyCharge, Receipts, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest};
 use crate::meter;
 use crate::queue::Queues;
+use crate::refused::RuleRefused;
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
 use crate::{Standing, Terms, Time};

@@ -4,10 +4,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::all::{ask_all, charge_all_ahead, check_all_at};
-use crate::answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, Tightest};
+use crate::answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest};
 use crate::forecast::Forecast;
 use crate::keyed::{Request, Table};
 use crate::queue::{NoPlace, Queue};
+use crate::refused::RuleRefused;
 use crate::{Admitted, KeyStats, KeySurvey, Limiter, Terms, Ticket, Time};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.

@@ -110,7 +110,7 @@ async fn a_status_comes_at_each_interval_and_is_sent_whole_when_something_is_new
 }
 
 #[tokio::test]
-async fn a_client_of_another_name_hears_why_and_changes_nothing() {
+async fn a_client_of_another_name_gets_the_reason_and_changes_nothing() {
     let (agents, clients) = (Authority::new(), Authority::new());
     let folder = files(&agents, &clients);
     let (_app, agent) = start(folder.path(), &["--control-client-name", OPERATOR]).await;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::Clock;
 use super::histories::Journals;
-use crate::answer::{Receipts, RuleRefused, Tightening, Tightest};
+use crate::answer::{Receipts, Tightening, Tightest};
 use crate::meter::{History, Kind, Memory, Meter, Receipt, Stop, Taken};
+use crate::refused::RuleRefused;
 use crate::supply::Supply;
 use crate::sync::{AtomicU64, Ordering};
 use crate::word::UNSET;

@@ -3,8 +3,8 @@
 
 use super::Table;
 use super::book::{Halt, Set};
-use crate::answer::RuleRefused;
 use crate::forecast::{Forecast, Longest};
+use crate::refused::RuleRefused;
 use crate::sync::AtomicU64;
 use crate::{Ticket, Time};
 

@@ -24,6 +24,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["forecast", "lease"],
             &["queue"],
             &["limiter"],
+            &["refused"],
             &["all"],
             &["answer"],
             &["keyed"],
