@@ -4,6 +4,7 @@
 //! every panel, and renders the answers with Grafana's own panels.
 
 mod agent;
+mod bars;
 mod fleet;
 mod grafana;
 mod page;

@@ -134,10 +134,7 @@ fn app() -> Row {
                 "Requests that the app did not answer",
                 "Requests that ended with an error of the agent's own, by reason.",
                 Unit::Count,
-                vec![Query::new(
-                    "sum by (reason) (increase(weir_upstream_errors_total{LABELS}[$__interval]))",
-                    "{{reason}}",
-                )],
+                vec![Query::events("reason", "weir_upstream_errors_total{LABELS}", "{{reason}}")],
             ),
         ],
     }
@@ -187,14 +184,14 @@ fn snapshots() -> Row {
                 "Snapshots by result",
                 "Snapshots that were put to the control port, by what came of them.",
                 Unit::Count,
-                vec![Query::new("sum by (result) (increase(weir_snapshots_total{LABELS}[$__interval]))", "{{result}}")],
+                vec![Query::events("result", "weir_snapshots_total{LABELS}", "{{result}}")],
             ),
             Panel::new(
                 Kind::Bars,
                 "Loads of keys for tokens",
                 "Attempts to load the keys that tokens are verified with, by result; after one that failed, the keys from before stay in use.",
                 Unit::Count,
-                vec![Query::new("sum by (result) (increase(weir_jwks_loads_total{LABELS}[$__interval]))", "{{result}}")],
+                vec![Query::events("result", "weir_jwks_loads_total{LABELS}", "{{result}}")],
             )
             .or_says("No agent has keys for tokens."),
             Panel::new(

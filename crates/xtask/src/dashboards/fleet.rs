@@ -1,7 +1,7 @@
 //! All policies and pods: whether policies are enforced as they should be, and how fast changes arrive.
 
 use super::{
-    grafana::{Board, Colour, Kind, Link, Panel, Query, Row, Unit},
+    grafana::{Board, Colour, Kind, Link, Panel, Query, Row, Unit, happened},
     shared,
 };
 
@@ -79,13 +79,13 @@ fn now() -> Row {
 
 fn operator() -> Row {
     let pushes = Query::of_how_many(
-        r#"round(sum(increase(weir_operator_pushes_total{LABELS,result="applied"}[$__range])))"#,
-        "round(sum(increase(weir_operator_pushes_total{LABELS}[$__range])))",
+        &happened(r#"weir_operator_pushes_total{LABELS,result="applied"}"#),
+        &happened("weir_operator_pushes_total{LABELS}"),
         "{{part}} of {{whole}}",
     );
     let writes = Query::of_how_many(
-        r#"round(sum(increase(weir_operator_status_writes_total{LABELS,result="ok"}[$__range])))"#,
-        "round(sum(increase(weir_operator_status_writes_total{LABELS}[$__range])))",
+        &happened(r#"weir_operator_status_writes_total{LABELS,result="ok"}"#),
+        &happened("weir_operator_status_writes_total{LABELS}"),
         "{{part}} of {{whole}}",
     );
     Row {
@@ -93,7 +93,7 @@ fn operator() -> Row {
         height: 4,
         panels: vec![
             Panel::new(
-                Kind::Name,
+                Kind::Word("leads", "none"),
                 "Leader",
                 "The operator that leads, of how many; without one, no change of a policy is pushed.",
                 Unit::Count,
@@ -121,7 +121,7 @@ fn operator() -> Row {
                 "Leader changes",
                 "How often an operator began or ceased to lead in this time.",
                 Unit::Count,
-                vec![Query::new("round(sum(increase(weir_operator_leader_transitions_total{LABELS}[$__range])))", "in this time")],
+                vec![Query::new(happened("weir_operator_leader_transitions_total{LABELS}"), "in this time")],
             )
             .from(Colour::Plain, &[(3.0, Colour::Warning)])
             .or_says("no operator is scraped"),
@@ -235,10 +235,7 @@ fn pushes() -> Row {
                 "Pushes by result",
                 "Snapshots sent to agents; anything but applied is retried with growing pauses.",
                 Unit::Count,
-                vec![Query::new(
-                    "sum by (result) (increase(weir_operator_pushes_total{LABELS}[$__interval]))",
-                    "{{result}}",
-                )],
+                vec![Query::events("result", "weir_operator_pushes_total{LABELS}", "{{result}}")],
             ),
             Panel::new(
                 Kind::Lines,
@@ -268,8 +265,9 @@ fn faults() -> Row {
                 "Snapshots that agents refused",
                 "Snapshots that agents did not take, by result; the last good one stays in force.",
                 Unit::Count,
-                vec![Query::new(
-                    r#"sum by (result) (increase(weir_snapshots_total{LABELS,result!~"applied|unchanged"}[$__interval]))"#,
+                vec![Query::events(
+                    "result",
+                    r#"weir_snapshots_total{LABELS,result!~"applied|unchanged"}"#,
                     "{{result}}",
                 )],
             ),
@@ -278,10 +276,7 @@ fn faults() -> Row {
                 "Status writes",
                 "Writes of policy statuses, by result: none at rest.",
                 Unit::Count,
-                vec![Query::new(
-                    "sum by (result) (increase(weir_operator_status_writes_total{LABELS}[$__interval]))",
-                    "{{result}}",
-                )],
+                vec![Query::events("result", "weir_operator_status_writes_total{LABELS}", "{{result}}")],
             ),
         ],
     }

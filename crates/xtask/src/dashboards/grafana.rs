@@ -9,8 +9,8 @@ mod panel;
 use serde_json::{Value, json};
 
 pub(crate) use self::{
-    colour::{Colour, FIXED},
-    panel::{Kind, Link, Panel, Query, Unit},
+    colour::{APART, Colour, FIXED, RESERVED, distance},
+    panel::{Kind, Link, Panel, Query, Unit, happened},
 };
 
 /// The number of columns in Grafana's grid.

@@ -193,10 +193,7 @@ fn waits() -> Row {
                 "Too late",
                 "Requests that were not answered within the policy's deadline.",
                 Unit::Count,
-                vec![Query::new(
-                    "sum by (rule) (increase(weir_deadline_expired_total{LABELS}[$__interval]))",
-                    "{{rule}}",
-                )],
+                vec![Query::events("rule", "weir_deadline_expired_total{LABELS}", "{{rule}}")],
             )
             .or_says("It has no deadline."),
         ],
@@ -259,8 +256,8 @@ fn keys() -> Row {
                 "Requests counted in the overflow, because the table of keys was full of busy ones, and idle keys that were given up to make room.",
                 Unit::Count,
                 vec![
-                    Query::new("sum(increase(weir_key_overflow_total{LABELS}[$__interval]))", "requests in the overflow"),
-                    Query::new("sum(increase(weir_key_evictions_total{LABELS}[$__interval]))", "keys given up"),
+                    Query::events("", "weir_key_overflow_total{LABELS}", "requests in the overflow"),
+                    Query::events("", "weir_key_evictions_total{LABELS}", "keys given up"),
                 ],
             )
             .or_says("None of its rules has a key."),

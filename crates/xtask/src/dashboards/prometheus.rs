@@ -54,6 +54,13 @@ pub(super) struct Series {
     pub(super) value: Option<(f64, String)>,
 }
 
+impl Series {
+    /// Its values with their Unix times.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.values.iter().map(|(at, value)| (*at, value.parse().unwrap_or(f64::NAN)))
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(tag = "status", rename_all = "lowercase")]
 enum Answer {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     boards,
+    grafana::Kind,
     prometheus::{Prometheus, Series},
 };
 use crate::clock;
@@ -17,8 +18,13 @@ pub(super) const CHOSEN: [(&str, &str, &str); 5] = [
     ("pod", "All", ".+"),
 ];
 
-/// The values of Grafana's own variables: the scrape interval is one second here.
-const GRAFANAS: [(&str, &str); 3] = [("__rate_interval", "5s"), ("__interval", "5s"), ("__range", "35s")];
+/// Seconds between the values of a line, and between bars.
+pub(super) const STEP: u32 = 1;
+pub(super) const BAR: u32 = 5;
+/// Seconds between scrapes.
+pub(super) const SCRAPE: u32 = 1;
+/// Seconds that the dashboards show.
+pub(super) const RANGE: u32 = 35;
 
 /// A query, and where it belongs.
 struct Question {
@@ -64,9 +70,13 @@ fn questions() -> Vec<Question> {
         for panel in board.panels() {
             for query in &panel.queries {
                 let place = format!("{}: {}: {}", board.uid, panel.title, query.legend);
-                let expr = fill(&board.written(&query.expr));
+                let expr = fill(&board.written(&query.expr), if panel.has_intervals() { BAR } else { STEP });
                 // Some queries find something only during the event, whenever that was.
-                let expr = if panel.is_over_time() { format!("last_over_time(({expr})[5m:1s])") } else { expr };
+                let expr = match panel.kind {
+                    Kind::Bars => format!("max_over_time(({expr})[5m:1s]) > 0"),
+                    _ if panel.is_over_time() => format!("last_over_time(({expr})[5m:1s])"),
+                    _ => expr,
+                };
                 all.push(Question { place, expr });
             }
         }
@@ -74,24 +84,30 @@ fn questions() -> Vec<Question> {
             let place = format!("{}: variable {}", board.uid, variable.name);
             let inner = variable.query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
             let (series, label) = inner.and_then(|inner| inner.rsplit_once(", ")).expect("label_values(series, label)");
-            all.push(Question { place, expr: format!("count by ({label}) ({})", fill(series)) });
+            all.push(Question { place, expr: format!("count by ({label}) ({})", fill(series, STEP)) });
         }
         if let Some(annotation) = &board.annotation {
             let place = format!("{}: annotation {}", board.uid, annotation.name);
             // At the time of the change, whenever that was.
             all.push(Question {
                 place,
-                expr: format!("max_over_time(({})[5m:1s])", fill(&board.written(annotation.expr))),
+                expr: format!("max_over_time(({})[5m:1s])", fill(&board.written(annotation.expr), STEP)),
             });
         }
     }
     all
 }
 
-/// Replaces variables with values.
-pub(super) fn fill(expr: &str) -> String {
-    let chosen = CHOSEN.into_iter().map(|(name, _, value)| (name, value));
-    chosen.chain(GRAFANAS).fold(expr.to_owned(), |expr, (name, value)| expr.replace(&format!("${name}"), value))
+/// Replaces variables with values, as Grafana does for values that are `step` seconds apart.
+pub(super) fn fill(expr: &str, step: u32) -> String {
+    let rate_interval = (step + SCRAPE).max(4 * SCRAPE);
+    let grafanas = [("__rate_interval", rate_interval), ("__interval", step), ("__range", RANGE)];
+    let grafanas = grafanas.map(|(name, seconds)| (name, format!("{seconds}s")));
+    let chosen = CHOSEN.map(|(name, _, value)| (name, value.to_owned()));
+    chosen
+        .into_iter()
+        .chain(grafanas)
+        .fold(expr.to_owned(), |expr, (name, value)| expr.replace(&format!("${name}"), &value))
 }
 
 fn is_a_number(series: &Series) -> bool {

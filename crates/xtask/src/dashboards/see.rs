@@ -14,11 +14,11 @@ use tokio::{process::Command, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    boards,
+    bars, boards,
     grafana::{Board, Colour},
     page::{Given, Mark, Page},
     prometheus::{Prometheus, Span, free_port},
-    questions::{CHOSEN, answered, fill},
+    questions::{BAR, CHOSEN, RANGE, STEP, answered, fill},
     shown,
 };
 use crate::{
@@ -56,12 +56,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Length of the load before the change.
 const BEFORE: Duration = Duration::from_secs(15);
 /// Length of the load after the change.
-const AFTER: Duration = Duration::from_secs(20);
+const AFTER: Duration = Duration::from_secs(RANGE as u64 - BEFORE.as_secs());
 const POLL: Duration = Duration::from_millis(500);
-
-/// Seconds between the values of a line, and between bars.
-const STEP: u32 = 1;
-const BAR: u32 = 5;
 
 pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
     let needs = NEEDS.into_iter().chain(draw.then_some(SMALLER));
@@ -76,6 +72,13 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
         }
     }
     let mut cast = Cast::new(workspace, POLICIES)?;
+    let test = cast.folder().join("bars.test.yaml");
+    fs::write(&test, bars::promtool_test()).with_context(|| format!("write {}", test.display()))?;
+    let mut promtool = Command::new("promtool");
+    promtool.args(["test", "rules"]).arg(&test);
+    if finish("promtool", &mut promtool, interrupt).await? != Some(0) {
+        return Ok(ExitCode::FAILURE);
+    }
     let result = tokio::select! {
         biased;
         () = interrupt.cancelled() => Err(anyhow::anyhow!("interrupted")),
@@ -113,6 +116,12 @@ async fn look(
     let crowd = ["--rate", "40", "--connections", "100"];
     cast.keep_loading("reports", &all, "/reports", &[&every[..], &crowd].concat())?;
     cast.keep_loading("unlimited", &[other.listen], "/", &[&every[..], &["--rate", "20"]].concat())?;
+    // Longer than the policy's deadline, and than the other agent waits for an answer.
+    let slow = [&every[..], &["--rate", "2"]].concat();
+    cast.keep_loading("late", &all, "/slow?ms=2500", &slow)?;
+    cast.keep_loading("unanswered", &[other.listen], "/slow?ms=2500", &slow)?;
+    let empty = [&every[..], &["--rate", "0.2", "--method", "PUT"]].concat();
+    cast.keep_loading("refused snapshots", &[cast.agents[0].control], "/v1/config", &empty)?;
     // Faster than Prometheus would notice by itself.
     let started = clock::now();
     while !prometheus.is_ready().await {
@@ -125,12 +134,15 @@ async fn look(
     let end = prometheus.now().await?;
     let span = Span { start: end - (BEFORE + AFTER).as_secs_f64(), end };
     let mut given = Vec::new();
+    let mut faults = Vec::new();
     for board in boards() {
-        given.push(answers(&board, &prometheus, &span).await?);
+        let (answers, wrong) = answers(&board, &prometheus, &span).await?;
+        given.push(answers);
+        faults.extend(wrong);
     }
     let pictures = cast.folder().join("pictures");
     fs::create_dir_all(&pictures).with_context(|| format!("make {}", pictures.display()))?;
-    let faults = shown::faults(&boards(), &page.show(&given, &pictures).await?);
+    faults.extend(shown::faults(&boards(), &page.show(&given, &pictures).await?));
     for fault in &faults {
         println!("FAILED {fault}");
     }
@@ -145,8 +157,9 @@ async fn look(
 /// Keys for tokens: one, which signs nothing.
 const KEYS: &str = r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "c2VjcmV0"}]}"#;
 
-/// Flags for an agent with a certificate on its control port, and with keys for tokens.
-async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<[String; 8]> {
+/// Flags for an agent with a certificate on its control port and with keys for tokens, and that soon gives up an app
+/// that does not answer.
+async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<[String; 10]> {
     let [certificate, key] = ["control.crt", "control.key"].map(|name| folder.join(name).display().to_string());
     let mut openssl = Command::new("openssl");
     openssl.args([
@@ -168,6 +181,8 @@ async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Resu
     fs::write(&keys, KEYS).with_context(|| format!("write {}", keys.display()))?;
     let flag = |name: &str| name.to_owned();
     Ok([
+        flag("--response-timeout"),
+        flag("1s"),
         flag("--jwks"),
         keys.display().to_string(),
         flag("--control-cert"),
@@ -189,33 +204,41 @@ async fn change(cast: &Cast, at: Instant) -> anyhow::Result<Instant> {
     Ok(clock::now())
 }
 
-/// The answers to the queries in the board's file.
-async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow::Result<Given> {
+/// The answers to the queries in the board's file, and the faults of its bars.
+async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow::Result<(Given, Vec<String>)> {
     let dashboard: Value = serde_json::from_str(&board.json())?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut answers = BTreeMap::new();
+    let (mut answers, mut faults) = (BTreeMap::new(), Vec::new());
     for panel in list(&dashboard["panels"]) {
         let step = if panel["interval"].is_null() { STEP } else { BAR };
-        for target in list(&panel["targets"]) {
+        let queries =
+            board.panels().find(|known| panel["title"] == known.title).map_or(&[][..], |known| &known.queries);
+        for (target, query) in list(&panel["targets"]).iter().zip(queries) {
             let text = |name: &str| target[name].as_str().unwrap_or_default().to_owned();
-            let expr = fill(&text("expr"));
+            let expr = fill(&text("expr"), step);
             let series = if target["range"] == true {
                 prometheus.range(&expr, span, step).await?
             } else {
                 prometheus.query(&expr).await?
             };
+            if let Some((by, counter)) = query.events {
+                let samples = prometheus.query(&fill(&format!("{}[10m]", board.written(counter)), step)).await?;
+                let wrong = bars::faults(by, &series, &samples, span, step);
+                faults.extend(wrong.iter().map(|fault| format!("{}: {}: {fault}", board.uid, panel["title"])));
+            }
             answers.insert(format!("{}/{}", panel["id"], text("refId")), series);
         }
     }
     let mut annotations = Vec::new();
     for annotation in list(&dashboard["annotations"]["list"]) {
-        let expr = fill(annotation["target"]["expr"].as_str().context("an annotation without a query")?);
+        let expr = fill(annotation["target"]["expr"].as_str().context("an annotation without a query")?, STEP);
         let found = prometheus.range(&expr, span, STEP).await?;
         let begins = found.iter().filter_map(|series| Some(series.values.first()?.0));
         annotations.extend(begins.filter(|at| *at > span.start).map(|at| Mark { at, color: Colour::Change.id() }));
     }
     let chosen = CHOSEN.map(|(name, seen, _)| (name, seen)).into();
-    Ok(Given { dashboard, start: span.start, end: span.end, step: STEP, bar: BAR, chosen, answers, annotations })
+    let (start, end) = (span.start, span.end);
+    Ok((Given { dashboard, start, end, step: STEP, bar: BAR, chosen, answers, annotations }, faults))
 }
 
 /// Reduces the pictures to few colours, for the manual.

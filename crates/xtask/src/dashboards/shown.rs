@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    grafana::{Board, Colour, FIXED, Kind, Panel},
-    page::{Shown, ShownPanel},
+    grafana::{APART, Board, Colour, FIXED, Kind, Panel, RESERVED, distance},
+    page::{Entry, Shown, ShownPanel},
 };
 
 /// All faults, with their places.
@@ -33,7 +33,7 @@ fn of_panel(panel: &Panel, shown: &Shown) -> Vec<String> {
     let mut faults = Vec::new();
     if let Some(text) = &found.empty {
         faults.push(format!("shows nothing but {text:?}"));
-    } else if let Kind::Stat | Kind::Name = panel.kind {
+    } else if let Kind::Stat | Kind::Word(..) = panel.kind {
         faults.extend(of_values(panel, found, &shown.colours));
     } else if let Kind::Table(columns) = panel.kind {
         // A label that no series has makes no column.
@@ -63,25 +63,37 @@ fn of_values(panel: &Panel, found: &ShownPanel, colours: &BTreeMap<String, Strin
     wrong.collect()
 }
 
-/// There are lines, and only a decision has the colour of that decision.
+/// There are lines, and only a decision has the colour of that decision, or one like it.
 fn of_lines(found: &ShownPanel, colours: &BTreeMap<String, String>) -> Vec<String> {
     let mut faults = Vec::new();
     if found.canvases == 0 || found.legend.is_empty() {
         faults.push(format!("draws {} canvases with {} series", found.canvases, found.legend.len()));
     }
-    let taken =
-        |colour: &str| FIXED.into_iter().find(|(_, _, fixed)| colours.get(fixed.id()).is_some_and(|it| it == colour));
-    for entry in &found.legend {
-        let wanted = FIXED.into_iter().find(|(name, _, _)| *name == entry.name).map(|(_, _, colour)| colour);
-        let (name, colour) = (&entry.name, &entry.colour);
-        match (wanted, taken(colour)) {
-            (None, None) => {}
-            (Some(wanted), _) if colours.get(wanted.id()) == Some(colour) => {}
-            (Some(wanted), _) => faults.push(format!("{name} is {colour}, not {}", described(wanted, colours))),
-            (None, Some((other, _, _))) => faults.push(format!("{name} is {colour}, which is that of {other}")),
+    for Entry { name, colour } in &found.legend {
+        if let Some((_, _, wanted)) = FIXED.into_iter().find(|(fixed, _, _)| fixed == name) {
+            if colours.get(wanted.id()) != Some(colour) {
+                faults.push(format!("{name} is {colour}, not {}", described(wanted, colours)));
+            }
+        } else if let Some(near) = RESERVED.into_iter().find(|reserved| looks_like(colour, colours.get(reserved.id())))
+        {
+            faults.push(format!("{name} is {colour}, which looks like {}", described(near, colours)));
         }
     }
     faults
+}
+
+/// Whether two colours are too near to each other; as a browser writes them.
+fn looks_like(one: &str, other: Option<&String>) -> bool {
+    match (rgb(one), other.and_then(|other| rgb(other))) {
+        (Some(one), Some(other)) => distance(one, other) < APART,
+        _ => false,
+    }
+}
+
+/// A colour such as `rgb(1, 2, 3)`.
+fn rgb(colour: &str) -> Option<[u8; 3]> {
+    let values = colour.strip_prefix("rgb(")?.strip_suffix(')')?.split(", ").map(|value| value.parse().ok());
+    values.collect::<Option<Vec<_>>>()?.try_into().ok()
 }
 
 fn described(colour: Colour, colours: &BTreeMap<String, String>) -> String {
@@ -118,11 +130,11 @@ mod tests {
         let both = ["light", "dark"].map(|theme| {
             let mut shown = json!({
                 "uid": "b", "theme": theme, "errors": [],
-                "colours": {"light-green": "rgb(0, 9, 0)", "semi-dark-red": "rgb(9, 0, 0)", "semi-dark-orange": "rgb(9, 5, 0)"},
+                "colours": {"light-green": "rgb(0, 9, 0)", "semi-dark-red": "rgb(200, 0, 40)", "semi-dark-orange": "rgb(255, 120, 10)"},
                 "panels": [
                     {"title": "Share", "values": [{"title": "2 of 2", "number": 1.0, "colour": "rgb(0, 9, 0)"}]},
                     {"title": "Lines", "canvases": 1, "legend": [
-                        {"name": "limited", "colour": "rgb(9, 5, 0)"}, {"name": "mine", "colour": "rgb(1, 1, 1)"},
+                        {"name": "limited", "colour": "rgb(255, 120, 10)"}, {"name": "mine", "colour": "rgb(1, 1, 1)"},
                     ]},
                     {"title": "Table", "rows": ["AB", "12"]},
                 ],
@@ -158,15 +170,15 @@ mod tests {
             (|page| page["panels"][1]["overflows"] = json!(["mine"]), "b in dark: Lines: has no room for \"mine\""),
             (
                 |page| page["panels"][1]["legend"][0]["colour"] = json!("rgb(1, 1, 1)"),
-                "b in dark: Lines: limited is rgb(1, 1, 1), not semi-dark-orange (rgb(9, 5, 0))",
+                "b in dark: Lines: limited is rgb(1, 1, 1), not semi-dark-orange (rgb(255, 120, 10))",
             ),
             (
-                |page| page["panels"][1]["legend"][1]["colour"] = json!("rgb(9, 5, 0)"),
-                "b in dark: Lines: mine is rgb(9, 5, 0), which is that of limited",
+                |page| page["panels"][1]["legend"][1]["colour"] = json!("rgb(250, 110, 30)"),
+                "b in dark: Lines: mine is rgb(250, 110, 30), which looks like semi-dark-orange (rgb(255, 120, 10))",
             ),
             (
                 |page| page["panels"][0]["values"][0]["number"] = json!(0.5),
-                "b in dark: Share: 2 of 2 is 0.5 in rgb(0, 9, 0), not in Some(\"rgb(9, 0, 0)\")",
+                "b in dark: Share: 2 of 2 is 0.5 in rgb(0, 9, 0), not in Some(\"rgb(200, 0, 40)\")",
             ),
             (|page| page["panels"][2]["rows"] = json!(["AB"]), "b in dark: Table: shows the rows [\"AB\"]"),
         ];

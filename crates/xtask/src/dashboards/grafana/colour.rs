@@ -1,6 +1,7 @@
 //! The meaning of colours, in every panel of every board.
 //!
-//! No fixed colour is in the palette of other series, so no other series has the colour of a decision.
+//! Decisions and states have fixed colours. All other series have colours that nobody takes for one of them: Grafana's
+//! own palettes begin with green, and have orange, red, blue and purple, too.
 
 use serde_json::{Value, json};
 
@@ -21,10 +22,20 @@ pub(crate) enum Colour {
     Plain,
     /// A time at which something was changed.
     Change,
+    /// A series that is neither a decision nor a state: one of [`OTHERS`].
+    Other(usize),
 }
 
+/// The colours that no other series has.
+pub(crate) const RESERVED: [Colour; 5] =
+    [Colour::Allowed, Colour::Limited, Colour::Shadow, Colour::Waiting, Colour::Fault];
+
+/// The least distance of other series from these colours, as a difference in CIELAB. From about 25 on, nobody takes two
+/// lines for one.
+pub(crate) const APART: f64 = 25.0;
+
 /// Series with these names have these colours; for some, the name is a label's value.
-pub(crate) const FIXED: [(&str, Option<&str>, Colour); 11] = [
+pub(crate) const FIXED: [(&str, Option<&str>, Colour); 13] = [
     ("allowed", None, Colour::Allowed),
     ("limited", None, Colour::Limited),
     ("shadow", None, Colour::Shadow),
@@ -35,8 +46,43 @@ pub(crate) const FIXED: [(&str, Option<&str>, Colour); 11] = [
     ("drifted", Some("{{state}}"), Colour::Fault),
     ("applied", Some("{{result}}"), Colour::Good),
     ("ok", Some("{{result}}"), Colour::Good),
+    ("loaded", Some("{{result}}"), Colour::Good),
     ("error", Some("{{result}}"), Colour::Fault),
+    ("failed", Some("{{result}}"), Colour::Fault),
 ];
+
+/// Teal, pink, brown, gold, slate and salmon.
+const OTHERS: [&str; 6] = ["#1aa6a6", "#e84393", "#9c6b4a", "#c8a200", "#708090", "#f29191"];
+
+/// The first of the shades of series whose names are not known here. Of all hues that stay away from [`RESERVED`], seven
+/// shades of this one differ most.
+const SHADES: &str = "#b39500";
+
+/// Legends whose series are known, with the series' names in the order of their colours.
+const KNOWN: [(&str, &[&str]); 7] = [
+    ("P50", &["P50", "P99"]),
+    ("{{protocol}}", &["http1", "http2", "tunnel", "websocket"]),
+    ("{{reason}}", &["closed", "connect_timeout", "handshake", "protocol", "refused", "response_timeout"]),
+    // Results of a push, and results of a snapshot.
+    ("{{result}}", &["garbage", "refused", "timeout", "unreachable", "untrusted"]),
+    ("{{result}}", &["invalid", "malformed", "stale", "too_large", "unchanged"]),
+    ("requests in the overflow", &["requests in the overflow", "keys given up"]),
+    ("busiest / mean", &["busiest / mean"]),
+];
+
+/// The series with these legends that have a fixed colour.
+pub(super) fn fixed<'a>(legends: &'a [&'a str]) -> impl Iterator<Item = (&'static str, Colour)> + 'a {
+    let states = FIXED.into_iter().filter(|(name, label, _)| legends.contains(&label.unwrap_or(name)));
+    let known = KNOWN.into_iter().filter(|(legend, _)| legends.contains(legend));
+    let others = known.flat_map(|(_, names)| names.iter().enumerate().map(|(at, name)| (*name, Colour::Other(at))));
+    states.map(|(name, _, colour)| (name, colour)).chain(others)
+}
+
+/// The colours of series with other names, such as those of rules and pods. No palette of Grafana avoids [`RESERVED`],
+/// and an override needs a name.
+pub(super) fn shades() -> Value {
+    json!({"mode": "shades", "fixedColor": SHADES})
+}
 
 impl Colour {
     /// Grafana's name; light and dark themes have their own shades.
@@ -51,6 +97,7 @@ impl Colour {
             Self::Warning => "light-yellow",
             Self::Fault => "semi-dark-red",
             Self::Plain => "text",
+            Self::Other(at) => OTHERS[at],
         }
     }
 
@@ -60,5 +107,58 @@ impl Colour {
             "matcher": {"id": "byName", "options": name},
             "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": self.id()}}],
         })
+    }
+}
+
+/// The difference of two colours in CIELAB (CIE 1976), each as red, green and blue from 0 to 255.
+pub(crate) fn distance(one: [u8; 3], other: [u8; 3]) -> f64 {
+    let (one, other) = (lab(one), lab(other));
+    one.iter().zip(other).map(|(one, other)| (one - other).powi(2)).sum::<f64>().sqrt()
+}
+
+/// A colour of sRGB in CIELAB, for the white of D65.
+fn lab(colour: [u8; 3]) -> [f64; 3] {
+    let [r, g, b] = colour.map(|value| {
+        let value = f64::from(value) / 255.0;
+        if value > 0.04045 { ((value + 0.055) / 1.055).powf(2.4) } else { value / 12.92 }
+    });
+    let [x, y, z] = [
+        (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
+        0.2126 * r + 0.7152 * g + 0.0722 * b,
+        (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089,
+    ]
+    .map(|value| if value > 0.008_856 { value.cbrt() } else { 7.787 * value + 16.0 / 116.0 });
+    [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(colour: &str) -> [u8; 3] {
+        let value = u32::from_str_radix(&colour[1..], 16).expect("a colour");
+        [16, 8, 0].map(|shift| u8::try_from((value >> shift) & 0xff).expect("one byte"))
+    }
+
+    #[test]
+    fn distances_are_those_of_cielab() {
+        // White is 100 lighter than black; red is at (53.2, 80.1, 67.2).
+        assert!((distance([255; 3], [0; 3]) - 100.0).abs() < 0.1);
+        assert!((distance([255, 0, 0], [0; 3]) - 53.2_f64.hypot(80.1).hypot(67.2)).abs() < 0.2);
+    }
+
+    /// With Grafana's shades of these colours in both themes.
+    #[test]
+    fn no_other_series_looks_like_a_decision_or_a_fault() {
+        let reserved = [
+            "#56a64b", "#37872d", "#ff780a", "#fa6400", "#a352cc", "#8f3bb8", "#3274d9", "#1f60c4", "#e02f44",
+            "#c4162a",
+        ];
+        for (at, other) in OTHERS.iter().enumerate() {
+            for colour in reserved.iter().chain(&OTHERS[..at]) {
+                let distance = distance(hex(other), hex(colour));
+                assert!(distance > APART, "{other} is {distance:.1} from {colour}");
+            }
+        }
     }
 }

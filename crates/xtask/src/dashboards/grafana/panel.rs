@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::{Board, Colour, FIXED, SOURCE};
+use super::{
+    Board, Colour, SOURCE,
+    colour::{fixed, shades},
+};
 
 /// One picture.
 pub(crate) struct Panel {
@@ -25,18 +28,20 @@ pub(crate) struct Query {
     /// `LABELS` stands for the labels that the board's variables choose.
     pub(crate) expr: Cow<'static, str>,
     pub(crate) legend: &'static str,
+    /// For bars: the labels that they are summed by, and the counter.
+    pub(crate) events: Option<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The last value, large, with its name below.
     Stat,
-    /// The name of the last value, large.
-    Name,
+    /// The same for values that are 1 or 0, as a word.
+    Word(&'static str, &'static str),
     Lines,
     /// Stacked lines.
     Stacked,
-    /// The number of rare events in each interval. A rate would be a small fraction, and vanish between two refreshes.
+    /// The number of rare events in each interval ([`Query::events`]). A rate would be a small fraction.
     Bars,
     /// A row for each series; these labels are its columns, with these headings.
     Table(&'static [(&'static str, &'static str)]),
@@ -86,9 +91,31 @@ impl Link {
     }
 }
 
+/// The events that a counter counted in each interval: its last value minus its last value of the interval before.
+///
+/// `increase(counter[$__interval])` loses every event between the last scrape of an interval and the first scrape of
+/// the next one. `rate` over a longer window extrapolates, so one event becomes a fraction. Both ignore the first value
+/// of a series. Here the intervals add up to the counter: a new series, and one that began again at a lower value,
+/// count from 0. A gap of up to an hour in the scrapes loses nothing.
+fn events(by: &str, counter: &str) -> String {
+    let now = format!("last_over_time({counter}[$__rate_interval])");
+    let before = format!("last_over_time({counter}[1h] offset $__interval)");
+    format!("sum by ({by}) ({now} - ({before} <= {now} or 0 * {now}))")
+}
+
+/// The events that a counter counted in the time that the board shows: the sum of the bars.
+pub(crate) fn happened(counter: &str) -> String {
+    format!("sum_over_time(({})[$__range:$__interval])", events("", counter))
+}
+
 impl Query {
     pub(crate) fn new(expr: impl Into<Cow<'static, str>>, legend: &'static str) -> Self {
-        Self { expr: expr.into(), legend }
+        Self { expr: expr.into(), legend, events: None }
+    }
+
+    /// The events in each interval, summed by these labels.
+    pub(crate) fn events(by: &'static str, counter: &'static str, legend: &'static str) -> Self {
+        Self { events: Some((by, counter)), ..Self::new(events(by, counter), legend) }
     }
 
     /// The share that `part` is of `whole`, with both numbers in its name.
@@ -135,6 +162,11 @@ impl Panel {
         matches!(self.kind, Kind::Lines | Kind::Stacked | Kind::Bars)
     }
 
+    /// Whether it counts events in intervals. In intervals of a minute, each has a scrape, and bars are not too thin.
+    pub(crate) fn has_intervals(&self) -> bool {
+        self.queries.iter().any(|query| query.expr.contains("$__interval"))
+    }
+
     pub(super) fn json(&self, board: &Board, id: u32, place: &Value) -> Value {
         let over_time = self.is_over_time();
         let targets = self.queries.iter().zip('A'..).map(|(query, letter)| {
@@ -153,7 +185,7 @@ impl Panel {
             target
         });
         let kind = match self.kind {
-            Kind::Stat | Kind::Name => "stat",
+            Kind::Stat | Kind::Word(..) => "stat",
             Kind::Lines | Kind::Stacked | Kind::Bars => "timeseries",
             Kind::Table(_) => "table",
         };
@@ -168,11 +200,11 @@ impl Panel {
             "options": self.options(place),
             "targets": targets.collect::<Vec<_>>(),
         });
-        match self.kind {
-            // A shorter interval would not contain two scrapes.
-            Kind::Bars => panel["interval"] = json!("1m"),
-            Kind::Table(columns) => panel["transformations"] = organized(columns),
-            _ => {}
+        if self.has_intervals() {
+            panel["interval"] = json!("1m");
+        }
+        if let Kind::Table(columns) = self.kind {
+            panel["transformations"] = organized(columns);
         }
         panel
     }
@@ -189,13 +221,18 @@ impl Panel {
             defaults["links"] = json!([link.json()]);
         }
         if self.is_over_time() {
-            defaults["color"] = json!({"mode": "palette-classic"});
+            defaults["color"] = shades();
             defaults["custom"] = self.drawn();
         } else {
             defaults["color"] = json!({"mode": "thresholds"});
         }
-        if self.kind == Kind::Bars {
-            defaults["decimals"] = json!(0);
+        match self.kind {
+            Kind::Bars => defaults["decimals"] = json!(0),
+            Kind::Word(one, zero) => {
+                let words = json!({"1": {"text": one, "index": 0}, "0": {"text": zero, "index": 1}});
+                defaults["mappings"] = json!([{"type": "value", "options": words}]);
+            }
+            _ => {}
         }
         defaults
     }
@@ -227,16 +264,15 @@ impl Panel {
         if !self.is_over_time() {
             return Vec::new();
         }
-        let shown = |legend: &str| self.queries.iter().any(|query| query.legend == legend);
-        let mine = FIXED.into_iter().filter(|(name, label, _)| shown(label.unwrap_or(name)));
-        mine.map(|(name, _, colour)| colour.of_series(name)).collect()
+        let legends: Vec<_> = self.queries.iter().map(|query| query.legend).collect();
+        fixed(&legends).map(|(name, colour)| colour.of_series(name)).collect()
     }
 
     fn options(&self, place: &Value) -> Value {
         match self.kind {
-            Kind::Stat | Kind::Name => json!({
+            Kind::Stat | Kind::Word(..) => json!({
                 "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": false},
-                "textMode": if self.kind == Kind::Name { "name" } else { "value_and_name" },
+                "textMode": "value_and_name",
                 "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto", "wideLayout": false,
             }),
             Kind::Lines | Kind::Stacked | Kind::Bars => {
