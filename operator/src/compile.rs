@@ -24,6 +24,7 @@ use weir_wire::{self as wire, PolicyRules};
 
 use self::faults::Faults;
 pub use self::last_known_good::GoodGeneration;
+pub(crate) use self::matching::takes_all;
 use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
 
 /// The pods that a policy targets.

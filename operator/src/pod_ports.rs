@@ -157,7 +157,7 @@ impl std::fmt::Display for Bypass {
             ),
             Self::Policy { policy, rule } => write!(
                 f,
-                "rule {rule} of policy {policy} lets every request to these pods through: give it a match, or remove it"
+                "rule {rule} of policy {policy} lets every request to these pods through: give it a narrower match, or remove it"
             ),
         }
     }

@@ -48,12 +48,6 @@ impl Matcher {
         if entries.is_empty() {
             entries.push(Conditions::default());
         }
-        // A pattern that matches every path is removed, so that the path is not needed.
-        for entry in &mut entries {
-            if entry.paths.iter().any(Glob::takes_all) {
-                entry.paths.clear();
-            }
-        }
         Self { entries }
     }
 

@@ -9,8 +9,8 @@
 //!
 //! The types are plain data with a JSON form that people can write by hand: camelCase names, periods in milliseconds.
 //! Unknown fields are refused, because an agent must never accept a field that it cannot enforce. The types have no
-//! logic except the bounds that both sides need ([`check_logs`], [`log_bytes`]): the operator compiles policies into them, and the
-//! agent turns them into limiters. The files under `tests/golden/` freeze the form; a change to one of them requires a
+//! logic except what both sides need: the bounds ([`check_logs`], [`log_bytes`]), and which rules match every request
+//! ([`Rule::takes_all`]). The operator compiles policies into them, and the agent turns them into limiters. The files under `tests/golden/` freeze the form; a change to one of them requires a
 //! new [`WIRE_VERSION`].
 //!
 //! # Versions
@@ -21,6 +21,7 @@
 //! refusal. What an agent *answers* is compatible across versions: [`ApplyReply`], [`Refusal`] and [`Status`] may gain
 //! optional fields and lose none, and a refusal always has one of the existing kinds.
 
+mod everything;
 mod explain;
 mod identity;
 mod logs;
@@ -29,6 +30,7 @@ mod report;
 mod snapshot;
 mod status;
 
+pub use everything::takes_every_path;
 pub use explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule};
 pub use identity::{
     IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME,

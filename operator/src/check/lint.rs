@@ -3,6 +3,8 @@
 
 use weir_api::{Action, Limit, Match, RateLimitPolicySpec, Rule, Strategy};
 
+use crate::compile::takes_all;
+
 const BYPASS: &str = "bypasses-everything";
 const IDLE: &str = "never-refuses";
 const DUPLICATE: &str = "duplicate";
@@ -28,19 +30,18 @@ pub(super) struct Warning {
 pub(super) fn lint(spec: &RateLimitPolicySpec) -> Vec<Warning> {
     let mut warnings = Warnings(Vec::new());
     let bypasses: Vec<&Rule> = spec.rules.iter().filter(|rule| rule.action == Action::Bypass).collect();
-    let all = |rule: &Rule| rule.matches.is_empty() || rule.matches.iter().any(is_everything);
     for (index, rule) in spec.rules.iter().enumerate() {
         let path = format!("spec.rules[{index}]");
         warnings.lists(rule, &path);
         if rule.action == Action::Bypass {
-            if all(rule) {
+            if takes_all(rule) {
                 let message = "lets every request through, past all limits of this policy and of others on its pods: give it a \
                                narrower match, or use mode Disabled";
                 warnings.add(BYPASS, path, message.to_owned());
             }
             continue;
         }
-        if let Some(bypass) = bypasses.iter().find(|bypass| !all(bypass) && is_within(rule, bypass)) {
+        if let Some(bypass) = bypasses.iter().find(|bypass| !takes_all(bypass) && is_within(rule, bypass)) {
             let message = format!("can never refuse: rule {:?} bypasses everything that it matches", bypass.name);
             warnings.add(IDLE, path.clone(), message);
         }
@@ -136,11 +137,6 @@ fn is_same(one: &Limit, other: &Limit) -> bool {
     *one == Limit { name: one.name.clone(), ..other.clone() }
 }
 
-fn is_everything(matches: &Match) -> bool {
-    let Match { paths, .. } = matches;
-    paths.iter().all(|path| path == "/**") && Match { paths: Vec::new(), ..matches.clone() } == Match::default()
-}
-
 /// Whether every request that `rule` matches also matches `outer`.
 fn is_within(rule: &Rule, outer: &Rule) -> bool {
     !rule.matches.is_empty() && rule.matches.iter().all(|inner| outer.matches.iter().any(|outer| covers(outer, inner)))
@@ -150,16 +146,12 @@ fn covers(outer: &Match, inner: &Match) -> bool {
     let words = |outer: &[String], inner: &[String]| {
         outer.is_empty() || (!inner.is_empty() && inner.iter().all(|word| outer.contains(word)))
     };
-    // Paths and path regexes are alternatives of one condition.
-    let same_paths = outer.paths == inner.paths && outer.path_regexes == inner.path_regexes;
-    let globs = outer.path_regexes.is_empty()
-        && (outer.paths.is_empty()
-            || (inner.path_regexes.is_empty()
-                && !inner.paths.is_empty()
-                && inner.paths.iter().all(|inner| outer.paths.iter().any(|outer| is_below(outer, inner)))));
+    let below = |inner: &String| outer.paths.iter().any(|outer| is_below(outer, inner));
+    let globs = outer.paths.is_empty() || (!inner.paths.is_empty() && inner.paths.iter().all(below));
     words(&outer.methods, &inner.methods)
         && words(&outer.hosts, &inner.hosts)
-        && (same_paths || globs)
+        && globs
+        && words(&outer.path_regexes, &inner.path_regexes)
         && outer.headers.iter().all(|header| inner.headers.contains(header))
         && outer.query.iter().all(|query| inner.query.contains(query))
         && (outer.predicate.is_none() || outer.predicate == inner.predicate)

@@ -125,6 +125,7 @@ fn odd_policies_are_valid_with_a_warning() {
     for (what, rules, told) in [
         ("a bypass of everything", bypass(""), "7:5: warning: spec.rules[0]: lets every request through"),
         ("the same in other words", bypass(", match: [{paths: [/**]}]"), "7:5: warning: spec.rules[0]: lets every request through"),
+        ("every path among others", bypass(", match: [{paths: [/a, /**]}]"), "7:5: warning: spec.rules[0]: lets every request through"),
         (
             "a rule below a bypass",
             bypass(", match: [{paths: [/api/**]}]") + &format!("  - {{name: x, match: [{{paths: [/api/x], methods: [GET]}}], {limit}}}\n"),
@@ -171,6 +172,7 @@ fn policies_that_may_be_intended_get_no_warning() {
         "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s, burst: 20}\n    - {name: b, requests: 20, per: 1s, burst: 10}\n",
         "  - {name: o, action: Bypass, match: [{paths: [/healthz]}]}\n  - {name: x, match: [{paths: [/healthz/**]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
         "  - {name: o, action: Bypass, match: [{paths: [/a], methods: [GET]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
+        "  - {name: o, action: Bypass, match: [{paths: [/a], pathRegexes: [x]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
         "  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n  - {name: y, key: [{header: k}], limits: [{name: a, requests: 10, per: 1s}]}\n",
     ] {
         let (_, said) = text(&[("a.yaml", &policy("p", rules))]);

@@ -29,6 +29,12 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
     }
 }
 
+/// Whether every request matches, as an agent sees it.
+pub(crate) fn takes_all(rule: &api::Rule) -> bool {
+    let sent = |matches| entry(matches, "", &mut Faults::default());
+    rule.matches.is_empty() || rule.matches.iter().any(|matches| sent(matches).takes_all())
+}
+
 fn field(name: &str, value: Option<&String>, prefix: Option<&String>) -> wire::FieldMatch {
     wire::FieldMatch { name: name.to_owned(), value: value.cloned(), prefix: prefix.cloned() }
 }

@@ -31,7 +31,7 @@ pub(super) fn bypasses<'a>(
     for cohort in cohorts {
         let others = cohort.content.policies.iter();
         for other in others.filter(|other| other.name != policy.name && other.mode == Mode::Enforce) {
-            let open = other.rules.iter().find(|rule| rule.action == Action::Bypass && rule.matches.is_empty());
+            let open = other.rules.iter().find(|rule| rule.action == Action::Bypass && rule.takes_all());
             ways.extend(open.map(|rule| Bypass::Policy { policy: other.name.clone(), rule: rule.name.clone() }));
         }
     }

@@ -354,6 +354,9 @@ fn bypasses_follow_services_pods_and_policies() {
     // Another policy that admits every request, and one that does so only for some.
     for (name, rule, expected) in [
         ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}), vec![]),
+        ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/a", "/**"]}]}), vec![("q", "open")]),
+        ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/**"], "methods": ["GET"]}]}), vec![]),
+        ("q", json!({"name": "open", "action": "Bypass", "match": [{"hosts": ["a"]}, {}]}), vec![("q", "open")]),
         ("q", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
         ("p", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
     ] {

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use http::{HeaderName, HeaderValue, Method};
-use weir_wire::{Action, FieldMatch, KeyPart, Match};
+use weir_wire::{Action, FieldMatch, KeyPart, Match, takes_every_path};
 
 use super::faults::{Faults, Path};
 use crate::{
@@ -27,7 +27,8 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
         Some(Conditions {
             methods: methods?,
             hosts: hosts?,
-            paths: paths?,
+            // Without this condition, the path is not needed.
+            paths: paths.map(|paths| if takes_every_path(&entry.paths) { Vec::new() } else { paths })?,
             path_regexes: regexes?,
             headers: headers?,
             query: query?,

@@ -140,6 +140,9 @@ fn matches(glob: &str, path: &str) -> Result<(), String> {
         // The root without its slash is one empty segment, too.
         || (normal == "/" && all(&segments, &[String::new()]));
     let found = parsed.matches(&normal);
+    if weir_wire::takes_every_path(&[glob]) && !found {
+        return Err(format!("{glob:?} does not match {normal:?}, although it should match every path"));
+    }
     if found == expected { Ok(()) } else { Err(format!("{glob:?} on {normal:?} is {found}, and should be {expected}")) }
 }
 

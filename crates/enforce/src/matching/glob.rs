@@ -68,11 +68,6 @@ impl Glob {
         }
     }
 
-    /// Whether it matches every path.
-    pub(super) fn takes_all(&self) -> bool {
-        matches!(&self.form, Form::Below(top) if top.is_empty())
-    }
-
     fn matches_mixed(&self, path: &str) -> bool {
         self.matches_all(path) || path.strip_suffix('/').is_some_and(|path| self.matches_all(path))
     }
@@ -259,6 +254,28 @@ mod tests {
         ] {
             assert_eq!(glob.parse::<Glob>(), Err(expected), "{glob}");
         }
+    }
+
+    /// The definition that operator and agents share, compared with the matcher.
+    #[test]
+    fn every_path_is_what_no_path_escapes() {
+        let pieces = ["", "a", "*", "**", "a*"];
+        let longer = |all: &[String]| -> Vec<String> {
+            all.iter().flat_map(|start| pieces.map(|piece| format!("{start}/{piece}"))).collect()
+        };
+        let (mut all, mut level) = (Vec::new(), vec![String::new()]);
+        for _ in 0..4 {
+            level = longer(&level);
+            all.extend(level.iter().cloned());
+        }
+        let mut every = 0;
+        for text in &all {
+            let Ok(glob) = text.parse::<Glob>() else { continue };
+            let escapes = ["/", "/b", "/b/", "/b/c", "/b/c/", "/b/c/d/e", "*"].iter().find(|path| !glob.matches(path));
+            assert_eq!(weir_wire::takes_every_path(&[text]), escapes.is_none(), "{text}: {escapes:?}");
+            every += usize::from(escapes.is_none());
+        }
+        assert!(every > 4, "{every} of {}", all.len());
     }
 
     /// The definition, implemented literally without regard for speed.

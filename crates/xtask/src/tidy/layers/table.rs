@@ -45,7 +45,7 @@ pub(super) const CRATES: &[Crate] = &[
     },
     Crate {
         root: "crates/wire/src/lib.rs",
-        layers: &[&["identity", "report", "snapshot", "status"], &["explain", "logs", "reply"]],
+        layers: &[&["identity", "report", "snapshot", "status"], &["everything", "explain", "logs", "reply"]],
     },
     Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
     Crate { root: "crates/expressions/src/lib.rs", layers: &[&["language", "path_regex", "weight"], &["predicate"]] },
