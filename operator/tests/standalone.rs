@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use fake_agent::{Crowd, FakeAgent, Manner};
 use serde_json::Value;
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -30,7 +29,6 @@ struct Running {
     _stop: DropGuard,
     task: JoinHandle<()>,
     metrics: weir_operator::metrics::Metrics,
-    reload: Arc<Notify>,
 }
 
 impl Running {
@@ -41,14 +39,13 @@ impl Running {
     }
 
     fn start_at(directory: tempfile::TempDir, inputs: &StandaloneInputs) -> Self {
-        let reload = Arc::<Notify>::default();
-        let operator = Operator::standalone(inputs, reload.clone()).unwrap();
+        let operator = Operator::standalone(inputs, Arc::default()).unwrap();
         let operator = operator.traffic_interval(Duration::from_millis(100));
         let metrics = operator.metrics();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move { operator.run(None, stopped).await.unwrap() });
-        Self { directory, _stop: stop.drop_guard(), task, metrics, reload }
+        Self { directory, _stop: stop.drop_guard(), task, metrics }
     }
 
     /// Stops the operator; returns its directory.
@@ -576,19 +573,6 @@ async fn agents_come_and_go_with_their_file() {
         Operator::standalone(&StandaloneInputs { agents_file: Some("/nowhere".into()), ..inputs }, Arc::default())
             .is_err()
     );
-}
-
-#[tokio::test]
-async fn a_reload_reads_everything_again() {
-    let agent = FakeAgent::start(Manner::Good).await;
-    let operator = started(50, &[&agent]).await;
-    operator.until("1/1", |status| count(status) == "1/1").await;
-    operator.write(60);
-    operator.reload.notify_one();
-    soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
-    operator.reload.notify_one();
-    operator.write(70);
-    soon("the change", agent.until(|snapshot| requests(snapshot) == Some(70))).await;
 }
 
 #[tokio::test]

@@ -16,15 +16,15 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
 use super::agents::{Agents, AgentsError, StandaloneAgent};
-use super::folder::Folder;
 pub use super::folder::{FileNotice, Kept};
-use super::listing::{Listing, Reader};
+use super::folder::{Folder, Outcome};
+use super::listing::Reader;
 pub use super::listing::{STATUS_SUFFIX, names};
 use super::status_file;
 use crate::calling::{CallingFiles, Held, InvalidTls, TlsFiles};
 use crate::clock;
 use crate::log_once::LogOnce;
-use crate::metrics::Metrics;
+use crate::metrics::{FileCounts, Metrics};
 use crate::world::{ObjectKey, Update};
 
 /// Files are read when nothing changed for this long.
@@ -108,12 +108,18 @@ pub enum Remark {
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    reader: Option<Reader>,
-    folder: Folder,
+    files: Option<Files>,
     agents: Agents,
     calling: Option<CallingFiles>,
     moved: mpsc::Receiver<()>,
     _watcher: RecommendedWatcher,
+}
+
+/// The files, read and parsed so far.
+#[derive(Debug)]
+struct Files {
+    reader: Reader,
+    folder: Folder,
 }
 
 impl Directory {
@@ -159,8 +165,7 @@ impl Directory {
         }
         Ok(Self {
             path: path.clone(),
-            reader: Some(Reader::new(path, inputs.recursive, awaited)),
-            folder: Folder::new(kept),
+            files: Some(Files { reader: Reader::new(path, inputs.recursive, awaited), folder: Folder::new(kept) }),
             agents,
             calling,
             moved,
@@ -198,16 +203,14 @@ impl Directory {
             if let Some(problem) = agents.changed(found) {
                 tracing::warn!(problem, "the previous agents stay in use");
             }
-            let listing = self.list().await;
-            match listing {
-                Ok(listing) => {
-                    let outcome = self.folder.absorb(clock::now(), listing);
+            match self.look().await {
+                Ok((outcome, counts)) => {
                     changes.extend(outcome.changes);
                     outcome.notices.into_iter().map(Remark::Notice).for_each(&remark);
                     outcome.forgotten.into_iter().map(Remark::Forgotten).for_each(&remark);
                     has_converged = outcome.look_again.is_none();
                     look_again = outcome.look_again.map_or(look_again, |at| at.min(look_again));
-                    metrics.set_files(self.folder.counts());
+                    metrics.set_files(counts);
                     unreadable.changed(Ok::<_, io::Error>(()));
                 }
                 // A missing directory says nothing about its policies.
@@ -225,29 +228,34 @@ impl Directory {
                     return;
                 }
                 if complete {
-                    self.folder.complete();
+                    self.files.iter_mut().for_each(|files| files.folder.complete());
                 }
             }
             tokio::select! {
                 () = self.wait_for_quiet() => {}
-                () = reload.notified() => tracing::info!("reading the policies, agents and certificates again, as requested"),
+                () = reload.notified() => {
+                    tracing::info!("reading the policies, agents and certificates again, as requested");
+                    // Some file systems report neither events nor new times.
+                    self.files.iter_mut().for_each(|files| files.reader.forget());
+                }
                 () = sleep_until(look_again) => {}
                 () = updates.closed() => return,
             }
         }
     }
 
-    /// On another thread than those that serve agents, because ten thousand files take a while.
-    async fn list(&mut self) -> io::Result<Listing> {
-        let mut reader = self.reader.take().expect("it is put back below");
-        let now = SystemTime::from(clock::timestamp());
-        let listed = tokio::task::spawn_blocking(move || {
-            let listing = reader.list(now);
-            (reader, listing)
+    /// Reads and parses on another thread than those that serve agents, because ten thousand files take a while.
+    async fn look(&mut self) -> io::Result<(Outcome, FileCounts)> {
+        let mut files = self.files.take().expect("they are put back below");
+        let looked = tokio::task::spawn_blocking(move || {
+            let listing = files.reader.list(SystemTime::from(clock::timestamp()));
+            let outcome = listing.map(|listing| files.folder.absorb(clock::now(), listing));
+            let counts = files.folder.counts();
+            (files, outcome.map(|outcome| (outcome, counts)))
         });
-        let (reader, listing) = listed.await.expect("reading does not panic and is not cancelled");
-        self.reader = Some(reader);
-        listing
+        let (files, outcome) = looked.await.expect("reading does not panic and is not cancelled");
+        self.files = Some(files);
+        outcome
     }
 
     async fn wait_for_quiet(&mut self) {
@@ -262,3 +270,7 @@ impl Directory {
 fn is_status_file(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.contains(STATUS_SUFFIX))
 }
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

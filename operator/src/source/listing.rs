@@ -63,6 +63,18 @@ impl Reader {
         Self { directory: directory.to_owned(), recursive, held: None, awaited, known: HashMap::new() }
     }
 
+    /// Pretends that a file was read before, with this text and its metadata of now.
+    #[cfg(test)]
+    pub(super) fn believe(&mut self, name: &str, text: &str) {
+        let metadata = fs::metadata(self.directory.join(name)).expect("the file is there");
+        self.known.insert(name.into(), (Signature::of(&metadata), Ok(text.into())));
+    }
+
+    /// Makes the next listing read every file, whatever its metadata says.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
     /// The files at this time.
     ///
     /// # Errors

@@ -1,0 +1,58 @@
+use std::fs;
+
+use super::*;
+use crate::world::Change;
+
+/// The limit of every wait; after it the test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn policy(requests: u32) -> String {
+    format!(
+        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: p}}\nspec:\n  \
+         selector: {{matchLabels: {{app: web}}}}\n  rules:\n  - name: all\n    limits:\n    \
+         - {{name: a, requests: {requests}, per: 1s}}\n"
+    )
+}
+
+/// The limits of the policies in the next update that has any.
+async fn next(updates: &mut mpsc::Receiver<Update>) -> Vec<i64> {
+    let limit = |change: &Change| match change {
+        Change::Policy(_, Some((policy, _))) => {
+            Some(policy.spec.as_ref().expect("it is valid").rules[0].limits[0].requests)
+        }
+        _ => None,
+    };
+    loop {
+        let update = timeout(PATIENCE, updates.recv()).await.expect("an update in time").expect("the source runs");
+        let limits: Vec<i64> = update.changes.iter().filter_map(limit).collect();
+        if !limits.is_empty() {
+            return limits;
+        }
+    }
+}
+
+/// The text changed and the metadata did not, as some network file systems show it. No event and no rescan finds that.
+#[tokio::test]
+async fn a_reload_reads_files_that_look_unchanged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("p.yaml");
+    fs::write(&path, policy(60)).unwrap();
+    let long_ago = SystemTime::from(clock::timestamp()) - Duration::from_secs(3600);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    let inputs = StandaloneInputs {
+        policies: directory.path().to_owned(),
+        agents: vec!["http://127.0.0.1:9".parse().unwrap()],
+        ..StandaloneInputs::default()
+    };
+    let mut source = Directory::open(&inputs).unwrap();
+    source.files.as_mut().unwrap().reader.believe("p.yaml", &policy(50));
+
+    let (sender, mut updates) = mpsc::channel(1);
+    let reload = Arc::<Notify>::default();
+    let source = tokio::spawn(source.run(sender, drop, Metrics::default(), reload.clone()));
+    assert_eq!(next(&mut updates).await, [50]);
+    reload.notify_one();
+    assert_eq!(next(&mut updates).await, [60]);
+    drop(updates);
+    timeout(PATIENCE, source).await.expect("it ends in time").unwrap();
+}
