@@ -2,7 +2,7 @@
 //!
 //! A status file (see [`status_file`]) is replaced atomically, so a reader never sees a partial file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -21,16 +21,54 @@ use crate::world::ObjectKey;
 #[derive(Debug)]
 pub struct FileSink {
     directory: PathBuf,
-    /// The newest status of every policy, by status file. A status from before the start stays until there is a newer
-    /// one.
-    files: Mutex<BTreeMap<String, Documents>>,
+    shown: Mutex<Shown>,
+}
+
+/// The newest status of every policy. A status from before the start stays until there is a newer one.
+#[derive(Debug, Default)]
+struct Shown {
+    by_file: BTreeMap<String, Documents>,
+    /// The status files that have a policy: one, except after the policy moved to another file.
+    files_of: BTreeMap<ObjectKey, BTreeSet<String>>,
+}
+
+impl Shown {
+    fn of(by_file: BTreeMap<String, Documents>) -> Self {
+        let mut files_of: BTreeMap<ObjectKey, BTreeSet<String>> = BTreeMap::new();
+        for (file, documents) in &by_file {
+            for key in documents.keys() {
+                files_of.entry(key.clone()).or_default().insert(file.clone());
+            }
+        }
+        Self { by_file, files_of }
+    }
+
+    /// Removes a policy from every status file except `except`. Returns the files that changed, with what is left.
+    fn forget(&mut self, key: &ObjectKey, except: Option<&str>) -> Vec<(String, Documents)> {
+        let Some(files) = self.files_of.get_mut(key) else { return Vec::new() };
+        let left: Vec<String> = files.iter().filter(|file| Some(file.as_str()) != except).cloned().collect();
+        files.retain(|file| Some(file.as_str()) == except);
+        if files.is_empty() {
+            self.files_of.remove(key);
+        }
+        let mut changed = Vec::new();
+        for file in left {
+            let Some(documents) = self.by_file.get_mut(&file) else { continue };
+            documents.remove(key);
+            changed.push((file.clone(), documents.clone()));
+            if documents.is_empty() {
+                self.by_file.remove(&file);
+            }
+        }
+        changed
+    }
 }
 
 impl FileSink {
     /// Writes into `directory`.
     pub fn new(directory: PathBuf) -> Self {
-        let files = documents(&directory).unwrap_or_default();
-        Self { directory, files: Mutex::new(files) }
+        let shown = Shown::of(documents(&directory).unwrap_or_default());
+        Self { directory, shown: Mutex::new(shown) }
     }
 
     pub(super) fn write(&self, report: &Report) -> Result<(), SinkError> {
@@ -46,14 +84,12 @@ impl FileSink {
             "status": report.status,
         });
         let status_file = status_file(file);
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         // A policy that moved to another file leaves the old status file.
-        for (name, documents) in files.iter_mut().filter(|(name, _)| **name != status_file) {
-            if documents.remove(&report.key).is_some() {
-                self.render(name, documents)?;
-            }
+        for (name, documents) in shown.forget(&report.key, Some(&status_file)) {
+            self.render(&name, &documents)?;
         }
-        let documents = files.entry(status_file.clone()).or_default();
+        let documents = shown.by_file.entry(status_file.clone()).or_default();
         let good = |document: Option<&Value>| document.and_then(|it| it.pointer("/status/lastKnownGood")).cloned();
         let is_new = good(documents.get(&report.key)) != good(Some(&document));
         let mut next = documents.clone();
@@ -66,19 +102,17 @@ impl FileSink {
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))?;
         }
         *documents = next;
+        shown.files_of.entry(report.key.clone()).or_default().insert(status_file);
         Ok(())
     }
 
     pub(super) fn removed(&self, key: &ObjectKey) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, documents) in files.iter_mut() {
-            if documents.remove(key).is_some()
-                && let Err(error) = self.render(name, documents)
-            {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, documents) in shown.forget(key, None) {
+            if let Err(error) = self.render(&name, &documents) {
                 tracing::warn!(policy = %key, %error, "cannot remove the status");
             }
         }
-        files.retain(|_, documents| !documents.is_empty());
         say(&format!("{key} Removed: the policy is gone"));
     }
 
