@@ -77,7 +77,8 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
         .with_state(control)
 }
 
-/// The routes for clients in the pod without a certificate: read-only.
+/// The routes for clients in the pod without a certificate. They change no rule. `leave` is for the `preStop` hook, and
+/// the agent cannot distinguish the hook from other processes of the pod (SECURITY.md).
 pub(crate) fn reading_router(control: Arc<Control>) -> Router {
     Router::new()
         .route("/v1/config", get(config).put(not_from_here))
