@@ -236,6 +236,47 @@ async fn unread_streams_are_reset_and_release_the_app() {
     sender.send_request(get("/quiet")).await.expect("the connection goes on");
 }
 
+/// As many streams as a client may open at once, each with a window that takes nothing of its answer's body.
+#[tokio::test]
+async fn zero_windows_pin_no_connections_of_the_app() {
+    const STREAMS: u64 = 200;
+    let dropped = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let app = {
+        let dropped = std::sync::Arc::clone(&dropped);
+        App::serve(move |request: Request<Incoming>| {
+            let dropped = Counted(std::sync::Arc::clone(&dropped));
+            async move { endless(&request, dropped) }
+        })
+        .await
+    };
+    let agent = Agent::start(app.address, &["--stall-timeout", "300ms", "--workers", "1", "--upstream-http2", "never"]);
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(0)
+        .handshake(TokioIo::new(stream))
+        .await
+        .expect("HTTP/2");
+    tokio::spawn(connection);
+    let get = || Request::get("http://shop.example.com/long").body(empty()).expect("valid");
+    let answers: Vec<_> = (0..STREAMS).map(|_| sender.send_request(get())).collect();
+    let mut stuck = Vec::new();
+    for answer in answers {
+        stuck.push(answer.await.expect("an answer").into_body());
+    }
+    let freed = async {
+        while dropped.load(std::sync::atomic::Ordering::Relaxed) < STREAMS {
+            assert_eq!(agent.telemetry("/healthz").await.0, 200);
+        }
+    };
+    tokio::time::timeout(PATIENCE, freed).await.expect("the app's connections are closed");
+    for mut body in stuck {
+        let broken = body.frame().await.expect("not the end").expect_err("no byte fits");
+        let reset = std::error::Error::source(&broken).and_then(|error| error.downcast_ref::<h2::Error>());
+        assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
+    }
+    assert_eq!(sender.send_request(get()).await.expect("the connection goes on").status(), 200);
+}
+
 /// The kernel may have accepted more than the client has read. So this client reads for many times the stall timeout.
 #[tokio::test]
 async fn a_slow_steady_reader_is_not_disconnected() {
