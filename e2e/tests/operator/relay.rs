@@ -1,5 +1,5 @@
 //! A proxy between operators and an agent: it counts polls, records the sequences of snapshots, switches to another
-//! agent, and can pretend to be a newer operator.
+//! agent, can pretend to be a newer operator, and can keep snapshots from the agent.
 
 use std::sync::{
     Mutex,
@@ -24,6 +24,7 @@ struct Heard {
     polls: watch::Sender<u64>,
     sequences: Mutex<Vec<u64>>,
     newer: AtomicBool,
+    withholds: AtomicBool,
 }
 
 impl Relay {
@@ -51,6 +52,11 @@ impl Relay {
         self.heard.newer.store(newer, Ordering::Relaxed);
     }
 
+    /// From now on, the agent gets no snapshot, or every snapshot. It still sends its status.
+    pub(super) fn withhold(&self, withholds: bool) {
+        self.heard.withholds.store(withholds, Ordering::Relaxed);
+    }
+
     /// The sequence of every snapshot so far.
     pub(super) fn sequences(&self) -> Vec<u64> {
         self.heard.sequences.lock().expect("nobody panics while noting").clone()
@@ -67,21 +73,23 @@ impl Relay {
 
 impl Heard {
     /// Records what an operator sends, before it is forwarded. A poll is small and arrives in one piece, as do the
-    /// first bytes of a snapshot.
-    fn note(&self, piece: &mut [u8]) -> Result<()> {
+    /// first bytes of a snapshot. Returns whether it is a snapshot.
+    fn note(&self, piece: &mut [u8]) -> Result<bool> {
         if piece.starts_with(b"GET /v1/status ") {
             self.polls.send_modify(|count| *count += 1);
         }
         let text = String::from_utf8_lossy(piece);
-        if let Some((_, rest)) = text.split_once("\"sequence\":") {
+        let snapshot = text.split_once("\"sequence\":");
+        if let Some((_, rest)) = snapshot {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             self.sequences.lock().expect("nobody panics while noting").push(digits.parse()?);
         }
+        let is_snapshot = snapshot.is_some();
         let found = piece.windows(OURS.len()).position(|bytes| bytes == OURS);
         if let Some(at) = found.filter(|_| self.newer.load(Ordering::Relaxed)) {
             piece[at..at + NEXT.len()].copy_from_slice(NEXT);
         }
-        Ok(())
+        Ok(is_snapshot)
     }
 }
 
@@ -93,13 +101,17 @@ async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, heard: A
     let (mut from_agent, mut to_agent) = agent.into_split();
     let requests = async {
         let mut buffer = vec![0; 64 * 1024];
+        let mut is_cut = false;
         loop {
             let piece = match from_operator.read(&mut buffer).await? {
                 0 => return anyhow::Ok(()),
                 length => &mut buffer[..length],
             };
-            heard.note(piece)?;
-            to_agent.write_all(piece).await?;
+            // What follows a withheld snapshot would make no sense to the agent.
+            is_cut |= heard.note(piece)? && heard.withholds.load(Ordering::Relaxed);
+            if !is_cut {
+                to_agent.write_all(piece).await?;
+            }
         }
     };
     tokio::select! {
