@@ -39,10 +39,10 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     let _operator = stage.operator()?;
     let _agent = stage.guarded_pod("a").await?;
     stage.create_policy("checkout", &selector(), 50).await?;
-    stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
 
     stage.service("web", &json!({"ports": [{"port": 80, "targetPort": 8080}]})).await?;
-    stage.until_healthy("False", "Bypassed", "Failed", "Degraded").await?;
+    stage.until_healthy("bypassed", "Failed", "Degraded").await?;
     let status = stage.until("the way", |status| condition(status, "Bypassable").is_some()).await?;
     ensure!(enforced(&status) == ("False", "Bypassed") && count(&status) == "1/1", "{status:#?}");
     let way = condition(&status, "Bypassable").context("it was there")?;
@@ -53,7 +53,7 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     ensure!(code == Some(1) && said.contains(&format!("shop/checkout: {told}")), "{code:?}: {said}");
 
     stage.service("web", &json!({"ports": [{"port": 80, "targetPort": "http"}]})).await?;
-    stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
     let status = stage.until("no way", |status| condition(status, "Bypassable").is_none()).await?;
     ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
 
@@ -68,10 +68,11 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     ensure!(code == Some(0) && said.contains("but look at these:\n  shop/checkout: "), "{code:?}: {said}");
 
     // Another policy on the same pods that lets every request through.
-    let open = json!({"selector": selector()["selector"], "rules": [{"name": "open", "action": "Bypass"}]});
+    let open = json!({"selector": selector()["selector"], 
+        "rules": [{"name": "open", "action": "Bypass", "match": [{"paths": ["/**"]}]}]});
     let open = RateLimitPolicy::new("open", serde_json::from_value(open)?);
     stage.api().create(&PostParams::default(), &open).await?;
-    stage.until_healthy("False", "Bypassed", "Failed", "Degraded").await?;
+    stage.until_healthy("bypassed-by-policy", "Failed", "Degraded").await?;
     let told = "rule open of policy open lets every request to these pods through";
     stage.until_event("Bypassable", told).await?;
     let (code, said) = stage.bypasses().await?;

@@ -1,8 +1,10 @@
 //! How Flux and Argo CD rate a policy's health in each state that the operator writes.
 //!
-//! Flux's own library and the chart's Lua script judge the objects of a real apiserver (`e2e/health`).
+//! Flux's own library and the chart's Lua script judge the objects of a real apiserver (`e2e/health`). The chart ships
+//! each state as an object, with the verdict of the script, in the layout of Argo CD's tests. These objects must have
+//! the conditions that the operator writes.
 
-use std::process::Stdio;
+use std::{collections::BTreeSet, fs, path::PathBuf, process::Stdio};
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -11,41 +13,109 @@ use super::*;
 /// The variable with the path of the judge.
 const JUDGE: &str = "WEIR_HEALTH";
 
-/// The verdicts of both.
-#[derive(Debug, PartialEq, Eq)]
+/// A verdict of one of the two.
+#[derive(Debug, PartialEq, Eq, serde::Deserialize)]
 struct Verdict {
-    kstatus: String,
-    argocd: String,
+    status: String,
+    message: String,
+}
+
+/// The verdicts of both.
+#[derive(Debug, serde::Deserialize)]
+struct Verdicts {
+    kstatus: Verdict,
+    argocd: Verdict,
+}
+
+/// One case of `health_test.yaml`.
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Case {
+    health_status: Verdict,
+    input_path: String,
+}
+
+fn shipped(file: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/weir/argo-cd")).join(file)
+}
+
+/// The object of a state that the chart ships.
+fn example(state: &str) -> Result<Value> {
+    let path = shipped("testdata").join(format!("{state}.yaml"));
+    Ok(serde_yaml::from_str(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)?)
+}
+
+async fn judge(policy: &Value) -> Result<Verdicts> {
+    let program = std::env::var_os(JUDGE)
+        .with_context(|| format!("{JUDGE} names no program: cargo xtask test --only integration makes one"))?;
+    let mut judge = Command::new(program);
+    let judge = judge.arg(shipped("health.lua")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut judge = judge.spawn()?;
+    judge.stdin.take().context("it is piped")?.write_all(policy.to_string().as_bytes()).await?;
+    let output = timeout(PATIENCE, judge.wait_with_output()).await??;
+    ensure!(output.status.success(), "the judge ended with {}", output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// The conditions, in order, without what differs between clusters.
+fn conditions(policy: &Value) -> Vec<[&str; 3]> {
+    let conditions = policy["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut found: Vec<_> = conditions
+        .iter()
+        .map(|it| ["type", "status", "reason"].map(|field| it[field].as_str().unwrap_or_default()))
+        .collect();
+    found.sort_unstable();
+    found
 }
 
 impl Stage {
-    /// The verdicts of both on the current policy.
-    async fn health(&self, name: &str) -> Result<Verdict> {
-        let program = std::env::var_os(JUDGE)
-            .with_context(|| format!("{JUDGE} names no program: cargo xtask test --only integration makes one"))?;
-        let lua = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/weir/argo-cd/health.lua");
-        let policy: Value = serde_json::to_value(self.api::<RateLimitPolicy>().get(name).await?)?;
-        let mut judge = Command::new(program).arg(lua).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        judge.stdin.take().context("it is piped")?.write_all(policy.to_string().as_bytes()).await?;
-        let output = timeout(PATIENCE, judge.wait_with_output()).await??;
-        ensure!(output.status.success(), "the judge ended with {}", output.status);
-        let said: Value = serde_json::from_slice(&output.stdout)?;
-        let word = |judge: &str| said[judge]["status"].as_str().unwrap_or_default().to_owned();
-        Ok(Verdict { kstatus: word("kstatus"), argocd: word("argocd") })
+    /// Waits until the policy is in this state. Both must rate it accordingly at once, and the chart's example, too.
+    pub(crate) async fn until_healthy(&self, state: &str, kstatus: &str, argocd: &str) -> Result<()> {
+        self.until_health_of("checkout", state, kstatus, argocd).await
     }
 
-    /// Waits until `Ready` has this status and reason; both must rate it accordingly at once.
-    pub(crate) async fn until_healthy(&self, status: &str, reason: &str, kstatus: &str, argocd: &str) -> Result<()> {
-        let seen = self
-            .until(&format!("Ready={status} for {reason}"), |seen| {
-                condition(seen, "Ready").is_some_and(|ready| ready.status == status && ready.reason == reason)
-            })
-            .await?;
-        let expected = Verdict { kstatus: kstatus.to_owned(), argocd: argocd.to_owned() };
-        let verdict = self.health("checkout").await?;
-        ensure!(verdict == expected, "{verdict:?} instead of {expected:?} for {seen:#?}");
+    pub(crate) async fn until_health_of(&self, name: &str, state: &str, kstatus: &str, argocd: &str) -> Result<()> {
+        let example = example(state)?;
+        let start = Instant::now();
+        let policy = loop {
+            let policy: Value = serde_json::to_value(self.api::<RateLimitPolicy>().get(name).await?)?;
+            if conditions(&policy) == conditions(&example) {
+                break policy;
+            }
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "waited for state {state} of {name}, the status is {:#}",
+                policy["status"]
+            );
+            sleep(BETWEEN_LOOKS).await;
+        };
+        for object in [&policy, &example] {
+            let Verdicts { kstatus: flux, argocd: argo } = judge(object).await?;
+            ensure!((&*flux.status, &*argo.status) == (kstatus, argocd), "{flux:?} and {argo:?} for {object:#}");
+        }
         Ok(())
     }
+}
+
+/// As Argo CD runs the tests of its own scripts.
+#[tokio::test]
+async fn the_shipped_script_judges_the_shipped_states_as_the_chart_says() -> Result<()> {
+    #[derive(serde::Deserialize)]
+    struct Cases {
+        tests: Vec<Case>,
+    }
+    let Cases { tests } = serde_yaml::from_str(&fs::read_to_string(shipped("health_test.yaml"))?)?;
+    let mut judged = BTreeSet::new();
+    for Case { health_status, input_path } in tests {
+        let object: Value = serde_yaml::from_str(&fs::read_to_string(shipped(&input_path))?)?;
+        let verdict = judge(&object).await?.argocd;
+        ensure!(verdict == health_status, "{input_path}: {verdict:?} instead of {health_status:?}");
+        judged.insert(shipped(&input_path));
+    }
+    let there: BTreeSet<PathBuf> =
+        fs::read_dir(shipped("testdata"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    ensure!(judged == there && !there.is_empty(), "{judged:?} are judged, and there are {there:?}");
+    Ok(())
 }
 
 #[tokio::test]
@@ -53,49 +123,57 @@ async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     let stage = Stage::set().await?;
     // No operator has read it: not done, for either judge.
     stage.create_policy("checkout", &selector(), 50).await?;
-    stage.until_healthy("Unknown", "Pending", "InProgress", "Progressing").await?;
+    stage.until_healthy("unseen", "InProgress", "Progressing").await?;
 
     let operator = stage.operator()?;
-    stage.until_healthy("True", "NoPods", "Current", "Healthy").await?;
+    stage.until_healthy("no-pods", "Current", "Healthy").await?;
     let agent = stage.pod("a").await?;
-    stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
-    let status = stage.until("Programmed", |status| condition(status, "Programmed").is_some()).await?;
-    ensure!(condition(&status, "Programmed").is_some_and(|it| it.status == "True"), "{status:#?}");
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
 
-    // One without an agent, and one without an address: in progress.
+    // One without an agent, one without an address, one that does not answer any more: in progress.
+    let immediately = DeleteParams::default().grace_period(0);
     let bare = json!({"metadata": {"name": "bare", "labels": {"app": "web"}}, "spec": {"containers": [container()]}});
     stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
-    stage.until_healthy("False", "Drifted", "InProgress", "Progressing").await?;
-    stage.api::<Pod>().delete("bare", &DeleteParams::default().grace_period(0)).await?;
-    stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
+    stage.until_healthy("drifted", "InProgress", "Progressing").await?;
+    stage.api::<Pod>().delete("bare", &immediately).await?;
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
     let early = json!({"metadata": {"name": "early", "labels": {"app": "web", "weir.dev/agent": "enabled"}},
         "spec": {"containers": [container()]}});
     stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(early)?).await?;
-    stage.until_healthy("False", "Pending", "InProgress", "Progressing").await?;
-    stage.api::<Pod>().delete("early", &DeleteParams::default().grace_period(0)).await?;
-    stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
+    stage.until_healthy("pending", "InProgress", "Progressing").await?;
+    stage.api::<Pod>().delete("early", &immediately).await?;
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
+    let gone = stage.pod("gone").await?;
+    stage.until("2/2", |status| count(status) == "2/2").await?;
+    gone.kill().await?;
+    let is_gone = |status: &RateLimitPolicyStatus| {
+        let mut drifted = status.enforcement.iter().flat_map(|it| &it.drifted);
+        drifted.any(|it| it.pod == "gone" && it.reason == DriftReason::Unreachable)
+    };
+    stage.until("the silence", is_gone).await?;
+    stage.until_healthy("unreachable", "InProgress", "Progressing").await?;
+    stage.api::<Pod>().delete("gone", &immediately).await?;
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
 
     // Invalid, and valid again: the conditions are gone with their cause.
     let mut bad = rule(80);
     bad["match"] = json!([{"pathRegexes": ["^/(v1"]}]);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [bad]}})).await?;
-    stage.until_healthy("False", "Invalid", "Failed", "Degraded").await?;
+    stage.until_healthy("invalid", "Failed", "Degraded").await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(90)]}})).await?;
-    stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
-    let status = stage.until("the end of Stalled", |status| condition(status, "Stalled").is_none()).await?;
-    ensure!(condition(&status, "Reconciling").is_none(), "{status:#?}");
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
 
     // A target that may be created later.
     let target = json!({"spec": {"selector": null, "targetRefs": [{"kind": "Deployment", "name": "web"}]}});
     stage.patch_policy("checkout", &target).await?;
-    stage.until_healthy("False", "TargetNotFound", "InProgress", "Progressing").await?;
+    stage.until_healthy("target-not-found", "InProgress", "Progressing").await?;
     stage.patch_policy("checkout", &json!({"spec": {"targetRefs": null, "selector": selector()["selector"]}})).await?;
-    stage.until_healthy("True", "Enforced", "Current", "Healthy").await?;
+    stage.until_healthy("enforced", "Current", "Healthy").await?;
 
     // A change that no operator has seen: the conditions of the last generation do not count for it.
     operator.kill().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
-    stage.until_healthy("True", "Enforced", "InProgress", "Progressing").await?;
+    stage.until_healthy("stale", "InProgress", "Progressing").await?;
     drop(agent);
     Ok(())
 }

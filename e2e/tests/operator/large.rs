@@ -51,6 +51,7 @@ async fn of_policies_beyond_a_snapshot_the_oldest_hold_and_the_others_say_why_no
     let status = policies.get(&names[POLICIES - 1]).await?.status.context("it has a status")?;
     let said = condition(&status, "Accepted").context("Accepted")?;
     ensure!((&*said.status, &*said.reason) == ("False", "SnapshotTooLarge"), "{said:?}");
+    stage.until_health_of(&names[POLICIES - 1], "snapshot-too-large", "Failed", "Degraded").await?;
 
     let in_force = late.in_force().await?.context("something is in force")?;
     let has: BTreeSet<String> = in_force.policies.iter().map(|it| it.name.clone()).collect();

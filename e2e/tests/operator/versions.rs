@@ -25,7 +25,7 @@ async fn agents_that_are_too_old_keep_what_they_have_and_are_named() -> Result<(
     };
     let status = stage.until("the refusal", refused).await?;
     ensure!((count(&status), enforced(&status)) == ("1/2", ("False", "Drifted")), "{status:#?}");
-    stage.until_healthy("False", "Refused", "Failed", "Degraded").await?;
+    stage.until_healthy("refused", "Failed", "Degraded").await?;
     let message = status.enforcement.iter().flat_map(|it| &it.drifted).find_map(|it| it.message.clone());
     let told = "wireVersion: is 2, but this agent speaks 1: upgrade the older of the two";
     ensure!(message.as_ref().is_some_and(|message| message.contains(told)), "{message:?}");
