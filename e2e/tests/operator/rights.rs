@@ -65,7 +65,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
 }
 
 /// The Lease is no object of helm's: a cluster's garbage collector, which is not here, takes it away after the Deployment. So it must be
-/// the Deployment's also if a leader that ends makes it again.
+/// the Deployment's also if a leader that ends makes it again. Its labels say which release it belongs to.
 async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(stage.client(), HOME);
     let leases: Api<Lease> = Api::namespaced(stage.client(), HOME);
@@ -73,6 +73,9 @@ async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     let owner = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": ACCOUNT, "uid": uid}]);
     let first = leases.get(ACCOUNT).await?.metadata;
     ensure!(json!(first.owner_references) == owner, "{:?}", first.owner_references);
+    let labels = json!({"app.kubernetes.io/name": "weir", "app.kubernetes.io/instance": "weir",
+        "app.kubernetes.io/managed-by": "weir-operator"});
+    ensure!(json!(first.labels) == labels, "{:?}", first.labels);
     deployments.delete(ACCOUNT, &DeleteParams::background()).await?;
     leases.delete(ACCOUNT, &DeleteParams::default()).await?;
     let start = Instant::now();
@@ -84,6 +87,7 @@ async fn goes_with_the_release(stage: &Stage) -> Result<()> {
         sleep(BETWEEN_LOOKS).await;
     };
     ensure!(json!(again.owner_references) == owner, "{:?}", again.owner_references);
+    ensure!(json!(again.labels) == labels, "{:?}", again.labels);
     Ok(())
 }
 

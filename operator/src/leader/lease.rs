@@ -24,6 +24,8 @@ use crate::source::cluster::ShortBackoff;
 /// larger ones.
 pub const SEQUENCES_BELOW: &str = "weir.dev/sequences-below";
 const FIELD_MANAGER: &str = "weir-operator";
+/// The label that names the release. The Lease has the value of its owner.
+const INSTANCE: &str = "app.kubernetes.io/instance";
 
 /// The namespace and name of the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +46,15 @@ pub(super) struct Store {
     name: String,
     deployments: Api<Deployment>,
     owner: Option<String>,
-    /// The owner reference from this process's start. If a leader creates the Lease again after its Deployment is
-    /// gone, the Lease is deleted, too.
-    reference: Arc<OnceCell<OwnerReference>>,
+    /// The owner at this process's start. If a leader creates the Lease again after its Deployment is gone, the Lease
+    /// is deleted, too.
+    known: Arc<OnceCell<Owner>>,
+}
+
+#[derive(Clone, Debug)]
+struct Owner {
+    reference: OwnerReference,
+    instance: Option<String>,
 }
 
 impl Store {
@@ -56,7 +64,7 @@ impl Store {
             name: lease.name.clone(),
             deployments: Api::namespaced(client, &lease.namespace),
             owner: lease.owner.clone(),
-            reference: Arc::default(),
+            known: Arc::default(),
         }
     }
 
@@ -104,19 +112,21 @@ impl Store {
     }
 
     /// The owner. A replica that cannot read the Deployment can still lead.
-    async fn owner(&self) -> Option<OwnerReference> {
+    async fn owner(&self) -> Option<Owner> {
         let name = self.owner.as_deref()?;
         let read = async || {
             let deployment = self.deployments.get_metadata(name).await?;
-            Ok::<_, kube::Error>(OwnerReference {
+            let reference = OwnerReference {
                 api_version: "apps/v1".to_owned(),
                 kind: "Deployment".to_owned(),
                 name: name.to_owned(),
                 uid: deployment.metadata.uid.unwrap_or_default(),
                 ..OwnerReference::default()
-            })
+            };
+            let instance = deployment.metadata.labels.and_then(|mut labels| labels.remove(INSTANCE));
+            Ok::<_, kube::Error>(Owner { reference, instance })
         };
-        match self.reference.get_or_try_init(read).await {
+        match self.known.get_or_try_init(read).await {
             Ok(owner) => Some(owner.clone()),
             Err(error) => {
                 tracing::warn!(deployment = name, %error, "--lease-owner cannot be read: the lease will not be deleted with the Deployment");
@@ -125,17 +135,18 @@ impl Store {
         }
     }
 
-    fn first(&self, claim: &Claim, owner: Option<OwnerReference>) -> Lease {
+    fn first(&self, claim: &Claim, owner: Option<Owner>) -> Lease {
         let now = Some(MicroTime(clock::timestamp()));
         let labels = [("app.kubernetes.io/name", "weir"), ("app.kubernetes.io/managed-by", FIELD_MANAGER)];
-        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let instance = owner.as_ref().and_then(|owner| Some((INSTANCE, owner.instance.as_deref()?)));
+        let labels = labels.into_iter().chain(instance).map(|(name, value)| (name.to_owned(), value.to_owned()));
         let reserved = BTreeMap::from([(SEQUENCES_BELOW.to_owned(), claim.sequences_below.to_string())]);
         Lease {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
-                labels: Some(labels.into()),
+                labels: Some(labels.collect()),
                 annotations: Some(reserved),
-                owner_references: owner.map(|owner| vec![owner]),
+                owner_references: owner.map(|owner| vec![owner.reference]),
                 ..ObjectMeta::default()
             },
             spec: Some(LeaseSpec {
@@ -151,7 +162,7 @@ impl Store {
 }
 
 /// The changed fields. The times are for people: no candidate reads them.
-fn patch(claim: &Claim, version: &str, owner: Option<OwnerReference>) -> Value {
+fn patch(claim: &Claim, version: &str, owner: Option<Owner>) -> Value {
     let now = MicroTime(clock::timestamp());
     let mut spec = json!({
         "holderIdentity": claim.holder.as_deref().unwrap_or_default(),
@@ -165,7 +176,7 @@ fn patch(claim: &Claim, version: &str, owner: Option<OwnerReference>) -> Value {
     let reserved = json!({ SEQUENCES_BELOW: claim.sequences_below.to_string() });
     let mut metadata = json!({"resourceVersion": version, "annotations": reserved});
     if let Some(owner) = owner {
-        metadata["ownerReferences"] = json!([owner]);
+        metadata["ownerReferences"] = json!([owner.reference]);
     }
     json!({"metadata": metadata, "spec": spec})
 }
