@@ -16,6 +16,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
@@ -188,6 +189,74 @@ async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
     Ok(())
 }
 
+/// Each line of standard error is one JSON object, from the first line to the last, also for what went wrong.
+#[tokio::test]
+async fn json_logs_are_json_to_the_last_line() -> Result<()> {
+    build_programs().await?;
+    let folder = tempfile::tempdir()?;
+    let agent = Agent::plain(&folder.path().join("agent")).await?;
+    let stage = Stage::new("limits", 3)?;
+    let args = ["--log-format".to_owned(), "json".to_owned()];
+    let mut operator = Operator::start(&stage, &[agent.url("http")], &args)?;
+    stage.until("1/1", |status| enforced(status) == "1/1").await?;
+    operator.signal(Signal::HUP)?;
+    operator.logs("as requested").await?;
+    fs::remove_dir_all(stage.folder.path())?;
+    operator.logs("the previous ones stay in force").await?;
+    operator.signal(Signal::TERM)?;
+    ensure!(timeout(PATIENCE, operator.program.0.wait()).await??.success(), "it does not end in order");
+    operator.logs("stopping").await?;
+
+    let log = operator.log.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut messages = Vec::new();
+    for line in log.lines() {
+        let line: Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
+        for field in ["timestamp", "level", "target", "message"] {
+            ensure!(line[field].as_str().is_some_and(|text| !text.is_empty()), "no {field} in {line}");
+        }
+        ensure!(
+            line["timestamp"].as_str().is_some_and(|at| at.parse::<k8s_openapi::jiff::Timestamp>().is_ok()),
+            "no time in {line}"
+        );
+        messages.push(line["message"].as_str().unwrap_or_default().to_owned());
+    }
+    for words in ["serving telemetry", "as requested", "cannot read the policies", "stopping"] {
+        ensure!(messages.iter().any(|message| message.contains(words)), "no {words:?} in {messages:#?}");
+    }
+
+    // The directory is gone, so another operator cannot start.
+    let output = timeout(PATIENCE, Operator::command(&stage, &[agent.url("http")], &args)?.output()).await??;
+    let told = String::from_utf8(output.stderr)?;
+    let last: Value = serde_json::from_str(told.lines().last().unwrap_or_default()).with_context(|| told.clone())?;
+    let is_told = last["message"].as_str().is_some_and(|message| message.contains("cannot read"));
+    ensure!(output.status.code() == Some(2) && last["level"] == "ERROR" && is_told, "{:?}: {told}", output.status);
+    Ok(())
+}
+
+/// SIGHUP ends a program that has no handler for it. The line is logged by a reload alone. The policy is a link, so no
+/// file event tells of its change.
+#[tokio::test]
+async fn a_hang_up_makes_the_operator_read_everything_again() -> Result<()> {
+    build_programs().await?;
+    let folder = tempfile::tempdir()?;
+    let agent = Agent::plain(&folder.path().join("agent")).await?;
+    let (stage, elsewhere) = (Stage::new("limits", 7)?, Stage::new("limits", 7)?);
+    let linked = stage.folder.path().join("policy.yaml");
+    fs::remove_file(&linked)?;
+    std::os::unix::fs::symlink(elsewhere.folder.path().join("policy.yaml"), linked)?;
+    let operator = Operator::start(&stage, &[agent.url("http")], &[])?;
+    stage.until("1/1", |status| enforced(status) == "1/1").await?;
+    for (generation, requests) in [(2, 5), (3, 3)] {
+        elsewhere.write(requests)?;
+        operator.signal(Signal::HUP)?;
+        operator.logs_times("as requested", generation - 1).await?;
+        let is_told = |it: &Value| it["status"]["observedGeneration"] == generation && enforced(it) == "1/1";
+        stage.until("the change", is_told).await?;
+    }
+    ensure!(agent.passes(6).await? == 3, "the last limit is not in force");
+    Ok(())
+}
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// For a certificate that is no good any more.
 const PAST: Duration = Duration::ZERO;
@@ -333,6 +402,11 @@ impl Operator {
         Ok(Self { program, log })
     }
 
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        Ok(kill_process(id.context("it has ended")?, signal)?)
+    }
+
     async fn metric(&self, series: &str) -> Result<u64> {
         self.logs("serving telemetry").await?;
         let address = {
@@ -345,8 +419,12 @@ impl Operator {
 
     /// Waits until it has logged this.
     async fn logs(&self, words: &str) -> Result<()> {
+        self.logs_times(words, 1).await
+    }
+
+    async fn logs_times(&self, words: &str, times: usize) -> Result<()> {
         let start = Instant::now();
-        while !self.log.lock().unwrap_or_else(PoisonError::into_inner).contains(words) {
+        while self.log.lock().unwrap_or_else(PoisonError::into_inner).matches(words).count() < times {
             ensure!(start.elapsed() < PATIENCE, "waited for {words:?} in the log");
             sleep(BETWEEN_LOOKS).await;
         }

@@ -229,7 +229,10 @@ fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>)
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed(code, error)) => {
-            eprintln!("weir-operator: {error:#}");
+            match format {
+                LogFormat::Json => tracing::error!("{error:#}"),
+                LogFormat::Text => eprintln!("weir-operator: {error:#}"),
+            }
             ExitCode::from(code)
         }
     }
