@@ -231,3 +231,6 @@ async fn method_not_allowed() -> Response {
 fn failure(status: StatusCode, error: &str, message: &str) -> Response {
     (status, Json(json!({ "error": error, "message": message }))).into_response()
 }
+
+#[cfg(test)]
+mod queries_fuzz;

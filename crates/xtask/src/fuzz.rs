@@ -39,12 +39,16 @@ enum Target {
     Certificates,
     /// Frames and messages of the channel between operator and agents
     Channel,
+    /// Queries of the control API
+    Controls,
     /// Cookies
     Cookies,
     /// Quotas, retunes and decisions of `weir-core`
     Core,
     /// Costs that a header tells
     Costs,
+    /// Certificate requests of pods
+    Csrs,
     /// Durations of policies
     Durations,
     /// Requests that are only described
@@ -59,6 +63,8 @@ enum Target {
     Http,
     /// JSON Web Key Sets
     Jwks,
+    /// Status files that an operator reads at its start
+    Kept,
     /// Messages between operator and agents, except statuses
     Messages,
     /// Normal forms, globs and the index of rules
@@ -83,6 +89,8 @@ enum Target {
     Statuses,
     /// JSON Web Tokens
     Tokens,
+    /// Requests for WebSocket and other protocols
+    Upgrades,
 }
 
 impl Target {
@@ -104,6 +112,13 @@ impl Target {
             Self::Frames => lib("weir-agent", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"),
             Self::Authorities => lib("weir-agent", "proxy::fuzz::any_authority_has_one_reading_or_is_refused"),
             Self::Forwarded => lib("weir-agent", "proxy::fuzz::any_forwarded_field_is_continued_by_the_peer"),
+            Self::Upgrades => {
+                lib("weir-agent", "proxy::upgrade::fuzz::any_upgrade_is_counted_or_passed_on_as_an_app_takes_it")
+            }
+            Self::Controls => lib(
+                "weir-agent",
+                "control::queries_fuzz::any_query_of_the_control_api_is_a_number_of_its_definition_or_refused",
+            ),
             Self::Certificates => {
                 lib("weir-agent", "identity::fuzz::any_certificate_is_refused_or_read_as_others_read_it")
             }
@@ -132,6 +147,14 @@ impl Target {
             ),
             Self::Durations => lib("weir-duration", "fuzz::any_duration_is_the_sum_of_its_parts_or_none"),
             Self::Admissions => lib("weir-operator", "inject::pod::fuzz::any_pod_is_left_alone_or_given_one_agent"),
+            Self::Csrs => lib(
+                "weir-operator",
+                "identity::service::fuzz::any_certificate_request_is_refused_or_is_what_its_key_signed",
+            ),
+            Self::Kept => lib(
+                "weir-operator",
+                "source::status_file::fuzz::any_status_file_is_ignored_or_holds_what_an_operator_wrote",
+            ),
             Self::Agents => {
                 lib("weir-operator", "source::agents::fuzz::any_agent_is_called_at_the_url_that_was_written_or_refused")
             }

@@ -38,7 +38,7 @@ const TENTH: u32 = 100_000_000;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Asked {
-    every_millis: Option<u64>,
+    pub(super) every_millis: Option<u64>,
 }
 
 pub(super) async fn status(

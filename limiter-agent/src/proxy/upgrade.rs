@@ -178,3 +178,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "upgrade_fuzz.rs"]
+mod fuzz;

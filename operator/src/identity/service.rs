@@ -76,9 +76,7 @@ impl Service {
         let body = body.map_err(|error| malformed(error.to_string()))?;
         let request: IdentityRequest = serde_json::from_slice(&body)
             .map_err(|error| malformed(format!("not a request for an identity: {error}")))?;
-        // Verifies that the caller has the private key.
-        let csr = CertificateSigningRequestParams::from_pem(&request.csr)
-            .map_err(|error| malformed(format!("csr: not a signed certificate request in PEM: {error}")))?;
+        let csr = signed(&request.csr).map_err(malformed)?;
         if request.token.is_empty() {
             return Err(malformed("token: it is empty".to_owned()));
         }
@@ -112,6 +110,12 @@ impl Service {
         let certified = certified.ok_or_else(|| unavailable("there is no authority yet".to_owned()))?;
         Ok(certified.certificate.pem())
     }
+}
+
+/// Reads a certificate request and verifies that the caller has the private key.
+fn signed(csr: &str) -> Result<CertificateSigningRequestParams, String> {
+    CertificateSigningRequestParams::from_pem(csr)
+        .map_err(|error| format!("csr: not a signed certificate request in PEM: {error}"))
 }
 
 impl From<ReviewError> for Refused {
@@ -166,3 +170,7 @@ fn refuse(kind: IdentityRefusalKind, message: String) -> (&'static str, Response
 #[cfg(test)]
 #[path = "service_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "service_fuzz.rs"]
+mod fuzz;

@@ -109,3 +109,7 @@ pub(crate) fn status_file(file: &str) -> String {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(file);
     path.with_file_name(format!("{stem}{STATUS_SUFFIX}")).to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+#[path = "status_file_fuzz.rs"]
+mod fuzz;

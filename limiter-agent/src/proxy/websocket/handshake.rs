@@ -5,6 +5,8 @@
 
 use http::{HeaderMap, HeaderName, Method, Request, header};
 
+use super::super::headers::tokens;
+
 /// The protocol's name in `Upgrade`.
 pub(in super::super) const PROTOCOL: &str = "websocket";
 
@@ -33,9 +35,9 @@ pub(in super::super) fn offer_no_extensions(fields: &mut HeaderMap) {
     fields.remove(header::SEC_WEBSOCKET_EXTENSIONS);
 }
 
-/// Whether the app switched to this protocol.
+/// Whether the app switched to this protocol, perhaps among others.
 pub(in super::super) fn is_chosen(fields: &HeaderMap) -> bool {
-    fields.get(header::UPGRADE).and_then(|chosen| chosen.to_str().ok()).is_some_and(is_meant)
+    fields.get_all(header::UPGRADE).iter().flat_map(tokens).any(is_meant)
 }
 
 /// Whether the app switched without an extension.
@@ -75,6 +77,7 @@ mod tests {
             (&[("upgrade", "WebSocket")][..], true),
             (&[("upgrade", "websocket"), ("sec-websocket-extensions", "permessage-deflate")], false),
             (&[("upgrade", "irc/6.9")], false),
+            (&[("upgrade", "irc/6.9, websocket")], true),
             (&[], false),
         ] {
             let fields: HeaderMap =

@@ -1,0 +1,117 @@
+//! Queries of the control API, read by the definition of forms: `application/x-www-form-urlencoded` of the URL
+//! standard, byte by byte.
+
+use axum::http::Uri;
+use weir_fuzz::{Choices, Target};
+
+use super::{Query, Wait, status::Asked};
+
+const PIECES: &[&str] = &[
+    "waitMillis",
+    "everyMillis",
+    "=",
+    "=",
+    "=",
+    "&",
+    "&",
+    "1000",
+    "0",
+    "1",
+    "18446744073709551615",
+    "18446744073709551616",
+    "-1",
+    "+",
+    "%2B",
+    "%31",
+    "%3d",
+    "%26",
+    "%",
+    "%zz",
+    "%77aitMillis",
+    "1e3",
+    "0x10",
+    ".5",
+    "\u{e4}",
+    "%C3%A4",
+    "%ff",
+    ";",
+    "?",
+    "true",
+    "null",
+    "[]",
+    " ",
+];
+
+#[test]
+fn any_query_of_the_control_api_is_a_number_of_its_definition_or_refused() {
+    Target::new("controls").run(1_000, |bytes| {
+        let mut choices = Choices(bytes);
+        while !choices.is_over() {
+            let name = *choices.one(&["waitMillis", "everyMillis"]);
+            let usual = format!("{name}={}", choices.text(PIECES, 3));
+            let text = if choices.rarely(3) { choices.text(PIECES, 9) } else { usual };
+            query(&text)?;
+        }
+        Ok(())
+    });
+}
+
+fn query(text: &str) -> Result<(), String> {
+    let Ok(uri) = format!("/v1/x?{text}").parse::<Uri>() else { return Ok(()) };
+    let pairs = pairs(uri.query().unwrap_or_default());
+    let value = |wanted: &str| -> Result<Option<u64>, ()> {
+        let mut values = pairs.iter().filter(|(name, _)| name == wanted);
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some((_, value)), None) => number(value).map(Some).ok_or(()),
+            (Some(_), Some(_)) => Err(()),
+        }
+    };
+    let is_known = pairs.iter().all(|(name, _)| name == "waitMillis");
+    let expected = value("waitMillis").map(Option::unwrap_or_default).ok().filter(|_| is_known);
+    let found = Query::<Wait>::try_from_uri(&uri).ok().map(|Query(wait)| wait.wait_millis);
+    if found != expected {
+        return Err(format!("leave?{text} waits {found:?}, and should wait {expected:?}"));
+    }
+    // Clients of the status may be newer than the agent, so other parameters are ignored.
+    let expected = value("everyMillis").ok();
+    let found = Query::<Asked>::try_from_uri(&uri).ok().map(|Query(asked)| asked.every_millis);
+    if found != expected {
+        return Err(format!("status?{text} comes at {found:?}, and should come at {expected:?}"));
+    }
+    Ok(())
+}
+
+/// Digits, after a plus sign at most, of a number of 64 bits.
+fn number(value: &str) -> Option<u64> {
+    let digits = value.strip_prefix('+').unwrap_or(value);
+    let add = |number: u128, digit: u8| digit.is_ascii_digit().then(|| number * 10 + u128::from(digit - b'0'));
+    let number = digits.bytes().try_fold(0, |number, digit| add(number, digit).filter(|it| *it < 1 << 64))?;
+    u64::try_from(number).ok().filter(|_| !digits.is_empty())
+}
+
+fn pairs(query: &str) -> Vec<(String, String)> {
+    let parts = query.split('&').filter(|part| !part.is_empty());
+    parts
+        .map(|part| part.split_once('=').unwrap_or((part, "")))
+        .map(|(name, value)| (decoded(name), decoded(value)))
+        .collect()
+}
+
+fn decoded(text: &str) -> String {
+    let (mut rest, mut bytes) = (text.as_bytes(), Vec::new());
+    while let Some((&first, behind)) = rest.split_first() {
+        let hex = |at: usize| behind.get(at).and_then(|&digit| char::from(digit).to_digit(16));
+        match (first, hex(0), hex(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push(u8::try_from(high * 16 + low).expect("two digits"));
+                rest = &behind[2..];
+                continue;
+            }
+            (b'+', ..) => bytes.push(b' '),
+            _ => bytes.push(first),
+        }
+        rest = behind;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
