@@ -105,7 +105,7 @@ pub use queue::{Position, Ticket};
 pub use quota::{InvalidQuota, Quota, Strategy};
 pub use refused::RuleRefused;
 pub use rule::RuleLimiter;
-pub use rules::{Ask, RuleRefusedAt, charge_all};
+pub use rules::{Ask, RuleCharged, RuleRefusedAt, charge_all};
 pub use standing::Standing;
 pub use terms::{InvalidTerms, MAX_LIMITS, Terms};
 pub use time::Time;

@@ -1,9 +1,10 @@
 //! Several rules on one request: all are charged or none.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
 
-use crate::{RuleAdmitted, RuleLimiter, RuleRefused, Time};
+use crate::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleLimiter, RuleRefused, Tightest, Time};
 
 /// One of several rules that a request must pass.
 ///
@@ -15,8 +16,11 @@ use crate::{RuleAdmitted, RuleLimiter, RuleRefused, Time};
 ///
 /// let everybody = RuleLimiter::shared(now, Terms::new([("all", quota)])?);
 /// let each = RuleLimiter::keyed(now, Terms::new([("each", quota)])?, std::num::NonZeroUsize::MIN);
-/// let asks = [Ask { rule: &everybody, key: &[] }, Ask { rule: &each, key: b"ann" }];
-/// assert!(charge_all(&asks, || now, 1, &mut Vec::new()).is_ok());
+/// let asks = [
+///     Ask { rule: &everybody, key: &[], cost: 1, latest: None },
+///     Ask { rule: &each, key: b"ann", cost: 2, latest: None },
+/// ];
+/// assert!(charge_all(asks.into_iter(), || now, &mut Vec::new()).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +29,61 @@ pub struct Ask<'a> {
     pub rule: &'a RuleLimiter,
     /// The request's key, if the rule counts by key.
     pub key: &'a [u8],
+    /// How many units the request charges.
+    pub cost: u64,
+    /// The latest moment at which the request may go. `None` if it goes now or never.
+    pub latest: Option<Time>,
 }
 
-/// Charges `cost` to every rule, or to none. The charges are stored in `charged`, in order; after a refusal it is
-/// empty.
+/// The charge of one of several rules.
 ///
-/// As in [`check_all`](crate::check_all), all rules are asked first, and `clock` is read again only to give charges
-/// back.
+/// ```
+/// # use std::time::Duration;
+/// # use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+/// # let now = Time::from_nanos(0);
+/// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(1), None)?;
+/// let rule = RuleLimiter::shared(now, Terms::new([("limit", quota)])?);
+/// let in_a_second = now.saturating_add(Duration::from_secs(1));
+/// let ask = Ask { rule: &rule, key: &[], cost: 1, latest: Some(in_a_second) };
+/// let mut charged = Vec::new();
+/// charge_all([ask].into_iter(), || now, &mut charged)?;
+/// assert_eq!(charged[0].at, None);
+/// charge_all([ask].into_iter(), || now, &mut charged)?;
+/// assert_eq!(charged[0].at, Some(in_a_second));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RuleCharged {
+    /// When the rule admits the request, if that is later than now.
+    pub at: Option<Time>,
+    /// What was charged, to give it back.
+    pub charge: RuleCharge,
+    /// The limit that is nearest to refusing.
+    pub tightest: Tightest,
+}
+
+impl Ask<'_> {
+    fn charge(&self, clock: impl Fn() -> Time) -> Result<RuleCharged, RuleRefused> {
+        let Some(latest) = self.latest else {
+            let RuleAdmitted { charge, tightest } = self.rule.charge(clock, self.key, self.cost)?;
+            return Ok(RuleCharged { at: None, charge, tightest });
+        };
+        // The rule's time of the decision is its first reading of the clock.
+        let now = Cell::new(None);
+        let clock = || {
+            let reading = clock();
+            now.set(now.get().or(Some(reading)));
+            reading
+        };
+        let RuleChargedAhead { at, charge, tightest } = self.rule.charge_ahead(clock, self.key, self.cost, latest)?;
+        Ok(RuleCharged { at: Some(at).filter(|at| Some(*at) > now.get()), charge, tightest })
+    }
+}
+
+/// Charges every rule, or none. The charges are stored in `charged`, in order; after a refusal it is empty.
+///
+/// All rules that must admit now are asked first, so a refusal by one of them charges none of the others. A charge is
+/// given back only after a lost race, or if a rule admits only after [`Ask::latest`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,11 +95,11 @@ pub struct Ask<'a> {
 ///     Ok::<_, Box<dyn std::error::Error>>(RuleLimiter::shared(now, Terms::new([("limit", quota)])?))
 /// };
 /// let (wide, narrow) = (rule(10)?, rule(1)?);
-/// let asks = [Ask { rule: &wide, key: &[] }, Ask { rule: &narrow, key: &[] }];
+/// let asks = [&wide, &narrow].map(|rule| Ask { rule, key: &[], cost: 1, latest: None });
 /// let mut charged = Vec::new();
-/// charge_all(&asks, || now, 1, &mut charged)?;
+/// charge_all(asks.into_iter(), || now, &mut charged)?;
 /// assert_eq!(charged.len(), 2);
-/// assert_eq!(charge_all(&asks, || now, 1, &mut charged).unwrap_err().ask, 1);
+/// assert_eq!(charge_all(asks.into_iter(), || now, &mut charged).unwrap_err().ask, 1);
 /// assert_eq!(wide.peek(now, &[], 1)?.standing.remaining(), 9); // the refusal charged nothing
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -55,27 +107,26 @@ pub struct Ask<'a> {
 /// # Errors
 ///
 /// [`RuleRefusedAt`], the first rule in order that refuses.
-pub fn charge_all(
-    asks: &[Ask<'_>],
+pub fn charge_all<'a>(
+    asks: impl ExactSizeIterator<Item = Ask<'a>> + Clone,
     clock: impl Fn() -> Time,
-    cost: u64,
-    charged: &mut Vec<RuleAdmitted>,
+    charged: &mut Vec<RuleCharged>,
 ) -> Result<(), RuleRefusedAt> {
     charged.clear();
     if asks.len() > 1 {
         let now = clock();
-        for (ask, Ask { rule, key }) in asks.iter().enumerate() {
-            rule.peek(now, key, cost).map_err(|refused| RuleRefusedAt { ask, refused })?;
+        for (index, ask) in asks.clone().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
+            ask.rule.peek(now, ask.key, ask.cost).map_err(|refused| RuleRefusedAt { ask: index, refused })?;
         }
     }
-    for (ask, Ask { rule, key }) in asks.iter().enumerate() {
-        match rule.charge(&clock, key, cost) {
-            Ok(admitted) => charged.push(admitted),
+    for (index, ask) in asks.clone().enumerate() {
+        match ask.charge(&clock) {
+            Ok(one) => charged.push(one),
             Err(refused) => {
-                for (Ask { rule, key }, admitted) in asks.iter().zip(charged.drain(..)) {
-                    rule.refund(key, admitted.charge, &clock);
+                for (ask, one) in asks.zip(charged.drain(..)) {
+                    ask.rule.refund(ask.key, one.charge, &clock);
                 }
-                return Err(RuleRefusedAt { ask, refused });
+                return Err(RuleRefusedAt { ask: index, refused });
             }
         }
     }
@@ -91,7 +142,8 @@ pub fn charge_all(
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let rule = RuleLimiter::shared(now, Terms::new([("all", quota)])?);
-/// let at = charge_all(&[Ask { rule: &rule, key: &[] }], || now, 11, &mut Vec::new()).unwrap_err();
+/// let ask = Ask { rule: &rule, key: &[], cost: 11, latest: None };
+/// let at = charge_all([ask].into_iter(), || now, &mut Vec::new()).unwrap_err();
 /// assert_eq!((at.ask, at.refused.limit, at.refused.retry_after()), (0, 0, None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

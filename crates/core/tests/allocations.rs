@@ -93,8 +93,9 @@ fn no_decision_on_a_known_key_allocates() {
                     }
                     let _ = black_box(rule.charge(|| now, key.as_bytes(), 11));
                 }
-                let asks = [Ask { rule: &rules[0], key: key.as_bytes() }, Ask { rule: &rules[1], key: &[] }];
-                let _ = black_box(charge_all(&asks, || now, 1, &mut charged));
+                let asks = [(&rules[0], key.as_bytes()), (&rules[1], &[])];
+                let asks = asks.map(|(rule, key)| Ask { rule, key, cost: 1, latest: None });
+                let _ = black_box(charge_all(asks.into_iter(), || now, &mut charged));
             }
         };
         assert_eq!(allocations(decide), 0, "{strategy:?}");

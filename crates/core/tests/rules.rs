@@ -364,14 +364,15 @@ fn a_charge_of_several_limits_is_given_back_to_the_terms_that_it_was_made_under(
 fn several_rules_are_charged_or_none() {
     let (shared, by_key) =
         (RuleLimiter::shared(START, terms([("limit", per_second(10))])), { keyed([("limit", per_second(2))], 10) });
-    let asks = [Ask { rule: &shared, key: &[] }, Ask { rule: &by_key, key: b"ann" }];
+    let asks: [(_, &[u8]); 2] = [(&shared, b""), (&by_key, b"ann")];
+    let asks = asks.map(|(rule, key)| Ask { rule, key, cost: 1, latest: None });
     let mut charged = Vec::new();
     for _ in 0..2 {
-        charge_all(&asks, || START, 1, &mut charged).expect("both are free");
+        charge_all(asks.into_iter(), || START, &mut charged).expect("both are free");
         assert_eq!(charged.len(), 2);
     }
     for _ in 0..100 {
-        assert_eq!(charge_all(&asks, || START, 1, &mut charged).expect_err("the key is used up").ask, 1);
+        assert_eq!(charge_all(asks.into_iter(), || START, &mut charged).expect_err("the key is used up").ask, 1);
         assert!(charged.is_empty());
     }
     assert_eq!(drain(&shared, START, &[]), 8);
@@ -381,9 +382,39 @@ fn several_rules_are_charged_or_none() {
 fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
     // A peek does not see the rule's own first charge: the second charge refuses, and the first is given back.
     let rule = RuleLimiter::shared(START, terms([("limit", per_second(1))]));
-    let asks = [Ask { rule: &rule, key: &[] }; 2];
-    assert_eq!(charge_all(&asks, || START, 1, &mut Vec::new()).expect_err("one is free").ask, 1);
+    let asks = [Ask { rule: &rule, key: &[], cost: 1, latest: None }; 2];
+    assert_eq!(charge_all(asks.into_iter(), || START, &mut Vec::new()).expect_err("one is free").ask, 1);
     assert_eq!(drain(&rule, START, &[]), 1);
+}
+
+#[test]
+fn each_of_several_rules_is_charged_its_own_cost() {
+    let rules = [10, 10].map(|requests| RuleLimiter::shared(START, terms([("limit", per_second(requests))])));
+    let [one, other] = &rules;
+    let asks = [(one, 3), (other, 4)].map(|(rule, cost)| Ask { rule, key: &[], cost, latest: None });
+    charge_all(asks.into_iter(), || START, &mut Vec::new()).expect("both are free");
+    assert_eq!(rules.each_ref().map(|rule| drain(rule, START, &[])), [7, 6]);
+}
+
+#[test]
+fn a_rule_that_may_admit_later_is_charged_for_its_moment_or_nothing_is() {
+    let (now_only, patient) = (
+        RuleLimiter::shared(START, terms([("limit", per_second(10))])),
+        RuleLimiter::shared(START, terms([("limit", per_second(1))])),
+    );
+    let ask = |latest| {
+        let asks = [(&now_only, None), (&patient, Some(latest))];
+        let asks = asks.map(|(rule, latest)| Ask { rule, key: &[], cost: 1, latest });
+        let mut charged = Vec::new();
+        let outcome = charge_all(asks.into_iter(), || START, &mut charged).map_err(|refused| refused.ask);
+        outcome.map(|()| charged.iter().map(|one| one.at).collect::<Vec<_>>())
+    };
+    let second = after(Duration::from_secs(1));
+    assert_eq!(ask(second), Ok(vec![None, None]));
+    assert_eq!(ask(second), Ok(vec![None, Some(second)]));
+    // The first rule is charged before the second one refuses, and the charge is given back.
+    assert_eq!(ask(second), Err(1));
+    assert_eq!(drain(&now_only, START, &[]), 8);
 }
 
 #[test]

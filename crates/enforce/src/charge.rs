@@ -1,13 +1,11 @@
 //! Charges several rules for one request, each with its own cost: all of them, or none.
 //!
-//! As in `weir_core::charge_all`, all rules are checked first, so a refusal by one charges none of the others. A charge
-//! is given back only after a lost race. How a request waits for its rules is in [`wait`](super::wait). A policy in
-//! shadow mode delays nothing: a rule that would let a request wait is charged for the moment at which the request
-//! would go.
+//! How a request waits for its rules is in [`wait`](super::wait). A policy in shadow mode delays nothing: a rule that
+//! would let a request wait is charged for the moment at which the request would go.
 
-use std::{cell::Cell, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
-use weir_core::{MAX_LIMITS, RuleAdmitted, RuleCharge, RuleChargedAhead, RuleRefused, RuleRefusedAt, Tightest, Time};
+use weir_core::{MAX_LIMITS, RuleCharged, RuleRefusedAt, Time};
 
 use super::rule::{Limits, Rule};
 
@@ -22,60 +20,16 @@ pub(super) struct Ask<'r, 'k> {
     pub(super) latest: Option<Time>,
 }
 
-/// The charge of one rule.
-#[derive(Debug)]
-pub(super) struct Charged {
-    /// When its limits admit the request, if that is later than now.
-    pub(super) at: Option<Time>,
-    pub(super) charge: RuleCharge,
-    pub(super) tightest: Tightest,
-}
-
 impl Ask<'_, '_> {
-    pub(super) fn charge(&self, clock: impl Fn() -> Time) -> Result<Charged, RuleRefused> {
-        let limiter = &self.limits.limiter;
-        match self.latest {
-            None => {
-                let RuleAdmitted { charge, tightest } = limiter.charge(clock, self.key, self.cost)?;
-                Ok(Charged { at: None, charge, tightest })
-            }
-            Some(latest) => {
-                // The limiter's time of the decision is its first reading of the clock.
-                let now = Cell::new(None);
-                let clock = || {
-                    let reading = clock();
-                    now.set(now.get().or(Some(reading)));
-                    reading
-                };
-                let RuleChargedAhead { at, charge, tightest } =
-                    limiter.charge_ahead(clock, self.key, self.cost, latest)?;
-                Ok(Charged { at: Some(at).filter(|at| Some(*at) > now.get()), charge, tightest })
-            }
-        }
+    fn for_limiter(&self) -> weir_core::Ask<'_> {
+        weir_core::Ask { rule: &self.limits.limiter, key: self.key, cost: self.cost, latest: self.latest }
     }
 }
 
 /// Charges every rule, or none.
-pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Result<Vec<Charged>, RuleRefusedAt> {
-    if asks.len() > 1 {
-        let now = clock();
-        for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
-            let peeked = ask.limits.limiter.peek(now, ask.key, ask.cost);
-            peeked.map_err(|refused| RuleRefusedAt { ask: index, refused })?;
-        }
-    }
+pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Result<Vec<RuleCharged>, RuleRefusedAt> {
     let mut charged = Vec::with_capacity(asks.len());
-    for (index, ask) in asks.iter().enumerate() {
-        match ask.charge(&clock) {
-            Ok(one) => charged.push(one),
-            Err(refused) => {
-                for (ask, one) in asks.iter().zip(charged) {
-                    ask.limits.limiter.refund(ask.key, one.charge, &clock);
-                }
-                return Err(RuleRefusedAt { ask: index, refused });
-            }
-        }
-    }
+    weir_core::charge_all(asks.iter().map(Ask::for_limiter), clock, &mut charged)?;
     Ok(charged)
 }
 

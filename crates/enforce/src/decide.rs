@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{RuleRefusedAt, Time};
+use weir_core::{RuleCharged, RuleRefusedAt, Time};
 use weir_tower::MonotonicClock;
 
 use super::{
-    charge::{Ask, Charged, charge_all, slices},
+    charge::{Ask, charge_all, slices},
     deferred::DeferredCost,
     fields::Fields,
     follow_up::{Deadline, FollowUp},
@@ -168,7 +168,7 @@ impl Asked<'_> {
             let costs = self.with_asks(&rules, deadline, keys, |asks| match charge_all(asks, || self.now()) {
                 Ok(charged) => {
                     let now = self.now();
-                    for (ask, Charged { at, .. }) in asks.iter().zip(charged) {
+                    for (ask, RuleCharged { at, .. }) in asks.iter().zip(charged) {
                         ask.rule.counters.count_allowed();
                         if let Some(at) = at {
                             ask.rule.counters.count_wait(at.duration_since(now));

@@ -1,11 +1,11 @@
 //! What a client learns from the charges of its request: the fields of its quota, or a refusal.
 
-use weir_core::{RuleRefusedAt, Tightest, Time};
+use weir_core::{RuleCharged, RuleRefusedAt, Tightest, Time};
 use weir_tower::retry_after_seconds;
 use weir_wire::HeaderStyle;
 
 use super::{
-    charge::{Ask, Charged, opens_after},
+    charge::{Ask, opens_after},
     fields::{self, Fields, QuotaState},
     refusal::Refusal,
     rule::Limits,
@@ -45,7 +45,7 @@ pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
 }
 
 /// The fields of the rule whose limit has the fewest requests left. They list the limits of all rules.
-pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[Charged]) -> Fields {
+pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[RuleCharged]) -> Fields {
     let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
     let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
     let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {

@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Quota, RuleRefused, RuleRefusedAt, Ticket, Time};
+use weir_core::{Quota, RuleCharged, RuleRefused, RuleRefusedAt, Ticket, Time};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use super::{
-    charge::{Ask, Charged, charge_all, opens_after},
+    charge::{Ask, charge_all, opens_after},
     fields::Fields,
     follow_up::FollowUp,
     outcome::{fields_of_several, refusal},
@@ -24,7 +24,7 @@ use super::{
 
 /// The result for a request that no rule refuses at once.
 pub(super) enum Entry {
-    Goes(Vec<Charged>),
+    Goes(Vec<RuleCharged>),
     Waits(Box<Wait>),
 }
 
@@ -163,12 +163,12 @@ impl Asked {
 }
 
 impl AtHead for Asked {
-    type Pass = Vec<Charged>;
+    type Pass = Vec<RuleCharged>;
     type Refusal = Halt;
 
     /// If several rules refuse, returns the one with the longest wait. A rule that does not let requests wait takes
     /// precedence.
-    fn charge(&self, now: Time) -> Result<Vec<Charged>, Halt> {
+    fn charge(&self, now: Time) -> Result<Vec<RuleCharged>, Halt> {
         let asks = self.asks();
         charge_all(&asks, || self.clock.now()).map_err(|at| {
             let halt = |at: RuleRefusedAt| Halt { is_patient: self.all[at.ask].latest.is_some(), at };
