@@ -3,11 +3,10 @@
 use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
 use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use weir_enforce::RulesInForce;
+use weir_enforce::{GateOptions, LiveRules};
 use weir_tower::MonotonicClock;
 
 use crate::{
@@ -92,9 +91,10 @@ impl Agent {
     async fn serve(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { config, addresses, proxy: listeners, control, telemetry } = self;
         let clock = MonotonicClock::start();
-        let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
+        let (paths, log_keys) = (config.proxy.ambiguous_paths, config.logs.keys);
+        let rules = LiveRules::new(GateOptions { clock, paths, log_keys });
         let cache = config.snapshot_cache.clone().map(Cache::new);
-        let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), clock, cache.clone()));
+        let snapshots = Arc::new(Snapshots::new(rules.clone(), clock, cache.clone()));
         if let Some(jwks) = &config.jwks {
             snapshots.verify_with(jwks.first());
         }
@@ -104,13 +104,12 @@ impl Agent {
         let proxy = Arc::new(Proxy {
             upstream: Arc::new(AppAddress::new(config.upstream, addresses.listen, &leaving.closed)),
             settings: config.proxy.clone(),
-            rules: Arc::clone(&rules),
+            rules: rules.clone(),
             clock,
             failures: Arc::default(),
             upstream_time: Arc::default(),
             connections: 0.into(),
             traffic: Arc::default(),
-            log_keys: config.logs.keys,
             // Behind a load balancer all clients have one address, so one address may have all slots.
             slots: ConnectionSlots::new(most_connections, most_connections),
             leaving: Arc::clone(&leaving),

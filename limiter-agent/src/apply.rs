@@ -16,16 +16,15 @@ mod words;
 use std::{
     convert::Infallible,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-use arc_swap::ArcSwap;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio::sync::{Notify, watch};
 use weir_core::Time;
-use weir_enforce::{Jwks, RulesInForce, lower};
+use weir_enforce::{Change, Jwks, LiveRules, RulesInForce, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
     ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION,
@@ -72,9 +71,8 @@ pub(crate) const OUTCOMES: [&str; 6] = ["applied", "unchanged", "stale", "invali
 /// Accepts snapshots and puts them in force.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    rules: Arc<ArcSwap<RulesInForce>>,
+    rules: LiveRules,
     clock: MonotonicClock,
-    one_at_a_time: Mutex<()>,
     /// `None` before the first snapshot.
     origin: watch::Sender<Option<Origin>>,
     cache: Option<Cache>,
@@ -87,9 +85,9 @@ pub(crate) struct Snapshots {
 struct Refused(Outcome, RefusalKind, String, Vec<Fault>);
 
 impl Snapshots {
-    pub(crate) fn new(rules: Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, cache: Option<Cache>) -> Self {
-        let (one_at_a_time, origin, outcomes) = (Mutex::default(), watch::Sender::default(), Default::default());
-        Self { rules, clock, one_at_a_time, origin, cache, outcomes, applied: Notify::new() }
+    pub(crate) fn new(rules: LiveRules, clock: MonotonicClock, cache: Option<Cache>) -> Self {
+        let (origin, outcomes) = (watch::Sender::default(), Default::default());
+        Self { rules, clock, origin, cache, outcomes, applied: Notify::new() }
     }
 
     /// How many pushed snapshots had each of the [`OUTCOMES`].
@@ -110,34 +108,32 @@ impl Snapshots {
 
     /// Puts a snapshot in force that did not come from the control port.
     pub(crate) fn start_with(&self, body: &[u8], origin: Origin) -> Result<(), Refusal> {
-        let _turn = self.turn();
+        let change = self.rules.change();
         let bounded = Some(body).filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
-        self.take(bounded, origin).map(|_| ()).map_err(|refused| refused.into_refusal(&self.rules.load()))
+        self.take(&change, bounded, origin).map(|_| ()).map_err(|refused| refused.into_refusal(&change.rules()))
     }
 
     /// Puts a snapshot in force. `body` is `None` if it was larger than [`MAX_SNAPSHOT_BYTES`].
     pub(crate) fn put(&self, body: Option<&[u8]>) -> Result<ApplyReply, Refusal> {
-        let _turn = self.turn();
-        let taken = self.take(body, Origin::Pushed);
+        let change = self.rules.change();
+        let taken = self.take(&change, body, Origin::Pushed);
         let outcome = match &taken {
             Ok(outcome) | Err(Refused(outcome, ..)) => *outcome,
         };
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
-        taken.map_err(|refused| refused.into_refusal(&self.rules.load()))?;
+        taken.map_err(|refused| refused.into_refusal(&change.rules()))?;
         if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body)
             && let Err(error) = cache.keep(body)
         {
             tracing::warn!(%error, "the snapshot is in force, but could not be saved to --snapshot-cache");
         }
-        let in_force = in_force(&self.rules.load()).expect("an applied snapshot is in force");
+        let in_force = in_force(&change.rules()).expect("an applied snapshot is in force");
         Ok(ApplyReply { in_force })
     }
 
     /// From now on, only tokens that these keys have signed have claims. Later snapshots keep the keys.
     pub(crate) fn verify_with(&self, keys: Arc<Jwks>) {
-        let _turn = self.turn();
-        let next = self.rules.load().with_jwks(Some(keys));
-        self.rules.store(Arc::new(next));
+        self.rules.verify_with(keys);
     }
 
     /// Deletes the limiters of rules that were removed a minute ago. Sleeps while there are none. Never returns.
@@ -149,29 +145,24 @@ impl Snapshots {
                 continue;
             };
             tokio::time::sleep(until.duration_since(self.clock.now())).await;
-            let _turn = self.turn();
-            let next = self.rules.load().without_removed(self.clock.now());
-            self.rules.store(Arc::new(next));
+            let change = self.rules.change();
+            change.put(change.rules().without_removed(self.clock.now()));
         }
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        // The mutex guards an order, not data that a panic could have left half-done.
-        self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take(&self, body: Option<&[u8]>, origin: Origin) -> Result<Outcome, Refused> {
-        let outcome = body.ok_or_else(too_large).and_then(parse).and_then(|snapshot| self.apply(snapshot, origin))?;
+    fn take(&self, change: &Change<'_>, body: Option<&[u8]>, origin: Origin) -> Result<Outcome, Refused> {
+        let snapshot = body.ok_or_else(too_large).and_then(parse)?;
+        let outcome = self.apply(change, snapshot, origin)?;
         self.origin.send_replace(Some(origin));
         Ok(outcome)
     }
 
-    fn apply(&self, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Refused> {
+    fn apply(&self, change: &Change<'_>, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Refused> {
         if snapshot.sequence > MAX_SEQUENCE {
             let message = format!("must be at most {MAX_SEQUENCE}: the next snapshot needs a larger one");
             return Err(invalid(vec![Fault { path: "sequence".into(), message }]));
         }
-        let before = self.rules.load_full();
+        let before = change.rules();
         let mut same_content = false;
         if let Some((current, _)) = before.snapshot() {
             same_content = current.revision == snapshot.revision;
@@ -186,7 +177,7 @@ impl Snapshots {
         if same_content {
             let moved = before.snapshot().is_none_or(|(current, _)| current.sequence != snapshot.sequence);
             if moved {
-                self.rules.store(Arc::new(before.moved_on(snapshot, self.clock.now())));
+                change.put(before.moved_on(snapshot, self.clock.now()));
             }
             return Ok(Outcome::Unchanged);
         }
@@ -196,7 +187,7 @@ impl Snapshots {
             let (sequence, revision, policies) = (snapshot.sequence, &snapshot.revision, snapshot.policies.len());
             tracing::info!(sequence, revision, policies, origin = origin.name(), "snapshot in force");
         }
-        self.rules.store(Arc::new(next));
+        change.put(next);
         self.applied.notify_one();
         Ok(Outcome::Applied)
     }

@@ -1,10 +1,7 @@
 //! The initial rules of an agent: a cache file and a bootstrap snapshot with any content. The agent starts with the
 //! first of the two that another agent would accept, and reports whether there was one.
 
-use std::sync::Arc;
-
-use arc_swap::ArcSwap;
-use weir_enforce::RulesInForce;
+use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
 use weir_fuzz::{Choices, Target, mutated};
 use weir_tower::MonotonicClock;
 
@@ -49,9 +46,10 @@ fn any(choices: &mut Choices<'_>) -> Vec<u8> {
     }
 }
 
-fn agent() -> (Arc<ArcSwap<RulesInForce>>, Snapshots) {
-    let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
-    (Arc::clone(&rules), Snapshots::new(rules, MonotonicClock::start(), None))
+fn agent() -> (LiveRules, Snapshots) {
+    let clock = MonotonicClock::start();
+    let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
+    (rules.clone(), Snapshots::new(rules, clock, None))
 }
 
 fn started(kept: Option<&[u8]>, given: Option<&[u8]>, cache: &Cache) -> Result<(), String> {

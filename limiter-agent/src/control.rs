@@ -18,7 +18,6 @@ mod tls;
 
 use std::{sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
     body::Body,
@@ -31,7 +30,7 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::json;
 use weir_core::Time;
-use weir_enforce::{AmbiguousPaths, RulesInForce};
+use weir_enforce::{AmbiguousPaths, LiveRules};
 use weir_tower::MonotonicClock;
 use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind};
 
@@ -54,7 +53,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The state that the control port reads and changes.
 #[derive(Debug)]
 pub(crate) struct Control {
-    pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
+    pub(crate) rules: LiveRules,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) leaving: Arc<Leaving>,
     pub(crate) clock: MonotonicClock,

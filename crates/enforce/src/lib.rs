@@ -87,7 +87,7 @@ pub use self::{
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
     layer::{Format, LimitFuture, LimitLayer, Limited, LimitedBody, refused},
-    live::{LiveRules, SharedGate},
+    live::{Change, LiveRules, SharedGate},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},

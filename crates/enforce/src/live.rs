@@ -1,8 +1,8 @@
-//! Rules that a program puts in force by itself, for requests that move between its threads.
+//! The rules in force of a program, which change while it serves.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use arc_swap::ArcSwap;
@@ -10,7 +10,7 @@ use http::Extensions;
 use weir_wire::{Fault, Per, Snapshot, WIRE_VERSION};
 
 use super::{
-    gate::{Gate, GateOptions},
+    gate::{Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::Jwks,
     layer::LimitLayer,
@@ -23,9 +23,16 @@ pub struct LiveRules(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    rules: ArcSwap<RulesInForce>,
+    rules: Arc<ArcSwap<RulesInForce>>,
     options: GateOptions,
     one_at_a_time: Mutex<()>,
+}
+
+/// The right to change the rules: until it is dropped, no other change begins.
+#[derive(Debug)]
+pub struct Change<'a> {
+    rules: &'a ArcSwap<RulesInForce>,
+    _turn: MutexGuard<'a, ()>,
 }
 
 /// Decides on the requests of a program with many threads.
@@ -38,7 +45,7 @@ pub struct SharedGate {
 impl LiveRules {
     /// Starts without rules: every request passes.
     pub fn new(options: GateOptions) -> Self {
-        Self(Arc::new(Shared { rules: ArcSwap::default(), options, one_at_a_time: Mutex::default() }))
+        Self(Arc::new(Shared { rules: Arc::default(), options, one_at_a_time: Mutex::default() }))
     }
 
     /// Puts a snapshot in force: all of it, or nothing. Counters survive, and the limits of rules that remain are
@@ -53,13 +60,15 @@ impl LiveRules {
             return Err(faults);
         }
         let lowered = lower(&snapshot)?;
-        self.change(|rules| rules.succeed(snapshot, lowered, || self.0.options.clock.now()));
+        let change = self.change();
+        change.put(change.rules().succeed(snapshot, lowered, || self.0.options.clock.now()));
         Ok(())
     }
 
     /// From now on, only tokens that these keys signed have claims.
-    pub fn verify_with(&self, keys: Jwks) {
-        self.change(|rules| rules.with_jwks(Some(Arc::new(keys))));
+    pub fn verify_with(&self, keys: impl Into<Arc<Jwks>>) {
+        let change = self.change();
+        change.put(change.rules().with_jwks(Some(keys.into())));
     }
 
     /// The rules in force, for counts and explanations.
@@ -73,11 +82,28 @@ impl LiveRules {
         LimitLayer::new(SharedGate { rules: self.clone(), client }, "weir")
     }
 
-    fn change(&self, next: impl FnOnce(&RulesInForce) -> RulesInForce) {
-        // The lock orders the calls and guards no data.
-        let _turn = self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = next(&self.0.rules.load());
-        self.0.rules.store(Arc::new(next));
+    /// Gates for client connections that one thread serves.
+    pub fn gates(&self) -> Gates {
+        Gates::new(Arc::clone(&self.0.rules), self.0.options)
+    }
+
+    /// Begins a change with rules of the caller's own. Waits until no other change is under way.
+    pub fn change(&self) -> Change<'_> {
+        // The lock orders the changes and guards no data.
+        let turn = self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
+        Change { rules: &self.0.rules, _turn: turn }
+    }
+}
+
+impl Change<'_> {
+    /// The rules in force.
+    pub fn rules(&self) -> Arc<RulesInForce> {
+        self.rules.load_full()
+    }
+
+    /// Puts these rules in force.
+    pub fn put(&self, next: RulesInForce) {
+        self.rules.store(Arc::new(next));
     }
 }
 

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use http::{Request, Response};
 use serde_json::{Value, json};
 use tower::{Layer, Service};
-use weir_enforce::{AmbiguousPaths, GateOptions, Gates, LimitLayer};
+use weir_enforce::{AmbiguousPaths, GateOptions, LimitLayer};
 use weir_fuzz::{Choices, Target, json::change};
 use weir_wire::ExplainRequest;
 
@@ -104,8 +104,8 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     let _inside = runtime.enter();
     let mut choices = Choices(bytes);
     let clock = MonotonicClock::of_tokio();
-    let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
-    let snapshots = Snapshots::new(Arc::clone(&rules), clock, None);
+    let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: true });
+    let snapshots = Snapshots::new(rules.clone(), clock, None);
     let mut snapshot: Value = serde_json::from_str(GOLDEN[choices.below(2)]).map_err(|error| error.to_string())?;
     let mut sequence = 1;
     while !choices.is_over() {
@@ -188,7 +188,7 @@ fn leads(path: &str, to: &Value) -> bool {
 }
 
 /// Sends a random request, and asks to explain it.
-fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut Choices<'_>) -> Result<(), String> {
+fn ask(rules: &LiveRules, clock: MonotonicClock, choices: &mut Choices<'_>) -> Result<(), String> {
     let method = *choices.one(&["GET", "POST", "PUT", "OPTIONS", "a"]);
     let target =
         *choices.one(&["/api/v1/x?page=2&user=a", "/", "/healthz", "/ws", "/api/%2e/b?user=%zz", "/a/b", "*", "//x"]);
@@ -210,8 +210,7 @@ fn ask(rules: &Arc<ArcSwap<RulesInForce>>, clock: MonotonicClock, choices: &mut 
         let answer = Response::builder().header("x-units", "7").header("x-cost", "18446744073709551615");
         Ok::<_, Infallible>(answer.body(ResponseBody::own("ok")).expect("a response"))
     });
-    let options = GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: true };
-    let gate = Gates::new(Arc::clone(rules), options).of(Ipv4Addr::LOCALHOST.into());
+    let gate = rules.gates().of(Ipv4Addr::LOCALHOST.into());
     let messages = gate.messages(&request);
     if let Some(messages) = messages {
         let _ = (messages.decide(), messages.decide());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use weir_enforce::{AmbiguousPaths, GateOptions};
 
 use super::*;
 
@@ -15,8 +16,9 @@ fn policy(uid: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn removed_limiters_are_deleted_without_traffic_or_another_snapshot() {
-    let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
-    let snapshots = Arc::new(Snapshots::new(Arc::clone(&rules), MonotonicClock::of_tokio(), None));
+    let clock = MonotonicClock::of_tokio();
+    let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
+    let snapshots = Arc::new(Snapshots::new(rules.clone(), clock, None));
     let put = |sequence: u64, policies: &[Value]| {
         let revision = format!("revision-{sequence}");
         let body = json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": policies});

@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
-use weir_enforce::{RulesInForce, histogram::Histogram};
+use weir_enforce::{LiveRules, histogram::Histogram};
 use weir_tower::MonotonicClock;
 
 use super::{
@@ -17,7 +16,7 @@ use crate::slots::ConnectionSlots;
 pub(crate) struct Proxy {
     pub(crate) upstream: Arc<AppAddress>,
     pub(crate) settings: Settings,
-    pub(crate) rules: Arc<ArcSwap<RulesInForce>>,
+    pub(crate) rules: LiveRules,
     pub(crate) clock: MonotonicClock,
     pub(crate) failures: Arc<FailureCounts>,
     /// From sending a request to the app until its response begins.
@@ -25,8 +24,6 @@ pub(crate) struct Proxy {
     /// Client connections open now.
     pub(crate) connections: AtomicU64,
     pub(crate) traffic: Arc<Traffic>,
-    /// Whether a line about a refusal names the key that was refused.
-    pub(crate) log_keys: bool,
     /// One slot for each client connection that may be served at once.
     pub(crate) slots: Arc<ConnectionSlots>,
     /// While leaving, each response is the last one on its connection.

@@ -16,7 +16,7 @@ use http::Request;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
-use weir_enforce::{GateOptions, Gates, LimitLayer, LimitedBody};
+use weir_enforce::{Gates, LimitLayer, LimitedBody};
 
 use super::{
     app::{App, IDLE_CHECK},
@@ -58,9 +58,7 @@ impl Worker {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let app = App::new(&proxy.upstream, proxy.settings.upstream_http2);
         let plain = plain::Shared::new(&proxy);
-        let options =
-            GateOptions { clock: proxy.clock, paths: proxy.settings.ambiguous_paths, log_keys: proxy.log_keys };
-        let gates = Gates::new(Arc::clone(&proxy.rules), options);
+        let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.stop.clone()) };
         let start = |stream, peer, slot: Option<ConnectionSlot>| {
