@@ -1,7 +1,8 @@
 //! The reverse proxy: HTTP/1 and HTTP/2 from clients, the same to the app if it supports it. Bodies and trailers
 //! stream in both directions.
 //!
-//! Plain HTTP/1.1 requests may take a shorter path ([`plain`]) with the same result.
+//! Two paths serve HTTP/1.1 ([`http1_path`]): hyper's, and for plain requests a shorter one ([`plain`]) with the same
+//! result.
 //!
 //! Each worker is a thread with its own runtime, listener and upstream connections. A request never leaves the thread
 //! that accepted it. Nothing here knows a rule: the limits are a tower layer around `forward::Forward`.
@@ -27,6 +28,7 @@ mod forward;
 mod fuzz;
 mod garbled;
 mod headers;
+mod http1_path;
 mod leaving;
 mod open;
 mod plain;

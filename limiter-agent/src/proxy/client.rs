@@ -35,8 +35,8 @@ use tokio::{
 use super::{
     activity::{Activity, Answer, Answering},
     failure::AppGone,
+    http1_path::{End, Http1Path},
     open::{HALF_CLOSED_TIMEOUT, Open},
-    plain,
     request_body::RequestBody,
     socket::{Goodbye, Socket},
     stall::Watching,
@@ -85,14 +85,15 @@ impl Next {
     }
 }
 
-/// Serves one client until it leaves or the drain ends the connection. `service` gets every request that does not
-/// take the short path.
-pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, plain: Option<plain::Client>, open: &Arc<Open>)
+/// Serves one client until it leaves or the drain ends the connection. `service` gets every request that the short
+/// path does not take.
+pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, short: Option<impl Http1Path>, open: &Arc<Open>)
 where
     S: Fn(Request<RequestBody>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
+    let through_hyper = ThroughHyper { service: &service, open };
     let mut before = Bytes::new();
     let mut first = true;
     let mut used = false;
@@ -102,25 +103,23 @@ where
         if let Some(protocol) = next.protocol() {
             speaking.get_or_insert_with(|| open.proxy.traffic.speaking(protocol));
         }
-        let next = match (next, &plain) {
-            (Next::Http1, Some(client)) => match plain::serve(stream, before, client, used).await {
-                plain::End::HandOver(with, bytes, answered) => {
-                    (stream, before, used) = (with, bytes, answered);
-                    Next::Http1
-                }
-                plain::End::Leave(stream) => return leave(stream, open).await,
-                plain::End::Closed => return,
-            },
-            (next, _) => next,
-        };
         match next {
-            // Boxed, so that an idle connection does not hold memory for either future.
-            Next::Http1 => match Box::pin(http1(stream, before, used, &service, open)).await {
-                Some((with, bytes)) => (stream, before, used) = (with, bytes, true),
-                None => return,
-            },
+            Next::Http1 => {}
             Next::Http2 => return Box::pin(http2(stream, service, open)).await,
             Next::End => return leave(stream, open).await,
+        }
+        let end = match &short {
+            Some(short) => short.serve(stream, before, used).await,
+            None => End::HandOver(stream, before, used),
+        };
+        let end = match end {
+            End::HandOver(stream, before, used) => through_hyper.serve(stream, before, used).await,
+            end => end,
+        };
+        match end {
+            End::HandOver(with, bytes, answered) => (stream, before, used) = (with, bytes, answered),
+            End::Leave(stream) => return leave(stream, open).await,
+            End::Closed => return,
         }
         first = false;
     }
@@ -170,14 +169,26 @@ async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
     look.now_or_never().unwrap_or(Next::End)
 }
 
-/// Serves HTTP/1 requests until the connection has been idle for a moment, then returns the socket.
-async fn http1<S, F, B>(
-    stream: TcpStream,
-    before: Bytes,
-    used: bool,
-    service: &S,
-    open: &Arc<Open>,
-) -> Option<(TcpStream, Bytes)>
+/// Serves HTTP/1 requests with hyper.
+struct ThroughHyper<'a, S> {
+    service: &'a S,
+    open: &'a Arc<Open>,
+}
+
+impl<S, F, B> Http1Path for ThroughHyper<'_, S>
+where
+    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+{
+    /// Hands the connection over when it has been idle for a moment. Boxed, so that an idle connection does not hold
+    /// memory for the future.
+    fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End> {
+        Box::pin(http1(stream, before, used, self.service, self.open))
+    }
+}
+
+async fn http1<S, F, B>(stream: TcpStream, before: Bytes, used: bool, service: &S, open: &Arc<Open>) -> End
 where
     S: Fn(Request<RequestBody>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<B>, Infallible>> + 'static,
@@ -215,42 +226,49 @@ where
             () = up.cancelled(), if !draining => {
                 if activity.is_between_requests() {
                     // Part of the next request may be in the buffer.
-                    return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
+                    return handed_over(connection.into_parts());
                 }
                 draining = true;
                 std::pin::Pin::new(&mut *connection).graceful_shutdown();
             }
             () = open.evicted(), if !draining => {
                 if open.eviction() == Eviction::AtOnce {
-                    return None;
+                    return End::Closed;
                 }
                 if activity.is_between_requests() {
-                    return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
+                    return handed_over(connection.into_parts());
                 }
                 draining = true;
                 std::pin::Pin::new(&mut *connection).graceful_shutdown();
             }
             () = &mut tick => {
                 if !draining && activity.is_idle() {
-                    return connection.into_parts().map(|parts| (parts.io.into_inner().into_stream(), parts.read_buf));
+                    return handed_over(connection.into_parts());
                 }
                 if stall.is_over(activity.stuck_after(), settings.stall_timeout) {
                     tracing::debug!("the client does not read its response");
-                    return None;
+                    return End::Closed;
                 }
                 if left.is_over(activity.may_have_left().then_some(0), HALF_CLOSED_TIMEOUT) {
                     tracing::debug!("the client closed its side and counts as gone");
-                    return None;
+                    return End::Closed;
                 }
                 tick.as_mut().reset(clock::now() + TICK);
             }
         }
     }
-    let socket = connection.into_parts()?.io.into_inner();
-    if !socket.ended() {
-        leave(socket.into_stream(), open).await;
+    match connection.into_parts().map(|parts| parts.io.into_inner()) {
+        Some(socket) if !socket.ended() => End::Leave(socket.into_stream()),
+        Some(_) | None => End::Closed,
     }
-    None
+}
+
+/// `None` after an upgrade.
+fn handed_over<S>(parts: Option<http1::Parts<TokioIo<Socket>, S>>) -> End {
+    match parts {
+        Some(parts) => End::HandOver(parts.io.into_inner().into_stream(), parts.read_buf, true),
+        None => End::Closed,
+    }
 }
 
 /// Serves an HTTP/2 connection to its end.

@@ -31,7 +31,6 @@ use std::{rc::Rc, sync::Arc};
 
 use weir_enforce::ConnectionGate;
 
-pub(super) use self::serve::{End, serve};
 use self::{buffer::Buffers, date::Date, drain::Drain, pool::Pool, refusals::Refusals, request::Limits};
 use super::{
     headers::Peer,
@@ -41,9 +40,13 @@ use super::{
     traffic::OfWorker,
 };
 
+/// The short path of one worker, unless it is disabled. Clones are cheap: each connection takes one.
+#[derive(Clone, Debug)]
+pub(super) struct ShortPath(Option<Rc<Shared>>);
+
 /// What the connections of one worker share.
 #[derive(Debug)]
-pub(super) struct Shared {
+struct Shared {
     proxy: Arc<Proxy>,
     traffic: Arc<OfWorker>,
     pool: Pool,
@@ -57,25 +60,65 @@ pub(super) struct Shared {
 /// The client, and what applies to its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    pub(super) shared: Rc<Shared>,
-    pub(super) gate: ConnectionGate,
-    pub(super) peer: Rc<Peer>,
-    pub(super) open: Arc<Open>,
+    shared: Rc<Shared>,
+    gate: ConnectionGate,
+    peer: Rc<Peer>,
+    open: Arc<Open>,
+}
+
+impl ShortPath {
+    pub(super) fn new(proxy: &Arc<Proxy>) -> Self {
+        let settings = &proxy.settings;
+        let is_off = settings.in_place == Switch::Off || settings.upstream_http2 == UpstreamHttp2::Always;
+        Self((!is_off).then(|| Shared::new(proxy)))
+    }
+
+    /// The path of one client connection.
+    pub(super) fn client(self, gate: &ConnectionGate, peer: &Rc<Peer>, open: &Arc<Open>) -> Option<Client> {
+        let (gate, peer, open) = (gate.clone(), Rc::clone(peer), Arc::clone(open));
+        self.0.map(|shared| Client { shared, gate, peer, open })
+    }
+
+    /// Call it every [`IDLE_CHECK`](super::app::IDLE_CHECK).
+    pub(super) fn close_idle(&self) {
+        if let Some(shared) = &self.0 {
+            shared.pool.close_idle();
+        }
+    }
+
+    /// Makes connections close after their current request.
+    pub(super) fn drain(&self) {
+        if let Some(shared) = &self.0 {
+            shared.drain.begin();
+        }
+    }
+
+    /// The app is back: connections may stay open again.
+    pub(super) fn go_on(&self) {
+        if let Some(shared) = &self.0 {
+            shared.drain.call_off();
+        }
+    }
+
+    /// Notices when the app closes idle connections. Never returns, unless the short path is disabled.
+    pub(super) async fn watch(self) {
+        let Some(shared) = self.0 else { return };
+        loop {
+            shared.pool.closed_by_app().await;
+            shared.proxy.upstream.suspect();
+        }
+    }
 }
 
 impl Shared {
-    /// `None` if the short path is disabled.
-    pub(super) fn new(proxy: &Arc<Proxy>) -> Option<Rc<Self>> {
+    fn new(proxy: &Arc<Proxy>) -> Rc<Self> {
         let settings = &proxy.settings;
-        if settings.in_place == Switch::Off || settings.upstream_http2 == UpstreamHttp2::Always {
-            return None;
-        }
         let limits = Limits {
             bytes: settings.max_header_bytes as usize,
             fields: settings.max_headers.into(),
             ambiguous_paths: settings.ambiguous_paths,
         };
-        Some(Rc::new(Self {
+        Rc::new(Self {
             proxy: Arc::clone(proxy),
             traffic: proxy.traffic.worker(),
             pool: Pool::default(),
@@ -84,29 +127,6 @@ impl Shared {
             refusals: Refusals::default(),
             drain: Drain::default(),
             limits,
-        }))
-    }
-
-    /// Call it every [`IDLE_CHECK`](super::app::IDLE_CHECK).
-    pub(super) fn close_idle(&self) {
-        self.pool.close_idle();
-    }
-
-    /// Makes connections close after their current request.
-    pub(super) fn drain(&self) {
-        self.drain.begin();
-    }
-
-    /// The app is back: connections may stay open again.
-    pub(super) fn go_on(&self) {
-        self.drain.call_off();
-    }
-
-    /// Notices when the app closes idle connections.
-    pub(super) async fn watch(&self) {
-        loop {
-            self.pool.closed_by_app().await;
-            self.proxy.upstream.suspect();
-        }
+        })
     }
 }

@@ -24,7 +24,7 @@ use super::{
     forward::{Forward, Way, vet},
     headers::Peer,
     open::Open,
-    plain,
+    plain::ShortPath,
     request_body::RequestBody,
     shared::Proxy,
     upgrade::Tunnels,
@@ -57,23 +57,20 @@ impl Worker {
         let Self { listener, proxy } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let app = App::new(&proxy.upstream, proxy.settings.upstream_http2);
-        let plain = plain::Shared::new(&proxy);
+        let short = ShortPath::new(&proxy);
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.stop.clone()) };
         let start = |stream, peer, slot: Option<ConnectionSlot>| {
             let open = Open::new(&proxy, slot, tasks.token());
             let gates = gates.clone();
-            let (app, plain, tunnels) = (Rc::clone(&app), plain.clone(), tunnels.clone());
+            let (app, short, tunnels) = (Rc::clone(&app), short.clone(), tunnels.clone());
             // Without the tracker's own `spawn`, which would add one more function to return through with each
             // request.
-            spawn_local(connection(stream, peer, gates, app, plain, tunnels, open));
+            spawn_local(connection(stream, peer, gates, app, short, tunnels, open));
         };
 
-        plain.iter().for_each(|plain| {
-            let plain = Rc::clone(plain);
-            spawn_local(async move { plain.watch().await });
-        });
+        spawn_local(short.clone().watch());
         let mut up = proxy.upstream.up();
         let mut down = false;
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
@@ -100,21 +97,23 @@ impl Worker {
                 _ = idle_check.tick() => {
                     app.close_idle();
                     gates.refresh();
-                    plain.iter().for_each(|plain| plain.close_idle());
+                    short.close_idle();
                     if down {
                         up = proxy.upstream.up();
                         down = up.is_cancelled();
-                        plain.iter().filter(|_| !down).for_each(|plain| plain.go_on());
+                        if !down {
+                            short.go_on();
+                        }
                     }
                 }
                 () = up.cancelled(), if !down => {
                     down = true;
-                    plain.iter().for_each(|plain| plain.drain());
+                    short.drain();
                 }
                 () = proxy.drain.cancelled() => break,
             }
         }
-        plain.iter().for_each(|plain| plain.drain());
+        short.drain();
         if let Some((stream, peer)) = waiting {
             start(stream, peer, None);
         }
@@ -146,7 +145,7 @@ async fn connection(
     peer: SocketAddr,
     gates: Gates,
     app: Rc<App>,
-    plain: Option<Rc<plain::Shared>>,
+    short: ShortPath,
     tunnels: Tunnels,
     open: Arc<Open>,
 ) {
@@ -157,12 +156,7 @@ async fn connection(
     let gate = gates.of(ip);
     drop(gates);
     let peer = Rc::new(Peer::new(ip));
-    let plain = plain.map(|shared| plain::Client {
-        shared,
-        gate: gate.clone(),
-        peer: Rc::clone(&peer),
-        open: Arc::clone(&open),
-    });
+    let short = short.client(&gate, &peer, &open);
     let way = Way { app, proxy: Arc::clone(proxy), tunnels, peer, gate: gate.clone() };
     let forward = Forward(Rc::new(way));
     let limited = LimitLayer::new(gate, "weir-agent").layer(forward);
@@ -175,5 +169,5 @@ async fn connection(
             Either::Right(ready(Ok(refused.map(LimitedBody::plain))))
         }
     };
-    client::serve(stream, service, plain, &open).await;
+    client::serve(stream, service, short, &open).await;
 }

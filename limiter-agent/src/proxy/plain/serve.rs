@@ -16,19 +16,10 @@ use super::{
     request::{Look, Request},
     write,
 };
+use crate::proxy::http1_path::{End, Http1Path};
 
 /// How long to wait for the rest of a request. After that hyper's path takes over, which handles slow clients.
 const MOMENT: Duration = Duration::from_millis(50);
-
-/// How the short path ended.
-#[derive(Debug)]
-pub(in crate::proxy) enum End {
-    /// hyper's path continues, with these bytes first. The flag says whether the connection has served requests.
-    HandOver(TcpStream, Bytes, bool),
-    /// Close the connection so that the client gets everything that was sent.
-    Leave(TcpStream),
-    Closed,
-}
 
 /// The unsent rest of a response.
 struct Rest {
@@ -55,9 +46,15 @@ enum Judged {
 
 const _: () = assert!(size_of::<Judged>() <= 2 * size_of::<u64>());
 
-/// Serves plain requests. The bytes in `before` and on the socket belong to the first one. `used` says whether the
-/// connection has served requests before.
-pub(in crate::proxy) async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) -> End {
+impl Http1Path for Client {
+    // The future of `serve` itself: another one around it would cost each request one more call.
+    fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End> {
+        serve(stream, before, self, used)
+    }
+}
+
+/// Serves plain requests.
+async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) -> End {
     let mut connection = ClientConnection::new(stream, client, used);
     if !before.is_empty() {
         connection.inbox.insert(client.shared.buffers.lend()).put(&before);

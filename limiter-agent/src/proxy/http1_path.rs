@@ -1,0 +1,21 @@
+//! What the two ways to serve HTTP/1.1 have in common: through hyper, and in place.
+
+use bytes::Bytes;
+use tokio::net::TcpStream;
+
+/// Serves the HTTP/1.1 requests of one client connection.
+pub(super) trait Http1Path {
+    /// Serves requests as long as it can. The bytes in `before` and on the socket belong to the first one. `used` says
+    /// whether the connection has served requests before.
+    fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End>;
+}
+
+/// How a path ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// Another path continues, with these bytes first. The flag says whether the connection has served requests.
+    HandOver(TcpStream, Bytes, bool),
+    /// Close the connection so that the client gets everything that was sent.
+    Leave(TcpStream),
+    Closed,
+}
