@@ -236,18 +236,18 @@ fn write(found: &Found, report: &mut Report) {
     let bars =
         |value: Value| found.order.iter().map(|stack| ((*stack).to_owned(), spread(stack, value).median)).collect();
     let title = "Time to readiness of those that are served, P99".to_owned();
-    report.chart(Bars { name: "ready", title, unit: "µs, less is better", bars: bars(ready_p99) });
+    report.chart(Bars { name: "ready".into(), title, unit: "µs, less is better".into(), bars: bars(ready_p99) });
     let title = "Time until those that are not served hear so, P99".to_owned();
     report.chart(Bars {
-        name: "refused",
+        name: "refused".to_owned(),
         title,
-        unit: "µs, less is better; 0 where everybody is served",
+        unit: "µs, less is better; 0 where everybody is served".to_owned(),
         bars: bars(heard_p99),
     });
     report.chart(Bars {
-        name: "served",
+        name: "served".to_owned(),
         title: "Served of the crowd".to_owned(),
-        unit: "requests",
+        unit: "requests".to_owned(),
         bars: bars(served),
     });
 }

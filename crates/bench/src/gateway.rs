@@ -158,7 +158,12 @@ fn write(found: &[Vec<Vec<Sample>>], report: &mut Report) {
             };
             LIMITERS.iter().enumerate().map(bar)
         });
-        report.chart(Bars { name, title: title.to_owned(), unit, bars: bars.collect() });
+        report.chart(Bars {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            unit: unit.to_owned(),
+            bars: bars.collect(),
+        });
     }
 }
 

@@ -205,9 +205,10 @@ fn write(found: &Found, report: &mut Report) {
                 Measure::Held => "held",
                 Measure::Cloned => "cloned",
                 Measure::Tasks => "tasks",
-            },
+            }
+            .to_owned(),
             title: format!("One request through each layer: {name}"),
-            unit: "less is better",
+            unit: "less is better".to_owned(),
             bars: bars.collect(),
         });
     }

@@ -39,6 +39,9 @@ struct Cli {
     /// Where to write; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Only draw the charts of the results in the folder again, and measure nothing
+    #[arg(long, conflicts_with_all = ["suites", "quick"])]
+    redraw: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,6 +74,9 @@ pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let chosen = |suite: &Suite| if cli.suites.is_empty() { suite.stands_alone() } else { cli.suites.contains(suite) };
     let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
+    if cli.redraw {
+        return exit_code("bench", report::redraw(&out));
+    }
     for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {
         if let Err(error) = measure(*suite, cli.quick).and_then(|report| report.write(&out)) {
             eprintln!("bench: {error:#}");

@@ -1,5 +1,6 @@
 //! The results of a suite, written in three forms from the same figures: JSON for programs, Markdown for readers, SVG
-//! charts. It measures nothing, and omits no figure of a suite.
+//! charts. It measures nothing, and omits no figure of a suite. The charts' data are in a JSON file of their own, from
+//! which the charts can be drawn again.
 
 mod machine;
 mod plot;
@@ -12,13 +13,16 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use self::machine::{Machine, versions};
-pub(crate) use self::plot::{Bars, Chart, Lines, Series};
+pub(crate) use self::plot::{Bars, Chart, LimitLine, Lines, Series};
 use crate::stats::{Spread, figure};
 
 /// How contenders are compared in most suites.
 const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition. A figure is the median of the \
     repetitions, ± half of the distance between their quartiles. The JSON file also has the lowest and the highest \
     value.";
+
+/// The folder of the charts' data.
+const CHARTS: &str = "charts";
 
 /// The results of one suite.
 #[derive(Serialize)]
@@ -135,24 +139,19 @@ impl Report {
         self.charts.push(chart.into());
     }
 
-    /// Writes `<name>.json`, `<name>.md` and the charts into the folder.
+    /// Writes `<name>.json`, `<name>.md`, `charts/<name>.json` and the charts into the folder.
     pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
-        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        std::fs::create_dir_all(folder.join(CHARTS)).with_context(|| format!("make {}", folder.display()))?;
         let put = |file: String, text: String| {
             let path = folder.join(file);
             std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
         };
         put(format!("{}.json", self.name), serde_json::to_string_pretty(self)? + "\n")?;
         put(format!("{}.md", self.name), self.markdown())?;
-        for chart in &self.charts {
-            put(self.chart_file(chart), chart.svg())?;
-        }
+        put(format!("{CHARTS}/{}.json", self.name), serde_json::to_string(&self.charts)? + "\n")?;
+        draw(folder, self.name, &self.charts)?;
         eprintln!("bench: {} written to {}", self.name, folder.display());
         Ok(())
-    }
-
-    fn chart_file(&self, chart: &Chart) -> String {
-        format!("{}-{}.svg", self.name, chart.name())
     }
 
     fn markdown(&self) -> String {
@@ -180,7 +179,7 @@ impl Report {
             text.push('\n');
         }
         for chart in &self.charts {
-            let _ = write!(text, "![{}]({})\n\n", chart.title(), self.chart_file(chart));
+            let _ = write!(text, "![{}]({})\n\n", chart.title(), chart_file(self.name, chart));
         }
         for table in &self.tables {
             table.markdown(&mut text);
@@ -188,6 +187,31 @@ impl Report {
         text.truncate(text.trim_end().len());
         text + "\n"
     }
+}
+
+/// Draws the charts of all results in the folder again.
+pub(crate) fn redraw(folder: &Path) -> anyhow::Result<()> {
+    let data = folder.join(CHARTS);
+    for entry in std::fs::read_dir(&data).with_context(|| format!("list {}", data.display()))? {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let charts: Vec<Chart> = serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))?;
+        draw(folder, name, &charts)?;
+    }
+    Ok(())
+}
+
+fn draw(folder: &Path, name: &str, charts: &[Chart]) -> anyhow::Result<()> {
+    for chart in charts {
+        let path = folder.join(chart_file(name, chart));
+        std::fs::write(&path, chart.svg()).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn chart_file(name: &str, chart: &Chart) -> String {
+    format!("{name}-{}.svg", chart.name())
 }
 
 /// A name such as `Mutex<HashMap>`, escaped so that Markdown does not read it as a tag.
@@ -275,6 +299,21 @@ mod tests {
         assert!(text.contains("| ns | 1 thread | ratio | none |\n|---|---:|---:|---:|\n"), "{text}");
         assert!(text.contains("| Mutex\\<HashMap> | 10.0 ±10 % | 1.50× |  |"), "{text}");
         assert!(text.contains("governor 0."), "{text}");
+    }
+
+    #[test]
+    fn charts_are_drawn_again_as_they_were() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let mut report = Report::new("core", "Decisions", "What it is.", true)?;
+        let series = Series { name: "weir".to_owned(), points: vec![(1.0, 0.1), (2.0, 1.0 / 3.0)] };
+        report.chart(Lines { name: "one".to_owned(), series: vec![series], ..Lines::default() });
+        report.write(folder.path())?;
+        let drawn = folder.path().join("core-one.svg");
+        let first = std::fs::read_to_string(&drawn)?;
+        std::fs::remove_file(&drawn)?;
+        redraw(folder.path())?;
+        assert_eq!(std::fs::read_to_string(&drawn)?, first);
+        Ok(())
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use weir_core::{Limiter, Quota, Strategy, Time};
 
-use crate::report::{Cell, Lines, Report, Row, Series, Table};
+use crate::report::{Cell, LimitLine, Lines, Report, Row, Series, Table};
 
 /// 10 per second, with common values for the burst.
 const REQUESTS: u64 = 10;
@@ -98,14 +98,18 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
             ],
         });
         report.chart(Lines {
-            name: contender.file,
+            name: contender.file.to_owned(),
             title: format!("{}: 10 requests in a second", contender.name),
-            x: "seconds",
-            y: "requests a second",
+            x: "seconds".to_owned(),
+            y: "requests a second".to_owned(),
             series: vec![
                 Series { name: "weir lets through".to_owned(), points: rates(&gone) },
                 Series { name: "offered".to_owned(), points: rates(&arrivals) },
             ],
+            limit: Some(LimitLine {
+                at: f64::from(u32::try_from(REQUESTS)?) / PERIOD.as_secs_f64(),
+                above: if contender.waits { "later or refused" } else { "refused" }.to_owned(),
+            }),
         });
     }
     report.table(Table {

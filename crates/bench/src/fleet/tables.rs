@@ -35,7 +35,12 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
     }
     for (name, title, unit, value) in FIGURES {
         let bars = found.iter().map(|found| (format!("weir, {} pods", figure(count(found.pods))), value(found)));
-        report.chart(Bars { name, title: title.to_owned(), unit, bars: bars.collect() });
+        report.chart(Bars {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            unit: unit.to_owned(),
+            bars: bars.collect(),
+        });
     }
     report.table(growth(found));
     report.table(requests(found));
@@ -134,14 +139,15 @@ fn changes(found: &Found) -> Lines {
         Series { name, points: points.collect() }
     };
     Lines {
-        name: "changes",
+        name: "changes".to_owned(),
         title: format!("Change to last acknowledgement, of {} pods", figure(count(found.pods))),
-        x: "percent of the changes that took at most this long",
-        y: "ms",
+        x: "percent of the changes that took at most this long".to_owned(),
+        y: "ms".to_owned(),
         series: vec![
             series("weir, policy on all".to_owned(), &found.all),
             series("policy on 100 pods".to_owned(), &found.small),
         ],
+        limit: None,
     }
 }
 

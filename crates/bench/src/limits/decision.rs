@@ -181,13 +181,14 @@ impl View<'_> {
                 .filter_map(move |threads| Some((f64::from(u32::try_from(threads).ok()?), self.speed(index, threads)?)))
         };
         report.chart(Lines {
-            name: if demand == Demand::Admit { "admitted" } else { "denied" },
+            name: if demand == Demand::Admit { "admitted" } else { "denied" }.to_owned(),
             title: format!("One limit, every decision {word}"),
-            x: "threads",
-            y: "million decisions a second, all threads together",
+            x: "threads".to_owned(),
+            y: "million decisions a second, all threads together".to_owned(),
             series: drawn
                 .map(|(index, contender)| Series { name: contender.name.to_owned(), points: points(index).collect() })
                 .collect(),
+            limit: None,
         });
     }
 

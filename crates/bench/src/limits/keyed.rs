@@ -151,7 +151,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
         let speeds = stores.iter().map(|speeds| Spread::of(speeds.clone()).median);
         let bars = NAMES.iter().zip(speeds).map(|(name, speed)| ((*name).to_owned(), speed)).collect();
         let title = format!("{} keys of {}, {}, 2 threads", figure(case.size as f64), case.key, case.order);
-        report.chart(Bars { name: "keyed", title, unit: "million requests a second", bars });
+        report.chart(Bars { name: "keyed".into(), title, unit: "million requests a second".into(), bars });
     }
 }
 
@@ -186,7 +186,7 @@ fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut 
     });
     let bars = NAMES.iter().zip(bytes).map(|(name, bytes)| ((*name).to_owned(), bytes[3])).collect();
     let title = format!("Memory, {} keys of {}", figure(sizes[1] as f64), String::NAME);
-    report.chart(Bars { name: "memory", title, unit: "bytes for each key", bars });
+    report.chart(Bars { name: "memory".into(), title, unit: "bytes for each key".into(), bars });
 }
 
 /// Runs the program with the counting allocator.

@@ -49,7 +49,12 @@ pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idl
             Some((contender.name().to_owned(), cpu(samples(results, scenario, contender)?).median))
         });
         let title = format!("CPU per request, 64 connections: {}", scenario.name);
-        report.chart(Bars { name, title, unit: "µs, less is better", bars: bars.collect() });
+        report.chart(Bars {
+            name: name.to_owned(),
+            title,
+            unit: "µs, less is better".to_owned(),
+            bars: bars.collect(),
+        });
     }
 }
 

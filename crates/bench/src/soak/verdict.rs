@@ -196,18 +196,20 @@ fn charts(outcome: &Outcome, report: &mut Report) {
         points: outcome.samples.iter().map(|sample| (sample.seconds.round() / 60.0, figure(sample))).collect(),
     };
     report.chart(Lines {
-        name: "memory",
+        name: "memory".to_owned(),
         title: "Memory of the agent".to_owned(),
-        x: "minutes",
-        y: "MiB resident",
+        x: "minutes".to_owned(),
+        y: "MiB resident".to_owned(),
         series: vec![series("weir-agent", |sample| resident(sample) / MEBIBYTE)],
+        limit: None,
     });
     report.chart(Lines {
-        name: "open",
+        name: "open".to_owned(),
         title: "What the agent has open".to_owned(),
-        x: "minutes",
-        y: "count",
+        x: "minutes".to_owned(),
+        y: "count".to_owned(),
         series: vec![series("weir-agent: descriptors", descriptors), series("client connections", |s| s.connections)],
+        limit: None,
     });
 }
 
