@@ -4,11 +4,10 @@
 
 use std::net::Ipv4Addr;
 
-use arc_swap::ArcSwap;
 use http::{HeaderName, Method};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::handshake::server::create_response;
-use weir_enforce::{AmbiguousPaths, ConnectionGate, GateOptions, Gates, RulesInForce};
+use weir_enforce::{AmbiguousPaths, ConnectionGate, GateOptions, LiveRules};
 use weir_fuzz::{Choices, Target};
 use weir_tower::MonotonicClock;
 
@@ -79,16 +78,15 @@ fn any_upgrade_is_counted_or_passed_on_as_an_app_takes_it() {
 /// Of rules that count the messages of every connection.
 fn gate() -> ConnectionGate {
     let clock = MonotonicClock::start();
-    let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
+    let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
     let limit = json!({"name": "l", "strategy": "TokenBucket", "requests": 1, "periodMillis": 1000, "burst": 1});
     let snapshot = json!({"wireVersion": 1, "sequence": 1, "revision": "r", "policies": [{
         "uid": "u", "namespace": "n", "name": "p", "revision": "r", "mode": "Enforce",
         "rules": [{"name": "m", "action": "Limit", "per": "Message", "limits": [limit]}],
     }]});
-    let applied = Snapshots::new(Arc::clone(&rules), clock, None).put(Some(snapshot.to_string().as_bytes()));
+    let applied = Snapshots::new(rules.clone(), clock, None).put(Some(snapshot.to_string().as_bytes()));
     applied.expect("a valid snapshot");
-    let options = GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false };
-    Gates::new(rules, options).of(Ipv4Addr::LOCALHOST.into())
+    rules.gates().of(Ipv4Addr::LOCALHOST.into())
 }
 
 fn upgrade(choices: &mut Choices<'_>, gate: &ConnectionGate) -> Result<(), String> {

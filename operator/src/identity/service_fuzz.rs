@@ -88,7 +88,7 @@ fn pem(choices: &mut Choices<'_>, der: &[u8]) -> (String, bool) {
         let at = choices.below(pem.len());
         match choices.below(3) {
             0 => pem.truncate(at),
-            1 => pem.insert_str(at, *choices.one(&["-----BEGIN ", "\0", "\u{e4}", "=", "\n\n", "-----"])),
+            1 => pem.insert_str(at, choices.one::<&str>(&["-----BEGIN ", "\0", "\u{e4}", "=", "\n\n", "-----"])),
             _ => pem = format!("{pem}{pem}"),
         }
         return (pem, false);
