@@ -64,7 +64,7 @@ pub(crate) struct Series {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct LimitLine {
     pub(crate) at: f64,
-    /// What becomes of the requests of this area.
+    /// What happens to the requests of this area.
     pub(crate) above: String,
 }
 
