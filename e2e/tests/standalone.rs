@@ -59,7 +59,7 @@ async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Re
         (&expired, "its certificate has expired: put a new one into its --control-cert".to_owned()),
         (&wary, "add that authority to its --control-client-ca".to_owned()),
         (&picky, "this control port is for somebody.else, and the client's certificate has operator.test".to_owned()),
-        (&plain, "it speaks no TLS: start the agent with --control-cert".to_owned()),
+        (&plain, "it does not speak TLS: start the agent with --control-cert".to_owned()),
     ] {
         stage.until(&words, |status| tells(status, agent, &words)).await?;
     }

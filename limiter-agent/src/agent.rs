@@ -192,10 +192,10 @@ impl Agent {
 
         readiness.enter(Stage::Draining);
         leaving.begin();
-        tracing::info!(drain = ?config.drain, "draining: no new connections, requests in flight are finished");
+        tracing::info!(drain = ?config.drain, "draining: no new connections, finishing requests in flight");
         proxy.drain.cancel();
         if !told_to_stop {
-            tracing::info!("the app takes no connections any more: waiting for the signal to stop");
+            tracing::info!("the app accepts no more connections: waiting for the signal to stop");
             tokio::select! {
                 () = &mut shutdown => {}
                 ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
@@ -205,7 +205,7 @@ impl Agent {
         let used = since.map_or(Duration::ZERO, |since| clock.now().duration_since(since));
         let drain = config.drain.saturating_sub(used).max(LEAST_DRAIN.min(config.drain));
         if tokio::time::timeout(drain, workers.all_ended()).await.is_err() {
-            tracing::warn!("the drain is over: connections that are left are closed");
+            tracing::warn!("the drain is over: closing the remaining connections");
             proxy.abort.cancel();
             let _ = tokio::time::timeout(ABORT_TIMEOUT, workers.all_ended()).await;
         }

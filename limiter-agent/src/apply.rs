@@ -32,7 +32,7 @@ use weir_wire::{
 
 use crate::cache::Cache;
 
-/// The result of a put, as in `weir_snapshots_total`.
+/// The result of a push, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Applied,

@@ -106,7 +106,7 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
     }
 }
 
-/// Puts a snapshot in force. `None` stands for a snapshot that was too large to be read.
+/// Puts a snapshot in force. `None` means that the snapshot was too large to be read.
 async fn put(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Refusal> {
     // Lowering a large snapshot takes long, and probes must be answered meanwhile.
     let put = tokio::task::spawn_blocking(move || {

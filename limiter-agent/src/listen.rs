@@ -5,7 +5,7 @@
 //! accepted socket moves between threads. That option would also let a second agent bind the same port unnoticed, so
 //! this module first binds the port without it.
 //!
-//! `[::]` accepts IPv4 and IPv6, whatever `net.ipv6.bindv6only` says, because pods have addresses of either kind or
+//! `[::]` accepts IPv4 and IPv6 for any value of `net.ipv6.bindv6only`, because pods have addresses of either kind or
 //! of both. On a system without IPv6 it becomes `0.0.0.0`. Every other address is bound as given.
 
 use std::{

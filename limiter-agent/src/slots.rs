@@ -27,7 +27,7 @@ use weir_tower::MonotonicClock;
 /// The bits of a connection's word that hold the time at which it entered its rank.
 const TIME_BITS: u32 = 62;
 
-/// Words that stand for no rank.
+/// Values of the word that are not ranks.
 const BUSY: u64 = u64::MAX - 2;
 const EVICTED: u64 = u64::MAX - 1;
 const EVICTED_AT_ONCE: u64 = u64::MAX;

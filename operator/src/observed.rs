@@ -98,7 +98,7 @@ impl InForce {
         }
     }
 
-    /// May be false for equal values in different forms; then the pod is only judged once more.
+    /// May be false for equal values in different forms. Then the engine only judges the pod again.
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,

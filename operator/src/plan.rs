@@ -360,7 +360,7 @@ fn count(
     moved: &mut BTreeSet<ObjectKey>,
 ) {
     for policy in policies {
-        let targets = targets.get_mut(policy).expect("whatever is on a cohort has it as its target");
+        let targets = targets.get_mut(policy).expect("a policy of a cohort has targets");
         targets.pods = targets.pods.saturating_add_signed(change);
         targets.changes += 1;
         if !moved.contains(policy) {

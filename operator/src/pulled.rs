@@ -1,8 +1,8 @@
 //! `weir-operator pulled`: checks that nodes can pull the agent's image. `helm test` runs it.
 //!
-//! It runs beside a container of that image in one pod, and reads that container's state from the apiserver. If the
-//! image cannot be pulled, the error names it with the reason and the fix. The waiting pods themselves would only say
-//! that they wait.
+//! It runs in one pod with a container of that image, and reads that container's state from the apiserver. If the image
+//! cannot be pulled, the error names it with the reason and the fix. The waiting pods themselves would only say that
+//! they wait.
 
 use std::time::Duration;
 

@@ -137,7 +137,7 @@ impl SinkError {
 pub enum Sink {
     /// The status subresource and Events.
     Cluster(ClusterSink),
-    /// Files beside the policies and standard output.
+    /// Files next to the policies, and standard output.
     Files(Arc<FileSink>),
 }
 

@@ -143,7 +143,7 @@ pub struct World {
     memberships: HashSet<Arc<Membership>>,
 }
 
-/// What changed since the last look.
+/// What changed since the last plan.
 #[derive(Debug, Default)]
 pub struct DirtySet {
     /// Policies that were added, changed or removed.
@@ -167,7 +167,7 @@ pub enum Change {
     Service(ObjectKey, Option<(Option<Selector>, Service)>),
 }
 
-/// What a source stores beside a policy.
+/// What a source stores together with a policy.
 #[derive(Clone, Debug, Default)]
 pub struct StoredStatus {
     /// The policy's status.

@@ -24,8 +24,8 @@ pub fn crd() -> CustomResourceDefinition {
     definition
 }
 
-/// The status of a policy before an operator has read it. Tools that wait would take a policy without conditions for
-/// done. An operator always writes all of these conditions, so each of them gets an owner.
+/// The status of a policy before an operator has read it. Tools that wait for a policy would treat one without
+/// conditions as ready. An operator always writes all of these conditions, so each of them gets an owner.
 fn unread_status() -> Value {
     let ready = json!({
         "type": READY,

@@ -97,7 +97,7 @@ impl JsonSchema for KeyPart {
     }
 }
 
-/// An object without fields, whose presence says all: `{}`.
+/// An object without fields: `{}`. Only its presence matters.
 #[derive(KubeSchema, Serialize)]
 pub(crate) struct Nothing {}
 

@@ -72,7 +72,7 @@ fn examples_are_valid() {
     }
 }
 
-/// `review` finds faults in the same documents as `document`, and its messages have none of the apiserver's noise.
+/// `review` finds faults in the same documents as `document`, and its messages omit the apiserver's prefixes.
 #[test]
 fn review_finds_faults_in_the_same_documents() {
     for (path, text) in files("tests/policies/good") {

@@ -1,4 +1,4 @@
-//! A burst: a limit under a crowd that is five times what it admits.
+//! A burst: five times as many requests at once as the limit admits.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

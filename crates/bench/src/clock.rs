@@ -27,7 +27,7 @@ pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Blocks this thread: a measurement has a length, and the machine has to be quiet in between.
+/// Blocks this thread, for the length of a measurement or for a pause between two.
 pub(crate) fn sleep(time: Duration) {
     std::thread::sleep(time);
 }

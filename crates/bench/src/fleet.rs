@@ -143,7 +143,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
             interrupted = interrupted() => Err(interrupted),
         }
     });
-    // Figures from before a failure are worth a look, but are not a result.
+    // Figures from before a failure help to find its cause, but they are not a result.
     let is_part = is_part || outcome.is_err();
     if !found.is_empty() {
         let report = tables::report(&found, is_part, &load_before)?;

@@ -117,7 +117,7 @@ fn tables(steps: &[Step], report: &mut Report) {
 }
 
 fn charts(steps: &[Step], report: &mut Report) {
-    // The table says it better: no contender of ours differs from its peer.
+    // No chart for success: the lines would lie on each other, and the table shows the figures.
     for (name, title, unit, figure) in FIGURES.into_iter().filter(|(name, ..)| *name != "success") {
         let series = NAMES.iter().enumerate().map(|(place, contender)| Series {
             name: (*contender).to_owned(),

@@ -42,7 +42,7 @@ impl Forecast {
         Self { limits: limits.into_iter().map(copied).collect(), at: now }
     }
 
-    /// Whether only the sum of the costs matters, and not how it is split into requests.
+    /// Whether only the sum of the costs matters: two requests of cost 1 are admitted as one of cost 2.
     pub(crate) fn is_additive(&self) -> bool {
         matches!(self.limits.as_slice(), [only] if only.meter.is_additive())
     }
@@ -54,7 +54,8 @@ impl Forecast {
         }
     }
 
-    /// The first time, not before `from`, at which this cost is admitted after all others; none if it never is.
+    /// The first time, not before `from`, at which this cost is admitted after all others; none if it is never
+    /// admitted.
     pub(crate) fn opens(&self, from: Time, cost: u64) -> Option<Time> {
         let mut at = self.at.max(from);
         // A limit that admits at one time admits at all later times, so one round per limit is enough.

@@ -387,8 +387,8 @@ impl Table {
         self.peek_new_key(mark, request)
     }
 
-    /// Gives back what a key was charged. If the key was forgotten meanwhile, it was at full credit then, so its new
-    /// cell is given nothing.
+    /// Gives back what a key was charged. If the table forgot the key meanwhile, the key was at full credit at that
+    /// time, so its new cell gets nothing back.
     pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: Clock<'_>) {
         let mut table = self;
         while table.lineage.generation < charge.generation {

@@ -30,7 +30,8 @@ use crate::{Standing, Time};
 /// The smallest lease, in requests: a smaller one does not pay.
 const LEAST: u64 = 8;
 
-/// A lease of this many requests always pays. Larger ones only lose more: what is leased and not used in time is lost.
+/// A lease of this many requests always pays. A larger lease only loses more: seats that are leased and not used in
+/// time are lost.
 const ENOUGH: u64 = 64;
 
 /// The slot's owner is about to store a lease. The slot is empty meanwhile.

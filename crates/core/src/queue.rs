@@ -25,8 +25,8 @@ const GRACE: Duration = Duration::from_millis(2);
 const WATCH: usize = 4;
 const PATROL: Duration = Duration::from_millis(250);
 
-/// How many requests are called together when the head did not come: callers that gave up but still hold their tickets
-/// come in crowds.
+/// How many requests are called together when the head did not come: often many callers give up together and still hold
+/// their tickets.
 const ROLL: usize = 64;
 
 /// The caller did not know the time of the call.

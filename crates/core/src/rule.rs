@@ -61,7 +61,7 @@ impl RuleLimiter {
     /// Counts each key on its own. Up to `max_keys` keys have a cell, and a known key takes no lock there. Other keys
     /// are counted in the *overflow*, under a short lock on a part of the table. A key without a cell never gets more
     /// than its limits either, and is not refused because of other keys until more than 16 times `max_keys` keys are in
-    /// use. Beyond that, keys are refused in proportion, and still none gets too much.
+    /// use. Beyond that, keys are refused in proportion, and no key gets more than its limits.
     ///
     /// In the overflow, a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) keeps six times per key instead of
     /// all. That is exact for up to six requests and for clients that send in bursts; a client that sends evenly can

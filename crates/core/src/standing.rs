@@ -45,7 +45,7 @@ pub(crate) struct Logged {
 }
 
 impl Logged {
-    /// This standing for a request of this cost that must wait, whatever a search found.
+    /// This standing for a request of this cost that must wait. It corrects a search that found room for the cost.
     pub(crate) fn closed(self, cost: u64, opens: u64) -> Self {
         let (remaining, reset) = (self.remaining.min(cost.saturating_sub(1)), self.reset.max(opens));
         Self { remaining, opens: self.opens.max(opens), reset, ..self }
@@ -66,7 +66,7 @@ impl Standing {
         Self { quota, counted: Counted::Log(logged) }
     }
 
-    /// The standing for a request behind a queue, which is admitted after `opens` if it ever is.
+    /// The standing for a request behind a queue. It is admitted after `opens`; none if it is never admitted.
     pub(crate) fn queued(quota: Quota, cost: u64, opens: Option<Duration>) -> Self {
         let nanos = |wait: Duration| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let opens = opens.map_or(u64::MAX, nanos);

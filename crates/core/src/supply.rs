@@ -15,16 +15,16 @@
 //! leaky bucket uses the same levels, but admits a request only when the floor has reached everything that came before
 //! it.
 //!
-//! Think of numbered seats: an admitted request takes free seats between the floor and the ceiling. In any stretch of
-//! time there are at most the burst plus what flows in meanwhile, in whatever order the seats are taken. So threads may
-//! hold seats for a while (see `lease`), and a *reservation* is simply a seat beyond the current ceiling.
+//! Think of numbered seats: an admitted request takes free seats between the floor and the ceiling. In any span of
+//! time, at most the burst and what flows in during this time is taken, in any order of the seats. So threads may hold
+//! seats for a while (see `lease`), and a *reservation* is simply a seat beyond the current ceiling.
 //!
 //! In units of supply, costs are whole numbers; only time is converted, from one base, with one division rounded down
 //! (by a reciprocal, and still exact). So errors never add up. If the emission interval is a whole number of
-//! nanoseconds, the arithmetic is exact; if not (3 per second), a request comes less than two nanoseconds early,
-//! however long the run. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below 2^63, which
-//! leaves the top bit to the limiter. If a burst takes longer than 146 years to refill, units are coarser, but never
-//! coarser than the burst / 2^62.
+//! nanoseconds, the arithmetic is exact. If not (3 per second), a request is admitted less than two nanoseconds early,
+//! and the error does not grow. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below
+//! 2^63, which leaves the top bit to the limiter. If a burst takes longer than 146 years to refill, units are coarser,
+//! but never coarser than the burst / 2^62.
 
 mod stand;
 
@@ -325,10 +325,10 @@ impl Supply {
     /// The level after giving back a charge of `cost` made at `charged_at`, which lifted the level to `mark`.
     ///
     /// What has flowed in since then is not given back: a bucket that was full only because of this charge may have
-    /// lost it, or others may have used it. So a charge that is given back at once leaves no trace (in a window, at any
-    /// time within it), and a refund never gives back more than the bucket still has to refill. For this, `now` must
-    /// not be earlier than any time in `level`. Reservations after this one, beyond the ceiling, keep their times. A
-    /// bucket gives back what they do not need. A window or a leaky bucket cannot move a part of a cost, so it gives
+    /// lost it, or others may have used it. So a charge that is given back at once leaves no trace. In a window, this
+    /// holds until the window ends. A refund never gives back more than the bucket still has to refill. For this, `now`
+    /// must not be earlier than any time in `level`. Reservations after this one, beyond the ceiling, keep their times.
+    /// A bucket gives back what they do not need. A window or a leaky bucket cannot move a part of a cost, so it gives
     /// back only the last reservation.
     pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
         let mut units = cost.saturating_mul(self.unit);

@@ -221,7 +221,7 @@ impl fmt::Display for InvalidTerms {
             Self::TooManyLimits => write!(f, "a rule has at most {MAX_LIMITS} limits: move some to another rule"),
             Self::NameTwice(name) => write!(f, "two limits are named {name}: give each its own name"),
             Self::UnknownName(name) => {
-                write!(f, "{name} is no limit of this rule: an override replaces limits of the same name")
+                write!(f, "{name} is not a limit of this rule: an override replaces limits of the same name")
             }
             Self::KeyTwice => f.write_str("a key has two overrides: leave it in one"),
         }

@@ -45,7 +45,7 @@ impl Histories {
                 let young: u128 = earlier().filter(|&(at, _)| at + period > now).map(|(_, cost)| cost).sum();
                 young + cost <= requests
             }
-            // In every stretch of time at most the burst plus what flowed in.
+            // In any span of time, at most the burst plus what flowed in.
             Strategy::TokenBucket | Strategy::Gcra | Strategy::TokenBucketWithDebt => {
                 let mut sum = cost;
                 cost <= most

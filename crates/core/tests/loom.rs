@@ -92,7 +92,7 @@ fn a_cost_of_two_fits_whole_or_not_at_all() {
 #[test]
 fn threads_that_read_the_clock_in_any_order_share_what_the_latest_gives() {
     model_each(3, |strategy| {
-        // One per second: two seconds later one more is free, whatever was charged before.
+        // One per second: two seconds later one more is free, for any earlier charges.
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
         let other = limiter.clone();
         let thread = thread::spawn(move || u64::from(other.check(later(2 * SECOND), 1).is_ok()));

@@ -1,4 +1,4 @@
-//! What other implementations decided for made-up arrivals, decided again here: the answers must be equal one by one.
+//! Decides the arrivals of other implementations again. Each answer must equal theirs.
 //!
 //! The traces are in `traces/`, with the programs that wrote them. A difference is accepted only if the exact model
 //! (fractions, without rounding) shows that the arrival lies within [`Trace::tolerance`] of the time at which the
@@ -8,8 +8,8 @@
 //! - **Go's `x/time/rate`** counts in floating point and truncates waits to whole nanoseconds, so it admits requests up
 //!   to a nanosecond early. Here they are rounded up.
 //! - **`x/time/rate` with a clock that runs backwards**, as for two threads that read it and then race for the lock,
-//!   refills the repeated stretch of time twice: it admits more than burst and rate allow. We do not follow it: a late
-//!   reading gets what was left at its own time. governor decides as we do, to the nanosecond.
+//!   refills the repeated time twice: it admits more than burst and rate allow. We do not follow it: a late reading
+//!   gets what was left at its own time. governor decides as we do, to the nanosecond.
 //! - **governor** truncates the emission interval to whole nanoseconds when a quota is created (7 per second:
 //!   142,857,142 ns). Its traces have whole intervals, and agree without exception.
 //! - **limits' moving window** counts a request that is exactly one period old; here it no longer counts (a period is
@@ -189,7 +189,7 @@ impl Trace {
         [here, there]
     }
 
-    /// Whether in some stretch of time more was admitted than the burst plus what flows in meanwhile and in one
+    /// Whether in some span of time more was admitted than the burst plus what flows in during that time and one
     /// nanosecond.
     fn is_too_much(&self, mut admitted: Vec<(u64, u64)>) -> bool {
         admitted.sort_unstable();

@@ -95,7 +95,7 @@ impl RuleSet {
         }
     }
 
-    /// The matching rules. The index avoids a look at every rule.
+    /// The matching rules. The index returns the candidates, so not every rule is checked.
     pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
         // Every rule matches every request, so the request need not be read.
         if !self.about_all.is_empty() {

@@ -41,7 +41,7 @@ pub struct Wait {
 struct Queued {
     asked: Asked,
     waiting: Waiting,
-    /// Places in the queues of rules that do not let requests wait.
+    /// Positions in the queues of rules that do not let requests wait.
     _held: Vec<Ticket>,
     since: Time,
 }

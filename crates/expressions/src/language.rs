@@ -41,7 +41,7 @@ fn matches(call: &FunctionContext<'_, '_>, This(text): This<Arc<String>>, patter
         let pattern = running.as_ref()?.get(pattern.as_str())?;
         Some(pattern.is_match(&text))
     });
-    found.map(Value::Bool).ok_or_else(|| call.error("is no expression of this predicate"))
+    found.map(Value::Bool).ok_or_else(|| call.error("is not an expression of this predicate"))
 }
 
 /// Calls `run` with these regular expressions. None if the library panics, as it does when it negates the smallest number:

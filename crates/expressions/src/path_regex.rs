@@ -12,7 +12,7 @@ const DEEPEST: u32 = 32;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRegex {
     /// It is not a regular expression, or uses a feature that can take more than linear time.
-    #[error("is no regular expression: {0}")]
+    #[error("is not a regular expression: {0}")]
     Syntax(String),
     /// It would take too much memory.
     #[error("takes more than {LARGEST} bytes once compiled: use smaller repetitions, or a path with * and **")]
@@ -50,7 +50,7 @@ mod tests {
     fn a_refusal_is_one_line() {
         let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
         for (text, part) in [
-            ("^/(v1", "is no regular expression: unclosed group"),
+            ("^/(v1", "is not a regular expression: unclosed group"),
             ("(?=a)", "look-around"),
             (r"(\w{100}){100}", "use smaller repetitions"),
             ("a{1000}{1000}", "use smaller repetitions"),

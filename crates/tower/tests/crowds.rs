@@ -53,7 +53,7 @@ fn inner() -> (Went, impl Service<(), Response = (), Error = Infallible, Future:
     (went, inner)
 }
 
-/// At most the burst plus what flows in, in every stretch of time.
+/// In any span of time, at most the burst plus what flows in.
 fn assert_exact(went: &Went, burst: u64) {
     let went = went.lock().expect("no panic");
     for (first, start) in went.iter().enumerate() {
@@ -103,7 +103,7 @@ async fn a_line_serves_those_who_stay_whatever_share_leaves() {
                 leaves if leaves < leaving_percent => SECOND / 1000 * (number * 61 % 300),
                 _ => SECOND * 10,
             };
-            // So many callers that those who stay also exceed the limit.
+            // There are so many callers that even those that stay exceed the limit.
             let pause = SECOND * (100 - leaving_percent) / (150 * 100);
             crowd(service.clone(), pause, 3, patience).await;
             let served = went.lock().expect("no panic").len();

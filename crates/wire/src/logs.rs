@@ -22,7 +22,7 @@ pub const DEFAULT_MAX_KEYS: u32 = 65_536;
 const WORD: u64 = 8;
 const WORDS_BESIDE: u64 = 2;
 
-/// The logs of a rule take more memory than is allowed beside an app.
+/// The logs of a rule take more memory than an agent may use in an app's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogsTooLarge {
     /// Path of the limit that takes most, relative to the rule, such as `overrides[0].limits[1]`.

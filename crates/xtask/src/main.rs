@@ -58,7 +58,7 @@ enum Command {
     /// Run everything that CI checks, stage by stage; ends with the line `N passed, N failed`
     ///
     /// On Debian as root it installs what is missing and says so; elsewhere it lists it and exits with code 2. It stops
-    /// whatever it starts, and never touches your kubeconfig or other clusters.
+    /// everything that it starts, and never touches your kubeconfig or other clusters.
     Test(test::TestArgs),
     /// Test a real agent with third-party clients: grpcio, curl, Node, Go, Envoy and others
     ///

@@ -166,7 +166,7 @@ fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
             }
             // The site contains only what is in docs.
             if name.starts_with("docs/") && !place.starts_with("docs/") {
-                fault(format!("{target} is no page of the manual: say the path in words"));
+                fault(format!("{target} is not a page of the manual: write the path without a link"));
             }
         }
     }
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(check("\n[x](#b)\n"), ["docs/a.md:2: #b leads nowhere: docs/a.md has no heading #b"]);
         assert_eq!(
             check("[x](../README.md)\n"),
-            ["docs/a.md:1: ../README.md is no page of the manual: say the path in words"]
+            ["docs/a.md:1: ../README.md is not a page of the manual: write the path without a link"]
         );
     }
 

@@ -100,7 +100,7 @@ fn tracked(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(files.lines().filter(|file| *file != "crates/xtask/src/release.rs").map(str::to_owned).collect())
 }
 
-/// All versions of ours in a file.
+/// All of our versions in a file.
 fn versions(file: &str, text: &str) -> Vec<VersionInFile> {
     let (mut versions, mut start, mut section) = (Vec::new(), 0, "");
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -135,7 +135,7 @@ fn versions(file: &str, text: &str) -> Vec<VersionInFile> {
 /// The version to change to.
 fn next(old: &Version, text: &str) -> anyhow::Result<Version> {
     let new: Version =
-        text.parse().with_context(|| format!("{text} is no version: write it as 1.2.3 or 1.2.3-rc.1"))?;
+        text.parse().with_context(|| format!("{text} is not a version: write it as 1.2.3 or 1.2.3-rc.1"))?;
     ensure!(new.build.is_empty(), "{text}: tags of images have no room for a build's name: leave +{} out", new.build);
     ensure!(new > *old, "{text} is not later than {old}");
     Ok(new)

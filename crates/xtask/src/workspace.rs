@@ -11,7 +11,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// The workspace that xtask was built from, whatever the current directory.
+    /// The workspace that xtask was built from. It does not depend on the current directory.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let metadata = MetadataCommand::new()

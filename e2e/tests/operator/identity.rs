@@ -42,7 +42,7 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
 
     // An agent without TLS needs an annotation.
     let plain = stage.pod("plain").await?;
-    stage.until("plain text", |status| tells(status, "plain", "it speaks no TLS")).await?;
+    stage.until("plain text", |status| tells(status, "plain", "it does not speak TLS")).await?;
     ensure!(plain.in_force().await?.is_none(), "it got the limits anyway");
     let annotation = json!({"metadata": {"annotations": {"weir.dev/control": "plaintext"}}});
     stage.api::<Pod>().patch("plain", &PatchParams::default(), &Patch::Merge(&annotation)).await?;

@@ -218,8 +218,8 @@ pub struct Flags {
     #[arg(long, env = "WEIR_LOG_LEVEL", value_name = "LEVEL", default_value = "info", help_heading = "Logs")]
     pub log_level: Targets,
 
-    /// Log the key of each refused request: a client address, an API key, or whatever the rule's key is made of. Keys
-    /// are personal data and may be secrets. Without this flag, no log line has data of a request.
+    /// Log the key of each refused request: a client address, an API key, or other parts of the rule's key. Keys are
+    /// personal data and may be secrets. Without this flag, no log line has data of a request.
     #[arg(long, env = "WEIR_LOG_KEYS", value_parser = BoolishValueParser::new(), help_heading = "Logs")]
     pub log_keys: bool,
 

@@ -142,7 +142,7 @@ impl Tls {
             match files.credentials(contents) {
                 Ok(credentials) => self.install(credentials),
                 Err(error) => {
-                    tracing::error!(%error, "control certificates rejected: those from before stay in use");
+                    tracing::error!(%error, "control certificates rejected: the previous ones stay in use");
                     self.rejected();
                 }
             }

@@ -59,8 +59,8 @@ const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long without a request until a connection releases its buffers, and how often to look for a stall.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How much of one HTTP/2 request body to accept while the app does not read it, and of all bodies on a connection
-/// together.
+/// How many bytes to accept while the app does not read them: of one HTTP/2 request body, and of all bodies on a
+/// connection together.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 

@@ -65,7 +65,7 @@ impl Service<Request<RequestBody>> for Forward {
     }
 }
 
-/// Validates a request before any rule sees it.
+/// Validates a request before the rules decide on it.
 ///
 /// # Errors
 ///

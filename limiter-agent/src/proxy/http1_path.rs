@@ -1,4 +1,4 @@
-//! What the two ways to serve HTTP/1.1 have in common: through hyper, and in place.
+//! The interface of the two paths for HTTP/1.1: the short path and hyper's path.
 
 use bytes::Bytes;
 use tokio::net::TcpStream;

@@ -44,7 +44,7 @@ pub(super) struct PooledConnection {
     /// The connection was opened for this request. If it fails, another one would fail, too.
     pub(super) fresh: bool,
     /// The app responds with HTTP/1.0. On this connection hyper would then send HTTP/1.0 requests, and a body of
-    /// unknown length without an end marker: the app would take the body for the next request.
+    /// unknown length without an end marker: the app would read the body as the next request.
     once: bool,
     pool: Rc<Pool>,
 }

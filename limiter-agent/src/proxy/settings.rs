@@ -94,7 +94,7 @@ pub(crate) enum Switch {
 /// [`AmbiguousPaths`] as a flag.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PathReading {
-    /// Answer with 400, before any rule sees the request.
+    /// Answer with 400, before the rules decide.
     Refuse,
     /// Rules read the path as a decoding app does: an encoded slash and a backslash separate segments, and `..;x` is
     /// `..`. The app gets the path unchanged.

@@ -20,7 +20,7 @@ use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, 
 /// The most streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;
 
-/// How much of one response to accept while the client does not read it, and of all responses on a connection
+/// How many bytes to accept while clients do not read them: of one response, and of all responses on a connection
 /// together.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;

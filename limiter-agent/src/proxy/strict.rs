@@ -2,10 +2,10 @@
 //! byte.
 //!
 //! It follows the messages of a connection only as far as needed to know where each begins and ends. It stops at the
-//! first line that violates RFC 9112: a line that ends in LF alone, a folded field, a second length or a length
-//! beside `Transfer-Encoding` (section 6.1 leaves the choice; hyper would use the coding), any coding but `chunked`,
-//! a chunk size followed by anything but extensions. hyper judges everything else. This module must never let a byte
-//! pass after the line at which it stopped, and never change a byte before it.
+//! first line that violates RFC 9112: a line that ends in LF alone, a folded field, a second length, a length together
+//! with `Transfer-Encoding` (section 6.1 leaves the choice; hyper would use the coding), any coding but `chunked`, a
+//! chunk size followed by anything but extensions. hyper judges everything else. This module must never let a byte pass
+//! after the line at which it stopped, and never change a byte before it.
 
 /// The longest line that is stored. hyper's own limits are lower.
 const MAX_LINE: usize = 1024 * 1024 + 64;

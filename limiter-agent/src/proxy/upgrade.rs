@@ -50,7 +50,7 @@ pub(super) struct Upgrade {
 ///
 /// # Errors
 ///
-/// If an app could take the bytes after the head for messages that no rule has counted.
+/// If an app could read the bytes after the head as messages that no rule has counted.
 pub(super) fn requested(
     request: &mut Request<RequestBody>,
     messages: impl FnOnce(&Request<RequestBody>) -> Option<Messages>,

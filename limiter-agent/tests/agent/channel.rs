@@ -91,7 +91,7 @@ async fn a_status_comes_at_each_interval_and_is_sent_whole_when_something_is_new
     assert!(matches!(operator.next().await, ToOperator::Status(_)));
     let silent = timeout(Duration::from_millis(300), operator.0.next()).await;
     assert!(silent.is_err(), "nobody has asked for reports: {silent:?}");
-    // Less than the least is the least.
+    // A shorter interval than the minimum becomes the minimum.
     operator.send(ToAgent::Report(Report { every_millis: 1 })).await;
     for _ in 0..3 {
         assert_eq!(operator.next().await, ToOperator::Unchanged);
@@ -115,7 +115,7 @@ async fn a_client_of_another_name_gets_the_reason_and_changes_nothing() {
     let folder = files(&agents, &clients);
     let (_app, agent) = start(folder.path(), &["--control-client-name", OPERATOR]).await;
     let mut stranger = Operator::connect(&agent, &agents, &clients, "operator.test").await;
-    // The client has written before the agent says no.
+    // The client has written before the agent refuses it.
     stranger.push(1).await;
     let ToOperator::Goodbye(goodbye) = stranger.next().await else { panic!("no goodbye") };
     assert!(goodbye.reason.contains("operator.test") && goodbye.reason.contains(OPERATOR), "{goodbye:?}");
@@ -143,7 +143,7 @@ async fn what_is_no_frame_ends_the_channel_and_nothing_else() {
     }
     good.push(1).await;
     assert!(matches!(good.next().await, ToOperator::Acknowledgement(_)));
-    // curl still works beside it.
+    // curl still works during that.
     let identity = clients.issue("operator.test");
     let mut curl = TlsClient::connect(agent.addresses.control, &agents, Some(&identity)).await.unwrap();
     let answer = curl.send(request("GET", "/v1/config", &[("host", "agent.test")], "")).await.unwrap();

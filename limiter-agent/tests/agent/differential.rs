@@ -126,7 +126,7 @@ async fn requests_without_a_response_are_retried_alike() {
     report("requests without an answer", held);
 }
 
-/// An HTTP/1.0 app that keeps its connections would take a body without chunks for the next request.
+/// An HTTP/1.0 app that keeps its connections would read a body without chunks as the next request.
 #[tokio::test]
 async fn an_http10_app_gets_bodies_with_an_end() {
     let body = "1f\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n\r\n0\r\n\r\n";
@@ -254,7 +254,7 @@ async fn invalid_responses_in_pieces_are_reported_alike() {
     report("answers that make no sense", held);
 }
 
-/// Bytes after a response would be taken for the next one.
+/// The agent would read bytes after a response as the next one.
 #[tokio::test]
 async fn a_connection_with_extra_bytes_is_not_reused() {
     let extras = ["x", "\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"];

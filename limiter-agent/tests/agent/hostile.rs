@@ -1,4 +1,4 @@
-//! Hostile requests over both protocols: each one passes unchanged, or is refused and the app sees nothing of it.
+//! Hostile requests over both protocols: each one passes unchanged, or is refused and no part of it reaches the app.
 //!
 //! The same request goes to one agent as HTTP/1.1 and as HTTP/2. The decision, the counts of the rules and the
 //! request at the app must be equal, except for the reasons in `differences.rs`. `tables.rs` is a corpus, and `cargo

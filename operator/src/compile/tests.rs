@@ -194,7 +194,7 @@ fn parse_errors_are_reported_in_one_line() {
         (
             json!({"pathRegexes": ["^/ok", "^/(v1"]}),
             "pathRegexes[1]",
-            "\"^/(v1\" is no regular expression: unclosed group",
+            "\"^/(v1\" is not a regular expression: unclosed group",
         ),
         (json!({"pathRegexes": ["(?=a)"]}), "pathRegexes[0]", "look-around"),
         (json!({"pathRegexes": ["(\\w{100}){100}"]}), "pathRegexes[0]", "use smaller repetitions"),

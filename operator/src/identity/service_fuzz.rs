@@ -1,5 +1,5 @@
-//! Certificate requests of pods, which are read before the token is. Only what a key has signed is taken, and only for
-//! that key. The oracle reads the request with a DER reader of its own and knows what was signed.
+//! Certificate requests of pods, which the operator reads before the token. It accepts only a request that a key has
+//! signed, and only for that key. The oracle reads the request with a DER reader of its own and knows what was signed.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -1,5 +1,5 @@
-//! Parses resource quantities as far as needed to refuse what the apiserver would refuse: injection must not make a
-//! pod fail to start.
+//! Parses resource quantities far enough to refuse what the apiserver would refuse: injection must not make a pod fail
+//! to start.
 
 use std::str::FromStr;
 

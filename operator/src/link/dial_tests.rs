@@ -188,7 +188,7 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
             "weir://shop/pod/web/uid-of-its-predecessor",
         ),
         ("another namespace", tls(of(&ours, &namesake, now()), &ours, ALPN), "weir://bank/pod/web/uid-of-web"),
-        ("for clients", tls(as_client, &ours, ALPN), "its certificate is no good"),
+        ("for clients", tls(as_client, &ours, ALPN), "its certificate is not valid"),
         ("another protocol", tls(good(&ours), &ours, b"h2"), "not the operator's protocol (weir/1)"),
         ("no protocol", unnamed, "not the operator's protocol (weir/1)"),
         (
@@ -236,8 +236,8 @@ async fn a_peer_that_speaks_no_tls_counts_for_nothing() {
     });
     let (plain, garbage, hangs_up) = (plain.await, garbage.await, hangs_up.await);
     for (address, said) in [
-        (plain, "it speaks no TLS: kubectl rollout restart"),
-        (garbage, "it speaks no TLS"),
+        (plain, "it does not speak TLS: kubectl rollout restart"),
+        (garbage, "it does not speak TLS"),
         (hangs_up, "it hangs up when it is asked for its certificate"),
     ] {
         let error = called(address, credentials(&ours), LIMIT).await.unwrap_err();

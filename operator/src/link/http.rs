@@ -30,7 +30,7 @@ use crate::clock;
 const READ_BUFFER: usize = 4096;
 /// The longest accepted response.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
-/// The longest entity tag that is kept. Agents send no longer ones, and there are thousands of agents.
+/// The longest entity tag that is kept. Agents send tags of at most this length, and there are thousands of agents.
 const LONGEST_TAG: usize = 64;
 
 type Sender = SendRequest<Full<Bytes>>;

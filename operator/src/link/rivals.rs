@@ -1,5 +1,5 @@
-//! Detects another operator that writes to the same agent. Then each operator takes the other's snapshot for an error
-//! and pushes its own.
+//! Detects another operator that writes to the same agent. Then each operator sees the other's snapshot as an error and
+//! pushes its own.
 //!
 //! In a cluster the Lease prevents that. In standalone mode nothing does, so the link detects it: a newer snapshot
 //! replaces what the agent acknowledged, and again after the link has pushed its own. One replacement alone may come

@@ -57,7 +57,7 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
 pub(super) fn explain_plain(error: &DialError) -> Option<String> {
     match error {
         DialError::Http(cause) if cause.is_parse() => {
-            Some("its answer is no HTTP: if it speaks TLS, call it by https://".to_owned())
+            Some("its answer is not HTTP: if it speaks TLS, call it by https://".to_owned())
         }
         _ => None,
     }
@@ -67,7 +67,7 @@ fn of_tls(cause: &TlsError, pod: &PodIdentity) -> String {
     match cause {
         TlsError::InvalidCertificate(problem) => of_certificate(problem, pod),
         TlsError::InvalidMessage(_) => {
-            "it speaks no TLS: kubectl rollout restart its workload if its agent is of an earlier version, or say \
+            "it does not speak TLS: kubectl rollout restart its workload if its agent is of an earlier version, or say \
              weir.dev/control: plaintext in its template if that is meant"
                 .to_owned()
         }
@@ -79,11 +79,11 @@ fn of_tls(cause: &TlsError, pod: &PodIdentity) -> String {
 
 fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
     match problem {
-        CertificateError::NotValidForName => format!("it shows the certificate of somebody else than {}", pod.key),
+        CertificateError::NotValidForName => format!("its certificate does not name {}", pod.key),
         CertificateError::NotValidForNameContext { presented, .. } => {
             let shown = presented.iter().find(|name| name.contains("weir://")).or(presented.first());
             let shown = shown.map_or("nobody", |shown| uri_in(shown));
-            format!("another answers at its address, with the certificate of {shown}")
+            format!("another process answers at its address, with the certificate of {shown}")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             "its certificate has expired: it could not get another, see the log of weir-agent; or a clock is wrong, its node's \
@@ -95,11 +95,11 @@ fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
                 .to_owned()
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "its certificate is of an authority that is not the operator's: delete the pod, so that it gets another; if \
+            "its certificate is of an authority that is not the operator's: delete the pod, so that it gets another one; if \
              that does not help, something else answers at its address"
                 .to_owned()
         }
-        other => format!("its certificate is no good: {other}"),
+        other => format!("its certificate is not valid: {other}"),
     }
 }
 
@@ -110,14 +110,14 @@ fn of_alert(alert: &str) -> String {
         // TLS has the same alert for a certificate that is not valid yet.
         "CertificateExpired" => {
             return "it says that the operator's certificate has expired or is not valid yet: a clock is wrong, its node's or, if all \
-                    pods say so, the operator's; once it is set, all is well again"
+                    pods say so, the operator's; the fault ends when the clock is right"
                 .to_owned();
         }
         "CertificateRequired" => "is missing",
         "NoApplicationProtocol" => return NO_CHANNEL.to_owned(),
         other => return format!("it ended TLS with the alert {other}"),
     };
-    format!("it says that the operator's certificate {why}: delete the pod, so that its agent learns whom to trust")
+    format!("it says that the operator's certificate {why}: delete the pod, so that its agent gets the new authorities")
 }
 
 /// Explains a TLS error of an agent outside of a cluster. Both certificates are in files, and the text names them.
@@ -150,10 +150,10 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
                 "no authority of --agent-ca {agent_ca} has signed its certificate (its --control-cert): add the one that \
                  did, or give it another certificate"
             ),
-            other => format!("its certificate (its --control-cert) is no good: {other}"),
+            other => format!("its certificate (its --control-cert) is not valid: {other}"),
         },
         TlsError::InvalidMessage(_) => {
-            "it speaks no TLS: start the agent with --control-cert, --control-key and --control-client-ca, or call it by http://"
+            "it does not speak TLS: start the agent with --control-cert, --control-key and --control-client-ca, or call it by http://"
                 .to_owned()
         }
         TlsError::NoApplicationProtocol => NO_CHANNEL_OF_HOST.to_owned(),
@@ -167,7 +167,7 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
             ),
             "NoApplicationProtocol" => NO_CHANNEL_OF_HOST.to_owned(),
             alert @ ("BadCertificate" | "UnsupportedCertificate" | "CertificateUnknown") => format!(
-                "it does not take --client-cert {client_cert} for that of a client (alert {alert}): it must allow clientAuth"
+                "it does not accept --client-cert {client_cert} for a client (alert {alert}): the certificate must allow clientAuth"
             ),
             other => format!("it ended TLS with the alert {other}"),
         },

@@ -64,7 +64,7 @@ mod tests {
             }
         }
         assert_eq!(told, 25 + 24 * 12 - 1);
-        // Each Event says how many dropped ones it stands for, so none is lost but those after the last.
+        // Each Event says how many Events were dropped before it, so only those after the last one are lost.
         assert!((24 * 3600 - told - untold) < 300, "{told} {untold}");
         assert_eq!(
             budget.spend(now, &ObjectKey::new("shop", "other")),

@@ -7,7 +7,7 @@ fn status(enforced: &str) -> Shown {
     Some(Box::new(RateLimitPolicyStatus { summary: Some(summary), ..RateLimitPolicyStatus::default() }))
 }
 
-/// An [`Echo`] at rest: one write has landed and was shown.
+/// An [`Echo`] without a write in progress: one write has landed and was shown.
 fn at_rest(now: Instant) -> Echo {
     let mut echo = Echo::new(None);
     let number = echo.send(now);

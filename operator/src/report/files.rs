@@ -1,4 +1,4 @@
-//! Writes statuses as files beside the policies, and announcements as lines on standard output.
+//! Writes statuses as files next to the policies, and announcements as lines on standard output.
 //!
 //! A status file (see [`status_file`]) is replaced atomically, so a reader never sees a partial file.
 
@@ -179,7 +179,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Writes one line to standard output. If the reader is gone, limiting goes on.
+/// Writes one line to standard output. If the reader is gone, the operator continues.
 fn say(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{} {text}", clock::timestamp());
 }

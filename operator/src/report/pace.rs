@@ -1,8 +1,8 @@
 //! Decides when to write a status. Pure, one [`Pace`] per policy.
 //!
-//! A change of what the pods enforce is written at once. A state that waits for pods is held back for a moment: then
-//! a change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written from time
-//! to time, if it changed by more than noise, and once more when it has settled, so that the last write equals the
+//! A change of what the pods enforce is written at once. A state that waits for pods is held back for a moment: then a
+//! change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written from time to
+//! time if it changed by more than noise. It is written again when it has settled, so that the last write equals the
 //! agents' counts exactly. If one pod does not answer, the write still waits for the others.
 
 use std::time::Duration;

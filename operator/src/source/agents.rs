@@ -86,7 +86,7 @@ impl std::str::FromStr for StandaloneAgent {
 }
 
 impl StandaloneAgent {
-    /// The pod that stands for the agent.
+    /// The pod that represents the agent.
     fn pod(&self) -> (ObjectKey, Pod) {
         let name = self.url.split_once("://").map_or(&*self.url, |(_, authority)| authority).to_owned();
         let membership =

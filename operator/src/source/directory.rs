@@ -41,7 +41,7 @@ const FIRST: Duration = Duration::from_secs(1);
 pub struct StandaloneInputs {
     /// The directory of policies.
     pub policies: PathBuf,
-    /// Where to write statuses, and read them at the start; `None`: beside the policies.
+    /// Where to write statuses, and read them at the start; `None`: next to the policies.
     pub state: Option<PathBuf>,
     /// Whether to include subdirectories.
     pub recursive: bool,
@@ -139,7 +139,7 @@ impl Directory {
         let state = |source| DirectoryError::State { path: inputs.state().to_owned(), source };
         std::fs::create_dir_all(inputs.state()).map_err(state)?;
         let kept = status_file::kept(inputs.state()).map_err(state)?;
-        // A status beside the policies proves that their volume is mounted.
+        // A status next to the policies proves that their volume is mounted.
         let awaited = if inputs.state.is_some() { kept.keys().cloned().collect() } else { Vec::new() };
 
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {

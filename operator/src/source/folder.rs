@@ -3,8 +3,8 @@
 //! Editors replace files by renaming, truncate them before they write, and save partial files. So a bad change is not
 //! accepted at once: a policy that is gone, or a file that no longer parses, must still be so after [`CONFIRM`]. A
 //! broken file never removes its policies; it makes them invalid, and its status says so. The same holds for a file
-//! that was emptied or cut off, as a full disk does it. To remove a policy, users delete its file, or its document in
-//! the file.
+//! that was emptied or cut off, for example by a full disk. To remove a policy, users delete its file, or its document
+//! in the file.
 //!
 //! A broken file does not affect other files, at the start either: its last good content is in its status file.
 

@@ -1,5 +1,5 @@
-//! Status files that an operator of standalone mode reads at its start. What it wrote itself comes back. Anything else
-//! is ignored, or holds a policy that a cluster would take.
+//! Status files that an operator of standalone mode reads at its start. It reads back what it wrote itself. Any other
+//! file is ignored, or holds a policy that a cluster would accept.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -133,7 +133,7 @@ fn document(file: &str, namespace: &str, name: &str, generation: i64, spec: &Val
     })
 }
 
-/// A cluster would take a policy with this spec.
+/// A cluster would accept a policy with this spec.
 fn valid(spec: &Value) -> Result<(), String> {
     let document =
         json!({"apiVersion": "weir.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": "p"}, "spec": spec});

@@ -17,7 +17,7 @@ pub(super) fn check(document: &Value) -> Vec<Fault> {
 fn failures(rules: &CompiledSchema, document: &Value) -> Vec<ValidationError> {
     let failures = Validator::new().validate_compiled(rules, document, None);
     let mut failures = failures.err().map(ValidationErrors::into_vec).unwrap_or_default();
-    // The fields of what is compiled are in a hash map, and are looked at in any order.
+    // The validator reads the fields from a hash map, so their order is random.
     failures.sort_by_cached_key(|failure| place(failure, &SCHEMA));
     failures
 }
@@ -26,7 +26,8 @@ fn faults(failures: Vec<ValidationError>, document: &Value) -> Vec<Fault> {
     failures.into_iter().map(|failure| fault(failure, document, &SCHEMA)).collect()
 }
 
-/// Where a rule was run, step by step: those of an object come before those of its fields, and fields in the schema's order.
+/// One step on the way from the root of the document to a rule. The order of steps is the apiserver's: the rules of an
+/// object come before the rules of its fields, and fields are in the schema's order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Rule(usize),
@@ -38,7 +39,7 @@ fn place(failure: &ValidationError, mut schema: &Value) -> Vec<Step> {
     let mut place = Vec::new();
     let mut rest = failure.field_path.as_str();
     loop {
-        // A rule may be about a field below its own place.
+        // A rule may report the path of a field below the object that has the rule.
         let own = |rule: &Value| {
             let below = rule["fieldPath"].as_str().unwrap_or_default();
             rule["rule"] == failure.rule.as_str() && below.trim_start_matches('.') == rest.trim_start_matches('.')
@@ -74,8 +75,8 @@ fn fault(failure: ValidationError, document: &Value, schema: &Value) -> Fault {
     }
 }
 
-/// The value that the rule is about. The apiserver quotes it unless it is an object or a list. A rule that reports the
-/// A rule that reports the path of a nested field applies to an object.
+/// The value that the rule checks. The apiserver quotes it unless it is an object or a list. A rule that reports the
+/// path of a nested field applies to an object.
 fn subject<'a>(failure: &ValidationError, document: &'a Value, schema: &Value) -> Option<&'a Value> {
     let (mut value, mut schema) = (document, schema);
     for step in failure.field_path.split(['.', '[']) {
@@ -95,11 +96,11 @@ mod tests {
 
     use super::*;
 
-    /// Held against the rules as they are compiled for one document, which are run in the schema's order.
+    /// Compares with rules that are compiled for each document, which run in the schema's order.
     #[test]
     fn rules_that_were_compiled_once_find_the_same_in_the_same_order() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/bad");
-        // Each looks at the fields in another order.
+        // Each of them reads the fields in another order.
         let rules = [(); 4].map(|()| compile_schema(&SCHEMA));
         let (mut documents, mut several) = (0, 0);
         for entry in fs::read_dir(root).expect("the policies") {

@@ -117,7 +117,7 @@ fn rename_in_metadata(value: &mut Value, unknown: &mut Vec<Fault>) {
 /// Finds fields that the schema does not have, and continues with the known fields that they most resemble.
 fn know(value: &mut Value, schema: Option<&Value>, path: &str, unknown: &mut Vec<Fault>) {
     match (value, schema) {
-        // A group of fields where the schema has something else is one fault of the group, not one per field.
+        // If the schema has no object there, a group of fields is one fault, not one for each field.
         (Value::Object(fields), Some(schema)) if schema.get("type").is_none_or(|kind| kind == "object") => {
             if schema.get("additionalProperties").is_none() {
                 let known = schema.get("properties").and_then(Value::as_object);

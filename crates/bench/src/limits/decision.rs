@@ -29,7 +29,7 @@ struct Found {
     admitted: Vec<f64>,
 }
 
-/// By the contender's index and the number of threads.
+/// The key is the contender's index and the number of threads.
 type Results = BTreeMap<(usize, usize), Found>;
 
 pub(super) fn measure(quick: bool, exact: &Exact, report: &mut Report) {

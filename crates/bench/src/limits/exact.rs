@@ -11,7 +11,7 @@ use crate::report::{Cell, Report, Row, Table};
 const THREADS: [usize; 3] = [2, 4, 8];
 const BUDGET: u32 = 100_000;
 
-/// By contender, then by column: the highest ratio of admitted to allowed.
+/// The highest ratio of admitted to allowed, indexed by contender, then by column.
 pub(super) struct Exact {
     worst: BTreeMap<&'static str, Vec<Option<f64>>>,
     order: Vec<&'static str>,

@@ -16,7 +16,7 @@ const THREADS: [usize; 2] = [1, 2];
 const SIZES: [usize; 2] = [1_000, 1_000_000];
 const QUICK_SIZES: [usize; 2] = [1_000, 10_000];
 
-/// Bytes per key: by store, then by [`columns`].
+/// Bytes per key, indexed by store, then by [`columns`].
 type Bytes = Vec<Vec<f64>>;
 
 /// A way of using the stores.
@@ -28,7 +28,7 @@ struct Use {
     threads: usize,
 }
 
-/// Million requests per second: by use, then by store, then by round.
+/// Millions of requests per second, indexed by use, then by store, then by round.
 type Speeds = BTreeMap<Use, Vec<Vec<f64>>>;
 
 /// In 25 rounds each store goes first three or four times.

@@ -1,4 +1,4 @@
-//! The contenders, and how each is configured to do the same.
+//! The contenders, and how each is configured for the same work.
 
 use std::fs;
 use std::net::SocketAddr;

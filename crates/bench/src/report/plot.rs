@@ -176,14 +176,15 @@ impl Lines {
             label(svg, right + 46.0, y + 4.0, "start", name);
         };
         if let (Some(limit), [below, above, ..]) = (&self.limit, &self.series[..]) {
-            // What came later than it was offered is above the offer, and no refusal.
+            // Late answers can raise the first series above the second. They are not refusals, so the area ends at the
+            // lower one.
             let back = below.points.iter().zip(&above.points).rev().map(|((x, low), (_, high))| (*x, low.min(*high)));
             let area = [above.points.clone(), back.collect()].concat();
             let _ = writeln!(svg, r#"<path class="refused" d="M{}Z"/>"#, path(&area));
             let y = y_at(limit.at);
             let _ = writeln!(svg, r#"<path class="limit" d="M{LEFT} {y:.1}H{right}"/>"#);
         }
-        // One without points was never in that state: it has no line.
+        // A series without points has no line.
         for (index, series) in self.series.iter().enumerate().filter(|(_, series)| !series.points.is_empty()) {
             // Ours has the first colour in every chart, and no other contender has it.
             let ours = series.name.starts_with("weir");

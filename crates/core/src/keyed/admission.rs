@@ -1,10 +1,10 @@
 //! How new keys enter the table and idle keys leave it. Only this module writes marks, under the lock of the region.
 //!
 //! A known key takes no lock, so it may be charged while another thread takes its cell away. Both threads write first
-//! and read afterwards. The one charges and then reads the mark again. The other puts [`EVICTING`] into the mark,
-//! orders itself behind all charges of the words so far, and then reads whether the words are still idle. So either the
-//! evicting thread sees the charge, and the key stays; or the charging thread sees the mark, gives the charge back, and
-//! charges again where the key belongs then.
+//! and read afterwards. The charging thread charges and then reads the mark again. The evicting thread puts
+//! [`EVICTING`] into the mark, orders itself behind all charges of the words so far, and then reads whether the words
+//! are still idle. So either the evicting thread sees the charge, and the key stays; or the charging thread sees the
+//! mark, gives the charge back, and charges the key again where it is counted now.
 //!
 //! A key that finds no cell is counted in the `overflow` until it is idle. The state of the overflow is read and
 //! written under the lock of the region, too.
@@ -34,7 +34,7 @@ const GLANCE: usize = 16;
 /// How long "shortly" is: long compared with a search, short compared with the time after which a key is idle.
 const SHORTLY: Duration = Duration::from_millis(1);
 
-/// How many idle keys one decision tries to forget that turn out to be in use.
+/// How many attempts to forget an idle key one decision makes if the keys turn out to be in use.
 const TRIES: usize = 4;
 
 /// The state of a region besides its cells.
@@ -64,8 +64,8 @@ pub(super) struct Hold {
 /// A cell for a new key.
 enum Vacancy<'a> {
     Free(Cell<'a>),
-    /// The cell of an idle key to forget, and the cell for the new key: the same one, or a free cell on the new key's
-    /// path if the idle key is elsewhere.
+    /// The cell of an idle key to forget, and the cell for the new key. Both are one cell, or the new key takes a free
+    /// cell on its path because the idle key is elsewhere.
     Idle {
         victim: Cell<'a>,
         into: Cell<'a>,

@@ -326,7 +326,7 @@ impl Set {
         }
     }
 
-    /// Whether words alone lose information from the old words: strategies or windows differ.
+    /// Whether the new words cannot hold all information of the old words, because strategies or windows differ.
     pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
         self.meters.iter().zip(kept).any(|(meter, &place)| place.is_some_and(|place| meter.forgets(&old.meters[place])))
     }

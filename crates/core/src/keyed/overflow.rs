@@ -23,8 +23,8 @@ use super::zeros;
 use crate::Time;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Places for each key of a table: sixteen times `max_keys` for floods, twice `max_keys` for well-behaved clients, and
-/// spare places, because buckets do not fill quite evenly.
+/// Places for each key of a table: 16 for floods, 2 for well-behaved clients, and the rest as a reserve, because
+/// buckets do not fill quite evenly.
 const CROWD: usize = 24;
 
 /// Places per bucket. Loom cannot explore more than two.

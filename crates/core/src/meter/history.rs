@@ -2,10 +2,10 @@
 //! these words and from what came before, this module computes the first state of the new words. Plain numbers: no
 //! atomics, no clock.
 //!
-//! The words of a strategy answer that strategy's question. Another strategy asks about another stretch of time: a
-//! window of one hour asks what a bucket admitted in that hour. So a changed limit keeps a *history*: how many requests
-//! were admitted at which times, newest last. A time is never earlier than the real one and a count never lower, so
-//! that no change admits too much. How exact they are:
+//! The words of a strategy hold only what that strategy needs. Another strategy needs the admissions of another span of
+//! time: a window of one hour needs what a bucket admitted in that hour. So a changed limit keeps a *history*: how many
+//! requests were admitted at which times, newest last. A time is never earlier than the real one and a count never
+//! lower, so that no change admits too much. How exact they are:
 //!
 //! - A log knows its times. A window knows its count, so a change within a window is exact; older windows count as
 //!   full, which they are under overload. A bucket knows how much was used since any time, and is exact if it was never

@@ -1,9 +1,9 @@
 //! The times of charges, which are noted for a while after each change of a quota.
 //!
-//! The words of a strategy answer only the question of that strategy, and the next strategy asks about another stretch
-//! of time. Requests whose times the words do not tell must count as of now. That costs little after one change. But if
-//! changes are about as frequent as windows, it would starve callers. So for some periods after a change, each charge
-//! is noted before it is made, and confirmed or taken back afterwards.
+//! The words of a strategy hold only what that strategy needs, and the next strategy needs the admissions of another
+//! span of time. If the words do not hold the time of a request, the request must count as of now. That costs little
+//! after one change. But if changes are about as frequent as windows, it would starve callers. So for some periods
+//! after a change, each charge is noted before it is made, and confirmed or taken back afterwards.
 //!
 //! The notes are an upper bound: at a change, they include all requests that were admitted before it. A confirmed
 //! request was admitted before its time in the notes.

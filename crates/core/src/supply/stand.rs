@@ -32,7 +32,7 @@ impl Stand {
         self.wait(quota, self.level)
     }
 
-    /// How long until `cost` would be admitted; none if it never is.
+    /// How long until `cost` would be admitted; none if it is never admitted.
     pub(crate) fn retry_after(&self, quota: &Quota, cost: u64) -> Option<Duration> {
         if cost > quota.most() {
             return None;

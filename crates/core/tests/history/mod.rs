@@ -1,7 +1,7 @@
 //! A limiter with perfect memory, and what a limiter may admit. Both use the whole history, every admission and every
 //! change, in exact fractions, and share no code with the limiters that they judge.
 //!
-//! - A window or a log in force admits what its definition admits over the whole history, whatever was in force before.
+//! - A window or a log in force admits what its definition admits over the whole history, for any strategies before.
 //! - A bucket continues with its tokens. While a window is in force, tokens flow at the window's rate up to its
 //!   requests, and its admissions are taken from them: only then do a bucket and a window that alternate admit no more
 //!   than either of them. A window may leave a debt until it would have ended. A window that was in force for a period

@@ -51,7 +51,7 @@ struct Counted<B> {
     /// What has not passed yet of the current frame.
     rest: Bytes,
     turn: Option<Turn>,
-    /// Its place in the queues of all costs, until its turn ends.
+    /// Its position in the queues of all costs, until its turn ends.
     place: Option<Waiting>,
 }
 

@@ -75,7 +75,8 @@ fn only_with_debt(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<()> {
     let mut all = Some(());
     for (at, limit) in own.chain(overrides) {
         if limit.strategy != weir_wire::Strategy::TokenBucketWithDebt {
-            let message = "a cost that the response tells needs TokenBucketWithDebt: it is known too late to refuse";
+            let message =
+                "a cost from the response needs TokenBucketWithDebt, because it is known too late for a refusal";
             faults.add(&at.field("strategy"), message);
             all = None;
         }

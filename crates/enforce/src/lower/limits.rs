@@ -102,7 +102,8 @@ fn lower_override<'a>(
         faults.add(&at, "name at least one limit to replace");
     }
     for (index, limit) in one.limits.iter().enumerate().filter(|(_, limit)| !known.contains(limit.name.as_str())) {
-        let message = format!("{} is no limit of this rule: an override replaces limits of the same name", limit.name);
+        let message =
+            format!("{} is not a limit of this rule: an override replaces limits of the same name", limit.name);
         faults.add(&at.index(index).field("name"), message);
     }
     Some((keys, lower_limits(&one.limits, &at, faults)?))

@@ -137,7 +137,7 @@ fn each_fault_has_its_path() {
         (
             with_override(json!({"keys": [["a", "::1"]], "limits": [limit("x")]})),
             "overrides[0].limits[0].name",
-            "no limit of this rule",
+            "not a limit of this rule",
         ),
         (json!({"action": "Bypass"}), "limits", "Bypass"),
         (json!({"match": [{"pathRegexes": ["^/a", "("]}]}), "match[0].pathRegexes[1]", "regular expression"),

@@ -80,7 +80,7 @@ impl Index {
         let crowd = |way: &Vec<Key<'_>>| way.iter().map(|key| company[key]).max();
         let mut regexes = Vec::new();
         for ((conditions, ways), id) in all.iter().zip(&ways).zip(ids) {
-            // Of equally crowded ways, the first.
+            // If several ways are equally crowded, the first one.
             match ways.iter().min_by_key(|way| crowd(way)) {
                 Some(way) => way.iter().for_each(|key| index.file(key, conditions, id, &mut regexes)),
                 None => index.always.push(id),

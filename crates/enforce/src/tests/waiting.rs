@@ -66,8 +66,8 @@ async fn several_rules_give_their_turns_together_or_not_at_all() {
     // it up.
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
     assert_eq!(took, 1000);
-    // The fast queue was charged when the requests passed. If a refused request had kept its place, two more would be
-    // ahead.
+    // The fast queue was charged when the requests passed. If a refused request had kept its position, two more
+    // requests would be ahead.
     let rules = limits.rules.load();
     let fast = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
     let opens = fast.limiter.opens(limits.clock.now(), &[], 1).expect("some time");
@@ -217,7 +217,7 @@ async fn who_is_refused_late_keeps_no_place_in_any_queue() {
     limits.apply(&[rules(2)]);
     let answers = futures::future::join_all(waits.drain(1..)).await;
     assert_eq!(answers.iter().filter(|answer| answer.status() == 429).count(), 8);
-    // Three of the eleven passed. The places of the others are free again.
+    // Three of the eleven passed. The positions of the others are free again.
     for _ in 0..8 {
         assert_eq!(limits.status("/").await, 200);
     }

@@ -10,10 +10,10 @@ use crate::Outcome;
 /// Passes a request to the inner service, or refuses it at once.
 ///
 /// It is ready when the inner service is: a limit makes no caller wait, and nothing is charged while the inner service
-/// is not ready. `call` makes the decision. A refused request never reaches the inner service, which then stays ready:
-/// what it acquired in `poll_ready` (a permit, say) is kept for the next call or dropped with this service, as tower's
-/// contract requires for a service that is ready and not called. Errors of the inner service pass through unchanged.
-/// Dropping the future drops the inner future; the request stays charged, because it was admitted.
+/// is not ready. `call` makes the decision. A refused request never reaches the inner service, which then stays ready.
+/// What it acquired in `poll_ready` (a permit, for example) is kept for the next call, or dropped with this service.
+/// Tower's contract requires this of a service that is ready and not called. Errors of the inner service pass through
+/// unchanged. Dropping the future drops the inner future; the request stays charged, because it was admitted.
 ///
 /// Created by a [`LatencyLayer`](super::LatencyLayer).
 ///

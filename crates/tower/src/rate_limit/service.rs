@@ -14,10 +14,10 @@ use crate::MonotonicClock;
 /// and waits for its turn behind all earlier callers. It keeps its turn, however often it is polled, until it is
 /// called; if it is dropped before, the charge is given back. A clone has no turn and waits for its own.
 ///
-/// What the inner service acquires when it is ready (a permit of a concurrency limit, say) is held during the wait: put
-/// such a limit outside of this one. Waits are rounded up to whole milliseconds, like tokio's timers. If the queue of
-/// the limit's strategy is bounded (of a leaky bucket by its burst, of a sliding window counter by the end of the
-/// window), callers that find it full ask again later, in no particular order.
+/// What the inner service acquires when it is ready (a permit of a concurrency limit, for example) is held during the
+/// wait: put such a limit outside of this one. Waits are rounded up to whole milliseconds, like tokio's timers. If the
+/// queue of the limit's strategy is bounded (of a leaky bucket by its burst, of a sliding window counter by the end of
+/// the window), callers that find it full ask again later, in no particular order.
 ///
 /// Errors and responses are those of the inner service. Calling it when it is not ready panics. Created by a
 /// [`RateLimitLayer`](super::RateLimitLayer).

@@ -14,10 +14,10 @@ use crate::{LatencyFuture, Outcome};
 /// It is ready when the inner service is. `call` takes the turn. If that is now, the inner service is called at once:
 /// no timer, no allocation. If it comes later, the request takes the inner service that is ready and calls it then,
 /// because only the instance that was ready may be called; a clone of it stays here. So a waiting request holds
-/// whatever the inner service acquires when it is ready, such as the permit of a concurrency limit: put such a limit
-/// outside of this one, or inside as a [`LatencyLayer`](crate::LatencyLayer) over an [`InFlight`](weir_core::InFlight),
-/// which takes its permits in `call`. To make the clone ready after the wait would be a second wait, of unknown length,
-/// after the turn was used.
+/// everything that the inner service acquires when it is ready, such as the permit of a concurrency limit: put such a
+/// limit outside of this one, or inside as a [`LatencyLayer`](crate::LatencyLayer) over an
+/// [`InFlight`](weir_core::InFlight), which takes its permits in `call`. Making the clone ready after the wait would be
+/// a second wait, of unknown length, after the turn was used.
 ///
 /// A wait takes one allocation, and is rounded up to whole milliseconds, like tokio's timers. Dropping the future
 /// during the wait leaves the queue. A request whose turn comes too late is refused at once, and the inner service

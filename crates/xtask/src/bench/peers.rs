@@ -71,7 +71,7 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     Ok(cache.join("weir"))
 }
 
-/// The package's command is a Python script that starts the program, which is stored beside the package's code.
+/// The package's command is a Python script that starts the program, which is stored next to the package's code.
 fn program_in(folder: &Path) -> Option<PathBuf> {
     let pythons = std::fs::read_dir(folder.join("lib")).ok()?;
     let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages/envoy/_bin")));

@@ -21,7 +21,7 @@ const SCRAPES: [(&str, &str, u32); 5] = [
     ("none", "9x140", 9),
 ];
 
-/// A test for promtool: an event counts once, whatever the scrapes saw of it.
+/// A test for promtool: an event counts once, for any times of the scrapes.
 pub(super) fn promtool_test() -> String {
     let bars = fill(&Query::events("case", "events_total", "").expr, MINUTE);
     let input = SCRAPES

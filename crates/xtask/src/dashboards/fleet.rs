@@ -17,7 +17,7 @@ pub(super) fn board() -> Board {
     }
 }
 
-/// Good only if it is the whole.
+/// Green if the share is 1, otherwise red.
 const WHOLE: (Colour, &[(f64, Colour)]) = (Colour::Fault, &[(1.0, Colour::Good)]);
 
 fn now() -> Row {

@@ -199,7 +199,7 @@ impl Cast {
         Enforcement { enforcing, agents: self.agents.len(), revision: newest }
     }
 
-    /// The status that the operator wrote beside the policy, when it says that all agents enforce the same revision.
+    /// The status that the operator wrote next to the policy, when it says that all agents enforce the same revision.
     pub(crate) async fn reported(&self, actual: &Enforcement) -> anyhow::Result<String> {
         let wanted = format!("{0}/{0}", self.agents.len());
         let agrees = async {

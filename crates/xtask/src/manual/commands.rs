@@ -167,7 +167,7 @@ impl<'a> Commands<'a> {
         after("-p").map_or(Ok(()), |patch| self.fields.patch(patch))
     }
 
-    /// A program of ours: its help must have the subcommand and the flags.
+    /// One of our own programs: its help must have the subcommand and the flags.
     fn ours(&self, program: &str, words: &[&str]) -> Checked {
         let subcommand = words.first().filter(|word| !word.starts_with('-')).copied();
         let help = self.help_of(program, subcommand).map_err(|error| format!("{error:#}"))?;

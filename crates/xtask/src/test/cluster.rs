@@ -1,7 +1,7 @@
 //! The stage that needs Docker: node image, component images, a kind cluster with its own name, and the scenarios.
 //!
-//! It stops whatever it started, also after a failure or Ctrl-C; a dockerd that was already running keeps running. It
-//! never reads or writes the user's kubeconfig: the cluster's is a file below the target folder.
+//! It stops everything that it started, also after a failure or Ctrl-C; a dockerd that was already running keeps
+//! running. It never reads or writes the user's kubeconfig: the cluster's is a file below the target folder.
 
 use tokio_util::sync::CancellationToken;
 

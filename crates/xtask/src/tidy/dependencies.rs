@@ -32,7 +32,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-testapp", &[]),
 ];
 
-/// Crates of ours for tests: nothing else may depend on them.
+/// Our crates for tests: nothing else may depend on them.
 const ONLY_FOR_TESTS: &[&str] = &["weir-fuzz"];
 
 /// Crates that must not be reached even indirectly, and why.
@@ -195,7 +195,7 @@ fn must_not_enable(tree: &Tree) -> Vec<Violation> {
                 violations.push(Violation::new(
                     &member.manifest,
                     format!("{name} asks for feature {feature} of {dependency}, but {reason}"),
-                    format!("leave {feature} out; who needs it asks for it"),
+                    format!("leave {feature} out; the crate that needs it requests it"),
                 ));
             }
         }

@@ -47,7 +47,7 @@ fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
             ));
         }
     }
-    // An import that runs upward is reported as that, and not as a part of a circle.
+    // An import that runs upward is reported as such, and not as a part of a circle.
     let rest = || imports().filter(|import| !runs_upward(import, &floors));
     for circle in circles(rest()) {
         let first = rest().find(|import| circle.contains(&import.from) && circle.contains(&import.to));
@@ -81,7 +81,7 @@ fn modules(of: &Crate, source: &Source) -> Vec<Violation> {
     violations
 }
 
-/// The root hands on what its modules have and stands above them all.
+/// The root re-exports names of its modules and is above all of them.
 fn runs_upward(import: &Import, floors: &BTreeMap<&str, usize>) -> bool {
     let Some(from) = import.from.first() else { return false };
     let Some(to) = import.to.first() else { return true };
@@ -176,7 +176,7 @@ mod tests {
             "fn f() { assert!(matches!(x, [crate::b::B, ..])); }",
             "macro_rules! m { () => { $crate::b::g() } }",
             "mod inner { fn f() { super::super::b::g() } }",
-            // What the root hands on is b's.
+            // A name that the root re-exports from b counts as an import of b.
             "use crate::B;",
         ] {
             let found = faults(LAYERS, &[ROOT, ("a.rs", text), ONLY_B, C]);
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(of_parent("pub struct X;"), [""; 0]);
         // The parts of a module may use what the module itself defines.
         assert_eq!(of_parent("pub struct X(super::A);"), [""; 0]);
-        // A name that the parent only hands on is its owner's.
+        // A name that the parent only re-exports counts as an import of its owner.
         assert_eq!(of_parent("use super::X as Own;\npub struct X;"), [""; 0]);
     }
 

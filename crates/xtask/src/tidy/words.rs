@@ -39,13 +39,13 @@ const WORDS: [(&str, &str); 23] = [
 
 const EXTENSIONS: [&str; 12] = ["go", "lua", "md", "mjs", "rs", "sh", "toml", "tpl", "ts", "tsx", "txt", "yaml"];
 
-/// A file of ours by its name: also `agent.Dockerfile`.
+/// The end of a file's name, as in `agent.Dockerfile`.
 const DOCKERFILE: &str = "Dockerfile";
 
-/// Folders that hold nothing of our own.
+/// Folders without files of our own.
 const FOREIGN: [&str; 3] = ["target", "node_modules", ".git"];
 
-/// Has to name the words.
+/// This file must contain the words.
 const HERE: &str = "crates/xtask/src/tidy/words.rs";
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {

@@ -68,7 +68,7 @@ impl Back<'_> {
 }
 
 impl Leaving {
-    /// The agent wrote to the client. If the client closed its side, the next write shows whether it is gone.
+    /// Call it after a write to the client. If the client closed its side, the next write shows whether it is gone.
     fn settle(&mut self) {
         if let Self::HalfClosed(_) = self {
             *self = Self::Settled;

@@ -40,7 +40,7 @@ pub(super) struct Asked {
     pub(super) terms: Terms,
 }
 
-/// What the response depends on, besides the app.
+/// What the response depends on, in addition to the app.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) to_head: bool,
@@ -53,7 +53,7 @@ pub(super) struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Request,
-    /// Close it. The client expects that, or sees it by the missing end of the body.
+    /// Close it. The client expects that, or the missing end of the body shows it.
     Leave,
     /// Nothing: the client is gone, or counts as gone.
     Nothing,
@@ -152,7 +152,7 @@ fn ask(
         loop {
             match hear(connection, &mut app, terms, sent, out).await {
                 Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
-                // A request of which no byte left this program may be retried, whatever its method.
+                // A request with any method may be retried if no byte of it has left this program.
                 Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
                     let request = app.into_request().ok_or(Failure::Closed)?;
                     app = Upstream::new(Box::pin(connected(connection, limit)).await?, true, request);

@@ -86,8 +86,8 @@ impl Pause {
         }
     }
 
-    /// Polls the timer only if necessary. For an idle connection's next request the timer's memory is in no cache,
-    /// and loading it takes longer than reading a clock.
+    /// Polls the timer only if necessary. When the next request of an idle connection comes, the timer's memory is not
+    /// in a cache, and loading it takes longer than reading a clock.
     fn is_still_to_go_off(&self, set: Time, now: Option<Time>) -> bool {
         let now = now.unwrap_or_else(|| self.clock.now());
         now.saturating_add(FAR) < set || !self.timer.is_elapsed()

@@ -1,8 +1,8 @@
 //! A worker's connections to the app for the short path: plain sockets without hyper.
 //!
 //! As in the ordinary [`pool`](super::super::pool), the connection used last is used next, and a connection that was
-//! idle for a whole interval is closed. If bytes or an end arrived on an idle connection, it is never used again:
-//! unexpected bytes would be taken for the next response.
+//! idle for a whole interval is closed. If bytes or an end arrived on an idle connection, it is never used again: the
+//! agent would read unexpected bytes as the next response.
 
 use std::{
     cell::RefCell,

@@ -29,7 +29,7 @@ struct Written {
     until: Option<Time>,
 }
 
-/// What a refusal depends on, besides the decision.
+/// What a refusal depends on, in addition to the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     to_head: bool,

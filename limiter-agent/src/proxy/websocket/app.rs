@@ -86,7 +86,7 @@ mod tests {
             &[0xc2, 0x81, 1, 2, 3, 4, b'e'], // with an extension and a mask, as it should not be
             &[0x82, 0x7e, 0, 1, b'f'],       // with a length that is too long
             &[0x88, 2, 3, 0xe8],             // close
-            &[0x81, 1, b'g'],                // and on it goes
+            &[0x81, 1, b'g'],                // a message after the close
         ]
         .concat();
         for pieces in 1..=bytes.len() {

@@ -100,7 +100,7 @@ impl Ring {
     pub(super) fn before(&self, spot: Spot, requests: u64) -> Spot {
         match spot.place.checked_sub(requests) {
             Some(place) => Spot { place, ..spot },
-            // As far as one bit can tell, that is also the next lap.
+            // One bit cannot distinguish the lap before from the next lap.
             None => spot.of_next_lap(spot.place + self.length - requests),
         }
     }
@@ -192,7 +192,7 @@ impl Spot {
         Self { place: head % NEXT, before: head >> PLACE << 63 }
     }
 
-    /// Whether two heads are at the same place of the same lap, as far as one bit can tell.
+    /// Whether two heads are at the same place and have the same lap bit.
     pub(super) fn is_same(head: u64, other: u64) -> bool {
         (head ^ other).is_multiple_of(2 * NEXT)
     }

@@ -1,7 +1,7 @@
 //! The meaning of colours, in every panel of every board.
 //!
-//! Decisions and states have fixed colours. All other series have colours that nobody takes for one of them: Grafana's
-//! own palettes begin with green, and have orange, red, blue and purple, too.
+//! Decisions and states have fixed colours. All other series have colours that differ clearly from these: Grafana's own
+//! palettes begin with green, and have orange, red, blue and purple, too.
 
 use serde_json::{Value, json};
 
@@ -30,8 +30,8 @@ pub(crate) enum Colour {
 pub(crate) const RESERVED: [Colour; 5] =
     [Colour::Allowed, Colour::Limited, Colour::Shadow, Colour::Waiting, Colour::Fault];
 
-/// The least distance of other series from these colours, as a difference in CIELAB. From about 25 on, nobody takes two
-/// lines for one.
+/// The least distance of other series from these colours, as a difference in CIELAB. From about 25 on, readers see two
+/// lines as different.
 pub(crate) const APART: f64 = 25.0;
 
 /// Series with these names have these colours; for some, the name is a label's value.

@@ -25,7 +25,7 @@ pub(crate) struct Panel {
 
 /// An expression, and the legend of its series.
 pub(crate) struct Query {
-    /// `LABELS` stands for the labels that the board's variables choose.
+    /// `LABELS` is replaced by the labels that the board's variables choose.
     pub(crate) expr: Cow<'static, str>,
     pub(crate) legend: &'static str,
     /// For bars: the labels that they are summed by, and the counter.

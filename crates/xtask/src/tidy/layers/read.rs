@@ -1,7 +1,7 @@
 //! Reads which modules a crate has and which of them imports which, from its source alone.
 //!
 //! An import is a `use`, or a path in the code, that leads into the own crate: `crate::…`, `super::…`, `self::…`, or a
-//! child module's name. It counts for the module that defines what it names: a re-export on the way hands the name on.
+//! child module's name. It counts for the module that defines what it names: a re-export on the way does not count.
 //! Code for tests is left out. Paths that a macro puts together are not seen.
 
 use std::{
@@ -37,7 +37,7 @@ pub(super) struct Source {
     pub(super) imports: Vec<Import>,
 }
 
-/// How often a name may be handed on before it counts for the module that was reached.
+/// How many re-exports of a name to follow before it counts for the module that was reached.
 const MOST_REEXPORTS: usize = 16;
 
 /// Reads a crate from its root file, such as `src/lib.rs`.
@@ -61,7 +61,7 @@ pub(super) fn read(root: &Path) -> anyhow::Result<Source> {
 #[derive(Debug, Default)]
 struct Scope {
     file: PathBuf,
-    /// By the name that it has here, where an import leads.
+    /// Where an import leads, by the name that it has here.
     names: BTreeMap<String, Vec<String>>,
     paths: Vec<Named>,
 }
@@ -159,7 +159,7 @@ impl Reader<'_> {
         self.scope.paths.push(Named { names, line });
     }
 
-    /// Follows a `use` to each name that it brings.
+    /// Follows a `use` to each name that it imports.
     fn bring(&mut self, tree: &UseTree, mut before: Vec<String>) {
         match tree {
             UseTree::Path(path) => {
@@ -215,7 +215,7 @@ impl Reader<'_> {
         self.end_of(&mut path, line);
     }
 
-    /// A single word among tokens may be anything: a variable, a field.
+    /// A single word among tokens may be a variable or a field.
     fn end_of(&mut self, path: &mut Vec<String>, line: usize) {
         let path = std::mem::take(path);
         if path.len() > 1 {
@@ -323,7 +323,7 @@ fn resolve(modules: &BTreeMap<Module, Scope>, from: &Module, path: &[String], de
         }
         "self" => {
             rest.next();
-            // The word alone is a value: that of a method.
+            // The word alone is a value: the receiver of a method.
             rest.peek()?;
             from.clone()
         }
@@ -338,7 +338,8 @@ fn resolve(modules: &BTreeMap<Module, Scope>, from: &Module, path: &[String], de
             let child = [&from[..], &[name.to_owned()]].concat();
             let brought = modules[from].names.get(name).filter(|brought| brought.len() > 1 || brought[0] != *name);
             if !modules.contains_key(&child) {
-                // What a `use` has brought counts where the `use` stands; but a module that it has brought hands on.
+                // A name of a `use` counts where the `use` is. If the name is a module, the path continues in that
+                // module.
                 let rest: Vec<_> = path[1..].to_vec();
                 let brought = brought.filter(|_| !rest.is_empty() && depth < MOST_REEXPORTS)?;
                 return resolve(modules, from, &[&brought[..], &rest].concat(), depth + 1);
