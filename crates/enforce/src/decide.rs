@@ -24,7 +24,7 @@ use super::{
     outcome::{fields_of_one, fields_of_several, refusal},
     refusal::Refusal,
     rule::Limits,
-    rule_set::{Placed, Places, RuleSet},
+    rule_set::{MatchBuffers, Member, RuleSet},
     verdict::{Pass, Verdict},
     wait::{Entry, enter},
 };
@@ -40,7 +40,7 @@ pub(super) struct Asked<'a> {
 /// Buffers that the next request reuses, so that a known key costs no allocation.
 #[derive(Default)]
 struct Scratch {
-    places: Places,
+    buffers: MatchBuffers,
     keys: Vec<u8>,
 }
 
@@ -51,8 +51,8 @@ thread_local! {
 impl RulesInForce {
     pub(super) fn decide(&self, asked: &Asked<'_>) -> Verdict<'_> {
         let set = &*self.requests;
-        SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
-            let (enforced, shadows) = set.deciding(&asked.request, places, &self.unmatched);
+        SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
+            let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
             let mut verdict = asked.enforce(set, enforced, keys);
             asked.try_out(set, shadows, keys, &mut verdict);
             verdict
@@ -68,10 +68,10 @@ impl RulesInForce {
         then: impl FnOnce(Result<Fields, &Refusal<'_>>) -> R,
     ) -> Option<R> {
         let set = &*self.requests;
-        SCRATCH.with_borrow_mut(|Scratch { places, keys }| {
-            let (enforced, shadows) = set.deciding(&asked.request, places, &self.unmatched);
-            let mut deciding = enforced.iter().chain(shadows).map(|place| set.get(*place));
-            if deciding.any(|placed| placed.may_take_more) {
+        SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
+            let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
+            let mut deciding = enforced.iter().chain(shadows).map(|index| set.get(*index));
+            if deciding.any(|member| member.may_take_more) {
                 return None;
             }
             let mut verdict = asked.enforce(set, enforced, keys);
@@ -87,8 +87,8 @@ impl RulesInForce {
 }
 
 impl Asked<'_> {
-    fn enforce<'r>(&self, set: &'r RuleSet, places: &[usize], keys: &mut Vec<u8>) -> Verdict<'r> {
-        match places {
+    fn enforce<'r>(&self, set: &'r RuleSet, indices: &[usize], keys: &mut Vec<u8>) -> Verdict<'r> {
+        match indices {
             [] => Verdict::Pass(Pass::default()),
             [only] => self.enforce_one(set.get(*only), keys),
             several => self.enforce_all(&limiting(set, several), keys),
@@ -100,11 +100,11 @@ impl Asked<'_> {
     }
 
     /// The common case: one rule, which decides at once and finally. It needs no list.
-    fn enforce_one<'r>(&self, placed: &'r Placed, keys: &mut Vec<u8>) -> Verdict<'r> {
-        let rule = &placed.rule;
+    fn enforce_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Verdict<'r> {
+        let rule = &member.rule;
         let Some(limits) = &rule.limits else { return Verdict::Pass(Pass::default()) };
-        if placed.may_take_more {
-            return self.enforce_all(&[(placed, limits)], keys);
+        if member.may_take_more {
+            return self.enforce_all(&[(member, limits)], keys);
         }
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
@@ -128,8 +128,8 @@ impl Asked<'_> {
         }
     }
 
-    fn enforce_all<'r>(&self, rules: &[(&'r Placed, &'r Limits)], keys: &mut Vec<u8>) -> Verdict<'r> {
-        let deadlines = rules.iter().filter_map(|(placed, _)| Some((placed.deadline?, &placed.rule)));
+    fn enforce_all<'r>(&self, rules: &[(&'r Member, &'r Limits)], keys: &mut Vec<u8>) -> Verdict<'r> {
+        let deadlines = rules.iter().filter_map(|(member, _)| Some((member.deadline?, &member.rule)));
         let deadline = deadlines.min_by_key(|(after, _)| *after);
         let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
@@ -151,20 +151,20 @@ impl Asked<'_> {
 
     /// Charges each policy in shadow mode separately, if the request is admitted.
     #[inline]
-    fn try_out(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
-        if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (places, &verdict) {
-            self.try_each(set, places, keys, verdict);
+    fn try_out(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
+        if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (indices, &verdict) {
+            self.try_each(set, indices, keys, verdict);
         }
     }
 
-    fn try_each(&self, set: &RuleSet, places: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
-        for places in places.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
-            if let Some(bypass) = places.iter().map(|place| &set.get(*place).rule).find(|rule| rule.is_bypass()) {
+    fn try_each(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
+        for indices in indices.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
+            if let Some(bypass) = indices.iter().map(|index| &set.get(*index).rule).find(|rule| rule.is_bypass()) {
                 bypass.counters.count_bypassed();
                 continue;
             }
-            let rules = limiting(set, places);
-            let deadline = rules.iter().filter_map(|(placed, _)| placed.deadline).min();
+            let rules = limiting(set, indices);
+            let deadline = rules.iter().filter_map(|(member, _)| member.deadline).min();
             let costs = self.with_asks(&rules, deadline, keys, |asks| match charge_all(asks, || self.now()) {
                 Ok(charged) => {
                     let now = self.now();
@@ -188,7 +188,7 @@ impl Asked<'_> {
     /// Computes the key, the cost and the latest moment for each rule.
     fn with_asks<'r, R>(
         &self,
-        rules: &[(&'r Placed, &'r Limits)],
+        rules: &[(&'r Member, &'r Limits)],
         deadline: Option<Duration>,
         keys: &mut Vec<u8>,
         then: impl FnOnce(&[Ask<'r, '_>]) -> R,
@@ -204,10 +204,10 @@ impl Asked<'_> {
         let asks: Vec<Ask<'_, '_>> = rules
             .iter()
             .zip(slices(keys, &ranges))
-            .map(|((placed, limits), key)| {
+            .map(|((member, limits), key)| {
                 let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
                 Ask {
-                    rule: &placed.rule,
+                    rule: &member.rule,
                     limits,
                     key,
                     cost: limits.cost.on_arrival(&self.request),
@@ -220,7 +220,7 @@ impl Asked<'_> {
 }
 
 /// The rules at these indices that have limits.
-pub(super) fn limiting<'a>(set: &'a RuleSet, places: &[usize]) -> Vec<(&'a Placed, &'a Limits)> {
-    let placed = places.iter().map(|place| set.get(*place));
-    placed.filter_map(|placed| Some((placed, placed.rule.limits.as_ref()?))).collect()
+pub(super) fn limiting<'a>(set: &'a RuleSet, indices: &[usize]) -> Vec<(&'a Member, &'a Limits)> {
+    let members = indices.iter().map(|index| set.get(*index));
+    members.filter_map(|member| Some((member, member.rule.limits.as_ref()?))).collect()
 }

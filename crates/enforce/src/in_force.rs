@@ -21,7 +21,7 @@ use super::{
     lower::Lowered,
     removed::{Removed, full_name},
     rule::{Policy, Rule},
-    rule_set::{Placed, RuleSet},
+    rule_set::{Member, RuleSet},
 };
 
 /// What is enforced at one moment, ready to decide. A change replaces it as a whole.
@@ -144,16 +144,16 @@ impl RulesInForce {
         let policies = self.policies.iter().enumerate();
         for (index, policy) in policies {
             for rule in policy.rules.iter().filter(|rule| rule.is_bypass() || rule.per == per) {
-                let placed = Placed::new(rule, index, policy.deadline);
+                let member = Member::new(rule, index, policy.deadline);
                 match policy.mode {
-                    Mode::Enforce if rule.is_bypass() => bypasses.push(placed),
-                    Mode::Enforce => enforced.push(placed),
-                    Mode::Shadow => shadows.push(placed),
+                    Mode::Enforce if rule.is_bypass() => bypasses.push(member),
+                    Mode::Enforce => enforced.push(member),
+                    Mode::Shadow => shadows.push(member),
                     Mode::Disabled => {}
                 }
             }
         }
-        let counts = enforced.iter().chain(&shadows).any(|placed| !placed.rule.is_bypass());
+        let counts = enforced.iter().chain(&shadows).any(|member| !member.rule.is_bypass());
         if per == Per::Message && !counts {
             return RuleSet::default();
         }

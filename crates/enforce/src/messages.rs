@@ -18,7 +18,7 @@ use super::{
     in_force::RulesInForce,
     outcome::refusal,
     refusal::Refusal,
-    rule_set::{Matching, Places, RuleSet},
+    rule_set::{MatchBuffers, Matching, RuleSet},
 };
 
 /// Decides on the messages that a client sends over one connection.
@@ -50,7 +50,7 @@ struct Found {
 /// A rule by its index, with the cost of a message.
 #[derive(Debug)]
 struct Counted {
-    place: usize,
+    index: usize,
     key: Box<[u8]>,
     cost: u64,
 }
@@ -97,7 +97,7 @@ impl Messages {
             })?;
             asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
         }
-        for policy in found.shadows.chunk_by(|one, other| set.get(one.place).policy == set.get(other.place).policy) {
+        for policy in found.shadows.chunk_by(|one, other| set.get(one.index).policy == set.get(other.index).policy) {
             let asks = asks_of_shadow(set, policy);
             match charge_all(&asks, || clock.now()) {
                 Ok(_) => asks.iter().for_each(|ask| ask.rule.counters.count_allowed()),
@@ -119,19 +119,19 @@ impl MessageRefusal {
 impl Found {
     fn new(rules: &Arc<RulesInForce>, asked: &Asked<'_>) -> Self {
         let set = &*rules.messages;
-        let mut places = Places::default();
-        let (enforced, shadows) = match set.matching(&asked.request, &mut places) {
+        let mut buffers = MatchBuffers::default();
+        let (enforced, shadows) = match set.matching(&asked.request, &mut buffers) {
             Matching::Bypass(_) => (&[][..], &[][..]),
             Matching::Rules { enforced, shadows } => (enforced, shadows),
         };
-        let counted = |place: &usize| {
-            let limits = set.get(*place).rule.limits.as_ref();
+        let counted = |index: &usize| {
+            let limits = set.get(*index).rule.limits.as_ref();
             let mut key = Vec::new();
             let cost = limits.map_or(1, |limits| {
                 limits.key.write(&asked.request, &asked.tokens, &mut key);
                 limits.cost.on_arrival(&asked.request)
             });
-            Counted { place: *place, key: key.into(), cost }
+            Counted { index: *index, key: key.into(), cost }
         };
         let enforced = enforced.iter().map(counted).collect();
         Self { of: Arc::downgrade(rules), enforced, shadows: shadows.iter().map(counted).collect() }
@@ -140,7 +140,7 @@ impl Found {
 
 fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
     let ask = |counted: &'a Counted| {
-        let rule = &set.get(counted.place).rule;
+        let rule = &set.get(counted.index).rule;
         Some(Ask { rule, limits: rule.limits.as_ref()?, key: &counted.key, cost: counted.cost, latest: None })
     };
     counted.iter().filter_map(ask).collect()
@@ -148,6 +148,6 @@ fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
 
 /// Empty if the policy has a bypass for the message.
 fn asks_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
-    let bypassed = counted.iter().any(|counted| set.get(counted.place).rule.is_bypass());
+    let bypassed = counted.iter().any(|counted| set.get(counted.index).rule.is_bypass());
     if bypassed { Vec::new() } else { asks(set, counted) }
 }

@@ -14,7 +14,7 @@ use crate::matching::{Index, RequestView};
 /// Rules, by their indices.
 #[derive(Debug, Default)]
 pub(super) struct RuleSet {
-    rules: Vec<Placed>,
+    rules: Vec<Member>,
     index: Index,
     /// How many of the rules are bypasses. They come first.
     bypasses: usize,
@@ -24,9 +24,9 @@ pub(super) struct RuleSet {
     about_all: Vec<usize>,
 }
 
-/// A rule, with the parts of its policy that a decision needs.
+/// A member of a set: a rule, with the parts of its policy that a decision needs.
 #[derive(Clone, Debug)]
-pub(super) struct Placed {
+pub(super) struct Member {
     pub(super) rule: Arc<Rule>,
     /// The index of the policy in the snapshot.
     pub(super) policy: usize,
@@ -37,7 +37,7 @@ pub(super) struct Placed {
 
 /// Buffers for the indices of rules, reused for the next request.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct MatchBuffers {
     candidates: Vec<u32>,
     matching: Vec<usize>,
 }
@@ -46,12 +46,12 @@ pub(super) struct Places {
 #[derive(Debug)]
 pub(super) enum Matching<'a> {
     /// A bypass, of a policy that enforces.
-    Bypass(&'a Placed),
+    Bypass(&'a Member),
     /// Rules with limits, of policies that enforce and of policies in shadow mode.
     Rules { enforced: &'a [usize], shadows: &'a [usize] },
 }
 
-impl Placed {
+impl Member {
     pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Duration>) -> Self {
         let more = |limits: &Limits| deadline.is_some() || limits.is_patient() || limits.cost.is_known_later();
         let may_take_more = rule.limits.as_ref().is_some_and(more);
@@ -60,17 +60,17 @@ impl Placed {
 }
 
 impl RuleSet {
-    pub(super) fn new(bypasses: Vec<Placed>, enforced: Vec<Placed>, shadows: Vec<Placed>) -> Self {
+    pub(super) fn new(bypasses: Vec<Member>, enforced: Vec<Member>, shadows: Vec<Member>) -> Self {
         let (bypass_count, enforced_count) = (bypasses.len(), enforced.len());
-        let rules: Vec<Placed> = [bypasses, enforced, shadows].into_iter().flatten().collect();
-        let index = Index::new(rules.iter().map(|placed| &placed.rule.matcher));
-        let about_all = bypass_count == 0 && rules.iter().all(|placed| placed.rule.matcher.takes_all());
+        let rules: Vec<Member> = [bypasses, enforced, shadows].into_iter().flatten().collect();
+        let index = Index::new(rules.iter().map(|member| &member.rule.matcher));
+        let about_all = bypass_count == 0 && rules.iter().all(|member| member.rule.matcher.takes_all());
         let about_all = if about_all { (0..rules.len()).collect() } else { Vec::new() };
         Self { rules, index, bypasses: bypass_count, enforced: bypass_count + enforced_count, about_all }
     }
 
-    pub(super) fn get(&self, place: usize) -> &Placed {
-        &self.rules[place]
+    pub(super) fn get(&self, index: usize) -> &Member {
+        &self.rules[index]
     }
 
     /// The rules that decide on a request, as in [`Matching::Rules`]. `None` if a bypass matches, which is counted, or
@@ -79,51 +79,51 @@ impl RuleSet {
     pub(super) fn deciding<'a>(
         &'a self,
         request: &RequestView<'_>,
-        places: &'a mut Places,
+        buffers: &'a mut MatchBuffers,
         unmatched: &Unmatched,
     ) -> (&'a [usize], &'a [usize]) {
-        match self.matching(request, places) {
+        match self.matching(request, buffers) {
             Matching::Rules { enforced: [], shadows: [] } => {
                 unmatched.count();
                 (&[], &[])
             }
             Matching::Rules { enforced, shadows } => (enforced, shadows),
-            Matching::Bypass(placed) => {
-                placed.rule.counters.count_bypassed();
+            Matching::Bypass(member) => {
+                member.rule.counters.count_bypassed();
                 (&[], &[])
             }
         }
     }
 
     /// The matching rules. The index returns the candidates, so not every rule is checked.
-    pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, places: &'a mut Places) -> Matching<'a> {
+    pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, buffers: &'a mut MatchBuffers) -> Matching<'a> {
         // Every rule matches every request, so the request need not be read.
         if !self.about_all.is_empty() {
             return self.split(&self.about_all);
         }
-        let Places { candidates, matching } = places;
+        let MatchBuffers { candidates, matching } = buffers;
         matching.clear();
         for &candidate in self.index.candidates(request, candidates) {
-            let (place, entry) = self.index.entry(candidate);
+            let (index, entry) = self.index.entry(candidate);
             // One matching entry of a rule is enough.
-            if matching.last() == Some(&place) {
+            if matching.last() == Some(&index) {
                 continue;
             }
-            let placed = &self.rules[place];
-            if placed.rule.matcher.entry_matches(entry, request) {
-                if place < self.bypasses {
-                    return Matching::Bypass(placed);
+            let member = &self.rules[index];
+            if member.rule.matcher.entry_matches(entry, request) {
+                if index < self.bypasses {
+                    return Matching::Bypass(member);
                 }
-                matching.push(place);
+                matching.push(index);
             }
         }
         self.split(matching)
     }
 
-    /// `places` are in order, and none is a bypass.
+    /// `indices` are in order, and none is a bypass.
     #[inline]
-    fn split<'a>(&self, places: &'a [usize]) -> Matching<'a> {
-        let (enforced, shadows) = places.split_at(places.partition_point(|place| *place < self.enforced));
+    fn split<'a>(&self, indices: &'a [usize]) -> Matching<'a> {
+        let (enforced, shadows) = indices.split_at(indices.partition_point(|index| *index < self.enforced));
         Matching::Rules { enforced, shadows }
     }
 }

@@ -39,7 +39,7 @@ pub struct Wait {
 
 #[derive(Debug)]
 struct Queued {
-    asked: Asked,
+    asked: OwnedAsks,
     waiting: Waiting,
     /// Positions in the queues of rules that do not let requests wait.
     _held: Vec<Ticket>,
@@ -48,14 +48,14 @@ struct Queued {
 
 /// What a waiting request asks of its rules.
 #[derive(Debug)]
-struct Asked {
-    all: Vec<Held>,
+struct OwnedAsks {
+    all: Vec<OwnedAsk>,
     clock: MonotonicClock,
 }
 
 /// What a waiting request asks of one rule.
 #[derive(Debug)]
-struct Held {
+struct OwnedAsk {
     rule: Arc<Rule>,
     key: Box<[u8]>,
     cost: u64,
@@ -97,11 +97,11 @@ pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry
             held.push(ticket);
         }
         let (rule, key) = (Arc::clone(ask.rule), ask.key.into());
-        asked.push(Held { rule, key, cost: ask.cost, latest: ask.latest, waits });
+        asked.push(OwnedAsk { rule, key, cost: ask.cost, latest: ask.latest, waits });
     }
     let latest = asks.iter().filter_map(|ask| ask.latest).min();
     let waiting = Waiting::new(patient, latest, clock);
-    let queued = Queued { asked: Asked { all: asked, clock }, waiting, _held: held, since: now };
+    let queued = Queued { asked: OwnedAsks { all: asked, clock }, waiting, _held: held, since: now };
     Ok(Entry::Waits(Box::new(Wait { follow_up: FollowUp::default(), queued: Some(queued) })))
 }
 
@@ -122,7 +122,7 @@ impl Wait {
             Err(Halt { at, .. }) => return Poll::Ready(Err(LateRefusal { asked, at })),
         };
         let waited = asked.clock.now().duration_since(since);
-        for Held { rule, waits, .. } in &asked.all {
+        for OwnedAsk { rule, waits, .. } in &asked.all {
             rule.counters.count_allowed();
             if *waits && waited > Duration::ZERO {
                 rule.counters.count_wait(waited);
@@ -136,7 +136,7 @@ impl Wait {
 /// wait has no capacity.
 #[derive(Debug)]
 pub struct LateRefusal {
-    asked: Asked,
+    asked: OwnedAsks,
     at: RuleRefusedAt,
 }
 
@@ -147,7 +147,7 @@ impl LateRefusal {
     }
 }
 
-impl Asked {
+impl OwnedAsks {
     fn asks(&self) -> Vec<Ask<'_, '_>> {
         let asks = self.all.iter().filter_map(|held| {
             let limits = held.rule.limits.as_ref()?;
@@ -157,12 +157,12 @@ impl Asked {
     }
 
     /// The rules that let requests wait, in the order of their queues.
-    fn patient(&self) -> impl Iterator<Item = (usize, &Held)> {
+    fn patient(&self) -> impl Iterator<Item = (usize, &OwnedAsk)> {
         self.all.iter().enumerate().filter(|(_, held)| held.latest.is_some())
     }
 }
 
-impl AtHead for Asked {
+impl AtHead for OwnedAsks {
     type Pass = Vec<RuleCharged>;
     type Refusal = Halt;
 

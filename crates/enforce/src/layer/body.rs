@@ -52,7 +52,7 @@ struct Counted<B> {
     rest: Bytes,
     turn: Option<Turn>,
     /// Its position in the queues of all costs, until its turn ends.
-    place: Option<Waiting>,
+    position: Option<Waiting>,
 }
 
 /// The wait for the next piece.
@@ -78,7 +78,7 @@ impl<B> LimitedBody<B> {
         if costs.is_empty() {
             return Self::plain(body);
         }
-        let counted = Counted { body, costs, clock, paid: 1, rest: Bytes::new(), turn: None, place: None };
+        let counted = Counted { body, costs, clock, paid: 1, rest: Bytes::new(), turn: None, position: None };
         Self(Kind::Counted(Box::new(counted)))
     }
 
@@ -95,7 +95,7 @@ impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
                 ready!(turn.at.as_mut().poll(cx));
                 let length = turn.length;
                 self.turn = None;
-                self.place = None;
+                self.position = None;
                 if length > 0 {
                     return Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))));
                 }
@@ -132,11 +132,11 @@ impl<B> Counted<B> {
     /// Ready at the head of all queues. Ready at once if no other response waits.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut limits = self.costs.iter().filter(|cost| cost.enforced);
-        if self.place.is_none() && limits.any(|cost| cost.queue_len() > 0) {
-            self.place = Some(self.enqueue());
+        if self.position.is_none() && limits.any(|cost| cost.queue_len() > 0) {
+            self.position = Some(self.enqueue());
         }
-        match &mut self.place {
-            Some(place) => place.poll(&Unasked, cx).map(drop),
+        match &mut self.position {
+            Some(position) => position.poll(&Unasked, cx).map(drop),
             None => Poll::Ready(()),
         }
     }
@@ -168,12 +168,12 @@ impl<B> Counted<B> {
             }
         }
         if at <= now && length > 0 {
-            self.place = None;
+            self.position = None;
             return Some(length);
         }
-        let place = self.place.take().unwrap_or_else(|| self.enqueue());
-        place.stay_until(at);
-        self.place = Some(place);
+        let position = self.position.take().unwrap_or_else(|| self.enqueue());
+        position.stay_until(at);
+        self.position = Some(position);
         let at = Box::pin(tokio::time::sleep(at.duration_since(now)));
         self.turn = Some(Turn { at, length, charges });
         None

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     matching::RequestView,
-    rule_set::{Matching, Places},
+    rule_set::{MatchBuffers, Matching},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +86,8 @@ proptest! {
         let set = &*rules.requests;
         for path in ["/a", "/b"] {
             let request = get(path);
-            let name = |place: &usize| (set.get(*place).policy, set.get(*place).rule.name.clone());
-            let found = match set.matching(&RequestView::new(&request, PEER), &mut Places::default()) {
+            let name = |index: &usize| (set.get(*index).policy, set.get(*index).rule.name.clone());
+            let found = match set.matching(&RequestView::new(&request, PEER), &mut MatchBuffers::default()) {
                 Matching::Bypass(bypass) => Err((bypass.policy, bypass.rule.name.clone())),
                 Matching::Rules { enforced, shadows } => Ok([enforced, shadows].map(|some| some.iter().map(name).collect())),
             };
