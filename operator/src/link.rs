@@ -176,8 +176,8 @@ impl ContactError {
     }
 }
 
-/// Limits the concurrent calls and pushes. Agents that did not answer last time have a separate lane, so that many dead
-/// pods do not delay a push to a live one.
+/// Limits the concurrent calls and pushes: each needs a permit of a lane. Agents that did not answer last time have a
+/// separate lane, so that many dead pods do not delay a push to a live one.
 #[derive(Debug)]
 pub struct Lanes {
     answering: Arc<Semaphore>,
@@ -195,7 +195,7 @@ impl Lanes {
 
 impl Default for Lanes {
     fn default() -> Self {
-        let lane = |places| Arc::new(Semaphore::new(places));
+        let lane = |permits| Arc::new(Semaphore::new(permits));
         Self { answering: lane(Self::ANSWERING), silent: lane(Self::SILENT) }
     }
 }

@@ -29,8 +29,8 @@ pub(super) enum Event {
     Wanted(Arc<Content>),
     /// The moment [`Machine::due`](super::machine::Machine::due) has come.
     Due,
-    /// The place that [`Action::TakePlace`] requested is granted.
-    Placed,
+    /// The permit that [`Action::AcquirePermit`] requested is granted.
+    PermitGranted,
     /// The connection is open, and this is the agent's first message.
     Connected {
         /// When its certificates expire, in seconds of Unix time.
@@ -46,10 +46,10 @@ pub(super) enum Event {
 /// What the task must do. It performs actions in order.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Wait for a place among the concurrent calls and pushes, then report [`Event::Placed`].
-    TakePlace { is_silent: bool },
-    /// Give the place back.
-    LeavePlace,
+    /// Wait for a permit of the lane (see [`Lanes`](super::Lanes)), then report [`Event::PermitGranted`].
+    AcquirePermit { is_silent: bool },
+    /// Give the permit back.
+    ReleasePermit,
     /// Open a connection, then report [`Event::Connected`] or [`Event::Ended`].
     Call,
     /// Close the connection.

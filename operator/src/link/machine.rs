@@ -43,7 +43,7 @@ pub(super) struct Machine {
     timing: Timing,
     wanted: Arc<Content>,
     connection: Connection,
-    slot: Slot,
+    permit: Permit,
     push: Push,
     /// When to call next, while there is no connection.
     call_at: Instant,
@@ -88,8 +88,9 @@ struct Open {
     early: u32,
 }
 
+/// The permit of a lane, which each call and each push needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
+enum Permit {
     None,
     Waiting,
     Held,
@@ -112,7 +113,7 @@ impl Machine {
             timing,
             wanted,
             connection: Connection::None,
-            slot: Slot::None,
+            permit: Permit::None,
             push: Push::At(now),
             call_at: now,
             called_at: now,
@@ -131,9 +132,9 @@ impl Machine {
     /// When to report [`Event::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         let link = match (&self.connection, &self.push) {
-            (Connection::None, _) => (self.slot == Slot::None).then_some(self.call_at),
+            (Connection::None, _) => (self.permit == Permit::None).then_some(self.call_at),
             (Connection::Calling, _) => None,
-            (Connection::Open(open), Push::At(at)) if self.slot == Slot::None => Some(open.deadline.min(*at)),
+            (Connection::Open(open), Push::At(at)) if self.permit == Permit::None => Some(open.deadline.min(*at)),
             (Connection::Open(open), Push::Sent { at, .. }) => Some(open.deadline.min(*at + self.timing.timeout)),
             (Connection::Open(open), _) => Some(open.deadline),
         };
@@ -146,7 +147,7 @@ impl Machine {
         match event {
             Event::Wanted(content) => self.want(content, at),
             Event::Due => self.look(at, &mut actions),
-            Event::Placed => self.slot = Slot::Held,
+            Event::PermitGranted => self.permit = Permit::Held,
             Event::Connected { not_after, greeting } => {
                 let deadline = at.now + at.every + self.timing.timeout;
                 let every = at.every;
@@ -381,24 +382,24 @@ impl Machine {
             (Connection::Open(_), Push::At(push_at)) => *push_at <= at.now,
             (Connection::Calling | Connection::Open(_), _) => false,
         };
-        match (is_due, self.slot) {
-            (true, Slot::None) => {
-                self.slot = Slot::Waiting;
-                actions.push(Action::TakePlace { is_silent: self.misses > 0 });
+        match (is_due, self.permit) {
+            (true, Permit::None) => {
+                self.permit = Permit::Waiting;
+                actions.push(Action::AcquirePermit { is_silent: self.misses > 0 });
             }
-            (true, Slot::Held) if matches!(self.connection, Connection::None) => {
+            (true, Permit::Held) if matches!(self.connection, Connection::None) => {
                 self.connection = Connection::Calling;
                 self.called_at = at.now;
                 self.away_until = None;
                 actions.push(Action::Call);
             }
-            (true, Slot::Held) => self.push(at, actions),
-            (false, _) | (true, Slot::Waiting) => {}
+            (true, Permit::Held) => self.push(at, actions),
+            (false, _) | (true, Permit::Waiting) => {}
         }
         let is_at_work = matches!(self.connection, Connection::Calling) || matches!(self.push, Push::Sent { .. });
-        if self.slot == Slot::Held && !is_at_work {
-            self.slot = Slot::None;
-            actions.push(Action::LeavePlace);
+        if self.permit == Permit::Held && !is_at_work {
+            self.permit = Permit::None;
+            actions.push(Action::ReleasePermit);
         }
     }
 

@@ -29,7 +29,7 @@ enum Happening {
 
 enum Input {
     Due { token: u64 },
-    Placed,
+    PermitGranted,
     Answered { connection: u64, answer: Result<ToOperator, ContactError> },
     Said { connection: u64, message: ToOperator },
     Broke { connection: u64, is_silent: bool },
@@ -80,7 +80,7 @@ struct World {
     token: u64,
     paused_until: f64,
     lapsed_until: f64,
-    slot: Slot,
+    permit: Permit,
     /// The machine's connection, open or being opened.
     connection: Option<u64>,
     is_open: bool,
@@ -117,7 +117,7 @@ impl World {
             token: 0,
             paused_until: 0.0,
             lapsed_until: 0.0,
-            slot: Slot::None,
+            permit: Permit::None,
             connection: None,
             is_open: false,
             connections: 0,
@@ -317,9 +317,9 @@ impl World {
         let is_current = |connection| self.connection == Some(connection);
         let event = match input {
             Input::Due { token } if token == self.token => Event::Due,
-            Input::Placed => {
-                self.slot = Slot::Held;
-                Event::Placed
+            Input::PermitGranted => {
+                self.permit = Permit::Held;
+                Event::PermitGranted
             }
             Input::Answered { connection, answer } if is_current(connection) && !self.is_open => match answer {
                 Ok(greeting) => {
@@ -360,18 +360,21 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::TakePlace { .. } => {
-                assert_eq!(self.slot, Slot::None);
-                self.slot = Slot::Waiting;
+            Action::AcquirePermit { .. } => {
+                assert_eq!(self.permit, Permit::None);
+                self.permit = Permit::Waiting;
                 let wait = self.rng.random_range(0.0..0.05);
-                self.plan(self.now + wait, Happening::Machine(Input::Placed));
+                self.plan(self.now + wait, Happening::Machine(Input::PermitGranted));
             }
-            Action::LeavePlace => {
-                assert_eq!(self.slot, Slot::Held);
-                self.slot = Slot::None;
+            Action::ReleasePermit => {
+                assert_eq!(self.permit, Permit::Held);
+                self.permit = Permit::None;
             }
             Action::Call => {
-                assert!(self.connection.is_none() && self.slot == Slot::Held, "a second call, or without a place");
+                assert!(
+                    self.connection.is_none() && self.permit == Permit::Held,
+                    "a second call, or a call without a permit"
+                );
                 self.connections += 1;
                 let connection = self.connections;
                 self.connection = Some(connection);
@@ -389,7 +392,10 @@ impl World {
             }
             Action::Ask(_) => self.send(Sent::Ask),
             Action::Push { content, sequence } => {
-                assert!(!self.is_unanswered && self.slot == Slot::Held, "two at a time, or without a place");
+                assert!(
+                    !self.is_unanswered && self.permit == Permit::Held,
+                    "a second push, or a push without a permit"
+                );
                 assert!(self.now >= self.lapsed_until, "a push after the term");
                 let revision = content.revision.clone();
                 if let Some((before, last)) = self.pushed.replace((revision.clone(), sequence)) {
@@ -416,7 +422,7 @@ impl World {
 
     /// Plans the next call of the machine at the time that it returned. It must not wait forever.
     fn due(&mut self) {
-        let is_waiting = self.slot == Slot::Waiting || (self.connection.is_some() && !self.is_open);
+        let is_waiting = self.permit == Permit::Waiting || (self.connection.is_some() && !self.is_open);
         let due = self.machine.due();
         assert!(due.is_some() || is_waiting, "nothing will happen any more");
         self.token += 1;

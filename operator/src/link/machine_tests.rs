@@ -49,8 +49,8 @@ impl Bench {
     /// A machine that called an agent, got its greeting, and pushed.
     fn greeted(greeting: ToOperator) -> (Self, Vec<String>) {
         let mut bench = Self::new();
-        assert_eq!(bench.does(Event::Due), ["take place"]);
-        assert_eq!(bench.does(Event::Placed), ["call"]);
+        assert_eq!(bench.does(Event::Due), ["acquire permit"]);
+        assert_eq!(bench.does(Event::PermitGranted), ["call"]);
         let does = bench.does(Event::Connected { not_after: NOT_AFTER, greeting });
         (bench, does)
     }
@@ -80,9 +80,9 @@ impl Bench {
 
 fn name(action: &Action) -> String {
     match action {
-        Action::TakePlace { is_silent: false } => "take place".to_owned(),
-        Action::TakePlace { is_silent: true } => "take place of silent".to_owned(),
-        Action::LeavePlace => "leave place".to_owned(),
+        Action::AcquirePermit { is_silent: false } => "acquire permit".to_owned(),
+        Action::AcquirePermit { is_silent: true } => "acquire permit of silent".to_owned(),
+        Action::ReleasePermit => "release permit".to_owned(),
         Action::Call => "call".to_owned(),
         Action::HangUp => "hang up".to_owned(),
         Action::Ask(every) => format!("ask {every:?}"),
@@ -100,7 +100,10 @@ fn name(action: &Action) -> String {
 fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
     let (mut bench, does) = Bench::greeted(status(Some((7, "one"))));
     assert_eq!(does, ["ask 10s", "status", "push one 100"]);
-    assert_eq!(bench.does(Event::Heard(acknowledgement(100, "one"))), ["count applied", "applied one", "leave place"]);
+    assert_eq!(
+        bench.does(Event::Heard(acknowledgement(100, "one"))),
+        ["count applied", "applied one", "release permit"]
+    );
     assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
     assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), [""; 0]);
 }
@@ -116,7 +119,7 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
     // A status from before the push says nothing about its result.
     assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
     let does = bench.does(Event::Heard(acknowledgement(101, "three")));
-    assert_eq!(does, ["count applied", "applied three", "leave place"]);
+    assert_eq!(does, ["count applied", "applied three", "release permit"]);
 }
 
 #[test]
@@ -126,11 +129,11 @@ fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
     assert_eq!(bench.does(Event::Heard(stale)), ["count refused", "push one 501"]);
     let invalid = refusal(RefusalKind::Invalid, None);
     let does = bench.does(Event::Heard(invalid));
-    assert_eq!(does, ["count refused", "Refused: refused; policies[0]: no", "leave place"]);
+    assert_eq!(does, ["count refused", "Refused: refused; policies[0]: no", "release permit"]);
     assert!(bench.due() <= Duration::from_millis(100), "{:?}", bench.due());
     let pause = bench.due();
-    assert_eq!(bench.after(pause).does(Event::Due), ["take place"]);
-    assert_eq!(bench.does(Event::Placed), ["push one 501"], "trying again is not newer");
+    assert_eq!(bench.after(pause).does(Event::Due), ["acquire permit"]);
+    assert_eq!(bench.does(Event::PermitGranted), ["push one 501"], "trying again is not newer");
 }
 
 #[test]
@@ -177,18 +180,18 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     assert_eq!(bench.after(Timing::default().timeout).does(Event::Due), ["hang up"]);
     assert!(bench.due() <= SOON);
     bench.after(SOON);
-    assert_eq!(bench.does(Event::Due), ["take place of silent"]);
-    assert_eq!(bench.does(Event::Placed), ["call"]);
+    assert_eq!(bench.does(Event::Due), ["acquire permit of silent"]);
+    assert_eq!(bench.does(Event::PermitGranted), ["call"]);
     assert_eq!(bench.machine.due(), None, "the task bounds a call");
     let does = bench.does(Event::Ended(ContactError::Timeout(Duration::from_secs(1))));
-    assert_eq!(does, ["Unreachable: no answer within 1s", "leave place"]);
+    assert_eq!(does, ["Unreachable: no answer within 1s", "release permit"]);
     let pause = bench.due();
     assert!(pause >= EVERY.mul_f64(0.89) && pause <= EVERY.mul_f64(1.11), "{pause:?}");
     bench.after(pause);
     bench.does(Event::Due);
-    bench.does(Event::Placed);
+    bench.does(Event::PermitGranted);
     let does = bench.does(Event::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
-    assert_eq!(does, ["ask 10s", "status", "leave place"], "it is back, and has what it should");
+    assert_eq!(does, ["ask 10s", "status", "release permit"], "it is back, and has what it should");
 }
 
 /// After the whole process was stopped, missing messages say nothing about the agent.
@@ -206,8 +209,8 @@ fn a_connection_is_used_no_longer_than_its_certificates() {
     bench.at.unix = NOT_AFTER - 1;
     assert_eq!(bench.after(EVERY).does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
     bench.at.unix = NOT_AFTER;
-    assert_eq!(bench.after(EVERY).does(Event::Heard(ToOperator::Unchanged)), ["hang up", "take place"]);
-    assert_eq!(bench.does(Event::Placed), ["call"]);
+    assert_eq!(bench.after(EVERY).does(Event::Heard(ToOperator::Unchanged)), ["hang up", "acquire permit"]);
+    assert_eq!(bench.does(Event::PermitGranted), ["call"]);
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn an_agent_that_closes_is_called_at_once_but_not_all_the_time() {
     assert_eq!(bench.after(EVERY).does(closed()), [""; 0]);
     assert!(bench.due() <= SOON, "{:?}", bench.due());
     bench.after(SOON).does(Event::Due);
-    bench.does(Event::Placed);
+    bench.does(Event::PermitGranted);
     bench.does(Event::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
     assert_eq!(bench.does(closed()), [""; 0]);
     assert!(bench.due() >= BETWEEN_CALLS, "{:?}", bench.due());
@@ -252,7 +255,7 @@ fn another_operator_is_reported_and_its_end_too() {
         let does = bench.does(Event::Heard(status(Some((1000 * (turn + 1), "other")))));
         let contested = does.iter().filter(|action| **action == "contested true").count();
         assert_eq!(contested, expected, "{does:?}");
-        bench.does(Event::Placed);
+        bench.does(Event::PermitGranted);
         let sequence = bench.machine.sequence;
         bench.does(Event::Heard(acknowledgement(sequence, "one")));
     }
@@ -267,8 +270,8 @@ fn another_operator_is_reported_and_its_end_too() {
 fn nothing_is_pushed_after_the_term() {
     let mut bench = Bench::converged();
     bench.at.sequence = None;
-    assert_eq!(bench.does(Event::Wanted(Content::claiming("two"))), ["take place"]);
-    assert_eq!(bench.does(Event::Placed), ["leave place"]);
+    assert_eq!(bench.does(Event::Wanted(Content::claiming("two"))), ["acquire permit"]);
+    assert_eq!(bench.does(Event::PermitGranted), ["release permit"]);
 }
 
 #[test]
@@ -276,11 +279,11 @@ fn a_push_that_nobody_answers_is_a_miss() {
     let (mut bench, _) = Bench::greeted(status(None));
     assert_eq!(bench.due(), Timing::default().timeout);
     let does = bench.after(Timing::default().timeout).does(Event::Due);
-    assert_eq!(does, ["hang up", "count timeout", "leave place"]);
+    assert_eq!(does, ["hang up", "count timeout", "release permit"]);
     bench.after(SOON).does(Event::Due);
-    assert_eq!(bench.does(Event::Placed), ["call"]);
+    assert_eq!(bench.does(Event::PermitGranted), ["call"]);
     let refused = Event::Ended(ContactError::Connection("refused".to_owned()));
-    assert_eq!(bench.does(refused), ["count unreachable", "Unreachable: refused", "leave place"]);
+    assert_eq!(bench.does(refused), ["count unreachable", "Unreachable: refused", "release permit"]);
 }
 
 #[test]

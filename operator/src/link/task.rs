@@ -28,8 +28,8 @@ pub(super) struct Task {
     machine: Machine,
     connection: Option<Connection>,
     calling: InProgress<Result<Dialed, ContactError>>,
-    placing: InProgress<OwnedSemaphorePermit>,
-    place: Option<OwnedSemaphorePermit>,
+    acquiring: InProgress<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
     /// Counts this agent in the metrics while another operator writes to it.
     contest: Option<Contest>,
 }
@@ -47,8 +47,8 @@ impl Task {
     ) -> Self {
         let wanted = desired.borrow_and_update().clone();
         let machine = Machine::new(shared.timing, wanted, clock::now(), rand::random());
-        let (connection, calling, placing, place, contest) = (None, None, None, None, None);
-        Self { shared, pod, pod_uid, dial, desired, machine, connection, calling, placing, place, contest }
+        let (connection, calling, acquiring, permit, contest) = (None, None, None, None, None);
+        Self { shared, pod, pod_uid, dial, desired, machine, connection, calling, acquiring, permit, contest }
     }
 
     /// Runs until it is dropped or the engine has ended.
@@ -84,9 +84,9 @@ impl Task {
                     Err(error) => Event::Ended(error),
                 }
             },
-            place = progress(&mut self.placing) => {
-                (self.placing, self.place) = (None, Some(place));
-                Event::Placed
+            permit = progress(&mut self.acquiring) => {
+                (self.acquiring, self.permit) = (None, Some(permit));
+                Event::PermitGranted
             },
             changed = self.desired.changed() => match changed {
                 Ok(()) => Event::Wanted(self.desired.borrow_and_update().clone()),
@@ -124,12 +124,12 @@ impl Task {
     async fn perform(&mut self, action: Action) -> Result<Result<(), ContactError>, Over> {
         let limit = self.shared.timing.timeout;
         match action {
-            Action::TakePlace { is_silent } => {
+            Action::AcquirePermit { is_silent } => {
                 let lane = self.shared.lanes.lane(is_silent);
-                self.placing =
+                self.acquiring =
                     Some(Box::pin(async move { lane.acquire_owned().await.expect("nobody closes the lanes") }));
             }
-            Action::LeavePlace => self.place = None,
+            Action::ReleasePermit => self.permit = None,
             Action::Call => self.calling = Some(Box::pin(self.dial.clone().connect(limit))),
             Action::HangUp => self.connection = None,
             Action::Ask(every) => {

@@ -124,14 +124,14 @@ async fn an_agent_that_ends_is_noticed_at_once() {
 
 /// If thousands of agents fall silent together, only a bounded number is called at once.
 #[tokio::test]
-async fn a_call_waits_for_a_place() {
+async fn a_call_waits_for_a_permit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let shared = Arc::new(shared(Timing::default(), mpsc::channel(16).0));
-    let places = shared.lanes.answering.clone().acquire_many_owned(64).await.unwrap();
+    let permits = shared.lanes.answering.clone().acquire_many_owned(64).await.unwrap();
     let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
     let url = format!("http://{}", listener.local_addr().unwrap());
     let _link = Link::start(shared, pod.key, pod.uid, url.into(), content());
     timeout(Duration::from_millis(500), listener.accept()).await.expect_err("it has called");
-    drop(places);
-    timeout(LONG, listener.accept()).await.expect("there is a place").unwrap();
+    drop(permits);
+    timeout(LONG, listener.accept()).await.expect("a permit is free").unwrap();
 }
