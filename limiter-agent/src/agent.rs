@@ -183,7 +183,7 @@ impl Agent {
             since = Some(clock.now());
             leaving.app_is_gone(&proxy.upstream).await;
         };
-        let told_to_stop = tokio::select! {
+        let is_signalled = tokio::select! {
             () = &mut shutdown => true,
             () = is_gone => false,
             ended = workers.ended.recv() => anyhow::bail!("a worker ended before the agent did: {ended:?}"),
@@ -194,7 +194,7 @@ impl Agent {
         leaving.begin();
         tracing::info!(drain = ?config.drain, "draining: no new connections, finishing requests in flight");
         proxy.drain.cancel();
-        if !told_to_stop {
+        if !is_signalled {
             tracing::info!("the app accepts no more connections: waiting for the signal to stop");
             tokio::select! {
                 () = &mut shutdown => {}

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         .unwrap_or_else(|invalid| Flags::command().error(ErrorKind::ValueValidation, invalid).exit());
     config.logs().start();
 
-    match Agent::bind(config).map_err(anyhow::Error::from).and_then(|agent| agent.run(told_to_stop())) {
+    match Agent::bind(config).map_err(anyhow::Error::from).and_then(|agent| agent.run(stop_signal())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 
 /// Waits for SIGTERM or SIGINT. SIGHUP, which asks other programs to reload their files, has no effect: the agent
 /// watches its files.
-async fn told_to_stop() {
+async fn stop_signal() {
     let on = |kind| signal(kind).expect("signals can be listened to");
     // Without a handler, SIGHUP would end the process.
     let _ignored = on(SignalKind::hangup());

@@ -116,7 +116,8 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 /// ```
 #[derive(Debug)]
 pub struct Charges {
-    /// Receipt and generation for each limiter that was charged. These are the first ones, in order.
+    /// The receipt, and the number of earlier retunes, for each limiter that was charged. These are the first ones, in
+    /// order.
     receipts: [(Receipt, u64); MAX_LIMITS],
     charged: usize,
 }
@@ -125,7 +126,7 @@ impl Charges {
     const NONE: Self = Self { receipts: [(Receipt::NONE, 0); MAX_LIMITS], charged: 0 };
 
     fn add(&mut self, charge: &Charge) {
-        self.receipts[self.charged] = (charge.receipt, charge.generation);
+        self.receipts[self.charged] = (charge.receipt, charge.retunes);
         self.charged += 1;
     }
 
@@ -142,8 +143,8 @@ impl Charges {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn give_back(self, limiters: &[Limiter], clock: impl Fn() -> Time) {
-        for (limiter, &(receipt, generation)) in limiters.iter().zip(&self.receipts[..self.charged]) {
-            limiter.refund(Charge { receipt, generation }, &clock);
+        for (limiter, &(receipt, retunes)) in limiters.iter().zip(&self.receipts[..self.charged]) {
+            limiter.refund(Charge { receipt, retunes }, &clock);
         }
     }
 }

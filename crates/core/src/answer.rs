@@ -93,7 +93,8 @@ pub(crate) enum ChargedWords {
 #[derive(Debug)]
 pub(crate) struct KeyCharge {
     pub(crate) receipts: Receipts,
-    pub(crate) generation: u64,
+    /// How many retunes came before the charge.
+    pub(crate) retunes: u64,
     pub(crate) of: ChargedWords,
 }
 

@@ -93,8 +93,8 @@ struct Lineage {
     counts: Arc<Counts>,
     /// The waiting requests, by key.
     queues: Arc<Queues>,
-    /// How many tables came before this one.
-    generation: u64,
+    /// How many retunes, and so tables, came before this one.
+    retunes: u64,
     /// The index of each limit in the last of them, matched by name.
     kept: Vec<Option<usize>>,
 }
@@ -258,7 +258,7 @@ impl Table {
         let standing = Standing::of_level(supply, after, floor, now);
         let charge = KeyCharge {
             receipts: Receipts::One(charged),
-            generation: self.lineage.generation,
+            retunes: self.lineage.retunes,
             of: ChargedWords::Cell(index),
         };
         let tightest = Tightest { limit: 0, standing, override_index: None };
@@ -358,7 +358,7 @@ impl Table {
     #[inline(always)]
     fn taken(&self, granted: Granted, of: ChargedWords) -> KeyTaken {
         let Granted { at, receipts, tightest } = granted;
-        KeyTaken { at, charge: KeyCharge { receipts, generation: self.lineage.generation, of }, tightest }
+        KeyTaken { at, charge: KeyCharge { receipts, retunes: self.lineage.retunes, of }, tightest }
     }
 
     /// The answer that a charge would get.
@@ -391,11 +391,11 @@ impl Table {
     /// time, so its new cell gets nothing back.
     pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: Clock<'_>) {
         let mut table = self;
-        while table.lineage.generation < charge.generation {
+        while table.lineage.retunes < charge.retunes {
             let Some(next) = table.successor.get() else { return };
             table = next;
         }
-        if table.lineage.generation > charge.generation {
+        if table.lineage.retunes > charge.retunes {
             return;
         }
         let mark = self.lineage.mark_of(key);

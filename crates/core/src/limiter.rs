@@ -92,7 +92,7 @@ impl Limiter {
         loop {
             match cell.check(now, cost) {
                 Ok(Taken { standing, receipt, .. }) => {
-                    return Ok(Admitted { standing, charge: Charge { receipt, generation: cell.generation } });
+                    return Ok(Admitted { standing, charge: Charge { receipt, retunes: cell.retunes } });
                 }
                 Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
                 Err(Stop::Sealed) => cell = cell.follow(),
@@ -142,7 +142,7 @@ impl Limiter {
         loop {
             match cell.reserve(now, cost, latest) {
                 Ok(Taken { at, standing, receipt }) => {
-                    return Ok(Reserved { at, standing, charge: Charge { receipt, generation: cell.generation } });
+                    return Ok(Reserved { at, standing, charge: Charge { receipt, retunes: cell.retunes } });
                 }
                 Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
                 Err(Stop::Sealed) => cell = cell.follow(),
@@ -302,8 +302,8 @@ impl Limiter {
     #[expect(clippy::needless_pass_by_value, reason = "a charge is given back once")]
     pub fn refund(&self, charge: Charge, clock: impl Fn() -> Time) {
         let mut cell = &*self.cell;
-        while cell.generation <= charge.generation {
-            if cell.generation == charge.generation {
+        while cell.retunes <= charge.retunes {
+            if cell.retunes == charge.retunes {
                 // If the state was sealed meanwhile, it stays charged.
                 if cell.refund(&charge.receipt, &clock).is_ok()
                     && let Some(queue) = cell.known_queue()
@@ -444,7 +444,8 @@ pub struct Reserved {
 #[derive(Debug)]
 pub struct Charge {
     pub(crate) receipt: Receipt,
-    pub(crate) generation: u64,
+    /// How many retunes came before the charge.
+    pub(crate) retunes: u64,
 }
 
 /// A request that was refused. Nothing was charged.

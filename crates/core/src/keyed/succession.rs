@@ -49,7 +49,7 @@ impl Table {
             drop(lock(&region.hold));
         }
         let keys = self.lineage.counts.tracked.load(Ordering::Relaxed) + self.overrides.len();
-        let lineage = Lineage { generation: self.lineage.generation + 1, kept, ..self.lineage.clone() };
+        let lineage = Lineage { retunes: self.lineage.retunes + 1, kept, ..self.lineage.clone() };
         let histories = self.histories_for(&book, &lineage.kept, keys, clock());
         let mut next = Self::with_cells(book, max_keys, keys, &lineage, clock(), histories);
         let now = clock();
@@ -140,7 +140,7 @@ impl Table {
             since,
             began: self.began(),
             // A key that entered later is new.
-            is_first: self.lineage.generation == 0 || self.histories.is_some(),
+            is_first: self.lineage.retunes == 0 || self.histories.is_some(),
             histories: self.histories.as_ref().and_then(|histories| histories.get(mark)),
             journals: self.journals(since).map(|journals| (journals, mark)),
         })
@@ -152,7 +152,7 @@ impl Table {
 
     /// Keys in the overflow have no history, so requests that their words do not hold count as used.
     fn old_in_overflow<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
-        let is_first = self.lineage.generation == 0;
+        let is_first = self.lineage.retunes == 0;
         Old { set: &self.book.overflow, words, since, began: self.began(), is_first, histories: None, journals: None }
     }
 

@@ -28,7 +28,7 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct Cell {
     pub(super) meter: Meter,
     /// How many retunes came before. A charge is given back only to the cell in which it was made.
-    pub(super) generation: u64,
+    pub(super) retunes: u64,
     /// [`Supply::direct`] if levels are times; zero otherwise, and when there are leases.
     direct: AtomicU64,
     /// The window of the last decision, so that later decisions in it need no division. [`NEVER`] without windows, and
@@ -83,11 +83,11 @@ impl Cell {
         cell
     }
 
-    fn with(meter: Meter, generation: u64, first: u64, since: Time, watch: Option<Watch>) -> Self {
+    fn with(meter: Meter, retunes: u64, first: u64, since: Time, watch: Option<Watch>) -> Self {
         let words = Words::new(meter.words(), first);
         Self {
             meter,
-            generation,
+            retunes,
             direct: AtomicU64::new(0),
             window: AtomicU64::new(NEVER),
             words,
@@ -284,7 +284,7 @@ impl Cell {
 
     #[inline(always)]
     fn admitted(&self, standing: Standing, receipt: Receipt) -> Admitted {
-        Admitted { standing, charge: Charge { receipt, generation: self.generation } }
+        Admitted { standing, charge: Charge { receipt, retunes: self.retunes } }
     }
 
     pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
@@ -389,7 +389,7 @@ impl Cell {
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         let base = clock();
         let watch = Watch::new(self.meter.quota(), quota, base);
-        let next = Self::with(Meter::new(quota, base), self.generation + 1, UNSET, base, watch);
+        let next = Self::with(Meter::new(quota, base), self.retunes + 1, UNSET, base, watch);
         self.successor.fill(Arc::new(next));
         let successor = self.successor.get().expect("filled above");
         successor.queue.fill(Arc::clone(self.queue()));

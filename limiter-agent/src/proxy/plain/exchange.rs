@@ -37,12 +37,12 @@ pub(super) struct Asked {
     pub(super) request: Outbox,
     /// Whether the request may be retried.
     pub(super) repeatable: bool,
-    pub(super) terms: Terms,
+    pub(super) context: ResponseContext,
 }
 
 /// What the response depends on, in addition to the app.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct ResponseContext {
     pub(super) to_head: bool,
     /// Whether the client sends no more requests after this one.
     pub(super) last: bool,
@@ -92,7 +92,7 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
         let mut out = connection.client.shared.buffers.outbox();
         connection.watch();
         let repeatable = asked.repeatable;
-        match ask(connection, asked.request, repeatable, &asked.terms, &mut out).await {
+        match ask(connection, asked.request, repeatable, &asked.context, &mut out).await {
             Ok(reply) => relay(connection, reply, out).await,
             Err(Cut::Gone) => Next::Nothing,
             Err(Cut::Unfit) => Next::Leave,
@@ -105,9 +105,16 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
                     // As `client::without_app` says.
                     return Next::Leave;
                 }
-                let ending = ending(connection.client, asked.terms.last || app_gone, connection.now());
+                let ending = ending(connection.client, asked.context.last || app_gone, connection.now());
                 out.bytes.clear();
-                write::own(&head, &body.into_own(), asked.terms.to_head, &asked.terms.fields, ending, &mut out.bytes);
+                write::own(
+                    &head,
+                    &body.into_own(),
+                    asked.context.to_head,
+                    &asked.context.fields,
+                    ending,
+                    &mut out.bytes,
+                );
                 let closes = ending.closes;
                 finish(connection, &out.bytes, &[], closes).await
             }
@@ -137,7 +144,7 @@ fn ask(
     connection: &mut ClientConnection<'_>,
     request: Outbox,
     repeatable: bool,
-    terms: &Terms,
+    context: &ResponseContext,
     out: &mut Outbox,
 ) -> impl Future<Output = Result<Reply, Cut>> {
     async move {
@@ -150,7 +157,7 @@ fn ask(
             None => Upstream::new(Box::pin(connected(connection, limit)).await?, true, request),
         };
         loop {
-            match hear(connection, &mut app, terms, sent, out).await {
+            match hear(connection, &mut app, context, sent, out).await {
                 Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
                 // A request with any method may be retried if no byte of it has left this program.
                 Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
@@ -177,7 +184,7 @@ async fn connected(connection: &ClientConnection<'_>, limit: Option<Duration>) -
 async fn hear(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
-    terms: &Terms,
+    context: &ResponseContext,
     sent: Time,
     out: &mut Outbox,
 ) -> Result<(Framing, bool, bool), Cut> {
@@ -197,8 +204,8 @@ async fn hear(
             }
             let mut space = FieldSpace::new();
             let mut largest = None;
-            let read = match response::read(bytes, &mut space, terms.to_head) {
-                Err(Garbled::TooLarge) => response::read(bytes, largest.insert(FieldSpace::largest()), terms.to_head),
+            let read = match response::read(bytes, &mut space, context.to_head) {
+                Err(Garbled::TooLarge) => response::read(bytes, largest.insert(FieldSpace::largest()), context.to_head),
                 read => read,
             };
             let head = match read? {
@@ -219,11 +226,11 @@ async fn hear(
             };
             note_time(connection, sent);
             // No body shows which length is right. hyper's server drops such a response, too.
-            if terms.to_head && head.contradicts_itself() {
+            if context.to_head && head.contradicts_itself() {
                 return Err(Cut::Unfit);
             }
-            let ending = ending(connection.client, terms.last, connection.now());
-            write::to_client(&head, terms.to_head, &terms.fields, ending, &mut out.bytes);
+            let ending = ending(connection.client, context.last, connection.now());
+            write::to_client(&head, context.to_head, &context.fields, ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);
             // Nothing was sent yet, so the client can get a better response than a truncated one.

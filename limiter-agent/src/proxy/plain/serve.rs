@@ -11,7 +11,7 @@ use super::{
     Client,
     buffer::{Buffer, Outbox, SIZE},
     client_connection::{Back, ClientConnection, Gone},
-    exchange::{Asked, Next, Terms, ending, exchange, finish},
+    exchange::{Asked, Next, ResponseContext, ending, exchange, finish},
     field::RequestFields,
     request::{Look, Request},
     write,
@@ -167,7 +167,11 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
             let mut out = shared.buffers.outbox();
             write::to_app(&plain, peer, &mut out.bytes);
             let repeatable = plain.is_repeatable();
-            Judged::Admitted(Box::new(Asked { request: out, repeatable, terms: Terms { to_head, last, fields } }))
+            Judged::Admitted(Box::new(Asked {
+                request: out,
+                repeatable,
+                context: ResponseContext { to_head, last, fields },
+            }))
         }
         Err(refusal) => {
             let format = Format::of(Headers::Lines(request.fields));
