@@ -2,10 +2,10 @@
 //! targeted pods, and reports what they enforce.
 //!
 //! ```text
-//! source ──Update──► engine ──► compile ──► plan ──► link ──PUT /v1/config──► agent
+//! source ──Update──► engine ──► compile ──► plan ──► link ──snapshot──► agent
 //!                       ▲                             │
-//!                       └───────Observation───────────┘◄──GET /v1/status── agent
-//!                       └──► observed, traffic ──► status, story ──► report ──► apiserver or files
+//!                       └───────Observation───────────┘◄──acknowledgement, status── agent
+//!                       └──► observed, traffic ──► status, announcer ──► report ──► apiserver or files
 //! ```
 //!
 //! The operator never decides about single requests and is not in their path. Without it agents keep enforcing their

@@ -1,8 +1,9 @@
 //! The messages between Weir's operator and agents.
 //!
-//! A [`Snapshot`] is everything that one agent enforces. The operator sends it as a whole to `PUT /v1/config`. The
-//! agent applies all of it or refuses all of it. It answers `GET /v1/status` with a [`Status`]: which snapshot is in
-//! force, since when, and what it admitted.
+//! A [`Snapshot`] is everything that one agent enforces. The operator sends it as a whole: over the channel
+//! (`weir-channel`), or to `PUT /v1/config` of an agent in plain text. The agent applies all of it or refuses all of
+//! it. It reports a [`Status`] over the channel and on `GET /v1/status`: which snapshot is in force, since when, and
+//! what it admitted.
 //!
 //! Before that, an agent proves which pod it is: it sends an [`IdentityRequest`] to the operator and receives the
 //! certificate that its control port presents.
@@ -10,8 +11,8 @@
 //! The types are plain data with a JSON form that people can write by hand: camelCase names, periods in milliseconds.
 //! Unknown fields are refused, because an agent must never accept a field that it cannot enforce. The types have no
 //! logic except what both sides need: the bounds ([`check_logs`], [`log_bytes`]), and which rules match every request
-//! ([`Rule::takes_all`]). The operator compiles policies into them, and the agent turns them into limiters. The files under `tests/golden/` freeze the form; a change to one of them requires a
-//! new [`WIRE_VERSION`].
+//! ([`Rule::takes_all`]). The operator compiles policies into them, and the agent lowers them into limiters. The files
+//! under `tests/golden/` freeze the form; a change to one of them requires a new [`WIRE_VERSION`].
 //!
 //! # Versions
 //!

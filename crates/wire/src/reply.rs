@@ -1,4 +1,4 @@
-//! The answers to `PUT /v1/config`.
+//! The agent's answers to a snapshot, over the channel and to `PUT /v1/config`.
 
 use serde::{Deserialize, Serialize};
 
