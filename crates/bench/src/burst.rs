@@ -237,7 +237,7 @@ fn write(found: &Found, report: &mut Report) {
         |value: Value| found.order.iter().map(|stack| ((*stack).to_owned(), spread(stack, value).median)).collect();
     let title = "Time to readiness of those that are served, P99".to_owned();
     report.chart(Bars { name: "ready".into(), title, unit: "µs, less is better".into(), bars: bars(ready_p99) });
-    let title = "Time until those that are not served hear so, P99".to_owned();
+    let title = "Time until a refusal, P99".to_owned();
     report.chart(Bars {
         name: "refused".to_owned(),
         title,

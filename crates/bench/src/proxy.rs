@@ -45,13 +45,13 @@ with the profile dist, which has link-time optimisation. The peers come from Deb
 in a sliding period instead of a bucket, and reads many rules from a map, as its manual recommends. As root, all \
 programs run in a network namespace that has only a loopback device, so no packet passes the rules of a firewall.
 
-A refused request costs so little that one core of wrk cannot keep all contenders busy. A contender that answers \
-faster than wrk asks sleeps in between, and the wake-ups count as its CPU. A contender whose core is full has no \
-wake-ups. In the column `refused, core full`, the client does less work for each request than wrk \
+A refused request costs so little that one core of wrk cannot keep all contenders busy. If a contender answers \
+faster than wrk sends requests, it sleeps between them, and the wake-ups count as its CPU. A contender whose core is \
+full has no wake-ups. In the column `refused, core full`, the client does less work for each request than wrk \
 (crates/bench/src/proxy/lean.rs). It has as many connections, with one request at a time on each, and reads only the \
 status and the end of an answer. In the column `refused, 60,000 a second`, all contenders refuse the same number of \
-requests, and all sleep in between. A table below shows how busy the core of each contender was. The aim is for wrk's \
-column. The other two columns are for comparison.";
+requests, and all sleep between them. A table below shows how busy the core of each contender was. The aim is for \
+wrk's column. The other two columns are for comparison.";
 
 /// How long and how often everything is measured.
 #[derive(Clone, Copy)]

@@ -57,7 +57,7 @@ fn aims(steps: &[Step], report: &mut Report) {
     let above = steps.iter().filter(|step| step.rate > CARRIED).map(|step| &step.guards[ours].failed);
     let p99 = above.map(|failed| quantile_ms(failed, 990)).fold(0.0, f64::max);
     report.aim(
-        format!("weir: above {CARRIED}/s refusals are heard within 1 ms at P99"),
+        format!("weir: above {CARRIED}/s refusals within 1 ms at P99"),
         format!("{} ms at most", figure(p99)),
         p99 < 1.0,
     );
@@ -94,7 +94,7 @@ fn ratios(steps: &[Step], report: &mut Report) {
     report.table(Table {
         title: format!("Ratios at {} requests a second", step.rate),
         note: String::new(),
-        unit: "weir is so many times as good as",
+        unit: "weir: how many times as good as",
         columns: NAMES.iter().take(theirs.len()).map(|name| (*name).to_owned()).collect(),
         rows: rows.collect(),
     });

@@ -51,7 +51,7 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
 pub(super) fn line(found: &Found) -> String {
     format!(
         "{} pods: 100 pods p50 {:.0} ms, p99 {:.0} ms; all p50 {:.0} ms, p99 {:.0} ms; cold {:.2} s; \
-         {:.1} MB resident, {:.1} MB at most; at rest {:.2} % of a core, {:.0} polls/s, {:.2} requests/s",
+         {:.1} MB resident, {:.1} MB at most; when idle {:.2} % of a core, {:.0} polls/s, {:.2} requests/s",
         found.pods,
         quantile_ms(&found.small, 500),
         quantile_ms(&found.small, 990),
@@ -110,12 +110,12 @@ fn aims(largest: &Found, report: &mut Report) {
         ),
         below("memory at most".to_owned(), largest.peak(), 160.0, "MiB"),
         below(
-            format!("processor at rest, with a status of each agent every {interval:.1} s"),
+            format!("processor when idle, with a status of each agent every {interval:.1} s"),
             largest.rest_cpu(),
             2.0,
             "% of a core",
         ),
-        below("requests to the apiserver at rest".to_owned(), largest.asked(), 1.0, "a second"),
+        below("requests to the apiserver when idle".to_owned(), largest.asked(), 1.0, "a second"),
     ] {
         report.aim(aim, found, met);
     }
@@ -128,7 +128,7 @@ const FIGURES: [Figure; 4] = [
     ("all", "One policy on all pods: change to last acknowledgement, p50", "ms", |found| quantile_ms(&found.all, 500)),
     ("cold", "Cold start to last acknowledgement", "s", |found| found.cold.as_secs_f64()),
     ("memory", "Memory at most", "MiB", Found::peak),
-    ("rest", "Processor at rest", "% of a core", Found::rest_cpu),
+    ("rest", "Processor when idle", "% of a core", Found::rest_cpu),
 ];
 
 /// Every repetition, from the fastest to the slowest.
@@ -178,11 +178,11 @@ fn growth(found: &[Found]) -> Table {
             row("processor time until then, s", &|found| found.cold_cpu.as_secs_f64()),
             row("cold start to the last status that says so, s", &|found| found.cold_reported.as_secs_f64()),
             row("memory at most, MiB", &Found::peak),
-            row("memory at rest, MiB", &Found::resident),
-            row("processor time from the last change until rest, s", &|found| found.rest.settling.as_secs_f64()),
-            row("processor at rest, % of a core", &Found::rest_cpu),
-            row("statuses at rest, a second", &Found::polls),
-            row("requests to the apiserver at rest, a second", &Found::asked),
+            row("memory when idle, MiB", &Found::resident),
+            row("processor time from the last change until idle, s", &|found| found.rest.settling.as_secs_f64()),
+            row("processor when idle, % of a core", &Found::rest_cpu),
+            row("statuses when idle, a second", &Found::polls),
+            row("requests to the apiserver when idle, a second", &Found::asked),
         ],
     }
 }
@@ -199,7 +199,7 @@ fn requests(found: &[Found]) -> Table {
     let names: std::collections::BTreeSet<_> = tallies.iter().flat_map(BTreeMap::keys).collect();
     let cell = |tally: &BTreeMap<String, usize>, name: &str| Cell::Number(count(tally.get(name).copied().unwrap_or(0)));
     Table {
-        title: "What the apiserver is asked for at rest".to_owned(),
+        title: "Requests to the apiserver when idle".to_owned(),
         note: "Counted in its audit log. The leading operator renews the Lease every 2 s.".to_owned(),
         unit: "request",
         columns: (found.iter())

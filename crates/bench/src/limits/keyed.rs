@@ -141,7 +141,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
         report.table(Table {
             title: format!("Ratios: {} keys", figure(size as f64)),
             note: String::new(),
-            unit: "Weir is so many times as fast as",
+            unit: "Speed of Weir, as a multiple of",
             columns,
             rows: rows.collect(),
         });

@@ -20,9 +20,9 @@ pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Vec<Result<Idle, Stri
     Ok(CONTENDERS
         .into_iter()
         .map(|contender| {
-            eprintln!("proxy: {} at rest", contender.name());
+            eprintln!("proxy: {} when idle", contender.name());
             one(bench, contender).map_err(|error| {
-                eprintln!("proxy: {} at rest: {error:#}", contender.name());
+                eprintln!("proxy: {} when idle: {error:#}", contender.name());
                 format!("{error:#}")
             })
         })

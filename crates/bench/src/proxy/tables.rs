@@ -104,7 +104,7 @@ fn idle_aims(idle: &[Result<Idle, String>], report: &mut Report) {
         return;
     };
     let fresh = format!("{} MB", figure(ours.fresh / MEGABYTE));
-    report.aim("under 15 MB of memory at rest", fresh, ours.fresh < IDLE);
+    report.aim("under 15 MB of memory when idle", fresh, ours.fresh < IDLE);
     let connection = format!("{} bytes", figure(ours.per_connection));
     report.aim("under 4 KB a kept-alive connection", connection, ours.per_connection < CONNECTION);
     let start = Spread::of(ours.starts.clone()).median;
@@ -212,7 +212,7 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
             that has sent one request and stays open."
                 .to_owned(),
         unit: "contender",
-        columns: ["at rest, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"]
+        columns: ["when idle, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"]
             .map(str::to_owned)
             .to_vec(),
         rows: CONTENDERS

@@ -76,24 +76,34 @@ pub(super) fn start(target: &Arc<Target>, started: Instant, stop: &CancellationT
     });
     add.kind("control, HTTP/2", "the same over HTTP/2", pace(1, 100), |_| control::Http2::default());
     for counter in held {
-        add.kind(counter.name(), "asks more often than its limit allows", pace(3, 100), |_| {
+        add.kind(counter.name(), "sends more requests than its limit allows", pace(3, 100), |_| {
             held::Asking::new(Rc::clone(&counter))
         });
     }
-    add.kind("churn", "connects, asks once, leaves; every third by a reset", pace(4, 50), http1::Churn::new);
-    add.kind("kept alive", "asks now and then, and leaves after 20 times", pace(30, 700), |_| http1::Kept::default());
-    add.kind("idle", "asks once and waits for the agent to hang up", pace(20, 0), |_| http1::Idle);
+    add.kind(
+        "churn",
+        "connects, sends one request, leaves; every third client resets the connection",
+        pace(4, 50),
+        http1::Churn::new,
+    );
+    add.kind("kept alive", "sends a request from time to time, and leaves after 20", pace(30, 700), |_| {
+        http1::Kept::default()
+    });
+    add.kind("idle", "sends one request and waits until the agent closes the connection", pace(20, 0), |_| http1::Idle);
     add.kind("HTTP/2", "streams cancelled before, in and after the head; one that is not", pace(2, 200), |_| {
         http2::Cancelling::default()
     });
     add.kind("WebSocket", "five messages, then a close or none", pace(4, 150), websockets::Sockets::new);
-    add.kind("new keys", "20 requests, each of a key of its own that soon is idle", pace(4, 40), keys::Fresh::passing);
-    add.kind("full table", "20 requests, each of a key of its own that stays", pace(1, 80), keys::Fresh::staying);
+    add.kind("new keys", "20 requests with 20 new keys, which soon become idle", pace(4, 40), keys::Fresh::passing);
+    add.kind("full table", "20 requests with 20 new keys, which stay in use", pace(1, 80), keys::Fresh::staying);
     add.kind("slow reader", "1 MiB in small sips", pace(4, 200), |_| rude::SlowReader);
     add.kind("half head", "a head that never ends, byte by byte", pace(15, 100), rude::HalfHead::new);
-    add.kind("never reads", "asks for 16 MiB and reads nothing until the agent hangs up", pace(8, 100), |_| {
-        rude::NeverReads
-    });
+    add.kind(
+        "never reads",
+        "requests 16 MiB and reads nothing until the agent closes the connection",
+        pace(8, 100),
+        |_| rude::NeverReads,
+    );
     add.kind("cut upload", "sends half a body, then leaves, resets or half-closes", pace(2, 150), rude::CutUpload::new);
     crowd
 }

@@ -81,12 +81,12 @@ fn aims(outcome: &Outcome) -> Vec<Judged> {
         ));
     }
     aims.push((
-        "every good snapshot taken, every bad one refused".to_owned(),
+        "every good snapshot accepted, every bad one refused".to_owned(),
         format!("{} taken, {} refused, {} wrong", pushed.taken, pushed.refused, pushed.wrong),
         pushed.wrong == 0 && pushed.taken > 0 && pushed.refused > 0,
     ));
     aims.push((
-        "every other client sees what it should".to_owned(),
+        "every other client gets the expected result".to_owned(),
         format!(
             "{} rounds wrong of {}",
             others.iter().map(|kind| kind.wrong).sum::<u64>(),

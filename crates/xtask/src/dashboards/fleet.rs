@@ -274,7 +274,7 @@ fn faults() -> Row {
             Panel::new(
                 Kind::Bars,
                 "Status writes",
-                "Writes of policy statuses, by result: none at rest.",
+                "Writes of policy statuses, by result. An idle operator writes none.",
                 Unit::Count,
                 vec![Query::events("result", "weir_operator_status_writes_total{LABELS}", "{{result}}")],
             ),
