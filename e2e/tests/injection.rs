@@ -75,7 +75,7 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     let names: Vec<&str> = bootstrap.policies.iter().map(|policy| policy.name.as_str()).collect();
     ensure!(names == ["checkout"] && bootstrap_requests(&bootstrap) == Some(1), "{bootstrap:?}");
 
-    // An injected agent that never receives a push limits from the first request on.
+    // An injected agent limits requests from the first one on, even without a push.
     let (_running, address) = run_as_injected(agent).await?;
     ensure!(
         [status_of(&address).await?, status_of(&address).await?] == [502, 429],

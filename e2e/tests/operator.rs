@@ -229,7 +229,7 @@ async fn an_expression_that_does_not_parse_is_told_with_its_place() -> Result<()
     ensure!((accepted.status.as_str(), accepted.reason.as_str()) == ("False", "Invalid"), "{accepted:?}");
     for part in [
         "spec.rules[0].match[0].pathRegexes[1]: \"^/(v1\" is not a regular expression: unclosed group",
-        "spec.rules[0].match[1].predicate: asks for request.verb: a request has method, host",
+        "spec.rules[0].match[1].predicate: reads request.verb, which does not exist: a request has method, host",
     ] {
         ensure!(accepted.message.contains(part), "{part:?} is not in {:?}", accepted.message);
     }

@@ -1,6 +1,8 @@
-//! Standalone mode with real programs: the operator over a folder, agents in front of nothing, certificates in files.
+//! Standalone mode with real programs: an operator with a folder of policies, agents without an app, certificates in
+//! files.
 //!
-//! Whether a limit is in force is asked at the proxy port: what passes is answered with 502, because there is no app.
+//! Requests to the proxy port show whether a limit is in force. A request that passes gets 502, because there is no
+//! app.
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs")]
 
@@ -28,7 +30,7 @@ use tokio::{
 
 use self::programs::{Program, build_programs, program};
 
-/// Every wait ends: with what was waited for, or with a failure.
+/// The limit of every wait; after it the test fails.
 const PATIENCE: Duration = Duration::from_secs(90);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
@@ -69,7 +71,7 @@ async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Re
         ensure!(agent.passes(6).await? == 6, "{} took rules from an operator that it must not believe", agent.control);
     }
 
-    // Somebody with a certificate of another authority, and one without any, change nothing at the good agent.
+    // A client with a certificate of another authority, and a client without one, change nothing at the good agent.
     let strange = Stage::new("strange", 1)?;
     urls.truncate(1);
     files = OperatorFiles::write(&at("impostor"), &agents, &others.issue("operator.test", DAY)?)?;
@@ -94,7 +96,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);
     let (agents, operators) = (Authority::new()?, Authority::new()?);
-    // A connection lives as long as the certificates that it was made with.
+    // A connection ends when one of its certificates expires.
     let soon = Duration::from_secs(15);
     let agent = Agent::start(&at("agent"), &agents.issue("127.0.0.1", soon)?, &operators, &[]).await?;
     let stage = Stage::new("limits", 3)?;
@@ -102,7 +104,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
     let operator = Operator::start(&stage, &[agent.url("https")], &files.args())?;
     stage.until("1/1", |status| enforced(status) == "1/1").await?;
 
-    // The operator reports half of a change, and does not apply it.
+    // The operator reports an incomplete change, and does not apply it.
     let (new_agents, new_operators) = (Authority::new()?, Authority::new()?);
     let next = new_operators.issue("operator.test", DAY)?;
     fs::write(&files.client_cert, &next.certificate)?;
@@ -157,7 +159,7 @@ async fn an_operator_that_cannot_prove_itself_does_not_start() -> Result<()> {
     Ok(())
 }
 
-/// Each pushes again what the other has overwritten. Both say so until one of them is gone.
+/// Each operator pushes again what the other one has overwritten. Both report that until one of them has ended.
 #[tokio::test]
 async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
     build_programs().await?;
@@ -169,7 +171,7 @@ async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
     one.until("2/2", |status| enforced(status) == "2/2").await?;
     ensure!(first.metric("weir_operator_contested_agents").await? == 0, "nobody else is there yet");
 
-    // The same policies are no quarrel.
+    // Two operators with the same policies do not overwrite each other.
     let same = Stage::new("one", 3)?;
     let twin = Operator::start(&same, &[agent.url("http")], &[])?;
     same.until("the twin", |status| enforced(status) == "1/1").await?;
@@ -189,7 +191,7 @@ async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
     Ok(())
 }
 
-/// Each line of standard error is one JSON object, from the first line to the last, also for what went wrong.
+/// Each line of standard error is one JSON object, from the first line to the last, also for errors.
 #[tokio::test]
 async fn json_logs_are_json_to_the_last_line() -> Result<()> {
     build_programs().await?;
@@ -233,8 +235,8 @@ async fn json_logs_are_json_to_the_last_line() -> Result<()> {
     Ok(())
 }
 
-/// SIGHUP ends a program that has no handler for it. The line is logged by a reload alone. The policy is a link, so no
-/// file event tells of its change.
+/// SIGHUP ends a program that has no handler for it. Only a reload logs the line. The policy is a link, so its change
+/// causes no file event.
 #[tokio::test]
 async fn a_hang_up_makes_the_operator_read_everything_again() -> Result<()> {
     build_programs().await?;
@@ -258,7 +260,7 @@ async fn a_hang_up_makes_the_operator_read_everything_again() -> Result<()> {
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// For a certificate that is no good any more.
+/// The validity of a certificate that has expired.
 const PAST: Duration = Duration::ZERO;
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -279,7 +281,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// For an address or a DNS name, and so long.
+    /// A certificate for an address or a DNS name, valid for this long.
     fn issue(&self, name: &str, lives: Duration) -> Result<Identity> {
         let mut params = CertificateParams::default();
         params.subject_alt_names.push(match name.parse() {
@@ -480,7 +482,7 @@ impl Agent {
         format!("{scheme}://{}", self.control)
     }
 
-    /// Of so many requests, how many no limit refuses.
+    /// How many of these requests no limit refuses.
     async fn passes(&self, requests: u32) -> Result<u32> {
         let mut passed = 0;
         for _ in 0..requests {

@@ -148,7 +148,7 @@ async fn ask(agent: SocketAddr, requests: u32) -> anyhow::Result<Counts> {
 
 async fn send(agent: SocketAddr) -> anyhow::Result<http::Response<hyper::body::Incoming>> {
     let reached = TcpStream::connect(agent).await;
-    let stream = reached.with_context(|| format!("no agent listens on {agent}: was this pod given one?"))?;
+    let stream = reached.with_context(|| format!("no agent listens on {agent}: does this pod have one?"))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let request = Request::get("/").header(header::HOST, "prove").body(Empty::<Bytes>::new())?;
@@ -199,7 +199,7 @@ mod tests {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let error = ask(socket.local_addr().unwrap(), 1).await.unwrap_err();
-        assert!(error.to_string().contains("was this pod given one?"), "{error}");
+        assert!(error.to_string().contains("does this pod have one?"), "{error}");
     }
 
     #[tokio::test]

@@ -249,9 +249,9 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
 
 fn too_large(facts: &Facts<'_>) -> String {
     format!(
-        "does not fit into {} of {} pods: all policies of a pod take {} KiB at most, and their SlidingWindowLog limits {} MiB of \
-         memory, the oldest first, and what has grown stays as it was; let fewer policies target these pods, or write fewer \
-         rules, overrides and logs",
+        "does not fit into {} of {} pods: a pod has room for {} KiB of policies and for {} MiB of SlidingWindowLog limits, \
+         and older policies come first; rules that were in force stay in force; let fewer policies target these pods, or \
+         write fewer rules, overrides and logs",
         facts.left_out,
         facts.targeted,
         MAX_SNAPSHOT_BYTES / 1024,

@@ -41,8 +41,8 @@ pub struct Match {
     pub query: Vec<QueryMatch>,
     /// This CEL expression is true. It reads `request`, which has `method`, `host`, `path`, `query` (a map), `headers`
     /// (a map by lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. An expression that fails is
-    /// false. One that would take too long for a request is true for limits and false for Bypass. Quantifiers must not
-    /// be nested, and the argument of `matches` must be a literal text.
+    /// false. If an expression would take too long for a request, limits count it as true and Bypass counts it as
+    /// false. Quantifiers must not be nested, and the argument of `matches` must be a literal text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 1024))]
     pub predicate: Option<String>,

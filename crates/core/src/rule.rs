@@ -393,8 +393,8 @@ impl RuleLimiter {
         }
     }
 
-    /// How near keys are to their limits, if the rule counts by key. Reads at most `most` cells, others each time, and
-    /// no keys in the overflow. Charges nothing and delays no decision.
+    /// How near keys are to their limits, if the rule counts by key. Reads at most `most` cells, different ones each
+    /// time, and no keys in the overflow. Charges nothing and delays no decision.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

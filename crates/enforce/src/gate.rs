@@ -116,7 +116,7 @@ impl ConnectionGate {
     /// Decides on a request for a path and a query, and charges it. Returns `None` and charges nothing if the verdict
     /// may be more than an immediate pass or a refusal. Then the caller must ask [`decide`](Gate::decide). `then` must
     /// not ask this gate.
-    #[inline(always)] // for one caller that all requests go through: no part of the verdict is moved
+    #[inline(always)] // it has one caller, for all requests, and no part of the verdict is copied
     pub fn decide_at_once<T>(
         &self,
         method: &str,

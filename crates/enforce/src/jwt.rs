@@ -51,7 +51,7 @@ pub enum InvalidJwks {
     #[error("has no key to verify signatures with: RSA, P-256, P-384, Ed25519 or an octet key with its `alg`")]
     NoKey,
     /// A token might have to be tried with too many keys.
-    #[error("has more than {MOST_KEYS} keys: leave out those that sign no more")]
+    #[error("has more than {MOST_KEYS} keys: leave out those that no longer sign")]
     TooManyKeys,
 }
 

@@ -58,16 +58,16 @@ pub enum InvalidPredicate {
     #[error("is not CEL: {0}")]
     Syntax(String),
     /// It uses a variable that does not exist.
-    #[error("knows no {0}: what it can ask is request, as in request.method == 'GET'")]
+    #[error("reads {0}, which does not exist: the only variable is request, as in request.method == 'GET'")]
     UnknownName(String),
     /// A request has no such field.
-    #[error("asks for request.{0}: a request has {fields}", fields = FIELDS.join(", "))]
+    #[error("reads request.{0}, which does not exist: a request has {fields}", fields = FIELDS.join(", "))]
     UnknownField(String),
     /// There is no such function.
-    #[error("knows no function {0}: there are {functions}", functions = FUNCTIONS.join(", "))]
+    #[error("calls {0}, which does not exist: the functions are {functions}", functions = FUNCTIONS.join(", "))]
     UnknownFunction(String),
     /// There is no such type.
-    #[error("knows no type {0}: there are texts, numbers, true and false, lists and maps")]
+    #[error("uses the type {0}, which does not exist: there are texts, numbers, true and false, lists and maps")]
     UnknownType(String),
     /// A client would choose the regular expression.
     #[error("must have the expression of matches as a text, as in request.path.matches('^/v[0-9]+/')")]
@@ -314,23 +314,23 @@ mod tests {
         for (text, part) in [
             ("request.method ==", "is not CEL: Syntax error"),
             ("", "is not CEL"),
-            ("method == 'GET'", "knows no method: what it can ask is request"),
-            ("request.verb == 'GET'", "asks for request.verb: a request has method, host"),
-            ("request.path.startWith('/a')", "knows no function startWith: there are contains"),
-            ("['a'].exists(p, p == q)", "knows no q"),
-            ("['a'].exists(p, true) && p", "knows no p"),
-            ("{'a': nobody}.a", "knows no nobody"),
-            ("[nobody][0]", "knows no nobody"),
+            ("method == 'GET'", "reads method, which does not exist: the only variable is request"),
+            ("request.verb == 'GET'", "reads request.verb, which does not exist: a request has method, host"),
+            ("request.path.startWith('/a')", "calls startWith, which does not exist: the functions are contains"),
+            ("['a'].exists(p, p == q)", "reads q, which"),
+            ("['a'].exists(p, true) && p", "reads p, which"),
+            ("{'a': nobody}.a", "reads nobody, which"),
+            ("[nobody][0]", "reads nobody, which"),
             ("request.path.matches('^/(v1')", "cannot match: error: unclosed group"),
             ("request.path", "must be true or false"),
             ("size(request.headers)", "must be true or false"),
-            ("timestamp('2026-01-01T00:00:00Z') == 1", "knows no function timestamp"),
+            ("timestamp('2026-01-01T00:00:00Z') == 1", "calls timestamp, which"),
             ("request.method = 'GET'", "is not CEL"),
             ("'open", "is not CEL"),
-            ("request.method.lower() == 'get'", "knows no function lower"),
-            ("request.header['a'] == 'b'", "asks for request.header:"),
-            ("request['header'] == 'b' && nobody", "knows no nobody"),
-            ("Request{method: 'GET'} == request", "knows no type Request"),
+            ("request.method.lower() == 'get'", "calls lower, which"),
+            ("request.header['a'] == 'b'", "reads request.header, which"),
+            ("request['header'] == 'b' && nobody", "reads nobody, which"),
+            ("Request{method: 'GET'} == request", "uses the type Request, which"),
             ("1 + 1", "must be true or false"),
             ("!!('a' in request.headers)", "has a sign twice"),
             ("- -1 == 1", "has a sign twice"),

@@ -195,7 +195,7 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
             &["images.registry=weir.test", "injection.agent.image.registry=a.b", "injection.agent.image.tag=v2"],
             &["a.b/agent:v2", "weir.test/operator:0.1.0"],
         ),
-        // The values from before there was one value for all images.
+        // The values of versions without one value for all images.
         (
             &["image.repository=localhost/op", "injection.agent.image.repository=a.b/c/agent"],
             &["a.b/c/agent:0.1.0", "localhost/op:0.1.0"],
@@ -297,14 +297,14 @@ fn those_who_may_view_or_edit_a_namespace_may_do_so_with_its_policies() -> Resul
     Ok(())
 }
 
-/// What may do what, by kind, namespace and name.
+/// The subjects and their rights, by kind, namespace and name.
 fn rights(rendered: &str) -> Result<BTreeMap<String, Value>> {
     let rights = known(rendered)?.into_iter().filter(|it| it["apiVersion"] == "rbac.authorization.k8s.io/v1");
     let name = |it: &Value| format!("{} {} {}", it["kind"], it["metadata"]["namespace"], it["metadata"]["name"]);
     Ok(rights.map(|it| (name(&it), it)).collect())
 }
 
-/// Somebody else creates exactly what the chart does not: nothing else says which rights the operator needs.
+/// An administrator creates exactly the objects that the chart omits: only they show which rights the operator needs.
 #[test]
 fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_needs() -> Result<()> {
     let chart = chart("weir")?;
@@ -324,7 +324,7 @@ fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_
 
         let create = "--set=rbac.create=true";
         let mut all = rights(&rendered(&[create])?)?;
-        // Those of `helm test` go with it, and what people get on top the operator does not need.
+        // The rights of `helm test` are omitted, too. The operator does not need the additional rights of users.
         all.retain(|_, it| it["metadata"]["annotations"]["helm.sh/hook"] != "test");
         all.retain(|_, it| !it["metadata"]["labels"].to_string().contains("/aggregate-to-"));
         let printed = rights(&rendered(&[create, "--show-only=templates/rbac.yaml"])?)?;
@@ -333,7 +333,7 @@ fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_
     Ok(())
 }
 
-/// What only goes together.
+/// Values that are only valid together.
 #[test]
 fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
     let certificate = "injection.certificate.existingSecret=tls";

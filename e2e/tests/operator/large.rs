@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 const POLICIES: usize = 150;
-/// What agents take at most, as the manual says it.
+/// The most that agents accept, as in the manual.
 const MOST: usize = 1 << 20;
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn of_policies_beyond_a_snapshot_the_oldest_hold_and_the_others_say_why_no
         policies.create(&PostParams::default(), &policy).await?;
     }
 
-    // Pods that come now get what fits, and begin to serve with it.
+    // New pods get the policies that fit, and begin to serve with them.
     let addresses = stage.files.path().join("late");
     let late = Agent::with(&addresses, &["--wait-for-config"]).await?;
     stage.pod_object("late", late.port()?).await?;

@@ -107,7 +107,7 @@ async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, heard: A
                 0 => return anyhow::Ok(()),
                 length => &mut buffer[..length],
             };
-            // What follows a withheld snapshot would make no sense to the agent.
+            // The agent could not parse what follows a withheld snapshot.
             is_cut |= heard.note(piece)? && heard.withholds.load(Ordering::Relaxed);
             if !is_cut {
                 to_agent.write_all(piece).await?;

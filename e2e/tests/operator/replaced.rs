@@ -45,10 +45,10 @@ async fn what_was_good_outlives_every_operator_that_has_seen_it() -> Result<()> 
     let _third = Operator::start(&stage).await?;
     let status = stage.until("both faults", |s| enforced(s) == ("False", "Invalid") && count(s) == "0/0").await?;
     let message = &condition(&status, "Accepted").context("Accepted")?.message;
-    for part in ["spec.rules[0].match[0].pathRegexes[0]", "status.lastKnownGood: does not hold either: spec.rules[0]"] {
+    for part in ["spec.rules[0].match[0].pathRegexes[0]", "status.lastKnownGood: is not valid either: spec.rules[0]"] {
         ensure!(message.contains(part), "{part:?} is not in {message:?}");
     }
-    // And the policy holds again when it is fixed.
+    // A fixed policy is in force again.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     let fixed = stage.until("2/2", |s| enforced(s) == ("True", "Enforced") && count(s) == "2/2").await?;
     ensure!(fixed.last_known_good.as_ref().is_some_and(|kept| kept.spec.contains("\"requests\":60")), "{fixed:#?}");

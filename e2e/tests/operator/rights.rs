@@ -17,7 +17,7 @@ use super::{availability::Operator, identity::Identity, *};
 
 const HOME: &str = OPERATOR_NAMESPACE;
 const ACCOUNT: &str = "weir-operator";
-/// As the chart says it.
+/// The chart's flag for the owner of the Lease.
 const OWNER: [&str; 1] = ["--lease-owner=weir-operator"];
 
 /// Verb and resource, with its group and subresource.
@@ -64,8 +64,9 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     Ok(())
 }
 
-/// The Lease is no object of helm's: a cluster's garbage collector, which is not here, takes it away after the Deployment. So it must be
-/// the Deployment's also if a leader that ends makes it again. Its labels say which release it belongs to.
+/// helm does not create the Lease. In a cluster, the garbage collector deletes it after the Deployment; this test has
+/// no garbage collector. So the Deployment must own the Lease, also if a leader creates it again while it ends. The
+/// labels of the Lease name its release.
 async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(stage.client(), HOME);
     let leases: Api<Lease> = Api::namespaced(stage.client(), HOME);
@@ -91,7 +92,7 @@ async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Gives the account what the chart gives it; what that is.
+/// Gives the account the rights that the chart gives it, and returns them.
 async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
     for object in rendered().await? {
@@ -133,7 +134,7 @@ async fn rendered() -> Result<Vec<Value>> {
         "injection.enabled=false",
         "--set",
         "identity.enabled=true",
-        // Not the operator's rights, but its users'.
+        // These are rights of users, not of the operator.
         "--set",
         "rbac.aggregateClusterRoles=false",
     ]);

@@ -4,7 +4,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
-/// One agent gets no snapshot and still sends its status, so the operator waits for it and never gives it up.
+/// One agent gets no snapshot and still sends its status, so the operator waits and keeps the connection.
 #[tokio::test]
 async fn acknowledgements_count_while_another_pod_owes_its_own() -> Result<()> {
     let stage = Stage::set().await?;
@@ -32,7 +32,8 @@ async fn acknowledgements_count_while_another_pod_owes_its_own() -> Result<()> {
     Ok(())
 }
 
-/// A stopped program does not even acknowledge a call. It is given up, and the others count before and after that.
+/// A stopped program does not accept a connection. The operator gives it up. The other agents count before and after
+/// that.
 #[tokio::test]
 async fn acknowledgements_count_while_another_pod_is_given_up() -> Result<()> {
     let stage = Stage::set().await?;
@@ -58,7 +59,7 @@ async fn acknowledgements_count_while_another_pod_is_given_up() -> Result<()> {
 }
 
 impl Stage {
-    /// Changes the limit, and waits until two of three pods count and `c` does not, for this reason.
+    /// Changes the limit, and waits until two of three pods count. Pod `c` must not count, for this reason.
     async fn change(&self, generation: i64, limit: u32, reason: DriftReason) -> Result<()> {
         let before = Instant::now();
         self.patch_policy("checkout", &json!({"spec": {"rules": [rule(limit)]}})).await?;

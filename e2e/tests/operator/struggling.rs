@@ -76,7 +76,7 @@ enum Answer {
     StatusConflict,
 }
 
-/// When each request was refused, by request.
+/// The times of the refusals, by request.
 type Refused = BTreeMap<String, Vec<Instant>>;
 
 /// A proxy between the operator and the apiserver, like a load balancer. It serves plain HTTP and forwards as an
@@ -107,7 +107,7 @@ impl Gate {
         Ok(Self { kubeconfig, answer, refused })
     }
 
-    /// From now on it answers like this, also to open watches. Returns what was refused until it was enough.
+    /// From now on it answers in this way, also to open watches. Returns the refusals, once there are enough.
     fn refuse(&self, answer: Answer, enough: impl Fn(&Refused) -> bool) -> impl Future<Output = Result<Refused>> {
         self.refused.lock().expect("nobody panics while noting").clear();
         self.answer.send_replace(answer);

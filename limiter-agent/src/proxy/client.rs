@@ -125,7 +125,7 @@ where
     }
 }
 
-/// Waits for the first bytes of a request without taking them.
+/// Waits for the first bytes of a request without reading them.
 async fn next(stream: &TcpStream, first: bool, open: &Open) -> Next {
     let proxy = &open.proxy;
     open.rest(proxy.clock.now());

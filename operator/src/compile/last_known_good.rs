@@ -58,7 +58,7 @@ pub(super) fn restore(
     kept: &LastKnownGood,
 ) -> Result<((PolicyRules, Target), GoodGeneration), Vec<Fault>> {
     let fault = |message: String| Fault { path: PATH.to_owned(), message };
-    let is_not = |what: &dyn std::fmt::Display| fault(format!("does not hold either: {what}"));
+    let is_not = |what: &dyn std::fmt::Display| fault(format!("is not valid either: {what}"));
     let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| vec![is_not(&error)])?;
     let document = json!({
         "apiVersion": "weir.dev/v1alpha1",

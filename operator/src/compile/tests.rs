@@ -199,7 +199,7 @@ fn parse_errors_are_reported_in_one_line() {
         (json!({"pathRegexes": ["(?=a)"]}), "pathRegexes[0]", "look-around"),
         (json!({"pathRegexes": ["(\\w{100}){100}"]}), "pathRegexes[0]", "use smaller repetitions"),
         (json!({"predicate": "request.method =="}), "predicate", "is not CEL: "),
-        (json!({"predicate": "req.method == 'GET'"}), "predicate", "knows no req"),
+        (json!({"predicate": "req.method == 'GET'"}), "predicate", "reads req, which does not exist"),
         (
             json!({"predicate": "request.query.exists(a, request.query.exists(b, a == b))"}),
             "predicate",

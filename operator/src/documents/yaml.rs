@@ -199,7 +199,7 @@ impl<'a, 'text> Builder<'a, 'text> {
                 };
                 self.count(node.values, place)?;
                 if depth + node.depth > DEPTH {
-                    let message = format!("must not be nested more than {DEPTH} deep, with what aliases repeat");
+                    let message = format!("must not be nested more than {DEPTH} deep, including what aliases repeat");
                     return Err(Stop { place, message });
                 }
                 (0, node)
@@ -215,7 +215,7 @@ impl<'a, 'text> Builder<'a, 'text> {
     fn count(&mut self, values: usize, place: Position) -> Result<(), Stop> {
         self.values += values;
         if self.values > VALUES {
-            let message = format!("must not have more than {VALUES} values, with those that aliases repeat");
+            let message = format!("must not have more than {VALUES} values, including those that aliases repeat");
             return Err(Stop { place, message });
         }
         Ok(())

@@ -65,7 +65,7 @@ struct Noted {
     /// The number of journals so far. Each journal has its own number, so that a running charge never settles in a later
     /// journal of the same key.
     begun: u64,
-    /// All room was used at some time. Keys that came later were charged without a note.
+    /// There was no room for another journal at some time. Keys that came later were charged without a note.
     is_full: bool,
 }
 

@@ -150,7 +150,11 @@ fn each_fault_has_its_path() {
         (json!({"match": [{"headers": [{"name": "a", "prefix": "\n"}]}]}), "match[0].headers[0].prefix", "control"),
         (json!({"match": [{"query": [{"name": ""}]}]}), "match[0].query[0].name", "empty"),
         (json!({"match": [{"predicate": "request.method = 1"}]}), "match[0].predicate", "not CEL"),
-        (json!({"match": [{}, {"predicate": "method == 'GET'"}]}), "match[1].predicate", "knows no method"),
+        (
+            json!({"match": [{}, {"predicate": "method == 'GET'"}]}),
+            "match[1].predicate",
+            "reads method, which does not exist",
+        ),
         (json!({"key": [{"cookie": "a b"}]}), "key[0].cookie", "session"),
         (json!({"key": [{"query": ""}]}), "key[0].query", "empty"),
         (json!({"key": [{"pathSegment": 0}]}), "key[0].pathSegment", "from 1"),

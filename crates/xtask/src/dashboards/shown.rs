@@ -46,7 +46,7 @@ fn of_panel(panel: &Panel, shown: &Shown) -> Vec<String> {
         faults.extend(of_lines(found, &shown.colours));
     }
     faults.extend(found.overflows.iter().map(|text| format!("has no room for {text:?}")));
-    faults.extend(found.unknown_unit.iter().map(|unit| format!("Grafana knows no unit {unit}")));
+    faults.extend(found.unknown_unit.iter().map(|unit| format!("Grafana does not know the unit {unit}")));
     faults.into_iter().map(|fault| format!("{}: {fault}", panel.title)).collect()
 }
 

@@ -136,7 +136,7 @@ fn check_length(place: &str, text: &str) -> Option<Violation> {
     })
 }
 
-/// A module of several integration tests. Cargo would take `tests/x.rs` as a test.
+/// A module of several integration tests. Cargo would build `tests/x.rs` as a test.
 fn is_shared_by_tests(place: &str) -> bool {
     place.rsplit('/').nth(2) == Some("tests")
 }
