@@ -102,7 +102,7 @@ fn threads_that_read_the_clock_in_any_order_share_what_the_latest_gives() {
         let rest = drain(&limiter, later(2 * SECOND));
         let all = here + there + rest;
         assert!((1..=2).contains(&all), "{strategy:?}: {here} + {there} + {rest}");
-        assert_eq!(drain(&limiter, later(4 * SECOND)), 1, "{strategy:?}: time goes on");
+        assert_eq!(drain(&limiter, later(4 * SECOND)), 1, "{strategy:?}: time continues");
     });
 }
 
@@ -120,7 +120,7 @@ fn across_a_boundary_the_counts_of_both_windows_hold() {
         // Half a window later, half of the requests of the window before no longer count.
         let half = drain(&limiter, next.saturating_add(SECOND / 2));
         assert!(half <= 1, "{here} before, {there} after the boundary, {half}");
-        assert_eq!(drain(&limiter, next.saturating_add(2 * SECOND)), 2, "time goes on");
+        assert_eq!(drain(&limiter, next.saturating_add(2 * SECOND)), 2, "time continues");
     });
 }
 
@@ -216,7 +216,7 @@ fn a_refund_and_a_check_a_lap_later_share_no_place() {
         let there = thread.join().expect("no panic");
         let most = at_once(strategy, quota(strategy, 1, SECOND).most());
         assert_eq!(there + drain(&limiter, then), most, "{strategy:?}");
-        assert_eq!(drain(&limiter, later(5 * SECOND)), most, "{strategy:?}: time goes on");
+        assert_eq!(drain(&limiter, later(5 * SECOND)), most, "{strategy:?}: time continues");
     });
 }
 
@@ -232,7 +232,7 @@ fn a_place_that_is_given_back_and_taken_again_is_not_taken_by_an_earlier_look() 
         }
         let here = drain(&limiter, NOW);
         assert_eq!(here + thread.join().expect("no panic"), 1, "{strategy:?}");
-        assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "{strategy:?}: time goes on");
+        assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "{strategy:?}: time continues");
     });
 }
 
@@ -246,7 +246,7 @@ fn a_look_of_two_laps_ago_admits_nobody() {
         let _ = limiter.check(NOW, 1);
         let here = drain(&limiter, later(SECOND));
         assert_eq!(here + thread.join().expect("no panic"), 1);
-        assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "time goes on");
+        assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "time continues");
     });
 }
 
@@ -260,7 +260,7 @@ fn a_refund_of_two_laps_ago_gives_nothing_back() {
         limiter.refund(charge, || NOW);
         let [_, there] = thread.join().expect("no panic");
         assert_eq!(there + drain(&limiter, later(2 * SECOND)), 1);
-        assert_eq!(drain(&limiter, later(3 * SECOND)), 1, "time goes on");
+        assert_eq!(drain(&limiter, later(3 * SECOND)), 1, "time continues");
     });
 }
 
@@ -277,7 +277,7 @@ fn a_refund_of_two_and_single_checks_share_no_place() {
         limiter.refund(charge, || NOW);
         let there = thread.join().expect("no panic");
         assert_eq!(there + drain(&limiter, NOW), 2, "{strategy:?}");
-        assert_eq!(drain(&limiter, later(2 * SECOND)), 2, "{strategy:?}: time goes on");
+        assert_eq!(drain(&limiter, later(2 * SECOND)), 2, "{strategy:?}: time continues");
     });
 }
 

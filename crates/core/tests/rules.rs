@@ -429,7 +429,7 @@ fn a_clock_that_was_years_ahead_locks_no_key_out() {
     }
     let later = after(Duration::from_secs(1));
     for key in [b"ann", b"bob"] {
-        assert_eq!(drain(&rule, later, key), 1, "time goes on from there");
+        assert_eq!(drain(&rule, later, key), 1, "time continues from there");
     }
 }
 

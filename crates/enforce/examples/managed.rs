@@ -48,7 +48,7 @@ async fn show() -> Result<(), Box<dyn Error>> {
     expect(server, &["200", "200", "429"]).await?;
 
     println!("no requests at all is refused, and changes nothing:");
-    let faults = rules.apply(snapshot(0)?).err().ok_or("a limit of zero was taken")?;
+    let faults = rules.apply(snapshot(0)?).err().ok_or("a limit of zero was accepted")?;
     for fault in faults {
         println!("  {}: {}", fault.path, fault.message);
     }

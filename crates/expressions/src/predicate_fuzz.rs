@@ -271,7 +271,7 @@ fn counted(predicate: &Predicate, request: &Request) -> (u64, Option<Result<Valu
 
 /// `@tick(steps, value)` counts the steps and returns the value.
 fn tick(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
-    let Value::UInt(steps) = call.ptx.resolve(&call.args[0])? else { return Err(call.error("is no number")) };
+    let Value::UInt(steps) = call.ptx.resolve(&call.args[0])? else { return Err(call.error("is not a number")) };
     STEPS.set(STEPS.get() + steps);
     call.ptx.resolve(&call.args[1])
 }

@@ -45,7 +45,7 @@ enum Target {
     Cookies,
     /// Quotas, retunes and decisions of `weir-core`
     Core,
-    /// Costs that a header tells
+    /// Costs in a header
     Costs,
     /// Certificate requests of pods
     Csrs,
@@ -214,7 +214,7 @@ mod tests {
         let lines = table.lines().filter(|line| line.starts_with('|')).skip(2);
         let cells =
             |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
-        lines.map(|line| cells(line).try_into().unwrap_or_else(|cells| panic!("{cells:?} is no row"))).collect()
+        lines.map(|line| cells(line).try_into().unwrap_or_else(|cells| panic!("{cells:?} is not a row"))).collect()
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
                 let test =
                     text[..at].rsplit("\nfn ").next().and_then(|rest| rest.split('(').next()).unwrap_or_default();
                 let before = text[..at].rsplit_once(&format!("\nfn {test}")).map_or("", |(before, _)| before);
-                assert!(before.ends_with("#[test]"), "{name}: {test} is no test");
+                assert!(before.ends_with("#[test]"), "{name}: {test} is not a test");
                 assert!(found.insert((target.to_owned(), test.to_owned())), "{name}: {target} is there twice");
             }
         }

@@ -24,7 +24,7 @@ const CALLED_DELAY: Duration = Duration::from_millis(500);
 /// together from renewing together forever.
 const SPREAD: f64 = 0.1;
 
-/// The source of certificates, and the clock that they go by.
+/// The source of certificates, and the clock for their dates.
 pub(super) trait Issuer: Send {
     /// Why there was no certificate.
     type Error: Display + Sync;

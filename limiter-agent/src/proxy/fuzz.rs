@@ -49,31 +49,31 @@ fn authority(choices: &mut Choices<'_>) -> Result<(), String> {
     match (vetted, named) {
         (Ok(()), Ok(())) => {}
         (Err(_), _) => return Ok(()),
-        (Ok(()), Err(wrong)) => return Err(format!("{shown} was sound, and then {wrong}")),
+        (Ok(()), Err(wrong)) => return Err(format!("{shown} was valid, and then {wrong}")),
     }
     if version == Version::HTTP_11 && fields != 1
         || fields > 1
         || (version == Version::HTTP_2 && fields == 0 && target.is_none())
     {
-        return Err(format!("{shown} was taken without one host"));
+        return Err(format!("{shown} was accepted without exactly one host"));
     }
     let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
-    let [host] = hosts[..] else { return Err(format!("{shown} goes on with {hosts:?}")) };
+    let [host] = hosts[..] else { return Err(format!("{shown} is forwarded with {hosts:?}")) };
     let host = host.to_str().map_err(|error| error.to_string())?;
     let expected = target.as_ref().map_or(if fields == 0 { "own" } else { &field }, Authority::as_str);
     if host != expected || *request.uri() != "/x?y" {
-        return Err(format!("{shown} goes on as {host:?}{}", request.uri()));
+        return Err(format!("{shown} is forwarded as {host:?}{}", request.uri()));
     }
     if host.is_empty() {
         return Ok(());
     }
     // Other readers find the same host, and a port that is empty or a number.
-    let read = Authority::try_from(host).map_err(|error| format!("{host:?} was taken: {error}"))?;
+    let read = Authority::try_from(host).map_err(|error| format!("{host:?} was accepted: {error}"))?;
     let behind = host.strip_prefix(read.host()).unwrap_or("@");
     let is_port =
         behind.is_empty() || behind.strip_prefix(':').is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()));
     if host.contains(['@', '%', ' ', '/', '\\', ',']) || !is_port || read.host().contains("..") {
-        return Err(format!("{host:?} was taken"));
+        return Err(format!("{host:?} was accepted"));
     }
     Ok(())
 }
@@ -175,7 +175,7 @@ fn forwarded(choices: &mut Choices<'_>) -> Result<(), String> {
         .iter()
         .any(|it| headers.contains_key(*it))
     {
-        return wrong("a field of the connection goes on");
+        return wrong("a field of the connection is forwarded");
     }
     Ok(())
 }

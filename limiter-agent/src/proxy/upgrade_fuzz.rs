@@ -142,7 +142,7 @@ fn upgrade(choices: &mut Choices<'_>, gate: &ConnectionGate) -> Result<(), Strin
         return wrong("no app accepts it any more", &to_app, &request);
     }
     if asked.is_none() && to_app.contains_key("upgrade") {
-        return wrong("an upgrade goes on that nobody relays", &to_app, &request);
+        return wrong("an upgrade is forwarded that no relay serves", &to_app, &request);
     }
     for protocol in named(&to_app) {
         let name = protocol.split('/').next().unwrap_or_default().to_ascii_lowercase();
@@ -176,14 +176,14 @@ fn answered(choices: &mut Choices<'_>, asked: &Upgrade, to_app: &HeaderMap) -> R
             return Err(format!("{told}, which the agent cannot count"));
         }
         if asked.messages.is_none() && chosen.iter().any(is_websocket) && !named(to_app).iter().any(is_websocket) {
-            return Err(format!("{told}, a protocol that no rule was asked about"));
+            return Err(format!("{told}, a protocol that the rules did not see"));
         }
     } else if asked.protocols == "websocket" && chosen == ["websocket"] && answer.len() == 1 {
-        return Err(format!("{told}, which is right and was not taken"));
+        return Err(format!("{told}, which is right and was refused"));
     }
     to_client(&mut answer);
     if answer.contains_key("upgrade") {
-        Err(format!("{told}, and the field of the connection goes on"))
+        Err(format!("{told}, and the field of the connection is forwarded"))
     } else {
         Ok(())
     }

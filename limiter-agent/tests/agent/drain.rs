@@ -32,7 +32,7 @@ async fn slow_app(http2: bool) -> (App, mpsc::UnboundedReceiver<()>, watch::Send
             tokio::spawn(async move {
                 let _ = send.send(vec![0; PART].into()).await;
                 tell.send(()).expect("the test waits");
-                wait.wait_for(|go| *go).await.expect("the test goes on");
+                wait.wait_for(|go| *go).await.expect("the test continues");
                 for part in 1..PARTS {
                     let part = u8::try_from(part).expect("small");
                     let _ = send.send(vec![part; PART].into()).await;

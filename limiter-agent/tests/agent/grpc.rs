@@ -50,7 +50,7 @@ async fn calls_over_the_limit_are_resource_exhausted_and_others_continue() {
     let refusal = client.check(of("")).await.expect_err("beyond the limit");
     assert!(!refusal.message().is_empty());
     let mut watched = client.watch(of("")).await.expect("no limit on this method").into_inner();
-    let first = watched.message().await.expect("the stream goes on").expect("a message");
+    let first = watched.message().await.expect("the stream continues").expect("a message");
     assert_eq!(first.status(), Told::Serving);
 }
 
@@ -73,7 +73,7 @@ async fn messages_of_a_stream_come_one_by_one_while_it_stays_open() {
         (ServingStatus::Serving, Told::NotServing),
         (ServingStatus::NotServing, Told::Serving),
     ] {
-        let message = watched.message().await.expect("the stream goes on").expect("a message");
+        let message = watched.message().await.expect("the stream continues").expect("a message");
         assert_eq!(message.status(), told);
         reporter.set_service_status("shop", next).await;
     }

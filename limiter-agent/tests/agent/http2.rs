@@ -278,6 +278,6 @@ async fn a_stream_that_the_client_resets_is_cancelled() {
         asked.recv().await.expect("the app was asked");
         request.abort();
         leaving.recv().await.expect("the app's work was dropped");
-        assert!(sender.is_ready(), "the connection goes on");
+        assert!(sender.is_ready(), "the connection continues");
     }
 }

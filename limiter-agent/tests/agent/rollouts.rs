@@ -55,7 +55,7 @@ impl Stopping {
                         let path = request.uri().path();
                         if path != "/" {
                             count.send_modify(|count| *count += 1);
-                            gone.wait_for(|gone| *gone).await.expect("the test goes on");
+                            gone.wait_for(|gone| *gone).await.expect("the test continues");
                         }
                         if path == "/dropped" {
                             return Err(io::Error::other("the process ends"));

@@ -233,10 +233,10 @@ async fn unread_streams_are_reset_and_release_the_app() {
     }
     // A longer pause than the others had, but it is not the client that stalls.
     assert!(tokio::time::timeout(Duration::from_millis(1), quiet.frame()).await.is_err());
-    sender.send_request(get("/quiet")).await.expect("the connection goes on");
+    sender.send_request(get("/quiet")).await.expect("the connection continues");
 }
 
-/// As many streams as a client may open at once, each with a window that takes nothing of its answer's body.
+/// As many streams as a client may open at once. The window of each is closed for the body of its answer.
 #[tokio::test]
 async fn zero_windows_pin_no_connections_of_the_app() {
     const STREAMS: u64 = 200;
@@ -274,7 +274,7 @@ async fn zero_windows_pin_no_connections_of_the_app() {
         let reset = std::error::Error::source(&broken).and_then(|error| error.downcast_ref::<h2::Error>());
         assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
     }
-    assert_eq!(sender.send_request(get()).await.expect("the connection goes on").status(), 200);
+    assert_eq!(sender.send_request(get()).await.expect("the connection continues").status(), 200);
 }
 
 /// The kernel may have accepted more than the client has read. So this client reads for many times the stall timeout.

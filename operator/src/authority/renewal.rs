@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// When to renew certificates: at a wall-clock time, because certificates go by it, and at the latest after the
-/// monotonic time that remained when they were issued. Setting this machine's clock does not set the peers' clocks.
-/// If the clock goes back to before the time of issue, they are renewed at once: nobody knows how far ahead the clock
-/// was, and for how long peers will refuse the certificates as not yet valid.
+/// When to renew certificates: at a wall-clock time, because their dates are wall-clock times, or after the same
+/// duration on the monotonic clock, if that is earlier. Setting this machine's clock does not set the peers' clocks. If
+/// the clock goes back to before the time of issue, they are renewed at once: nobody knows how far ahead the clock was,
+/// and for how long peers will refuse the certificates as not yet valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Renewal {
     made: u64,

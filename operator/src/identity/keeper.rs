@@ -50,7 +50,7 @@ pub(super) struct Keeper {
     calling: Sender<Calling>,
     ready: Ready,
 
-    /// The Secret as it was seen last. The outer `None` means that it was not looked up yet.
+    /// The last known state of the Secret. The outer `None` means that it was not read yet.
     secret: Option<Option<Secret>>,
     /// The last valid authorities.
     remembered: Option<Authorities>,

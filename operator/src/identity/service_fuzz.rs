@@ -64,7 +64,7 @@ fn request(choices: &mut Choices<'_>, seed: &Seed, others: &[Seed]) -> Result<()
     let Ok(taken) = signed(&text) else {
         return if changes == 0 && is_sound { Err(format!("a good request was refused: {text}")) } else { Ok(()) };
     };
-    let wrong = |what: &str| Err(format!("{what} was taken: {text}"));
+    let wrong = |what: &str| Err(format!("{what} was accepted: {text}"));
     let key = taken.public_key.der_bytes();
     let Some(signer) = others.iter().find(|it| it.key == key) else {
         return wrong("a request with a key that signed nothing");

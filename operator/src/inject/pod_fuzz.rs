@@ -106,14 +106,14 @@ fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
         Outcome::Untouched | Outcome::Declined => return Ok(()),
         Outcome::Unfit { why } | Outcome::Wrong { why } => {
             if why.is_empty() || why.contains('\n') {
-                return Err(format!("left alone by {why:?}"));
+                return Err(format!("left unchanged by {why:?}"));
             }
             left_alone(pod, &why)
         }
         Outcome::Injected { pod, .. } => {
-            let again = inject(&pod, terms, &told).map_err(|error| format!("what came out is no pod: {error}"))?;
+            let again = inject(&pod, terms, &told).map_err(|error| format!("the result is not a pod: {error}"))?;
             if again != Outcome::Untouched {
-                return Err(format!("it is changed twice, to {again:?}"));
+                return Err(format!("the second injection changed it, to {again:?}"));
             }
             let agents = [&pod["spec"]["containers"], &pod["spec"]["initContainers"]];
             let agents = agents.into_iter().filter_map(Value::as_array).flatten();
@@ -124,7 +124,7 @@ fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
             pod
         }
     };
-    serde_json::from_value::<Pod>(patched.clone()).map_err(|error| format!("what came out is no pod: {error}"))?;
+    serde_json::from_value::<Pod>(patched.clone()).map_err(|error| format!("the result is not a pod: {error}"))?;
     // The apiserver applies the patch, and must get the same pod.
     let mut applied = pod.clone();
     let patch = json_patch::diff(pod, &patched);

@@ -125,7 +125,7 @@ struct Registration {
     serving: watch::Sender<Option<Arc<Serving>>>,
     ready: Ready,
 
-    /// The Secret as it was seen last. The outer `None` means that it was not looked up yet.
+    /// The last known state of the Secret. The outer `None` means that it was not read yet.
     secret: Option<Option<Secret>>,
     webhook: Option<Option<MutatingWebhookConfiguration>>,
     /// The names of the certificate in use, and when to renew it.

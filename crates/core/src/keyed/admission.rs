@@ -348,8 +348,8 @@ impl Table {
         let cells =
             self.cells.path(mark).enumerate().flat_map(|(seen, block)| block.cells(mark).map(move |cell| (seen, cell)));
         let mut empty = cells.filter(|(_, cell)| cell.mark.load(Ordering::Relaxed) == EMPTY);
-        // There are cells for all keys and a ninth more. It is practically impossible that a hash leaves none in a
-        // large region; small tables have one region.
+        // There are cells for all keys and a ninth more. It is practically impossible that a large region has no free
+        // cell left; small tables have one region.
         if let Some((seen, cell)) = empty.next() {
             if seen >= NEAR {
                 region.far.store(true, Ordering::Release);

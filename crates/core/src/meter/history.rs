@@ -92,7 +92,7 @@ impl History {
         newest.fold(0, |sum, span| sum.saturating_add(span.count))
     }
 
-    /// The times of the newest requests, newest first, without the first `without` of them.
+    /// The times of requests, newest first. The newest `without` requests are left out.
     pub(super) fn moments(&self, without: u64) -> impl Iterator<Item = u64> {
         let mut skip = without;
         self.spans.iter().rev().flat_map(move |span| {

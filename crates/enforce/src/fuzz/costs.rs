@@ -54,7 +54,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
             return Err(format!("{values:?} with at most {most} is {found}, and should be {expected}"));
         }
         if headers.len() != 1 {
-            return Err(format!("{headers:?} still tells the client"));
+            return Err(format!("{headers:?} still shows the cost to the client"));
         }
     }
     Ok(())

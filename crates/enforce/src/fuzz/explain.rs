@@ -138,7 +138,7 @@ fn same(described: &ExplainRequest, clock: MonotonicClock) -> Result<(), String>
             return if known { Ok(()) } else { Err(format!("{described:?} has no {field:?}: {told}")) };
         }
     };
-    let request = request(described).ok_or_else(|| format!("{described:?} is no request, and was explained"))?;
+    let request = request(described).ok_or_else(|| format!("{described:?} is not a request, and was explained"))?;
     let peer = described.peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
     let view = RequestView::new(&request, peer).reading(AmbiguousPaths::Keep);
     let now = || clock.now();

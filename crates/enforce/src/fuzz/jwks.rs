@@ -119,7 +119,7 @@ fn check(value: &Value) -> Result<(), String> {
         }
     }
     match parsed {
-        Ok(_) if listed.is_empty() => Err(format!("{value} has no keys, and was taken")),
+        Ok(_) if listed.is_empty() => Err(format!("{value} has no keys, and was accepted")),
         Err(InvalidJwks::Key(index, _)) if index >= listed.len() => Err(format!("{value} has no keys[{index}]")),
         Err(InvalidJwks::TooManyKeys) if listed.len() <= 64 => Err(format!("{} keys were too many", listed.len())),
         Err(error) if error.to_string().contains('\n') => Err(format!("{error:?} is more than one line")),

@@ -81,7 +81,7 @@ fn normal(path: &str) -> Result<(), String> {
         return Err(format!("{path:?} is {found:?} and {decoded:?}, and should be ambiguous"));
     }
     if decoded != normalise(&decoded, AmbiguousPaths::Decode) {
-        return Err(format!("{path:?} is {decoded:?}, which is no normal form"));
+        return Err(format!("{path:?} is {decoded:?}, which is not a normal form"));
     }
     if matches!(found, Cow::Borrowed(_)) && found != path {
         return Err(format!("{path:?} was borrowed as {found:?}"));
@@ -127,7 +127,7 @@ fn spelled(segment: &str) -> String {
 fn matches(glob: &str, path: &str) -> Result<(), String> {
     let parsed: Result<Glob, InvalidGlob> = glob.parse();
     let Some(segments) = sound(glob) else {
-        return if parsed.is_ok() { Err(format!("{glob:?} was taken and can never match")) } else { Ok(()) };
+        return if parsed.is_ok() { Err(format!("{glob:?} was accepted and can never match")) } else { Ok(()) };
     };
     let parsed = parsed.map_err(|error| format!("{glob:?} was refused: {error}"))?;
     if !path.starts_with('/') {

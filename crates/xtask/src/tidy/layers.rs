@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// The faults of a crate of these files, each with its place.
+    /// The faults of a crate that consists of these files, each with its place.
     fn faults(layers: &'static [&'static [&'static str]], files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {

@@ -150,7 +150,7 @@ impl Client for CutUpload {
                 let mut said = Vec::new();
                 // Any answer except success is fine for half a body.
                 let _ = stream.read_to_end(&mut said).await;
-                ensure!(!said.starts_with(b"HTTP/1.1 2"), "half an upload was taken for one");
+                ensure!(!said.starts_with(b"HTTP/1.1 2"), "half an upload was accepted as a whole one");
             }
         }
         Ok(())

@@ -2,8 +2,9 @@
 //! group counts until its latest request is one period old, so the count is an upper bound of what a log would count.
 //!
 //! If the limit is at most the number of groups, it is exactly a log, except for the resolution of times. It suits
-//! clients that send in bursts. A client that sends evenly can use about five sixths of a larger limit: if there are
-//! too many groups, the two are merged for which the fewest requests are delayed by the least.
+//! clients that send in bursts. A client that sends evenly can use about five sixths of a larger limit. If there are
+//! too many groups, two neighbours are merged: those for which the merge delays the fewest requests for the shortest
+//! time.
 
 use std::time::Duration;
 

@@ -70,7 +70,7 @@ const KNOWN: [(&str, &[&str]); 7] = [
     ("busiest / mean", &["busiest / mean"]),
 ];
 
-/// The series with these legends that have a fixed colour.
+/// Of the series with these legends, those with a fixed colour.
 pub(super) fn fixed<'a>(legends: &'a [&'a str]) -> impl Iterator<Item = (&'static str, Colour)> + 'a {
     let states = FIXED.into_iter().filter(|(name, label, _)| legends.contains(&label.unwrap_or(name)));
     let known = KNOWN.into_iter().filter(|(legend, _)| legends.contains(legend));

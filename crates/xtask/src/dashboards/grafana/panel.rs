@@ -61,9 +61,9 @@ pub(crate) enum Unit {
 /// The board that a series links to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// The board of the policy that its labels name.
+    /// The board of the policy in its labels.
     Policy,
-    /// The board of the agent that its labels name.
+    /// The board of the agent in its labels.
     Agent,
 }
 
