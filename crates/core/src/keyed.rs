@@ -224,7 +224,7 @@ impl Table {
     /// The function is short and inlined, so the processor fetches the cells of the next requests while it waits for
     /// this one. No mark or word is selected by arithmetic on a value that is still loading: a branch lets the
     /// processor speculate, while arithmetic makes it stop. The clock is read after the load of the cell has started.
-    #[inline(always)] // as in `Limiter::check`: an answer that is passed on in memory costs more than the decision
+    #[inline(always)] // as in `Limiter::check`: otherwise the answer goes through memory
     pub(crate) fn charge_at_once(
         &self,
         key: &[u8],

@@ -76,7 +76,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`Refused`], with the time after which to retry.
-    #[inline(always)] // an answer that is passed on in memory costs more than the decision: 20 ns with the clock instead of 10
+    #[inline(always)] // otherwise the answer goes through memory: 20 ns with the clock instead of 10
     pub fn check(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         match self.cell.check_at_once(now, cost) {
             Some(decided) => decided,

@@ -78,7 +78,7 @@ impl Terms {
         }
     }
 
-    /// These terms, with other quotas for these keys in the limits of these names.
+    /// Adds an override: the limits with these names have other quotas for these keys.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -173,7 +173,7 @@ impl Trace {
         followed
     }
 
-    /// The arrivals that this limiter admits, with time and cost, and those that the other implementation admitted.
+    /// The arrivals that this limiter admits, and those that the other implementation admitted, with time and cost.
     fn admitted(&self) -> [Vec<(u64, u64)>; 2] {
         let limiter = Limiter::new(self.made, self.quota);
         let [mut here, mut there] = [Vec::new(), Vec::new()];
@@ -189,7 +189,7 @@ impl Trace {
         [here, there]
     }
 
-    /// Whether in some span of time more was admitted than the burst plus what flows in during that time and one
+    /// Whether more was admitted in some span of time than the burst and what flows in during that time and one
     /// nanosecond.
     fn is_too_much(&self, mut admitted: Vec<(u64, u64)>) -> bool {
         admitted.sort_unstable();

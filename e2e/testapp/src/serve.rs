@@ -203,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_has_exactly_the_length_asked_for() {
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
-            let body = bytes(length).into_body().collect().await.expect("no body of ours fails").to_bytes();
+            let body = bytes(length).into_body().collect().await.expect("our own body never fails").to_bytes();
             assert_eq!(body.len(), length);
         }
     }

@@ -90,7 +90,7 @@ pub(super) fn plain_coding<'b>(mut values: impl Iterator<Item = &'b [u8]>) -> Op
     Some(first.trim_ascii().eq_ignore_ascii_case(b"chunked") && values.next().is_none())
 }
 
-/// The client's address, as fields write it.
+/// The client's address in the form of header fields.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     ip: IpAddr,

@@ -203,7 +203,7 @@ async fn clients_are_counted_by_address_behind_trusted_proxies() {
     for (forwarded, expected) in [
         ("192.0.2.1", 200),
         ("192.0.2.1", 429),
-        ("6.6.6.6, 192.0.2.1", 429), // what the client itself wrote does not make it another one
+        ("6.6.6.6, 192.0.2.1", 429), // an entry that the client wrote does not change its key
         ("192.0.2.2", 200),
         ("::ffff:192.0.2.2", 429),
         ("2001:db8::1", 200),

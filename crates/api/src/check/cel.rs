@@ -67,7 +67,7 @@ fn place(failure: &ValidationError, mut schema: &Value) -> Vec<Step> {
 }
 
 fn fault(failure: ValidationError, document: &Value, schema: &Value) -> Fault {
-    debug_assert_eq!(failure.kind, ErrorKind::ValidationFailure, "a rule of ours does not run: {failure:?}");
+    debug_assert_eq!(failure.kind, ErrorKind::ValidationFailure, "one of our rules does not run: {failure:?}");
     let path = failure.field_path.clone();
     match subject(&failure, document, schema) {
         Some(value) => Fault::invalid(path, quoted(value), failure.message),

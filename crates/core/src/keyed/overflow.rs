@@ -195,7 +195,7 @@ impl Overflow {
         [spread >> 32, spread & 0xffff_ffff].map(|half| part(half, self.has_rest.len()))
     }
 
-    /// A copy of the upper bound of what a key has used, if it may have used anything.
+    /// A copy of the upper bound of a key's usage, if the key may have used anything.
     pub(super) fn copy_of(&self, set: &Set, tag: u32) -> Option<Vec<AtomicU64>> {
         let own = copied(&self.start);
         match self.find(tag) {

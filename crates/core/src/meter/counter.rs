@@ -161,7 +161,7 @@ impl Counter {
     ///
     /// The words determine the window; the clock only confirms it. So all swapped values are known before the time is,
     /// and the processor need not wait for the clock to compute them.
-    #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
+    #[inline(always)] // as in the cell: otherwise the answer goes through memory
     pub(crate) fn check_at_once(
         &self,
         words: &[AtomicU64; 2],

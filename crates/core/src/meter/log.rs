@@ -60,8 +60,8 @@ impl Log {
         self.quota.requests()
     }
 
-    /// When all of `cost` requests starting here are admitted. Each entry is read: threads that read the clock in
-    /// another order than they were admitted leave entries out of time order.
+    /// When all of `cost` requests starting here are admitted. Each entry is read, because entries may be out of time
+    /// order: threads may read the clock in one order and be admitted in another.
     fn all_open(&self, words: &[AtomicU64], first: Spot, cost: u64, now: Time) -> Opens {
         let mut at = 0;
         for number in 0..cost {

@@ -125,10 +125,10 @@ impl<'a> Commands<'a> {
             self.file(&format!("{chart}/Chart.yaml"))?;
         }
         for file in words.windows(2).filter(|pair| pair[0] == "--show-only").map(|pair| pair[1]) {
-            self.file(&format!("{}/{file}", chart.ok_or("--show-only without a chart of ours")?))?;
+            self.file(&format!("{}/{file}", chart.ok_or("--show-only without one of our charts")?))?;
         }
         for settings in words.windows(2).filter(|pair| pair[0] == "--set").map(|pair| pair[1]) {
-            let chart = chart.ok_or("--set without a chart of ours")?;
+            let chart = chart.ok_or("--set without one of our charts")?;
             let schema = fs::read_to_string(self.root.join(chart).join("values.schema.json"));
             let schema = schema.map_err(|error| error.to_string())?;
             let schema: Value = serde_json::from_str(&schema).map_err(|error| error.to_string())?;

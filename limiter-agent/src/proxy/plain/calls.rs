@@ -43,7 +43,7 @@ pub(super) fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usiz
     }
 }
 
-#[inline(always)] // each for one call
+#[inline(always)] // once for each call
 fn poll(
     stream: &TcpStream,
     interest: Interest,

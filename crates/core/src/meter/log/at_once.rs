@@ -15,7 +15,7 @@ const FEW: usize = 4;
 impl Log {
     /// The decision; none if the case is not that simple. Returns the standing after a charge, with the head before it,
     /// or the unchanged standing after a refusal.
-    #[inline(always)] // as in the cell: an answer that is passed on in memory costs more than the decision
+    #[inline(always)] // as in the cell: otherwise the answer goes through memory
     pub(crate) fn check_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
         let ([state, _, hint], entries) = words.split_first_chunk::<BEFORE>()?;
         let (head, nanos) = (state.load(Ordering::SeqCst), now.as_nanos());
