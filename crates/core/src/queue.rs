@@ -56,7 +56,7 @@ struct State {
 struct Entry {
     cost: u64,
     latest: Option<Time>,
-    /// When it tries to be admitted, or is expected to.
+    /// When it tries, or is expected to try, to be admitted.
     due: Time,
     /// When the request was called to its turn, until it arrives.
     called: Option<Time>,

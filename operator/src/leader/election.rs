@@ -157,7 +157,7 @@ impl Election {
         let is_mine = record.is_some_and(|record| record.holder.as_ref() == Some(&self.identity));
         let claim_at = match self.tenure {
             Some(_) if is_mine => self.renew_at,
-            // The Lease was taken away by hand. Reclaim it before another candidate takes it.
+            // A user has removed this holder from the Lease. Reclaim it before another candidate takes it.
             Some(_) => now,
             // Held under this name: by a write whose response got lost, or from before a restart.
             None if is_mine || record.is_some_and(|record| record.holder.is_none()) => now,

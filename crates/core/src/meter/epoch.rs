@@ -1,4 +1,5 @@
-//! What a limit admitted while one quota was in force, according to its sealed words: an upper bound since any time.
+//! What a limit admitted while one quota was in force, according to its sealed words. For each time it gives an upper
+//! bound of the admissions since then.
 
 use super::history::{History, Memory, Span};
 use crate::supply::Supply;
