@@ -7,7 +7,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::*;
 use crate::link::{Lanes, Poll, Timing};
-use crate::world::{Membership, Pod, Policy};
+use crate::metrics::Metrics;
+use crate::world::{Agent, Change, Membership, Pod, Policy, StoredStatus};
 
 fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSender<Message>) -> Engine {
     let timing = Timing::default();
@@ -33,13 +34,13 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     drop(listener);
     let ((observations, mut observed), (reports, _reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
     let mut engine = engine(observations, reports);
-    engine.serve(clock::now(), Some(Term::unbounded()));
+    engine.handle(Event::Term(Some(Term::unbounded())));
     for uid in ["first", "second"] {
         let agent = Agent::At(url.clone());
         let pod = Pod { uid: uid.to_owned(), membership: Arc::new(Membership::Everything), agent };
         let changes = vec![Change::Pod(ObjectKey::new("shop", "a"), Some(pod))];
-        engine.take_in(clock::now(), Update { changes, complete: true });
-        engine.look(clock::now());
+        engine.handle(Event::Update(Update { changes, complete: true }));
+        engine.handle(Event::Due);
         let told = async { while observed.recv().await.unwrap().pod_uid != uid {} };
         tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("nobody calls the {uid}"));
     }
@@ -50,7 +51,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
 async fn a_new_policy_of_the_same_name_gets_a_new_record() {
     let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
     let mut engine = engine(observations, reports);
-    engine.serve(clock::now(), Some(Term::unbounded()));
+    engine.handle(Event::Term(Some(Term::unbounded())));
     let limit = json!({"name": "all", "requests": 50, "per": "1s"});
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "limits": [limit]}]});
     for uid in ["first", "second"] {
@@ -58,9 +59,9 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
         let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec, file: None };
         let stored = StoredStatus { status: None, version: Some(format!("version of the {uid}")) };
         let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, stored)));
-        engine.take_in(clock::now(), Update { changes: vec![change], complete: true });
-        engine.report_at = None;
-        engine.look(clock::now());
+        engine.handle(Event::Update(Update { changes: vec![change], complete: true }));
+        engine.handle(Event::Reported(Duration::ZERO));
+        engine.handle(Event::Due);
         let told = std::iter::from_fn(|| reported.try_recv().ok());
         let reports = told.filter_map(|message| match message {
             Message::Status(report) => Some((report.uid, report.version)),

@@ -203,8 +203,6 @@ impl Default for Lanes {
 /// The link of one agent. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Link {
-    pod_uid: String,
-    url: Arc<str>,
     desired: watch::Sender<Arc<Content>>,
     task: AbortHandle,
 }
@@ -212,23 +210,18 @@ pub struct Link {
 impl Link {
     /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL it must prove its
     /// identity.
-    pub fn start(shared: Arc<Shared>, pod: ObjectKey, pod_uid: String, url: Arc<str>, content: Arc<Content>) -> Self {
+    pub fn start(shared: Arc<Shared>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
         let (desired, newest) = watch::channel(content);
         let peer = match &shared.files {
-            Some(files) => Peer::host(url.split_once("://").map_or(&url, |(_, authority)| authority), files.clone()),
+            Some(files) => Peer::host(url.split_once("://").map_or(url, |(_, authority)| authority), files.clone()),
             None => Peer::Pod(PodIdentity { key: pod.clone(), uid: pod_uid.clone() }),
         };
-        let dial = Dial::new(&url, peer, shared.credentials.clone());
-        let task = task::Task::new(shared, pod, pod_uid.clone(), dial, newest);
+        let dial = Dial::new(url, peer, shared.credentials.clone());
+        let task = task::Task::new(shared, pod, pod_uid, dial, newest);
         // A future stores its arguments in addition to the variables that it moves them to. Boxing the task makes
         // thousands of links a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();
-        Self { pod_uid, url, desired, task }
-    }
-
-    /// Whether this is the link to that agent of that pod.
-    pub fn is_for(&self, pod_uid: &str, url: &str) -> bool {
-        self.pod_uid == pod_uid && &*self.url == url
+        Self { desired, task }
     }
 
     /// Sets what the agent should enforce. It replaces earlier content.

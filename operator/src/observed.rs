@@ -53,6 +53,7 @@ pub struct Observed {
 #[derive(Debug)]
 struct View {
     pod_uid: String,
+    url: Arc<str>,
     since: Instant,
     heard: bool,
     answered: bool,
@@ -129,23 +130,33 @@ pub struct Wanted<'a> {
 }
 
 impl Observed {
-    /// Starts watching a pod. A pod of the same name with another UID starts from the beginning.
-    pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str) {
-        if self.views.get(pod).is_none_or(|view| view.pod_uid != pod_uid) {
-            let view = View {
-                pod_uid: pod_uid.to_owned(),
-                since: now,
-                heard: false,
-                answered: false,
-                in_force: InForce::Nothing,
-                failure: None,
-                contested: false,
-            };
-            self.views.insert(pod.clone(), view);
-        } else if let Some(view) = self.views.get_mut(pod) {
+    /// Starts watching the agent at `url`; returns false if it is watched already. A pod of the same name with another
+    /// UID starts from the beginning.
+    pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str, url: &Arc<str>) -> bool {
+        match self.views.get_mut(pod).filter(|view| view.pod_uid == pod_uid) {
+            Some(view) if view.url == *url => return false,
             // A new link has not seen another operator push.
-            view.contested = false;
+            Some(view) => (view.url, view.contested) = (url.clone(), false),
+            None => {
+                let view = View {
+                    pod_uid: pod_uid.to_owned(),
+                    url: url.clone(),
+                    since: now,
+                    heard: false,
+                    answered: false,
+                    in_force: InForce::Nothing,
+                    failure: None,
+                    contested: false,
+                };
+                self.views.insert(pod.clone(), view);
+            }
         }
+        true
+    }
+
+    /// How many agents are watched.
+    pub fn len(&self) -> usize {
+        self.views.len()
     }
 
     /// Stops watching a pod.

@@ -88,7 +88,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
     ] {
         let start = Instant::now();
         let mut observed = Observed::default();
-        observed.expect(start, &key(), "pod");
+        observed.expect(start, &key(), "pod", &"http://1:1".into());
         for seen in heard {
             observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: start, seen }, None);
         }
@@ -106,7 +106,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
 async fn observations_of_an_earlier_pod_do_not_count() {
     let now = Instant::now();
     let mut observed = Observed::default();
-    observed.expect(now, &key(), "pod");
+    observed.expect(now, &key(), "pod", &"http://1:1".into());
     let before = Observation { pod: key(), pod_uid: "before".to_owned(), at: now, seen: enforces(Some("new")) };
     assert!(!observed.observe(&before, None));
     assert!(!observed.heard(&key()));
@@ -116,7 +116,7 @@ async fn observations_of_an_earlier_pod_do_not_count() {
 async fn only_changed_observations_count_as_changes() {
     let now = Instant::now();
     let mut observed = Observed::default();
-    observed.expect(now, &key(), "pod");
+    observed.expect(now, &key(), "pod", &"http://1:1".into());
     let mut tell = |seen| observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: now, seen }, None);
     assert!(tell(enforces(Some("new"))));
     assert!(!tell(enforces(Some("new"))));

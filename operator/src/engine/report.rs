@@ -1,13 +1,12 @@
-//! What the engine reports about each policy: to its status, to people, to metrics. It only combines; pure modules
-//! judge.
+//! What the engine reports about each policy: to its status, to people, to metrics. Pure: it returns what to write.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
-use super::Engine;
+use super::event::{Action, Moment};
+use super::machine::Machine;
 use crate::announcer::Notice;
-use crate::clock;
 use crate::compile::Compiled;
 use crate::metrics::PodCounts;
 use crate::observed::{Observed, PATIENCE, Standing, Wanted};
@@ -18,9 +17,11 @@ use crate::status::{self, Facts, Tally};
 use crate::traffic::{Counts, Traffic};
 use crate::world::{Agent, ObjectKey, World};
 
-impl Engine {
-    /// Reports the policies that changed.
-    pub(super) fn report(&mut self, now: Instant, since: Instant) {
+impl Machine {
+    /// Reports the policies that changed, if this operator leads.
+    pub(super) fn report(&mut self, at: Moment, actions: &mut Vec<Action>) {
+        let (Some(complete_at), Some((term, leads_since))) = (self.complete_at, &self.term) else { return };
+        let (Moment { now, timestamp }, since) = (at, complete_at.max(*leads_since));
         let compiled = self.compiler.compiled();
         let (dirty_policies, all) = (std::mem::take(&mut self.dirty_policies), std::mem::take(&mut self.ticked));
         let looked_at: Vec<_> = if all {
@@ -55,7 +56,7 @@ impl Engine {
             }
             let tally = Tally::of(targets.pods, &others);
             let Tally { enforcing, waiting: pending, drifted, .. } = tally;
-            self.metrics.set_policy_pods(key, PodCounts { enforcing, pending, drifted });
+            actions.push(Action::CountPolicyPods(key.clone(), PodCounts { enforcing, pending, drifted }));
             let facts = Facts {
                 compiled,
                 missing: &targets.missing,
@@ -69,29 +70,27 @@ impl Engine {
             let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);
             let notices = [record.announcer.announce(now, reason, &message, tally), record.announcer.bypass(way)];
             for notice in notices.into_iter().flatten() {
-                if let Some(took) = notice.took {
-                    self.metrics.propagated(took);
-                }
-                let (key, uid, term) = (key.clone(), compiled.uid.clone(), self.shared.term.clone());
+                actions.extend(notice.took.map(Action::CountPropagated));
+                let (key, uid, term) = (key.clone(), compiled.uid.clone(), term.clone());
                 let Notice { warning, reason, note, .. } = notice;
                 let announcement = Announcement { key, uid, warning, reason, note, term };
-                let _ = self.reports.send(Message::Announce(announcement));
+                actions.push(Action::Send(Message::Announce(announcement)));
             }
-            let status = status::build(&facts, record.pace.written(), clock::timestamp());
+            let status = status::build(&facts, record.pace.written(), timestamp);
             if let Some(number) = record.writes(now, &status, tally.waiting > 0) {
                 let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
-                let (version, term) = (record.version.clone(), self.shared.term.clone());
+                let (version, term) = (record.version.clone(), term.clone());
                 let status = status.clone();
                 let report = Report { key, uid, file, number, status, version, term };
-                let _ = self.reports.send(Message::Status(Box::new(report)));
+                actions.push(Action::Send(Message::Status(Box::new(report))));
             }
             record.looked(&status, others.is_empty().then_some(inputs));
         }
         if all {
             let accepted = compiled.values().filter(|compiled| compiled.faults.is_empty()).count();
-            self.metrics.set_policies(accepted, compiled.len() - accepted);
+            actions.push(Action::CountPolicies { accepted, refused: compiled.len() - accepted });
         }
-        self.metrics.set_pods(pods);
+        actions.push(Action::CountPods(pods));
     }
 }
 

@@ -56,7 +56,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
     let (content, pod) = (content(), pod("web"));
     let url = format!("https://{address}");
-    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, url.into(), content.clone());
+    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
     let mut next = async || timeout(LONG, observed.recv()).await.expect("something is observed").unwrap().seen;
     let mut call = async || timeout(LONG, calls.recv()).await.expect("a call").unwrap();
 
@@ -99,7 +99,7 @@ async fn an_agent_that_ends_is_noticed_at_once() {
     let (observations, mut observed) = mpsc::channel(16);
     let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
     let pod = pod("web");
-    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, format!("https://{address}").into(), content());
+    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &format!("https://{address}"), content());
     let mut served = calls.recv().await.unwrap();
     served.say(status(None)).await;
     acknowledge(&mut served).await;
@@ -130,7 +130,7 @@ async fn a_call_waits_for_a_permit() {
     let permits = shared.lanes.answering.clone().acquire_many_owned(64).await.unwrap();
     let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let _link = Link::start(shared, pod.key, pod.uid, url.into(), content());
+    let _link = Link::start(shared, pod.key, pod.uid, &url, content());
     timeout(Duration::from_millis(500), listener.accept()).await.expect_err("it has called");
     drop(permits);
     timeout(LONG, listener.accept()).await.expect("a permit is free").unwrap();
