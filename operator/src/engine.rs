@@ -145,7 +145,7 @@ impl Engine {
                 }
             }
             Action::Unlink(pod) => drop(self.links.remove(&pod)),
-            Action::Spread(agents) => self.shared.poll.spread(agents),
+            Action::Spread(agents) => self.shared.status_interval.spread(agents),
             Action::Listed { policies, pods } => tracing::info!(policies, pods, "everything is listed"),
             Action::Ready => self.ready.set(true),
             Action::Report => {

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use super::*;
-use crate::link::{Lanes, Poll, Timing};
+use crate::link::{Lanes, StatusInterval, Timing};
 use crate::metrics::Metrics;
 use crate::world::{Agent, Change, Membership, Pod, Policy, StoredStatus};
 
@@ -20,7 +20,7 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
         observations,
         metrics: Metrics::default(),
         term: Term::over(),
-        poll: Arc::new(Poll::new(timing)),
+        status_interval: Arc::new(StatusInterval::new(timing)),
     };
     Engine::new(shared, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
 }

@@ -3,7 +3,7 @@
 //! A link holds only the newest wanted content. It keeps one connection: a channel over mutual TLS (`weir-channel`), or
 //! plain HTTP for agents without certificates. It pushes a change at once and retries with growing, fully jittered
 //! delays. It receives what the agent enforces and what it counted: once a second, or with more than a thousand agents
-//! at the longer interval of [`Poll`]. It reports what it learns to the engine as [`Observation`]s. A link never
+//! at the longer interval of [`StatusInterval`]. It reports what it learns to the engine as [`Observation`]s. A link never
 //! decides whether that is good: see [`crate::status`].
 //!
 //! A pure machine (`machine.rs`) decides what to do. The task (`task.rs`) does it.
@@ -17,8 +17,8 @@ mod dial_error;
 mod event;
 mod http;
 mod machine;
-mod poll;
 mod rivals;
+mod status_interval;
 mod task;
 mod trust;
 
@@ -30,7 +30,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use weir_wire::Status;
 
-pub use poll::Poll;
+pub use status_interval::StatusInterval;
 
 use dial::Dial;
 
@@ -45,11 +45,11 @@ use crate::world::ObjectKey;
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// The shortest interval between two statuses of an agent.
-    pub poll: Duration,
+    pub status_interval: Duration,
     /// The longest interval between two statuses of an agent, for any number of agents.
-    pub poll_most: Duration,
+    pub longest_status_interval: Duration,
     /// How many statuses a second all agents together send before the interval grows.
-    pub polls_per_second: u32,
+    pub statuses_per_second: u32,
     /// When an agent counts as not answering. Two misses in a row plus an interval must stay under five seconds. One
     /// miss plus the silence that ends a connection must, too.
     pub timeout: Duration,
@@ -62,9 +62,9 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            poll: Duration::from_secs(1),
-            poll_most: Duration::from_secs(10),
-            polls_per_second: 1000,
+            status_interval: Duration::from_secs(1),
+            longest_status_interval: Duration::from_secs(10),
+            statuses_per_second: 1000,
             timeout: Duration::from_millis(1500),
             backoff_first: Duration::from_millis(50),
             backoff_most: Duration::from_secs(5),
@@ -135,7 +135,7 @@ pub struct Shared {
     /// The leader's term. Pushes outside of it are forbidden.
     pub term: Term,
     /// How often agents send their status.
-    pub poll: Arc<Poll>,
+    pub status_interval: Arc<StatusInterval>,
 }
 
 /// Why an agent could not be reached, or a connection ended.

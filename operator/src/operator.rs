@@ -16,7 +16,7 @@ use crate::engine::{Engine, SourceEnded};
 use crate::identity::Identity;
 use crate::inject::Injection;
 use crate::leader::{self, Campaign, LeaseName, Term, TermReceiver};
-use crate::link::{Lanes, Poll, Shared, Timing};
+use crate::link::{Lanes, Shared, StatusInterval, Timing};
 use crate::metrics::Metrics;
 use crate::report::{self, ClusterSink, FileSink, Message, Sink};
 use crate::source::cluster;
@@ -157,7 +157,7 @@ impl Operator {
             observations,
             metrics: self.metrics.clone(),
             term: Term::over(),
-            poll: Arc::new(Poll::new(self.timing)),
+            status_interval: Arc::new(StatusInterval::new(self.timing)),
         };
         let serving = CancellationToken::new();
         let stays = self.injection.is_some() || self.identity.is_some();

@@ -110,7 +110,7 @@ struct Rest {
     length: Duration,
     cpu: Duration,
     /// How often agents reported their status, or that nothing had changed.
-    polls: u64,
+    statuses: u64,
     /// The requests to the apiserver, by verb and resource.
     requests: Vec<String>,
 }
@@ -268,13 +268,13 @@ async fn rest(
             break;
         }
     }
-    let (cpu, polls, asked) = (operator.cpu()?, agents.statuses(), cluster.asked()?.len());
+    let (cpu, statuses, asked) = (operator.cpu()?, agents.statuses(), cluster.asked()?.len());
     let started = clock::now();
     tokio::time::sleep(length).await;
     let settling = cpu.saturating_sub(begun_cpu);
-    let (cpu, polls) = (operator.cpu()? - cpu, agents.statuses() - polls);
+    let (cpu, statuses) = (operator.cpu()? - cpu, agents.statuses() - statuses);
     let length = clock::since(started);
-    Ok(Rest { settling, length, cpu, polls, requests: cluster.asked()?.split_off(asked) })
+    Ok(Rest { settling, length, cpu, statuses, requests: cluster.asked()?.split_off(asked) })
 }
 
 /// Each agent needs a connection, and so does the operator, which inherits the limit from this program.

@@ -116,7 +116,7 @@ impl Task {
             now: clock::now(),
             unix: clock::unix_micros() / 1_000_000,
             sequence: term.holds(since_boot).then(|| term.sequence(since_boot)),
-            every: self.shared.poll.every(),
+            every: self.shared.status_interval.every(),
         }
     }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::identity::PodIdentity;
 use crate::leader::Term;
 use crate::link::dial::tests::{Served, agent, pod, status};
-use crate::link::{Failure, FailureKind, Lanes, Link, Poll, Timing};
+use crate::link::{Failure, FailureKind, Lanes, Link, StatusInterval, Timing};
 use crate::metrics::Metrics;
 use crate::plan::foresee;
 
@@ -29,7 +29,7 @@ fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
         observations,
         metrics: Metrics::default(),
         term: Term::unbounded(),
-        poll: Arc::new(Poll::new(timing)),
+        status_interval: Arc::new(StatusInterval::new(timing)),
     }
 }
 
@@ -51,7 +51,8 @@ async fn acknowledge(served: &mut Served) {
 #[tokio::test]
 async fn an_agent_is_pushed_to_heard_and_missed() {
     let (address, mut calls, held) = agent().await;
-    let timing = Timing { poll: Duration::from_secs(1), timeout: Duration::from_millis(700), ..Timing::default() };
+    let timing =
+        Timing { status_interval: Duration::from_secs(1), timeout: Duration::from_millis(700), ..Timing::default() };
     let (observations, mut observed) = mpsc::channel(16);
     let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
     let (content, pod) = (content(), pod("web"));
@@ -95,7 +96,8 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
 #[tokio::test]
 async fn an_agent_that_ends_is_noticed_at_once() {
     let (address, mut calls, held) = agent().await;
-    let timing = Timing { poll: Duration::from_secs(60), poll_most: Duration::from_secs(60), ..Timing::default() };
+    let minute = Duration::from_secs(60);
+    let timing = Timing { status_interval: minute, longest_status_interval: minute, ..Timing::default() };
     let (observations, mut observed) = mpsc::channel(16);
     let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
     let pod = pod("web");

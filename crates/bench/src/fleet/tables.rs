@@ -51,7 +51,7 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
 pub(super) fn line(found: &Found) -> String {
     format!(
         "{} pods: 100 pods p50 {:.0} ms, p99 {:.0} ms; all p50 {:.0} ms, p99 {:.0} ms; cold {:.2} s; \
-         {:.1} MB resident, {:.1} MB at most; when idle {:.2} % of a core, {:.0} polls/s, {:.2} requests/s",
+         {:.1} MB resident, {:.1} MB at most; when idle {:.2} % of a core, {:.0} statuses/s, {:.2} requests/s",
         found.pods,
         quantile_ms(&found.small, 500),
         quantile_ms(&found.small, 990),
@@ -61,7 +61,7 @@ pub(super) fn line(found: &Found) -> String {
         found.resident(),
         found.peak(),
         found.rest_cpu(),
-        found.polls(),
+        found.statuses(),
         found.asked(),
     )
 }
@@ -79,8 +79,8 @@ impl Found {
         self.rest.cpu.as_secs_f64() / self.rest.length.as_secs_f64() * 100.0
     }
 
-    fn polls(&self) -> f64 {
-        bytes(self.rest.polls) / self.rest.length.as_secs_f64()
+    fn statuses(&self) -> f64 {
+        bytes(self.rest.statuses) / self.rest.length.as_secs_f64()
     }
 
     fn asked(&self) -> f64 {
@@ -93,7 +93,7 @@ fn aims(largest: &Found, report: &mut Report) {
     let below = |what: String, found: f64, most: f64, unit: &str| {
         (format!("{what}: less than {} {unit}", figure(most)), format!("{} {unit}", figure(found)), found < most)
     };
-    let interval = count(largest.pods) / largest.polls();
+    let interval = count(largest.pods) / largest.statuses();
     for (aim, found, met) in [
         below(
             "changed policy on 100 pods to the last acknowledgement, p99".to_owned(),
@@ -181,7 +181,7 @@ fn growth(found: &[Found]) -> Table {
             row("memory when idle, MiB", &Found::resident),
             row("processor time from the last change until idle, s", &|found| found.rest.settling.as_secs_f64()),
             row("processor when idle, % of a core", &Found::rest_cpu),
-            row("statuses when idle, a second", &Found::polls),
+            row("statuses when idle, a second", &Found::statuses),
             row("requests to the apiserver when idle, a second", &Found::asked),
         ],
     }
@@ -243,7 +243,7 @@ mod tests {
                 settling: Duration::from_secs(1),
                 length: Duration::from_secs(10),
                 cpu: Duration::from_millis(300),
-                polls: 10_000,
+                statuses: 10_000,
                 requests: vec!["update leases".to_owned(); 5],
             },
         };

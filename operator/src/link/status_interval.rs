@@ -8,25 +8,26 @@ use super::Timing;
 
 /// The interval between two statuses of one agent, shared by all links.
 #[derive(Debug)]
-pub struct Poll {
+pub struct StatusInterval {
     timing: Timing,
     millis: AtomicU64,
 }
 
-impl Poll {
+impl StatusInterval {
     /// Starts with the shortest interval.
     pub fn new(timing: Timing) -> Self {
-        let poll = Self { timing, millis: AtomicU64::new(0) };
-        poll.spread(0);
-        poll
+        let interval = Self { timing, millis: AtomicU64::new(0) };
+        interval.spread(0);
+        interval
     }
 
     /// Sets the number of agents.
     pub fn spread(&self, agents: usize) {
-        let Timing { poll, poll_most, polls_per_second, .. } = self.timing;
+        let Timing { status_interval: shortest, longest_status_interval: longest, statuses_per_second, .. } =
+            self.timing;
         let agents = u64::try_from(agents).unwrap_or(u64::MAX);
-        let spread = Duration::from_millis(agents.saturating_mul(1000) / u64::from(polls_per_second.max(1)));
-        let every = spread.max(poll).min(poll_most.max(poll));
+        let spread = Duration::from_millis(agents.saturating_mul(1000) / u64::from(statuses_per_second.max(1)));
+        let every = spread.max(shortest).min(longest.max(shortest));
         self.millis.store(u64::try_from(every.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
@@ -42,10 +43,10 @@ mod tests {
 
     #[test]
     fn many_agents_report_less_often_each() {
-        let poll = Poll::new(Timing::default());
+        let interval = StatusInterval::new(Timing::default());
         for (agents, millis) in [(0, 1000), (1, 1000), (1000, 1000), (2500, 2500), (10_000, 10_000), (50_000, 10_000)] {
-            poll.spread(agents);
-            assert_eq!(poll.every(), Duration::from_millis(millis), "{agents} agents");
+            interval.spread(agents);
+            assert_eq!(interval.every(), Duration::from_millis(millis), "{agents} agents");
         }
     }
 }
