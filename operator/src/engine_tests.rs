@@ -71,6 +71,37 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
     }
 }
 
+/// The term ends after the source showed that a policy was replaced by one of the same name, and before the next plan.
+/// The status of the first policy must not count as the status of the second, where it was never written.
+#[tokio::test]
+async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
+    let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
+    let mut engine = engine(observations, reports);
+    let (key, spec) = (ObjectKey::new("shop", "checkout"), json!({"rules": [{"name": "all", "action": "Bypass"}]}));
+    let spec: Result<Arc<_>, _> = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+    let show = |engine: &mut Engine, uid: &str, status| {
+        let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec: spec.clone(), file: None };
+        let stored = StoredStatus { status, version: None };
+        let change = Change::Policy(key.clone(), Some((policy, stored)));
+        engine.handle(Event::Update(Update { changes: vec![change], complete: true }));
+    };
+    let mut written = || match std::iter::from_fn(|| reported.try_recv().ok()).last() {
+        Some(Message::Status(report)) => Some(report),
+        _ => None,
+    };
+    engine.handle(Event::Term(Some(Term::unbounded())));
+    show(&mut engine, "first", None);
+    engine.handle(Event::Due);
+    let first = written().expect("it has no status yet");
+    show(&mut engine, "first", Some(Box::new(first.status)));
+    show(&mut engine, "second", None);
+    engine.handle(Event::Term(None));
+    engine.handle(Event::Term(Some(Term::unbounded())));
+    engine.handle(Event::Reported(Duration::ZERO));
+    engine.handle(Event::Due);
+    assert_eq!(written().map(|report| report.uid), Some("second".to_owned()));
+}
+
 /// A webhook continues for seconds after its engine.
 #[tokio::test]
 async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() {

@@ -131,31 +131,27 @@ pub struct Wanted<'a> {
 
 impl Observed {
     /// Starts watching the agent at `url`; returns false if it is watched already. A pod of the same name with another
-    /// UID starts from the beginning.
+    /// UID starts from the beginning, and so does an agent at another URL.
     pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str, url: &Arc<str>) -> bool {
-        match self.views.get_mut(pod).filter(|view| view.pod_uid == pod_uid) {
-            Some(view) if view.url == *url => return false,
-            // A new link has not seen another operator push.
-            Some(view) => (view.url, view.contested) = (url.clone(), false),
-            None => {
-                let view = View {
-                    pod_uid: pod_uid.to_owned(),
-                    url: url.clone(),
-                    since: now,
-                    heard: false,
-                    answered: false,
-                    in_force: InForce::Nothing,
-                    failure: None,
-                    contested: false,
-                };
-                self.views.insert(pod.clone(), view);
-            }
+        if self.views.get(pod).is_some_and(|view| view.pod_uid == pod_uid && view.url == *url) {
+            return false;
         }
+        let view = View {
+            pod_uid: pod_uid.to_owned(),
+            url: url.clone(),
+            since: now,
+            heard: false,
+            answered: false,
+            in_force: InForce::Nothing,
+            failure: None,
+            contested: false,
+        };
+        self.views.insert(pod.clone(), view);
         true
     }
 
     /// How many agents are watched.
-    pub fn len(&self) -> usize {
+    pub fn agents(&self) -> usize {
         self.views.len()
     }
 
@@ -168,7 +164,8 @@ impl Observed {
     /// enforces a policy.
     pub fn observe(&mut self, observation: &Observation, wanted: Option<&Arc<Content>>) -> bool {
         let Some(view) = self.views.get_mut(&observation.pod) else { return false };
-        if view.pod_uid != observation.pod_uid {
+        // The link to an earlier agent of the pod may have reported before it ended.
+        if view.pod_uid != observation.pod_uid || observation.at < view.since {
             return false;
         }
         let first = !std::mem::replace(&mut view.heard, true);

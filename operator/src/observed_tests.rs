@@ -112,6 +112,24 @@ async fn observations_of_an_earlier_pod_do_not_count() {
     assert!(!observed.heard(&key()));
 }
 
+/// A link that another one replaces may have reported just before its end.
+#[tokio::test(start_paused = true)]
+async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
+    let before = Instant::now();
+    let now = before + Duration::from_secs(1);
+    let told = |at, seen| Observation { pod: key(), pod_uid: "pod".to_owned(), at, seen };
+    let mut observed = Observed::default();
+    assert!(observed.expect(before, &key(), "pod", &"http://1:1".into()));
+    assert!(observed.observe(&told(before, enforces(Some("new"))), None));
+    assert!(!observed.expect(now, &key(), "pod", &"http://1:1".into()), "it has a link");
+    assert!(observed.expect(now, &key(), "pod", &"http://1:2".into()));
+    assert!(!observed.heard(&key()), "what the agent at the other address enforces proves nothing");
+    assert!(!observed.observe(&told(before, Seen::Contested(true)), None));
+    observed.observe(&told(now, enforces(Some("new"))), None);
+    let wanted = Wanted { uid: "p", revision: "new", since: now };
+    assert_eq!(observed.standing(now, &key(), &pod(Agent::At("http://1:2".into())), wanted), Standing::Enforcing);
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_changed_observations_count_as_changes() {
     let now = Instant::now();

@@ -43,7 +43,8 @@ type CohortId = u64;
 /// The result of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Planned {
-    /// Pods that are new, changed or deleted, or should enforce something else now.
+    /// Pods that are new, changed or deleted, or should enforce something else now, or for which policies no longer fit
+    /// or fit again.
     pub pods: BTreeSet<ObjectKey>,
     /// Policies that are new, changed or deleted, or target something else now.
     pub policies: BTreeSet<ObjectKey>,
@@ -137,10 +138,11 @@ impl Plan {
                     moved.insert(policy.clone());
                 }
             }
-            cohort.left_out = left_out;
-            if content.revision != cohort.content.revision {
+            // A policy that does not fit changes nothing in the content, but no pod enforces it.
+            if left_out != cohort.left_out || content.revision != cohort.content.revision {
                 pods.extend(cohort.pods.iter().cloned());
             }
+            cohort.left_out = left_out;
             cohort.content = content;
         }
         for policy in ways {

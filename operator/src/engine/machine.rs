@@ -4,7 +4,8 @@
 //! The machine owns everything that the operator knows. It pushes nothing before the world is complete, because a pod
 //! whose policies are not listed yet would lose its limits. Without a term of leadership it takes in, compiles and
 //! plans in the same way, but contacts no agent and reports nothing. When a term begins, it pushes everything that is
-//! planned.
+//! planned. A simulation (`simulation_tests.rs`) tests it with slow and lost messages, failing writes and other
+//! leaders, against a definition of each status (`oracle_tests.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -122,7 +123,10 @@ impl Machine {
         self.observed = Observed::default();
         self.unconverged_pods.clear();
         self.traffic = Traffic::default();
-        self.found.extend(self.policies.drain().map(|(key, record)| (key, record.leave())));
+        // A policy may have been replaced by one of the same name since the last plan. It has its own status.
+        let is_same = |key: &ObjectKey, uid: &str| self.world.policies.get(key).is_some_and(|it| it.uid == uid);
+        let records = self.policies.drain().filter(|(key, record)| is_same(key, &record.uid));
+        self.found.extend(records.map(|(key, record)| (key, record.leave())));
         self.term = term.clone().map(|term| (term, now));
         actions.push(Action::Serve(term));
         // In the next term, each pod needs its first push, and each policy its first status.
@@ -222,7 +226,7 @@ impl Machine {
             let Planned { pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
             if self.term.is_some() {
                 self.follow_policies(changed_at, &dirty.policies, actions);
-                self.push(changed_at, pods, actions);
+                self.push(now, pods, actions);
                 self.dirty_policies.append(&mut policies);
             }
             actions.push(Action::Ready);
@@ -235,14 +239,14 @@ impl Machine {
     }
 
     /// Tells the links of these pods what is planned.
-    fn push(&mut self, changed_at: Instant, pods: BTreeSet<ObjectKey>, actions: &mut Vec<Action>) {
+    fn push(&mut self, now: Instant, pods: BTreeSet<ObjectKey>, actions: &mut Vec<Action>) {
         // Counts the links before and after, because the new ones must not all ask at once.
-        actions.push(Action::Spread(self.observed.len() + pods.len()));
+        actions.push(Action::Spread(self.observed.agents() + pods.len()));
         for pod in pods {
             let planned = self.world.pods.get(&pod).zip(self.plan.cohort(&pod));
             let action = if let Some((Pod { uid, agent: Agent::At(url), .. }, cohort)) = planned {
                 let content = cohort.content.clone();
-                if self.observed.expect(changed_at, &pod, uid, url) {
+                if self.observed.expect(now, &pod, uid, url) {
                     Action::Link { pod: pod.clone(), uid: uid.clone(), url: url.clone(), content }
                 } else {
                     Action::Push { pod: pod.clone(), content }
@@ -255,7 +259,7 @@ impl Machine {
             self.settle(&pod);
             actions.push(action);
         }
-        actions.push(Action::Spread(self.observed.len()));
+        actions.push(Action::Spread(self.observed.agents()));
     }
 
     fn follow_policies(&mut self, changed_at: Instant, dirty: &BTreeSet<ObjectKey>, actions: &mut Vec<Action>) {
@@ -278,3 +282,11 @@ impl Machine {
         self.found.clear();
     }
 }
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod oracle;
+
+#[cfg(test)]
+#[path = "simulation_tests.rs"]
+mod simulation;

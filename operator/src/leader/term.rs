@@ -63,6 +63,12 @@ impl Term {
         self.0.until.store(0, Ordering::Release);
     }
 
+    /// A term whose first sequence is `number`; it never ends.
+    #[cfg(test)]
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self::new(Duration::ZERO, Duration::MAX, number)
+    }
+
     pub(super) fn is(&self, tenure: &Tenure) -> bool {
         self.0.since == tenure.since
     }

@@ -396,6 +396,14 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
     assert_eq!(fits, ["p0", "p1", "p2", "p3", "p5"]);
     let left_out = (0..6).map(|number| plan.left_out(&ObjectKey::new("shop", format!("p{number}"))));
     assert_eq!(left_out.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 0]);
+
+    // The content stays, but whether the pod enforces all its policies changes.
+    let (before, web) = (content(&plan, "shop", "web").revision.clone(), ObjectKey::new("shop", "web"));
+    let mut dirty = DirtySet::default();
+    world.apply(Change::Policy(ObjectKey::new("shop", "p4"), None), &mut dirty);
+    compiler.update(&world.policies, &dirty.policies, |_| None);
+    assert_eq!(plan.update(&world, compiler.compiled(), &dirty).pods, [web].into());
+    assert_eq!(content(&plan, "shop", "web").revision, before);
 }
 
 #[test]

@@ -1,0 +1,160 @@
+//! What each policy's status must say once the world is quiet: a definition, computed from the whole world of the
+//! simulation. It uses no code of the operator; it does not know cohorts, revisions or changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_api::DriftReason::{self, NoAgent, Outdated, Pending, Refused, Unreachable};
+use weir_api::RateLimitPolicyStatus;
+
+use super::simulation::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
+use crate::world::ObjectKey;
+
+/// The most pods that a status names.
+const NAMED: usize = 10;
+
+/// What a status must say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Expected {
+    generation: Option<i64>,
+    /// The reasons of the conditions that are true, and of those that are false.
+    accepted: (bool, &'static str),
+    enforced: (bool, &'static str),
+    ready: bool,
+    /// The generation that is kept as the last good one.
+    good: Option<i64>,
+    pub(super) targeted: usize,
+    pub(super) enforcing: usize,
+    drifted: Vec<(String, DriftReason)>,
+    /// Admitted requests of all rules, and of each.
+    traffic: (u64, Vec<(String, u64)>),
+}
+
+/// The status that `policy` must have.
+pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> Expected {
+    let pods: Vec<_> = cluster.pods.iter().filter(|(_, pod)| selects(cluster, policy, pod)).collect();
+    let others: Vec<_> = pods.iter().filter_map(|(pod, it)| Some((*pod, fault(cluster, policy, it)?))).collect();
+    let is_left_out = pods.iter().any(|(_, pod)| is_left_out(cluster, key, policy, pod));
+    let (targeted, enforcing) = (pods.len(), pods.len() - others.len());
+    let accepted = match &policy.spec {
+        Spec::Invalid => (false, "Invalid"),
+        Spec::Valid { target: Target::Deployment(name), .. } if !cluster.deployments.contains_key(name) => {
+            (false, "TargetNotFound")
+        }
+        Spec::Valid { .. } if is_left_out => (false, "SnapshotTooLarge"),
+        Spec::Valid { .. } => (true, "Accepted"),
+    };
+    let enforced = match accepted {
+        (false, reason) => (false, reason),
+        _ if targeted == 0 => (false, "NoPods"),
+        _ if enforcing == targeted => (true, "Enforced"),
+        _ if others.iter().all(|(_, reason)| *reason == Pending) => (false, "Pending"),
+        _ => (false, "Drifted"),
+    };
+    // Those that are waited for come last, then by reason and name.
+    let mut drifted = others.into_iter().map(|(pod, reason)| (pod.name.clone(), reason)).collect::<Vec<_>>();
+    drifted.sort_by_key(|(pod, reason)| (*reason == Pending, *reason, pod.clone()));
+    drifted.truncate(NAMED);
+    Expected {
+        generation: Some(policy.generation),
+        accepted,
+        enforced,
+        ready: accepted.0 && matches!(enforced.1, "NoPods" | "Enforced"),
+        good: policy.good.as_ref().map(|(generation, _)| *generation),
+        targeted,
+        enforcing,
+        drifted,
+        traffic: traffic(cluster, policy),
+    }
+}
+
+/// What a status says.
+pub(super) fn told(status: &RateLimitPolicyStatus) -> Expected {
+    let condition = |type_: &str| status.conditions.iter().find(|it| it.type_ == type_);
+    let said = |type_: &str, reasons: &[&'static str]| {
+        let Some(found) = condition(type_) else { return (false, "absent") };
+        let reason = reasons.iter().find(|reason| **reason == found.reason);
+        (found.status == "True", *reason.unwrap_or_else(|| panic!("an unknown reason: {found:?}")))
+    };
+    let enforcement = status.enforcement.clone().unwrap_or_default();
+    let traffic = status.traffic.clone().unwrap_or_default();
+    let count = |number: i64| u64::try_from(number).unwrap();
+    let size = |number: i32| usize::try_from(number).unwrap();
+    let faults = ["Invalid", "TargetNotFound", "SnapshotTooLarge"];
+    Expected {
+        generation: status.observed_generation,
+        accepted: said("Accepted", &[&faults[..], &["Accepted"]].concat()),
+        enforced: said("Enforced", &[&faults[..], &["NoPods", "Enforced", "Pending", "Drifted"]].concat()),
+        ready: condition("Ready").is_some_and(|it| it.status == "True"),
+        good: status.last_known_good.as_ref().map(|good| good.generation),
+        targeted: size(enforcement.pods_targeted),
+        enforcing: size(enforcement.pods_enforcing),
+        drifted: enforcement.drifted.iter().map(|drift| (drift.pod.clone(), drift.reason)).collect(),
+        traffic: (
+            count(traffic.allowed),
+            traffic.by_rule.iter().map(|rule| (rule.name.clone(), count(rule.allowed))).collect(),
+        ),
+    }
+}
+
+/// The spec that pods must enforce: the newest valid one.
+fn good(policy: &Policy) -> Option<&Spec> {
+    policy.good.as_ref().map(|(_, spec)| spec)
+}
+
+fn selects(cluster: &Cluster, policy: &Policy, pod: &Pod) -> bool {
+    match good(policy) {
+        Some(Spec::Valid { target: Target::App(app), .. }) => *app == pod.app,
+        Some(Spec::Valid { target: Target::Deployment(name), .. }) => cluster.deployments.get(name) == Some(&pod.app),
+        Some(Spec::Invalid) | None => false,
+    }
+}
+
+/// Whether the logs of an older policy of the pod leave no room for those of this one.
+fn is_left_out(cluster: &Cluster, key: &ObjectKey, policy: &Policy, pod: &Pod) -> bool {
+    let is_large = |policy: &Policy| matches!(good(policy), Some(Spec::Valid { is_large: true, .. }));
+    let on_pod = cluster.policies.iter().filter(|(_, other)| is_large(other) && selects(cluster, other, pod));
+    let oldest = on_pod.min_by_key(|(key, other)| (other.created, *key));
+    is_large(policy) && oldest.is_some_and(|(oldest, _)| oldest != key)
+}
+
+/// Why the pod does not enforce the policy; `None` if it does.
+fn fault(cluster: &Cluster, policy: &Policy, pod: &Pod) -> Option<DriftReason> {
+    let url = match &pod.address {
+        Address::NoAgent => return Some(NoAgent),
+        Address::Pending => return Some(Pending),
+        Address::At(url) => url,
+    };
+    let Some(agent) = cluster.agents.get(url).filter(|agent| !agent.is_silent) else { return Some(Unreachable) };
+    match good(policy) {
+        _ if agent.is_contested => Some(Outdated),
+        Some(spec) if enforces(agent, policy, spec) => None,
+        _ if agent.refuses => Some(Refused),
+        _ => Some(Outdated),
+    }
+}
+
+/// Whether the rules that the agent decides with are those of this spec.
+fn enforces(agent: &Agent, policy: &Policy, spec: &Spec) -> bool {
+    let rules = agent.rules();
+    matches!(spec, Spec::Valid { requests, is_large, .. }
+        if rules.get(&policy.uid) == Some(&vec![*requests; if *is_large { 2 } else { 1 }]))
+}
+
+/// What the agents counted in the last minute. All of it comes from one burst of requests.
+fn traffic(cluster: &Cluster, policy: &Policy) -> (u64, Vec<(String, u64)>) {
+    let mut by_rule = BTreeMap::<&str, u64>::new();
+    for pod in cluster.pods.values() {
+        let Address::At(url) = &pod.address else { continue };
+        let counts = cluster.agents.get(url).into_iter().flat_map(|agent| &agent.burst);
+        for ((_, rule), count) in counts.filter(|((uid, _), _)| *uid == policy.uid) {
+            *by_rule.entry(rule).or_default() += count;
+        }
+    }
+    let names: BTreeSet<&str> = match good(policy) {
+        Some(Spec::Valid { is_large: true, .. }) => ["r0", "r1"].into(),
+        Some(Spec::Valid { .. }) => ["r0"].into(),
+        Some(Spec::Invalid) | None => BTreeSet::new(),
+    };
+    let of = |name: &str| (name.to_owned(), by_rule.get(name).copied().unwrap_or(0));
+    (by_rule.values().sum(), names.into_iter().map(of).collect())
+}
