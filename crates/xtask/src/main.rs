@@ -93,7 +93,7 @@ enum Command {
     /// Write the components of the operator and the agent as CycloneDX
     Sbom(sbom::SbomArgs),
     /// Check the dependency rule and the house rules; each violation names the file and the fix
-    Tidy,
+    Tidy(tidy::TidyArgs),
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -116,7 +116,7 @@ async fn main() -> ExitCode {
             Command::Dashboards(args) => dashboards::run(&workspace, &args, &children::interrupts()?).await,
             Command::Release(args) => release::run(&workspace, &args),
             Command::Sbom(args) => sbom::run(&workspace, &args),
-            Command::Tidy => tidy::run(&workspace),
+            Command::Tidy(args) => tidy::run(&workspace, &args),
         }
     };
     match result.await {

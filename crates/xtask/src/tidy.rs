@@ -1,10 +1,11 @@
 //! The rules of the house that no compiler checks. Each violation names the place and how to fix it.
 //!
-//! This module only reads and reports. It never changes a file.
+//! These rules only read and report. Only `--fix-imports` changes files.
 
 pub(crate) mod charts;
 mod dependencies;
 mod examples;
+mod imports;
 mod layers;
 mod sources;
 mod type_names;
@@ -35,8 +36,19 @@ impl fmt::Display for Violation {
     }
 }
 
-pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
+#[derive(clap::Args)]
+pub(crate) struct TidyArgs {
+    /// Before the checks, rewrite the imports of files that have another layout, and format these files
+    #[arg(long)]
+    fix_imports: bool,
+}
+
+pub(crate) fn run(workspace: &Workspace, args: &TidyArgs) -> anyhow::Result<ExitCode> {
+    if args.fix_imports {
+        imports::fix(workspace)?;
+    }
     let mut violations = dependencies::check(&dependencies::Tree::read(&workspace.metadata)?);
+    violations.extend(imports::check(workspace)?);
     violations.extend(layers::check(workspace)?);
     violations.extend(charts::check(workspace)?);
     violations.extend(type_names::check(workspace)?);

@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 const LONGEST: usize = 400;
 
 /// The folders of a package with Rust files.
-const FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
+pub(super) const FOLDERS: [&str; 5] = ["src", "tests", "benches", "examples", "fuzz"];
 
 /// Lifts clippy's ban on clocks. It is put together here, so that this file does not contain it.
 const CLOCK: &str = concat!("expect(clippy::", "disallowed_methods");
