@@ -149,8 +149,7 @@ impl Machine {
             Event::Due => self.look(at, &mut actions),
             Event::PermitGranted => self.permit = Permit::Held,
             Event::Connected { not_after, greeting } => {
-                let deadline = at.now + at.every + self.timing.timeout;
-                let every = at.every;
+                let (every, deadline) = (at.every, at.now + at.every + self.timing.timeout);
                 let (on_time_at, is_graced, early) = (at.now, false, 0);
                 self.connection = Connection::Open(Open { not_after, every, deadline, is_graced, on_time_at, early });
                 actions.push(Action::Ask(every));
