@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use tokio::{
+    io::AsyncWriteExt as _,
+    process::{Child, Command},
+};
 
 /// The output of a program.
 pub(crate) struct Outcome {
@@ -44,6 +47,14 @@ impl Kubectl {
             bail!("kubectl {}: {}", args.join(" "), outcome.stderr.trim());
         }
         Ok(outcome.stdout)
+    }
+
+    /// Starts `kubectl get --watch` with its output piped. It ends when it is dropped.
+    pub(crate) fn watch(&self, namespace: &str, what: &str) -> Result<Child> {
+        let mut command = Command::new(&self.binary);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(["--namespace", namespace, "get", what, "--watch"]);
+        command.env_remove("KUBECONFIG").kill_on_drop(true).stdout(Stdio::piped());
+        command.spawn().context("start kubectl")
     }
 
     /// `kubectl apply -f -` of `yaml`.

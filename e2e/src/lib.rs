@@ -3,7 +3,6 @@
 //! The program installs the chart as users do, creates workloads, applies policies with kubectl, and sends load from
 //! inside the cluster. It compares the policies' status with the counts of agents, apps and loads. It may use only what
 //! any user has (the apiserver, kubectl, helm, the agents' control API), except where it breaks a machine: see `node`.
-//! machine: see `node`.
 
 mod agents;
 mod budget;
@@ -18,6 +17,7 @@ mod namespace;
 mod node;
 mod operator;
 mod policy;
+mod recording;
 mod report;
 mod run;
 mod scenarios;

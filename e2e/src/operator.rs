@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Context as _, Result};
 use k8s_openapi::{
     api::{
-        apps::v1::Deployment,
+        apps::v1::{DaemonSet, Deployment},
         core::v1::{Namespace, Pod},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -48,6 +48,16 @@ impl Release {
         self.remove(client).await?;
         namespace::create_restricted(client, json!({ "name": NAMESPACE })).await.context("create weir-system")?;
         self.helm(&["install", CRDS, &self.chart(CRDS)?, "--wait", "--timeout=60s"]).await?;
+        self.install_operator(client).await
+    }
+
+    /// Installs the operator's chart. Returns when its pods are ready.
+    pub(crate) async fn install_operator(&self, client: &Client) -> Result<()> {
+        // The only image with sh and iptables that is on every node.
+        let proxies: Api<DaemonSet> = Api::namespaced(client.clone(), "kube-system");
+        let proxy = proxies.get("kube-proxy").await?.spec.and_then(|spec| spec.template.spec);
+        let image = proxy.and_then(|spec| spec.containers.into_iter().find_map(|container| container.image));
+        let redirect = format!("injection.redirect.image={}", image.context("kube-proxy has an image")?);
         // helm splits values at commas: the last one is a single value.
         let settings = [
             "images.registry=weir.test",
@@ -55,6 +65,7 @@ impl Release {
             // Short, so that scenarios last several lifetimes.
             "identity.lifetime=1m",
             "identity.authorityLifetime=24h",
+            &redirect,
             r"logLevel=info\,weir_operator=debug",
         ];
         let chart = self.chart(NAME)?;

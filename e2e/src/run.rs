@@ -13,7 +13,7 @@ use crate::{
     namespace::{Interrupted, all_gone, with_temp_ns},
     operator::{self, Release},
     report,
-    scenarios::Scenario,
+    scenarios::{Scenario, recorded},
 };
 
 /// Runs scenarios against a cluster that has the images weir.test/{operator,agent,testapp}:e2e
@@ -25,6 +25,9 @@ pub struct RunArgs {
     /// Run only these
     #[arg(long, value_enum)]
     only: Vec<Scenario>,
+    /// Run no scenario: record how `kubectl get rlp --watch` shows a change under load, and write it to this SVG file
+    #[arg(long, value_name = "FILE", conflicts_with = "only")]
+    record: Option<PathBuf>,
     /// Folder of the charts `weir-crds` and `weir`
     #[arg(long, default_value = "charts")]
     charts: PathBuf,
@@ -61,7 +64,17 @@ pub async fn run(args: RunArgs) -> Result<bool> {
     }
     println!("charts installed, {:.1} s", clock::since(installing).as_secs_f64());
 
-    let wanted = |scenario: &Scenario| args.only.is_empty() || args.only.contains(scenario);
+    if let Some(file) = &args.record {
+        let recorded =
+            with_temp_ns(&cluster, "recorded", args.keep, async |space| recorded::run(space, file).await).await;
+        clean_up(&cluster, &release).await?;
+        return recorded.map(|()| true);
+    }
+
+    let wanted = |scenario: &Scenario| match &*args.only {
+        [] => !scenario.is_campaign(),
+        only => only.contains(scenario),
+    };
     let scenarios: Vec<_> = Scenario::value_variants().iter().copied().filter(wanted).collect();
     let (mut ok, mut failed) = (0, 0);
     for scenario in &scenarios {

@@ -1,5 +1,6 @@
 //! The scenarios. Each one tests one promise to users of Weir on a real cluster.
 
+mod bypassed;
 mod deleted_and_early;
 mod drained;
 mod first_light;
@@ -8,7 +9,10 @@ mod live_patch;
 mod operator_killed;
 mod outages;
 mod pod_life;
+mod quotas;
+pub(crate) mod recorded;
 mod released;
+mod rollouts;
 mod rotated;
 mod scale;
 mod wrong_policies;
@@ -25,6 +29,10 @@ pub(crate) enum Scenario {
     FirstLight,
     /// Pods get the agent from the webhook, and pods that were created without it are reported
     Injected,
+    /// A Service that leads past the agents is reported; its port by name and the redirect close the gap
+    Bypassed,
+    /// Agents fit the quotas of a namespace, or their pods start without them and the status says why
+    Quotas,
     /// A limit changed under load is in force at once and gives no fresh burst
     LivePatch,
     /// Invalid policies are refused at apply, with the field and the fix
@@ -45,6 +53,8 @@ pub(crate) enum Scenario {
     Drained,
     /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nothing: runs last
     Released,
+    /// Rolling updates with and without agents side by side, in many settings: takes minutes, so only `--only` runs it
+    Rollouts,
 }
 
 impl Scenario {
@@ -52,10 +62,17 @@ impl Scenario {
         self.to_possible_value().expect("no scenario is skipped").get_name().to_owned()
     }
 
+    /// Whether it measures, and runs only if it is asked for.
+    pub(crate) fn is_campaign(self) -> bool {
+        self == Self::Rollouts
+    }
+
     pub(crate) async fn run(self, space: &Space, release: &Release) -> Result<()> {
         match self {
             Self::FirstLight => first_light::run(space).await,
             Self::Injected => injected::run(space).await,
+            Self::Bypassed => bypassed::run(space, release).await,
+            Self::Quotas => quotas::run(space).await,
             Self::LivePatch => live_patch::run(space).await,
             Self::WrongPolicies => wrong_policies::run(space).await,
             Self::DeletedAndEarly => deleted_and_early::run(space).await,
@@ -66,6 +83,7 @@ impl Scenario {
             Self::PodLife => pod_life::run(space).await,
             Self::Drained => drained::run(space).await,
             Self::Released => released::run(space, release).await,
+            Self::Rollouts => rollouts::run(space).await,
         }
     }
 }

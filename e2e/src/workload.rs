@@ -44,8 +44,33 @@ pub(crate) async fn create(space: &Space, replicas: i32) -> Result<()> {
 
 /// Creates the Deployment without agents, with two pods, and its Service.
 pub(crate) async fn create_plain(space: &Space) -> Result<()> {
+    wait_injection(space, true).await?;
     post::<Deployment>(space, &parse(include_str!("manifests/plain.yaml"))?).await?;
     post::<Service>(space, &parse(include_str!("manifests/service.yaml"))?).await
+}
+
+/// Waits until a new pod would start with an agent, or without one. After operators start or end, nodes learn the new
+/// addresses of the webhook with a delay.
+pub(crate) async fn wait_injection(space: &Space, wanted: bool) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
+    let pod = json!({
+        "metadata": {"name": "would-be", "labels": {"app": "web", "weir.dev/inject": "enabled"}},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "app", "image": "weir.test/testapp:e2e", "ports": [{"name": "http", "containerPort": 8080}],
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let pod = serde_json::from_value(pod)?;
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    wait_for(&format!("the webhook to answer: {wanted}"), START, || async {
+        let would_be = pods.create(&dry_run, &pod).await?;
+        let agents = would_be.spec.and_then(|spec| spec.init_containers).unwrap_or_default().len();
+        Ok(Seen::when((agents > 0) == wanted, format!("{agents} agents are put into pods")))
+    })
+    .await
 }
 
 /// Changes the number of pods.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams},
 };
 
 use crate::{
@@ -40,7 +40,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
     // Without an operator the pod starts anyway, and the status reports it as soon as an operator is back.
     operator::kill(&space.client()).await?;
-    nobody_injects(space).await?;
+    workload::wait_injection(space, false).await?;
     let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
     api.delete(&pods[0], &DeleteParams::default()).await?;
     wait_for("another pod in its place", Duration::from_secs(60), || async {
@@ -57,29 +57,6 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let observed = policy::wait(space, policy::NAME, "a pod without an agent", SOON, told).await?;
     report::note(format!("created while no operator answered: {observed}"));
     Ok(())
-}
-
-/// Waits until a new pod would start without an agent: an operator answers for a while after its pod is gone.
-async fn nobody_injects(space: &Space) -> Result<()> {
-    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);
-    let pod = serde_json::json!({
-        "metadata": {"name": "would-be", "labels": {"app": "web", "weir.dev/inject": "enabled"}},
-        "spec": {
-            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "app", "image": "weir.test/testapp:e2e", "ports": [{"name": "http", "containerPort": 8080}],
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            }],
-        },
-    });
-    let pod = serde_json::from_value(pod)?;
-    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    wait_for("the webhook to be gone", SOON, || async {
-        let would_be = pods.create(&dry_run, &pod).await?;
-        let agents = would_be.spec.and_then(|spec| spec.init_containers).unwrap_or_default().len();
-        Ok(Seen::when(agents == 0, format!("{agents} agents are put into pods")))
-    })
-    .await
 }
 
 fn starts_limited(pod: &k8s_openapi::api::core::v1::Pod) -> bool {

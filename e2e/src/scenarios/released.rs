@@ -19,7 +19,7 @@ use crate::{
     load::Load,
     namespace::Space,
     operator::{self, Release},
-    policy,
+    policy::{self, Condition},
     report::{self, millis},
     workload,
 };
@@ -49,7 +49,8 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     let pods = workload::ready(space, PODS as usize).await?;
     policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
     changed_under_load(space, release).await?;
-    uninstalled(space, release, &pods).await
+    uninstalled(space, release, &pods).await?;
+    reinstalled(space, release).await
 }
 
 /// Upgrades and rolls back under load.
@@ -108,6 +109,26 @@ async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Resul
     let most = f64::from(REQUESTS) + f64::from(REQUESTS) * loaded.seconds;
     ensure!(loaded.allowed as f64 <= most, "its limit went: {} allowed, {most:.0} at most", loaded.allowed);
     report::note(format!("uninstalled: a new pod starts, an old one allowed {} of {most:.0} at most", loaded.allowed));
+    Ok(())
+}
+
+/// Installs the operator again: the status of before the uninstallation, when all pods enforced, does not stay.
+async fn reinstalled(space: &Space, release: &Release) -> Result<()> {
+    let stale = policy::get(space, policy::NAME).await?;
+    ensure!(stale.enforced_by(PODS.into()), "nothing changes a status while no operator runs: {stale}");
+    let installing = clock::now();
+    release.install_operator(&space.client()).await?;
+    let installed = clock::now();
+    policy::wait(space, policy::NAME, "without one agent", SOON, |seen| {
+        let without_agent = |it: &Condition| it.status == "False" && it.message.contains("NoAgent");
+        seen.condition("Enforced").is_some_and(without_agent)
+    })
+    .await?;
+    report::note(format!(
+        "installed again in {}; the status is right {} later",
+        millis(installed - installing),
+        millis(clock::since(installed))
+    ));
     Ok(())
 }
 

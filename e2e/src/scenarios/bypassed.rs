@@ -1,0 +1,100 @@
+//! A Service that leads past the agents is reported, and both ways to close the gap close it: another target port of the
+//! Service, and the redirect inside the pods.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    conditions::{Seen, wait_for},
+    load::{Load, Report},
+    namespace::Space,
+    operator::Release,
+    policy, report, workload,
+};
+
+const SOON: Duration = Duration::from_secs(90);
+const PODS: u32 = 2;
+/// The limit of each pod, an hour.
+const HOURLY: u64 = 5;
+const REQUESTS: u64 = 50;
+
+/// The limit, for pods that do not exist yet. The kubelet's probes of the app go through the redirect, too.
+const POLICY: &str = "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  rules:
+  - name: probes
+    action: Bypass
+    match: [{paths: [/healthz]}]
+  - name: all
+    limits: [{name: per-pod, requests: 5, per: 1h}]
+";
+
+pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
+    space.apply(POLICY).await?;
+    workload::create_plain(space).await?;
+    workload::ready(space, PODS as usize).await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+
+    // The app's own port by number: the agent took over the name, not the number.
+    target(space, "8080").await?;
+    let observed = policy::wait(space, policy::NAME, "Bypassable", SOON, |seen| {
+        let is = |type_, status, reason| {
+            seen.condition(type_).is_some_and(|found| found.status == status && found.reason == reason)
+        };
+        is("Bypassable", "True", "ServicePort") && is("Enforced", "False", "Bypassed")
+    })
+    .await?;
+    let message = observed.condition("Bypassable").map(|found| found.message.clone()).unwrap_or_default();
+    ensure!(message.contains("web") && message.contains("8480"), "neither the Service nor the fix: {message}");
+    let column = space.kubectl(&["get", "rlp", policy::NAME]).await?;
+    ensure!(column.contains("BYPASS") && column.contains("ServicePort"), "{column}");
+    wait_for("an event", SOON, || async {
+        let events = space.kubectl(&["get", "events", "--field-selector=reason=Bypassable"]).await?;
+        Ok(Seen::when(events.contains("ratelimitpolicy/web"), events))
+    })
+    .await?;
+    let counted = requests(space, "past-the-agents").await?;
+    ensure!(counted.allowed == REQUESTS, "the agents still see the requests: {counted:?}");
+    let failed = release.test().await.expect_err("requests can bypass the agents").to_string();
+    ensure!(failed.contains(&format!("{}/web", space.namespace)), "helm test does not name the policy: {failed}");
+    report::note(format!("Service past the agents: {} of {REQUESTS} allowed; {message}", counted.allowed));
+
+    target(space, "http").await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    let counted = requests(space, "by-name").await?;
+    ensure!((HOURLY..=u64::from(PODS) * HOURLY).contains(&counted.allowed), "{counted:?}");
+    report::note(format!("Service by name: {} of {REQUESTS} allowed", counted.allowed));
+
+    // The redirect needs NET_ADMIN, which the namespace's standard forbids.
+    let standard =
+        ["label", "namespace", &space.namespace, "--overwrite", "pod-security.kubernetes.io/enforce=privileged"];
+    space.kubectl(&standard).await?;
+    target(space, "8080").await?;
+    let template = r#"{"spec": {"template": {"metadata": {"annotations": {"weir.dev/redirect": "enabled"}}}}}"#;
+    space.kubectl(&["patch", "deployment", workload::NAME, "--patch", template]).await?;
+    space.kubectl(&["rollout", "status", "deployment", workload::NAME, "--timeout=90s"]).await?;
+    workload::ready(space, PODS as usize).await?;
+    policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
+    let counted = requests(space, "redirected").await?;
+    ensure!((HOURLY..=u64::from(PODS) * HOURLY).contains(&counted.allowed), "{counted:?}");
+    report::note(format!("Service by number with the redirect: {} of {REQUESTS} allowed", counted.allowed));
+    Ok(())
+}
+
+/// Changes the target port of the Service, and waits until kube-proxy has it: until then requests take the old way.
+async fn target(space: &Space, port: &str) -> Result<()> {
+    let value = if port.parse::<u16>().is_ok() { port.to_owned() } else { format!("\"{port}\"") };
+    let patch = format!(r#"[{{"op": "replace", "path": "/spec/ports/0/targetPort", "value": {value}}}]"#);
+    space.kubectl(&["patch", "service", workload::NAME, "--type=json", "--patch", &patch]).await.map(drop)
+}
+
+async fn requests(space: &Space, name: &str) -> Result<Report> {
+    let load =
+        Load { name, url: workload::SERVICE_URL, addresses: 1, rate: 10, duration: Duration::from_secs(REQUESTS / 10) };
+    load.run(space).await
+}
