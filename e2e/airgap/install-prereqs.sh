@@ -3,6 +3,7 @@
 # none that is new enough. Run it as root. It prints what it installs and why. If everything is there, it ends at once.
 #   install-prereqs.sh             everything
 #   install-prereqs.sh binaries    only what 'build.sh binaries' needs (no Docker)
+#   install-prereqs.sh stores      only the stores that tests of crates/store start
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -20,15 +21,18 @@ libc6-dev         pause and runc
 libseccomp-dev    runc
 pkg-config        finds libseccomp for runc
 jq                edits the OCI base spec of the node'
+STORES='redis-server      tests of crates/store start it
+memcached         same'
 GO='python3-venv      pip, which fetches a Go toolchain'
 
 case "${1:-all}" in
 all) WANT=$BINARIES$'\n'$NODE ;;
 binaries) WANT=$BINARIES ;;
+stores) WANT=$STORES ;;
 *) usage ;;
 esac
 NEED_GO=
-find_go || { NEED_GO=1; WANT+=$'\n'$GO; }
+[ "${1:-all}" = stores ] || find_go || { NEED_GO=1; WANT+=$'\n'$GO; }
 
 have() {
   case $1 in # other packages of the same program work, too

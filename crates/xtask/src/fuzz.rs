@@ -65,6 +65,8 @@ enum Target {
     Jwks,
     /// Status files that an operator reads at its start
     Kept,
+    /// Responses of Memcached
+    Memcached,
     /// Messages between operator and agents, except statuses
     Messages,
     /// Normal forms, globs and the index of rules
@@ -109,6 +111,7 @@ impl Target {
             Self::Statuses => Some(["weir-wire", "--test=fuzz", "any_status_is_refused_or_read_as_it_was_written"]),
             Self::Messages => Some(["weir-wire", "--test=fuzz", "any_message_is_refused_or_read_as_it_was_written"]),
             Self::Snapshot => lib("weir-agent", "apply::fuzz::any_snapshot_is_refused_or_enforced"),
+            Self::Memcached => lib("weir-store", "memcached::codec::fuzz::any_bytes_are_responses_or_refused"),
             Self::Frames => lib("weir-agent", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"),
             Self::Authorities => lib("weir-agent", "proxy::fuzz::any_authority_has_one_reading_or_is_refused"),
             Self::Forwarded => lib("weir-agent", "proxy::fuzz::any_forwarded_field_is_continued_by_the_peer"),

@@ -15,6 +15,7 @@ type Need = (&'static str, &'static str);
 
 const RUSTFMT: Need = ("cargo-fmt", "checks the formatting; comes with `rustup component add rustfmt`");
 const CLIPPY: Need = ("cargo-clippy", "lints; comes with `rustup component add clippy`");
+const STORES: &[Need] = &[("redis-server", "tests of crates/store start it"), ("memcached", "same")];
 const TOOLS: &[Need] = &[
     ("bash", "runs the scripts of e2e/airgap"),
     ("go", "compiles kube-apiserver, etcd, kubectl, helm and kind from Go modules"),
@@ -51,6 +52,7 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
             Stage::Fmt => needs.push(RUSTFMT),
             Stage::Clippy => needs.push(CLIPPY),
             // Installed below: the scripts know the names of the packages.
+            Stage::Unit if !debian_root => needs.extend(STORES),
             Stage::Tools if !debian_root => needs.extend(TOOLS),
             Stage::E2e if !debian_root => needs.extend(E2E),
             // The stage installs them itself.
@@ -58,8 +60,11 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
             _ => {}
         }
     }
+    if debian_root && stages.contains(&Stage::Unit) {
+        install(workspace, Some("stores"))?;
+    }
     if debian_root && stages.contains(&Stage::Tools) {
-        install(workspace, stages.contains(&Stage::E2e))?;
+        install(workspace, (!stages.contains(&Stage::E2e)).then_some("binaries"))?;
     }
     let mut missing: Vec<_> = needs.into_iter().filter(|(program, _)| !is_on_path(program)).collect();
     if stages.contains(&Stage::E2e) && !is_root() {
@@ -68,10 +73,10 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
     Ok((!missing.is_empty()).then(|| list(&missing)))
 }
 
-fn install(workspace: &Workspace, e2e: bool) -> anyhow::Result<()> {
+fn install(workspace: &Workspace, part: Option<&str>) -> anyhow::Result<()> {
     let script = airgap(workspace).join("install-prereqs.sh");
     let status = Command::new(&script)
-        .args((!e2e).then_some("binaries"))
+        .args(part)
         .stdin(std::process::Stdio::null())
         .status()
         .with_context(|| format!("run {}", script.display()))?;

@@ -20,6 +20,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-expressions", &["weir-fuzz"]),
     ("weir-api", &["weir-duration"]),
     ("weir-enforce", &["weir-core", "weir-expressions", "weir-fuzz", "weir-tower", "weir-wire"]),
+    ("weir-store", &["weir-core", "weir-fuzz"]),
     (
         "weir-agent",
         &["weir-channel", "weir-core", "weir-duration", "weir-enforce", "weir-fuzz", "weir-tower", "weir-wire"],
@@ -42,6 +43,7 @@ const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-wire", &["kube", "kube-core", "k8s-openapi", "tokio"], "the wire format is plain data"),
     ("weir-channel", &["hyper", "kube", "rustls"], "the channel works on any stream"),
     ("weir-enforce", &["axum", "hyper", "kube", "tonic"], "decisions are made without a server and without a socket"),
+    ("weir-store", &["axum", "hyper", "kube", "weir-tower"], "it is a client of stores, without a server of ours"),
     // Of tokio it has the timers and the clock that goes with them: a program that waits has a runtime already.
     ("weir-tower", &["axum", "hyper", "kube", "tonic"], "the layers work in any program, without a server of ours"),
 ];

@@ -85,6 +85,18 @@ pub(super) const CRATES: &[Crate] = &[
         ],
     },
     Crate {
+        root: "crates/store/src/lib.rs",
+        layers: &[
+            &["bounds", "error", "key", "terms"],
+            &["bucket"],
+            &["state"],
+            &["seats", "value"],
+            &["take"],
+            &["link", "model"],
+            &["memcached", "memory", "redis"],
+        ],
+    },
+    Crate {
         root: "limiter-agent/src/lib.rs",
         layers: &[
             &["cache", "clock", "duration", "listen", "logs", "ready", "slots", "watch"],

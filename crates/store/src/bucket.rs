@@ -1,0 +1,68 @@
+//! Where the level of a bucket is, exactly: microseconds of the store's clock, and parts of a microsecond.
+//!
+//! A level is the theoretical arrival time of GCRA (ITU-T I.371). A unit moves it by `period / requests`, which is
+//! rarely a whole number, so a level has a numerator over `requests`, too. The floor of a bucket is the store's time.
+
+use crate::terms::Limit;
+
+/// A level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Point {
+    pub(crate) us: u64,
+    /// Less than the limit's `requests`.
+    pub(crate) parts: u64,
+}
+
+impl Point {
+    pub(crate) const fn at(us: u64) -> Self {
+        Self { us, parts: 0 }
+    }
+
+    /// The first whole microsecond that is not earlier.
+    pub(crate) fn rounded_up(self) -> u64 {
+        self.us + u64::from(self.parts > 0)
+    }
+
+    /// In parts.
+    fn total(self, limit: &Limit) -> u128 {
+        u128::from(self.us) * u128::from(limit.requests) + u128::from(self.parts)
+    }
+
+    fn of_total(total: u128, limit: &Limit) -> Self {
+        let requests = u128::from(limit.requests);
+        Self { us: narrow(total / requests), parts: narrow(total % requests) }
+    }
+
+    /// The level after this many more units.
+    pub(crate) fn after(self, limit: &Limit, units: u64) -> Self {
+        Self::of_total(self.total(limit).saturating_add(u128::from(units) * u128::from(limit.period)), limit)
+    }
+
+    /// The level before the last units.
+    pub(crate) fn before(self, limit: &Limit, units: u64) -> Self {
+        Self::of_total(self.total(limit).saturating_sub(u128::from(units) * u128::from(limit.period)), limit)
+    }
+
+    /// The sum of two levels, one of which is a duration.
+    pub(crate) fn plus(self, limit: &Limit, other: Self) -> Self {
+        Self::of_total(self.total(limit).saturating_add(other.total(limit)), limit)
+    }
+
+    pub(crate) fn minus(self, limit: &Limit, other: Self) -> Self {
+        Self::of_total(self.total(limit).saturating_sub(other.total(limit)), limit)
+    }
+
+    /// How many whole units lie between this level and a later one.
+    pub(crate) fn units_to(self, limit: &Limit, later: Self) -> u64 {
+        narrow(later.total(limit).saturating_sub(self.total(limit)) / u128::from(limit.period))
+    }
+}
+
+/// How long the units that can be used at once take to flow in.
+pub(crate) fn capacity(limit: &Limit) -> Point {
+    Point::default().after(limit, limit.at_once())
+}
+
+fn narrow(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,51 @@
+//! One limit across pods: seats that a store hands out.
+//!
+//! A pod *takes* seats from a store: for requests that wait, and in advance for requests to come. A seat is charged
+//! once and used once, between floor and ceiling of its moment, so all pods together never admit more than the limit,
+//! and a pod that holds seats decides without a trip to the store.
+//!
+//! ```
+//! use std::time::Duration;
+//! use weir_core::{Quota, Strategy};
+//! use weir_store::{Key, Memory, Next, Take, Terms};
+//!
+//! let quota = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900), None)?;
+//! let terms = Terms::new(1, &[(0, quota)])?;
+//! let (store, key, now) = (Memory::new(), Key::new("limits shop/api.per-client", 0xfeed)?, 1_790_000_000_000_000);
+//!
+//! let reply = store.take(&key, &Take { requests: 7, ..Take::new(&terms) }, now)?;
+//! assert_eq!(reply.granted, 5);
+//! assert_eq!(reply.next, Next::At(now + 180_000_000)); // one of five flows in every three minutes
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate reads no clock: times are arguments. Levels, marks and times of a store are whole microseconds.
+#![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests read clocks"))]
+
+mod bounds;
+mod bucket;
+mod error;
+mod key;
+mod link;
+mod memcached;
+mod memory;
+mod model;
+mod redis;
+mod seats;
+mod state;
+mod take;
+mod terms;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+pub use bounds::{StoreClock, StoreTime};
+pub use error::StoreError;
+pub use key::{InvalidKey, Key};
+pub use memcached::{InvalidMemcached, MemcachedStore};
+pub use memory::Memory;
+pub use redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology};
+pub use seats::Seats;
+pub use take::{Level, Next, Reply, Take};
+pub use terms::{InvalidTerms, Terms};

@@ -1,0 +1,258 @@
+//! Memcached: counters of one window by one command, and every other value by compare and swap.
+//!
+//! Memcached runs no script and tells no time. So the asker brings the time, and a limit admits up to rate times the
+//! difference of the askers' clocks more. It keeps no copies either: a server that restarts has forgotten its counters.
+//!
+//! - A rule with one fixed window has a counter for each window: `ma` adds what is asked for and tells the sum, in one
+//!   trip. Seats are never given back, because a counter may have been forgotten meanwhile. What was refused stays
+//!   counted in this window, so a raise helps less in a window that was full.
+//! - For every other rule the value is the one of the script: `mg` reads it, the model decides, and `ms` writes it if
+//!   nobody else has. Otherwise it begins again.
+
+mod codec;
+mod pipe;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_core::Strategy;
+
+use self::codec::{Condition, Response, get, increment, set};
+use self::pipe::Pipe;
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::link::Link;
+use crate::model::{Outcome, take};
+use crate::state::start_of;
+use crate::take::{Answer, Ask, Next, Reply, Take};
+use crate::terms::Limit;
+use crate::value::Value;
+
+/// How much longer than needed a value is kept: clocks of askers may differ, and Memcached counts whole seconds.
+const SLACK: u64 = 60;
+
+/// Memcached 1.6 or later. It connects with the first question, in the runtime of tokio that asks it.
+#[derive(Debug)]
+pub struct MemcachedStore {
+    servers: Vec<Server>,
+}
+
+#[derive(Debug)]
+struct Server {
+    endpoint: String,
+    link: Arc<Link<Pipe>>,
+}
+
+/// Why there can be no store at these servers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidMemcached {
+    /// No server.
+    #[error("a store has at least one server")]
+    NoServer,
+    /// A server without a port.
+    #[error("{0:?} is no server: write host:port")]
+    Server(String),
+}
+
+impl MemcachedStore {
+    /// A store at these servers, each as `host:port`. Each counter is on one of them, so all askers must have the same.
+    ///
+    /// # Errors
+    ///
+    /// See [`InvalidMemcached`].
+    pub fn new(servers: &[String]) -> Result<Self, InvalidMemcached> {
+        if servers.is_empty() {
+            return Err(InvalidMemcached::NoServer);
+        }
+        let server = |endpoint: &String| match endpoint.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Server { endpoint: endpoint.clone(), link: Arc::default() })
+            }
+            _ => Err(InvalidMemcached::Server(endpoint.clone())),
+        };
+        Ok(Self { servers: servers.iter().map(server).collect::<Result<_, _>>()? })
+    }
+
+    /// Asks the store at the asker's time `now`, in microseconds since the Unix epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; [`StoreError::Unsupported`] for [`Strategy::SlidingWindowLog`], [`Strategy::LeakyBucket`] and
+    /// requests with patience; [`StoreError::Late`] after `deadline`, also if others change the counter all the time.
+    pub async fn take(
+        &self,
+        key: &Key,
+        question: &Take<'_>,
+        now: u64,
+        deadline: Duration,
+    ) -> Result<Reply, StoreError> {
+        let ask = question.ask().ok_or(StoreError::Cost)?;
+        if let Some(reason) = unsupported(&ask) {
+            return Err(StoreError::Unsupported(reason));
+        }
+        let server = self.server(key);
+        let answer = server.link.by(deadline, async {
+            match ask.limits[..] {
+                [limit] if limit.strategy == Strategy::FixedWindow => server.add(key, &ask, &limit, now).await,
+                _ => server.swap(key, &ask, now).await,
+            }
+        });
+        answer.await?.reply(&ask).ok_or(StoreError::Garbled)
+    }
+
+    /// The server of a counter: the one with the highest hash of both names, so that few counters move if a server is
+    /// added (rendezvous hashing; Thaler and Ravishankar, 1998).
+    fn server(&self, key: &Key) -> &Server {
+        let weight = |server: &&Server| hash(&[server.endpoint.as_bytes(), key.as_str().as_bytes()]);
+        self.servers.iter().max_by_key(weight).unwrap_or(&self.servers[0])
+    }
+}
+
+impl Server {
+    async fn call(&self, command: Vec<u8>) -> Result<Response, StoreError> {
+        let open = || Pipe::open(self.endpoint.clone());
+        let answer = self.link.connection(open).await?.call(command).await;
+        if let Err(StoreError::Lost(_)) = answer {
+            self.link.disconnect();
+        }
+        match answer? {
+            Response::Failed(text) => Err(StoreError::Refused(text)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Adds to the counter of the window.
+    async fn add(&self, key: &Key, ask: &Ask, limit: &Limit, now: u64) -> Result<Answer, StoreError> {
+        let start = start_of(limit, now);
+        let requests = if ask.cost > limit.requests { 0 } else { ask.requests };
+        // How much is free is not known yet: an eighth of the whole is a modest part.
+        let prefetch = ask.prefetch.min(limit.requests / 8);
+        let more = ask.owed + requests * ask.cost + prefetch;
+        let seen = ask.seen.as_ref().map_or(0, |seen| if seen[0][0] == start { seen[0][1] } else { 0 });
+        let seconds = (start + limit.period - now).div_ceil(1_000_000) + SLACK;
+        let name = format!("{}.{}.{start}", key.as_str(), limit.period);
+        let Response::Value { data, .. } = self.call(increment(&name, more, seen + more, expiry(seconds, now))).await?
+        else {
+            return Err(StoreError::Garbled);
+        };
+        let sum: u64 = std::str::from_utf8(&data).ok().and_then(|sum| sum.parse().ok()).ok_or(StoreError::Garbled)?;
+        let before = sum.saturating_sub(more) + ask.owed;
+        let free = limit.requests.saturating_sub(before);
+        let granted = requests.min(free / ask.cost);
+        let served = before + granted * ask.cost;
+        let is_served = granted == ask.requests;
+        let prefetched = if is_served { prefetch.min(limit.requests.saturating_sub(served)) } else { 0 };
+        Ok(Answer {
+            granted,
+            prefetched,
+            time: now,
+            birth: 0,
+            next: match is_served {
+                true => Next::Now,
+                false if ask.cost > limit.requests => Next::Never,
+                false => Next::At(start + limit.period),
+            },
+            stamp: ask.stamp,
+            limits: None,
+            marks: [vec![[start, before, 0]], vec![[start, served, 0]], vec![[start, sum, 0]]],
+        })
+    }
+
+    /// Reads, decides, and writes if nobody else has meanwhile.
+    async fn swap(&self, key: &Key, ask: &Ask, now: u64) -> Result<Answer, StoreError> {
+        loop {
+            let (stored, condition) = match self.call(get(key.as_str())).await? {
+                Response::Value { data, cas: Some(cas) } => {
+                    // Whatever else is there is replaced.
+                    let text = String::from_utf8(data).unwrap_or_default();
+                    (Value::parse(&text), Condition::Unchanged(cas))
+                }
+                Response::Missing => (None, Condition::Missing),
+                _ => return Err(StoreError::Garbled),
+            };
+            let Outcome { answer, value, full_at } = take(stored.as_ref(), ask, now);
+            let is_needless = stored.is_none() && full_at <= now;
+            if stored.as_ref() == Some(&value) || is_needless {
+                return Ok(answer);
+            }
+            let seconds = full_at.saturating_sub(now).div_ceil(1_000_000) + SLACK;
+            let command = set(key.as_str(), value.text().as_bytes(), condition, expiry(seconds, now));
+            match self.call(command).await? {
+                Response::Done => return Ok(answer),
+                Response::Missing | Response::Changed => {}
+                _ => return Err(StoreError::Garbled),
+            }
+        }
+    }
+}
+
+/// What Memcached cannot count.
+fn unsupported(ask: &Ask) -> Option<&'static str> {
+    let is = |strategy| ask.limits.iter().any(|limit| limit.strategy == strategy);
+    if is(Strategy::SlidingWindowLog) {
+        return Some("SlidingWindowLog: choose SlidingWindowCounter, or Redis");
+    }
+    if is(Strategy::LeakyBucket) {
+        return Some("LeakyBucket: choose Gcra, or Redis");
+    }
+    (ask.patience > 0).then_some("requests that wait: refuse them, or choose Redis")
+}
+
+/// Seconds until a value may be forgotten, as Memcached reads them: more than thirty days are a moment in Unix time, of
+/// 31 bits, and zero is never.
+fn expiry(seconds: u64, now: u64) -> u64 {
+    const THIRTY_DAYS: u64 = 30 * 86_400;
+    if seconds <= THIRTY_DAYS {
+        return seconds;
+    }
+    let moment = now / 1_000_000 + seconds;
+    if i32::try_from(moment).is_ok() { moment } else { 0 }
+}
+
+/// FNV-1a with a finishing step, because its last bytes mix badly: the same on every machine.
+fn hash(parts: &[&[u8]]) -> u64 {
+    let bytes = parts.iter().copied().flatten();
+    let hash = bytes
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mixed = (hash ^ (hash >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_a_store_is_refused() {
+        let new = |servers: &[&str]| {
+            MemcachedStore::new(&servers.iter().map(ToString::to_string).collect::<Vec<_>>()).map(|_| ())
+        };
+        assert_eq!(new(&[]), Err(InvalidMemcached::NoServer));
+        assert_eq!(new(&["a:1", "b"]), Err(InvalidMemcached::Server("b".to_owned())));
+        assert_eq!(new(&["a:1", "[::1]:11211"]), Ok(()));
+    }
+
+    #[test]
+    fn values_live_as_long_as_they_are_needed() {
+        let now = 1_790_000_000_000_000;
+        assert_eq!([60, 2_592_000].map(|seconds| expiry(seconds, now)), [60, 2_592_000]);
+        assert_eq!([2_592_001, 900_000_000].map(|seconds| expiry(seconds, now)), [1_792_592_001, 0]);
+    }
+
+    /// Counters are spread evenly, and a new server takes counters from each of the others, and moves no other.
+    #[test]
+    fn counters_are_spread_and_stay() {
+        let names = ["a:1", "b:1", "c:1", "d:1"].map(str::to_owned);
+        let (three, four) = (MemcachedStore::new(&names[..3]), MemcachedStore::new(&names));
+        let (three, four) = (three.expect("a store"), four.expect("a store"));
+        let mut counts = [0; 4];
+        for hash in 0..4_000 {
+            let key = Key::new("limits", hash).expect("a key");
+            let (before, after) = (&three.server(&key).endpoint, &four.server(&key).endpoint);
+            assert!(before == after || *after == names[3]);
+            counts[names.iter().position(|name| name == after).expect("one of them")] += 1;
+        }
+        assert!(counts.iter().all(|&count| (800..1_200).contains(&count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,64 @@
+//! A store in the memory of one process: the model, with a lock around it. For tests, and for programs that hand out
+//! seats themselves.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::model::{Outcome, take};
+use crate::take::{Reply, Take};
+use crate::value::Value;
+
+/// Below this many keys it looks for none to forget.
+const FEW: usize = 1_024;
+
+/// A store in memory. It forgets keys that are back at full credit.
+#[derive(Debug, Default)]
+pub struct Memory {
+    keys: Mutex<Keys>,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    values: HashMap<Key, (Value, u64)>,
+    /// It looks for keys to forget when there are this many.
+    enough: usize,
+}
+
+impl Memory {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Decides at `now`, in microseconds since the Unix epoch.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Cost`].
+    pub fn take(&self, key: &Key, question: &Take<'_>, now: u64) -> Result<Reply, StoreError> {
+        let ask = question.ask().ok_or(StoreError::Cost)?;
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = keys.values.get(key).filter(|(_, full_at)| *full_at > now).map(|(value, _)| value);
+        let Outcome { answer, value, full_at } = take(stored, &ask, now);
+        if full_at > now {
+            keys.values.insert(key.clone(), (value, full_at));
+        } else {
+            keys.values.remove(key);
+        }
+        keys.forget(now);
+        drop(keys);
+        answer.reply(&ask).ok_or(StoreError::Garbled)
+    }
+}
+
+impl Keys {
+    /// Looks at all keys whenever their number has doubled, so a question costs little on average.
+    fn forget(&mut self, now: u64) {
+        if self.values.len() > self.enough.max(FEW) {
+            self.values.retain(|_, (_, full_at)| *full_at > now);
+            self.enough = 2 * self.values.len();
+        }
+    }
+}

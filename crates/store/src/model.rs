@@ -1,0 +1,98 @@
+//! Take as a pure function over what a store keeps: the meaning of the script, and the code of the stores without one.
+
+use crate::state::{State, changed};
+use crate::take::{Answer, Ask, Next};
+use crate::terms::Limit;
+use crate::value::Value;
+
+/// What an answer leaves in the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) answer: Answer,
+    pub(crate) value: Value,
+    /// From when on the store may forget the value: the limits are back at full credit.
+    pub(crate) full_at: u64,
+}
+
+/// Decides at an instant of the store's clock, in microseconds since the Unix epoch.
+pub(crate) fn take(stored: Option<&Value>, ask: &Ask, now: u64) -> Outcome {
+    let (mut value, is_older) = in_force(stored, ask, now);
+    if let Some(seen) = ask.seen.as_ref().filter(|_| !is_older) {
+        each(&mut value, |index, limit, state| state.raise(limit, seen[index]));
+    }
+    each(&mut value, |_, limit, state| state.advance(limit, now));
+    if let Some((birth, units, ends)) = ask.returned.as_ref().filter(|_| !is_older)
+        && *birth == value.birth
+    {
+        each(&mut value, |index, limit, state| state.give_back(limit, now, ends[index], *units));
+    }
+    if ask.owed > 0 {
+        each(&mut value, |_, limit, state| state.owe(limit, now, ask.owed));
+    }
+
+    let marks = |value: &Value| limits(value).map(|(limit, state)| state.mark(limit, now)).collect::<Vec<_>>();
+    let served = marks(&value);
+    let request = (ask.requests, ask.cost);
+    let fits = limits(&value).map(|(limit, state)| state.fits(limit, now, request, ask.patience));
+    let granted = fits.min().unwrap_or(0);
+    if granted > 0 {
+        each(&mut value, |_, limit, state| state.charge(limit, now, granted * ask.cost));
+    }
+    let next = if granted == ask.requests { Next::Now } else { next(&value, ask.cost, now) };
+
+    let lendable = limits(&value).map(|(limit, state)| state.lendable(limit, now, ask.reach));
+    let (rooms, lent): (Vec<_>, Vec<_>) = lendable.unzip();
+    let wanted = if granted == ask.requests && !is_older { ask.prefetch } else { 0 };
+    let prefetched = rooms.into_iter().min().unwrap_or(0).min(wanted);
+    if prefetched > 0 {
+        each(&mut value, |index, limit, state| state.lend(limit, now, lent[index], prefetched));
+    }
+
+    let full_at = limits(&value).map(|(limit, state)| state.full_at(limit)).max().unwrap_or(0);
+    let answer = Answer {
+        granted,
+        prefetched,
+        time: now,
+        birth: value.birth,
+        next,
+        stamp: value.stamp,
+        limits: is_older.then(|| value.limits.clone()),
+        marks: [served, lent, marks(&value)],
+    };
+    Outcome { answer, value, full_at }
+}
+
+/// The value under the newest terms, and whether the asker has others.
+fn in_force(stored: Option<&Value>, ask: &Ask, now: u64) -> (Value, bool) {
+    let Some(stored) = stored else { return (Value::new(ask.stamp, &ask.limits, now), false) };
+    let mut value = stored.clone();
+    if stored.stamp >= ask.stamp {
+        // Two that disagree about the same stamp: the store keeps what it has.
+        let is_same = stored.stamp == ask.stamp && stored.limits == ask.limits;
+        return (value, !is_same);
+    }
+    each(&mut value, |_, limit, state| state.advance(limit, now));
+    let states = ask.limits.iter().map(|new| {
+        let old = limits(&value).find(|(old, _)| old.id == new.id);
+        old.map_or_else(|| State::new(new, now), |(old, state)| changed(old, state, new, now))
+    });
+    let states = states.collect();
+    (Value { stamp: ask.stamp, birth: value.birth, limits: ask.limits.clone(), states }, false)
+}
+
+/// When a request of this cost may go.
+fn next(value: &Value, cost: u64, now: u64) -> Next {
+    let opens = limits(value).map(|(limit, state)| state.opens(limit, now, cost));
+    let opens = opens.reduce(|one, other| Some(one?.max(other?))).flatten();
+    opens.map_or(Next::Never, Next::At)
+}
+
+fn limits(value: &Value) -> impl Iterator<Item = (&Limit, &State)> {
+    value.limits.iter().zip(&value.states)
+}
+
+fn each(value: &mut Value, mut change: impl FnMut(usize, &Limit, &mut State)) {
+    for (index, (limit, state)) in value.limits.iter().zip(&mut value.states).enumerate() {
+        change(index, limit, state);
+    }
+}

@@ -1,0 +1,74 @@
+//! Questions and answers of the script `take.lua`.
+
+use std::fmt::Write as _;
+
+use redis::Value as Raw;
+
+use crate::state::Mark;
+use crate::take::{Answer, Ask, Next};
+use crate::terms::{Terms, text_of};
+
+/// The source.
+pub(crate) const SOURCE: &str = include_str!("take.lua");
+
+/// The arguments of the script.
+pub(crate) fn arguments(ask: &Ask) -> [String; 4] {
+    let Ask { stamp, requests, cost, patience, prefetch, reach, owed, .. } = ask;
+    let (guard, lookahead) = (reach.guard, reach.lookahead);
+    let seen = ask.seen.as_deref().map(marks).unwrap_or_default();
+    let returned = ask.returned.as_ref();
+    [
+        text_of(&ask.limits),
+        format!("{stamp} {requests} {cost} {patience} {prefetch} {guard} {lookahead} {owed}"),
+        seen,
+        returned.map(|(birth, units, ends)| format!("{birth} {units} {}", marks(ends))).unwrap_or_default(),
+    ]
+}
+
+fn marks(marks: &[Mark]) -> String {
+    let mut text = String::new();
+    for [a, b, c] in marks {
+        let space = if text.is_empty() { "" } else { " " };
+        let _ = write!(text, "{space}{a} {b} {c}");
+    }
+    text
+}
+
+/// The answer of the script. None if it is none.
+pub(crate) fn answer(raw: &Raw, ask: &Ask) -> Option<Answer> {
+    let Raw::Array(items) = raw else { return None };
+    let (ints, terms) = match items.split_last()? {
+        (Raw::BulkString(terms), ints) => (ints, Some(std::str::from_utf8(terms).ok()?)),
+        _ => (&items[..], None),
+    };
+    let int = |item: &Raw| if let Raw::Int(int) = item { Some(*int) } else { None };
+    let ints = ints.iter().map(int).collect::<Option<Vec<i64>>>()?;
+    let (&[granted, prefetched, time, birth, next, stamp, older], lists) = ints.split_first_chunk::<7>()?;
+    let stamp = u64::try_from(stamp).ok()?;
+    let limits = match (older, terms) {
+        (0, None) => None,
+        (1, Some(terms)) => Some(Terms::parse(stamp, terms)?.raw().to_vec()),
+        _ => return None,
+    };
+    let count = limits.as_ref().unwrap_or(&ask.limits).len();
+    let numbers = lists.iter().map(|&int| u64::try_from(int).ok()).collect::<Option<Vec<_>>>()?;
+    let (triples, rest) = numbers.as_chunks::<3>();
+    if !rest.is_empty() || triples.len() != 3 * count {
+        return None;
+    }
+    let list = |index: usize| triples[index * count..][..count].to_vec();
+    Some(Answer {
+        granted: u64::try_from(granted).ok()?,
+        prefetched: u64::try_from(prefetched).ok()?,
+        time: u64::try_from(time).ok()?,
+        birth: u64::try_from(birth).ok()?,
+        next: match u64::try_from(next) {
+            Ok(0) => Next::Now,
+            Ok(at) => Next::At(at),
+            Err(_) => Next::Never,
+        },
+        stamp,
+        limits,
+        marks: [list(0), list(1), list(2)],
+    })
+}

@@ -1,0 +1,140 @@
+//! Admissions that a pod holds: charged once in the store, and used once, between floor and ceiling of their moment.
+
+use crate::bounds::StoreTime;
+use crate::bucket::{Point, capacity};
+use crate::state::{Mark, State};
+use crate::terms::{Limit, Terms};
+use weir_core::Strategy;
+
+/// Consecutive seats of all limits of a key.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{Quota, Strategy};
+/// use weir_store::{Key, Memory, StoreTime, Take, Terms};
+///
+/// let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None)?;
+/// let terms = Terms::new(1, &[(0, quota)])?;
+/// let (store, key, now) = (Memory::new(), Key::new("store shop/api.search", 7)?, 1_790_000_000_000_000);
+///
+/// let guard = Duration::from_millis(100);
+/// let reply = store.take(&key, &Take { prefetch: 20, guard, ..Take::new(&terms) }, now)?;
+/// let mut seats = reply.prefetched.expect("there is plenty");
+/// let later = StoreTime { earliest: now + 1_000, latest: now + 2_000 };
+/// let used = (0..50).filter(|_| seats.claim(&terms, 1, later)).count();
+/// assert_eq!(used, 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "seats are charged: use them or give them back"]
+pub struct Seats {
+    pub(crate) stamp: u64,
+    /// The history in which they were charged.
+    pub(crate) birth: u64,
+    /// After which mark of each limit they begin.
+    pub(crate) start: Vec<Mark>,
+    left: u32,
+}
+
+impl Seats {
+    pub(crate) fn new(stamp: u64, birth: u64, start: Vec<Mark>, left: u32) -> Self {
+        Self { stamp, birth, start, left }
+    }
+
+    /// How many units are left.
+    pub const fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Uses seats for a request with this cost, if they surely can be used at this time. Seats that expired are
+    /// dropped. Seats of other terms cannot be used: the store has charged them, and counts on.
+    pub fn claim(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> bool {
+        if terms.stamp() != self.stamp || terms.raw().len() != self.start.len() {
+            return false;
+        }
+        let limits = || terms.raw().iter().zip(&self.start);
+        let passed = limits().map(|(limit, &mark)| passed(limit, mark, at)).max().unwrap_or(u64::MAX);
+        self.skip(terms, passed);
+        let limits = || terms.raw().iter().zip(&self.start);
+        if cost > self.left || !limits().all(|(limit, &mark)| is_due(limit, mark, cost.into(), at)) {
+            return false;
+        }
+        self.skip(terms, cost.into());
+        true
+    }
+
+    /// When requests may go that were granted with patience: the store's time, in microseconds, from which the units
+    /// after the first `before` may be used by a request with this cost. Zero if they may go at once.
+    pub fn due(&self, terms: &Terms, before: u32, cost: u32) -> u64 {
+        let limits = terms.raw().iter().zip(&self.start).filter(|(limit, _)| limit.is_bucket());
+        let due = limits.map(|(limit, &[us, parts, _])| {
+            let start = Point { us, parts }.after(limit, before.into());
+            if limit.is_leaky() {
+                start.rounded_up()
+            } else {
+                start.after(limit, cost.into()).minus(limit, capacity(limit)).rounded_up()
+            }
+        });
+        due.max().unwrap_or(0)
+    }
+
+    /// Where the seats end.
+    pub(crate) fn end(&self, terms: &Terms) -> Vec<Mark> {
+        let limits = terms.raw().iter().zip(&self.start);
+        limits.map(|(limit, &mark)| moved(limit, mark, self.left.into())).collect()
+    }
+
+    /// Drops the first seats.
+    fn skip(&mut self, terms: &Terms, units: u64) {
+        let units = u32::try_from(units).unwrap_or(u32::MAX).min(self.left);
+        for (limit, mark) in terms.raw().iter().zip(&mut self.start) {
+            *mark = moved(limit, *mark, units.into());
+        }
+        self.left -= units;
+    }
+}
+
+/// The mark after this many seats.
+fn moved(limit: &Limit, mark: Mark, units: u64) -> Mark {
+    match State::of_numbers(limit, mark) {
+        Some(State::Bucket(point)) => {
+            let Point { us, parts } = point.after(limit, units);
+            [us, parts, 0]
+        }
+        Some(_) => [mark[0], mark[1] + units, mark[2]],
+        None => mark,
+    }
+}
+
+/// How many seats the floor may have passed.
+fn passed(limit: &Limit, [a, b, _]: Mark, at: StoreTime) -> u64 {
+    match limit.strategy {
+        Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
+            if a.saturating_add(limit.period) <= at.earliest {
+                u64::MAX
+            } else {
+                0
+            }
+        }
+        Strategy::SlidingWindowLog => u64::MAX,
+        _ => {
+            let (start, floor) = (Point { us: a, parts: b }, Point::at(at.latest));
+            let units = start.units_to(limit, floor);
+            units + u64::from(start.after(limit, units) < floor)
+        }
+    }
+}
+
+/// Whether seats for a request with this cost may be used.
+fn is_due(limit: &Limit, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
+    match limit.strategy {
+        Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
+            a <= at.earliest && at.latest < a.saturating_add(limit.period)
+        }
+        Strategy::SlidingWindowLog => false,
+        _ => {
+            let ceiling = Point::at(at.earliest).plus(limit, capacity(limit));
+            Point { us: a, parts: b }.after(limit, cost) <= ceiling
+        }
+    }
+}

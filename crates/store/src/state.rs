@@ -1,0 +1,287 @@
+//! What one limit has counted, and what that allows at one instant of the store's clock. Pure: it never decides for
+//! several limits, and keeps nothing.
+
+mod change;
+mod log;
+
+use weir_core::Strategy;
+
+pub(crate) use self::change::changed;
+use self::log::Log;
+use crate::bucket::{Point, capacity};
+use crate::terms::{DAY, Limit};
+
+/// Three numbers that say where a limit is: a level, or a place in it. What they mean depends on the strategy.
+pub(crate) type Mark = [u64; 3];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Bucket(Point),
+    Window { start: u64, count: u64 },
+    Counter { start: u64, current: u64, previous: u64 },
+    Log(Log),
+}
+
+/// What may be handed out in advance.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// Seats of a bucket begin this long after now, so that they do not die on their way.
+    pub(crate) guard: u64,
+    /// They may fall due this much later.
+    pub(crate) lookahead: u64,
+}
+
+impl State {
+    /// Nothing is counted yet.
+    pub(crate) fn new(limit: &Limit, now: u64) -> Self {
+        let start = start_of(limit, now);
+        match limit.strategy {
+            Strategy::FixedWindow => Self::Window { start, count: 0 },
+            Strategy::SlidingWindowCounter => Self::Counter { start, current: 0, previous: 0 },
+            Strategy::SlidingWindowLog => Self::Log(Log::new(limit)),
+            _ => Self::Bucket(Point::at(now)),
+        }
+    }
+
+    /// The state at `now`. If it is more than a day ahead, the clock was set back: the limit is used up, and refills
+    /// from now on.
+    pub(crate) fn advance(&mut self, limit: &Limit, now: u64) {
+        let window = start_of(limit, now);
+        match self {
+            Self::Bucket(level) => {
+                let latest = Point::at(now + DAY).plus(limit, capacity(limit));
+                *level = if *level > latest { Point::at(now).plus(limit, capacity(limit)) } else { *level };
+                *level = (*level).max(Point::at(now));
+            }
+            Self::Window { start, count } => {
+                if *start > now + DAY {
+                    (*start, *count) = (window, limit.requests);
+                } else if *start < window {
+                    (*start, *count) = (window, 0);
+                }
+            }
+            Self::Counter { start, .. } => {
+                if *start > now + DAY {
+                    *self = Self::Counter { start: window, current: limit.requests, previous: 0 };
+                } else {
+                    self.roll(limit, window);
+                }
+            }
+            Self::Log(log) => log.advance(now),
+        }
+    }
+
+    /// Moves a counter to a later window.
+    fn roll(&mut self, limit: &Limit, to: u64) {
+        if let Self::Counter { start, current, previous } = self
+            && *start < to
+        {
+            *previous = if *start + limit.period == to { *current } else { 0 };
+            (*start, *current) = (to, 0);
+        }
+    }
+
+    /// Where the limit is: what an asker sends back as `seen`.
+    pub(crate) fn mark(&self, limit: &Limit, now: u64) -> Mark {
+        match self {
+            Self::Log(log) => [log.time(now), log.used(limit, log.time(now)), 0],
+            _ => self.numbers(),
+        }
+    }
+
+    /// Counts at least what an asker has seen.
+    pub(crate) fn raise(&mut self, limit: &Limit, [a, b, c]: Mark) {
+        match self {
+            Self::Bucket(level) => *level = (*level).max(Point { us: a, parts: b }),
+            Self::Window { start, count } => {
+                if (a, b) > (*start, *count) {
+                    (*start, *count) = (a, b);
+                }
+            }
+            Self::Counter { start, .. } => {
+                let latest = a.max(*start);
+                let mut seen = Self::Counter { start: a, current: b, previous: c };
+                seen.roll(limit, latest);
+                self.roll(limit, latest);
+                if let (
+                    Self::Counter { current, previous, .. },
+                    Self::Counter { current: seen, previous: seen_before, .. },
+                ) = (self, seen)
+                {
+                    (*current, *previous) = ((*current).max(seen), (*previous).max(seen_before));
+                }
+            }
+            Self::Log(log) => log.raise(limit, a, b),
+        }
+    }
+
+    /// Takes back the last of the units that end at `end`, if they still can be used.
+    pub(crate) fn give_back(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
+        match self {
+            Self::Bucket(level) => {
+                if *level == (Point { us: a, parts: b }) {
+                    *level = level.before(limit, units).max(Point::at(now));
+                }
+            }
+            Self::Window { start, count } => {
+                if *start == a {
+                    *count = count.saturating_sub(units);
+                }
+            }
+            Self::Counter { start, current, previous } => {
+                if *start == a {
+                    *current = current.saturating_sub(units);
+                } else if *start == a + limit.period {
+                    *previous = previous.saturating_sub(units);
+                }
+            }
+            Self::Log(log) => log.give_back(a, units),
+        }
+    }
+
+    /// Charges, within the limit or not.
+    pub(crate) fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
+        match self {
+            Self::Bucket(level) => *level = level.after(limit, units),
+            Self::Window { count, .. } => *count += units,
+            Self::Counter { current, .. } => *current += units,
+            Self::Log(log) => log.append(log.time(now), units),
+        }
+    }
+
+    /// Charges what was used elsewhere. A bucket owes at most a day.
+    pub(crate) fn owe(&mut self, limit: &Limit, now: u64, units: u64) {
+        self.charge(limit, now, units);
+        if let Self::Bucket(level) = self {
+            *level = (*level).min(Point::at(now + DAY).plus(limit, capacity(limit)));
+        }
+    }
+
+    /// How many of `want` requests with this cost may go now, or within `patience` if the strategy has slots.
+    pub(crate) fn fits(&self, limit: &Limit, now: u64, (want, cost): (u64, u64), patience: u64) -> u64 {
+        if cost > limit.most() {
+            return 0;
+        }
+        let free = match self {
+            Self::Bucket(level) if limit.is_leaky() => {
+                let latest = Point::at(now + patience);
+                if *level > latest {
+                    return 0;
+                }
+                // The first goes when the level is reached, and each of the others after the one before it.
+                let slots = level.units_to(limit, latest) / cost + 1;
+                let fits = level.units_to(limit, Point::at(now).after(limit, limit.most())) / cost;
+                return slots.min(fits).min(want);
+            }
+            Self::Bucket(level) => level.units_to(limit, Point::at(now + patience).plus(limit, capacity(limit))),
+            Self::Log(log) => return log.fits(limit, now, want * cost) / cost,
+            Self::Window { .. } | Self::Counter { .. } => self.room(limit, now),
+        };
+        (free / cost).min(want)
+    }
+
+    /// How much of a window is free.
+    fn room(&self, limit: &Limit, now: u64) -> u64 {
+        match self {
+            Self::Window { count, .. } => limit.requests.saturating_sub(*count),
+            Self::Counter { start, current, previous } => {
+                let rest = limit.period - now.saturating_sub(*start).min(limit.period);
+                let weight = (u128::from(*previous) * u128::from(rest)).div_ceil(u128::from(limit.period));
+                let used = u64::try_from(weight).unwrap_or(u64::MAX).saturating_add(*current);
+                limit.requests.saturating_sub(used)
+            }
+            Self::Bucket(_) | Self::Log(_) => 0,
+        }
+    }
+
+    /// How many seats may be handed out in advance, after which mark.
+    pub(crate) fn lendable(&self, limit: &Limit, now: u64, reach: Reach) -> (u64, Mark) {
+        let (room, mark) = match self {
+            Self::Bucket(level) => {
+                let start = (*level).max(Point::at(now + reach.guard));
+                let end = Point::at(now + reach.lookahead).plus(limit, capacity(limit));
+                (start.units_to(limit, end), [start.us, start.parts, 0])
+            }
+            _ => (self.room(limit, now), self.mark(limit, now)),
+        };
+        (if limit.lends() { room / 4 } else { 0 }, mark)
+    }
+
+    /// Hands out seats after this mark.
+    pub(crate) fn lend(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
+        if let Self::Bucket(level) = self {
+            *level = Point { us: a, parts: b };
+        }
+        self.charge(limit, now, units);
+    }
+
+    /// When a request with this cost may go if nobody else comes. None if it never may.
+    pub(crate) fn opens(&self, limit: &Limit, now: u64, cost: u64) -> Option<u64> {
+        let spare = limit.most().checked_sub(cost)?;
+        let opens = match self {
+            Self::Bucket(level) if limit.is_leaky() => level.rounded_up(),
+            Self::Bucket(level) => level.after(limit, cost).minus(limit, capacity(limit)).rounded_up(),
+            Self::Window { start, count } => {
+                if *count <= spare {
+                    now
+                } else {
+                    start + limit.period
+                }
+            }
+            Self::Counter { start, current, previous } => {
+                let this = spare.checked_sub(*current).map(|room| opens_after(limit, room, *previous));
+                match this.filter(|&at| at < limit.period) {
+                    Some(at) => start + at,
+                    None => start + limit.period + opens_after(limit, spare, *current),
+                }
+            }
+            Self::Log(log) => log.opens(limit, cost).unwrap_or(now),
+        };
+        Some(opens.max(now))
+    }
+
+    /// From when on nothing of this matters: the limit is back at full credit.
+    pub(crate) fn full_at(&self, limit: &Limit) -> u64 {
+        match self {
+            Self::Bucket(level) => level.rounded_up(),
+            Self::Window { count: 0, .. } | Self::Counter { current: 0, previous: 0, .. } => 0,
+            Self::Window { start, .. } | Self::Counter { start, current: 0, .. } => start + limit.period,
+            Self::Counter { start, .. } => start + 2 * limit.period,
+            Self::Log(log) => log.full_at(limit),
+        }
+    }
+
+    /// The numbers of this state in a value of a store.
+    pub(crate) fn numbers(&self) -> Mark {
+        match self {
+            Self::Bucket(level) => [level.us, level.parts, 0],
+            Self::Window { start, count } => [*start, *count, 0],
+            Self::Counter { start, current, previous } => [*start, *current, *previous],
+            Self::Log(log) => log.numbers(),
+        }
+    }
+
+    /// Reads [`numbers`](Self::numbers). None for a log, whose times are elsewhere.
+    pub(crate) fn of_numbers(limit: &Limit, [a, b, c]: Mark) -> Option<Self> {
+        Some(match limit.strategy {
+            Strategy::FixedWindow => Self::Window { start: a, count: b },
+            Strategy::SlidingWindowCounter => Self::Counter { start: a, current: b, previous: c },
+            Strategy::SlidingWindowLog => return None,
+            _ => Self::Bucket(Point { us: a, parts: b }),
+        })
+    }
+}
+
+/// The start of the window at `now`: windows are aligned to the Unix epoch.
+pub(crate) fn start_of(limit: &Limit, now: u64) -> u64 {
+    now - now % limit.period
+}
+
+/// How long after the start of a window `previous` requests of the window before leave `room`.
+fn opens_after(limit: &Limit, room: u64, previous: u64) -> u64 {
+    if previous <= room {
+        return 0;
+    }
+    let still = u128::from(room) * u128::from(limit.period) / u128::from(previous);
+    limit.period - u64::try_from(still).unwrap_or(u64::MAX).min(limit.period)
+}

@@ -1,0 +1,266 @@
+//! What the limits of a rule are, in the numbers that a store keeps beside the counts. Every [`Terms`] is valid: all
+//! arithmetic on it stays below 2^53, which a script in a store counts exactly.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use weir_core::{MAX_LIMITS, Quota, Strategy};
+
+/// Numbers below this are exact in a script, whose numbers are doubles: half of 2^53, so that sums are exact, too.
+pub(crate) const EXACT: u64 = 1 << 52;
+
+/// The most units that one question moves.
+pub(crate) const MOST_UNITS: u32 = 1 << 20;
+
+/// The longest log that a store keeps.
+const LONGEST_LOG: u64 = 8_192;
+
+/// How far a level may be ahead of what can be used now, in microseconds: a day. More means that the store's clock was
+/// set back.
+pub(crate) const DAY: u64 = 86_400_000_000;
+
+/// The limits of one rule, each with a number that stays the same when the limit changes, and a stamp that orders
+/// changes: the store keeps the newest terms that it has seen, and tells an older asker.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::{Quota, Strategy};
+/// use weir_store::Terms;
+///
+/// let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), None)?;
+/// let terms = Terms::new(7, &[(0, quota)])?;
+/// assert_eq!(terms.limits().collect::<Vec<_>>(), [(0, quota)]);
+/// assert_eq!(terms.stamp(), 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    stamp: u64,
+    limits: Vec<Limit>,
+}
+
+/// One limit. All durations of this crate's arithmetic are microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) id: u32,
+    pub(crate) strategy: Strategy,
+    /// Requests per period. A bucket has the smallest numbers with the same quotient.
+    pub(crate) requests: u64,
+    pub(crate) period: u64,
+    pub(crate) burst: u64,
+    pub(crate) debt: u64,
+}
+
+/// Why limits cannot be shared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidTerms {
+    /// No limit, or too many.
+    #[error("a rule has 1 to {MAX_LIMITS} limits")]
+    Count,
+    /// Two limits with the same number.
+    #[error("two limits have the number {0}")]
+    SameNumber(u32),
+    /// A period with a part of a microsecond.
+    #[error("the period of a shared limit must be a whole number of microseconds")]
+    Period,
+    /// A log that is too long for a value in a store.
+    #[error("a shared sliding window log keeps at most {LONGEST_LOG} requests: choose SlidingWindowCounter")]
+    Log,
+    /// Numbers that a script could not count exactly.
+    #[error("requests, period or burst are too large to be counted in a store: lower them")]
+    TooLarge,
+    /// A stamp that a script could not compare.
+    #[error("the stamp must be below 2^52")]
+    Stamp,
+}
+
+impl Terms {
+    /// The limits of a rule, each with its number.
+    ///
+    /// # Errors
+    ///
+    /// See [`InvalidTerms`].
+    pub fn new(stamp: u64, limits: &[(u32, Quota)]) -> Result<Self, InvalidTerms> {
+        if stamp >= EXACT {
+            return Err(InvalidTerms::Stamp);
+        }
+        let limits = limits.iter().map(|&(id, quota)| Limit::new(id, quota)).collect::<Result<Vec<_>, _>>()?;
+        if limits.is_empty() || limits.len() > MAX_LIMITS {
+            return Err(InvalidTerms::Count);
+        }
+        for (index, limit) in limits.iter().enumerate() {
+            if limits[..index].iter().any(|before| before.id == limit.id) {
+                return Err(InvalidTerms::SameNumber(limit.id));
+            }
+        }
+        Ok(Self { stamp, limits })
+    }
+
+    /// What orders terms: the newest wins.
+    pub const fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// The limits with their numbers. A bucket's requests and period may be smaller than they were, with the same rate.
+    pub fn limits(&self) -> impl Iterator<Item = (u32, Quota)> {
+        self.limits.iter().filter_map(|limit| Some((limit.id, limit.quota()?)))
+    }
+
+    pub(crate) fn raw(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// Reads what [`text_of`] wrote. None if it is not that.
+    pub(crate) fn parse(stamp: u64, text: &str) -> Option<Self> {
+        let limits = text.split(',').map(Limit::parse).collect::<Option<Vec<_>>>()?;
+        let quotas = limits.iter().map(|limit| Some((limit.id, limit.quota()?))).collect::<Option<Vec<_>>>()?;
+        Self::new(stamp, &quotas).ok().filter(|terms| terms.limits == limits)
+    }
+}
+
+/// The limits as a store keeps them.
+pub(crate) fn text_of(limits: &[Limit]) -> String {
+    let mut text = String::new();
+    for Limit { id, strategy, requests, period, burst, debt } in limits {
+        let comma = if text.is_empty() { "" } else { "," };
+        let strategy = code(*strategy);
+        let _ = write!(text, "{comma}{id} {strategy} {requests} {period} {burst} {debt}");
+    }
+    text
+}
+
+impl Limit {
+    fn new(id: u32, quota: Quota) -> Result<Self, InvalidTerms> {
+        let nanos = quota.period().as_nanos();
+        if !nanos.is_multiple_of(1_000) {
+            return Err(InvalidTerms::Period);
+        }
+        let period = u64::try_from(nanos / 1_000).map_err(|_| InvalidTerms::TooLarge)?;
+        let (requests, burst, debt) = (quota.requests(), quota.burst(), quota.debt());
+        let limit = Self { id, strategy: quota.strategy(), requests, period, burst, debt };
+        match quota.strategy() {
+            Strategy::SlidingWindowLog if requests > LONGEST_LOG => return Err(InvalidTerms::Log),
+            Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
+                let fits = period < EXACT / 4 && requests < EXACT / 4;
+                return if fits { Ok(limit) } else { Err(InvalidTerms::TooLarge) };
+            }
+            Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::LeakyBucket | Strategy::Gcra => {}
+        }
+        let divisor = gcd(requests, period);
+        let limit = Self { requests: requests / divisor, period: period / divisor, ..limit };
+        // The script multiplies a number of units with less than `requests`, and counts the time of a whole burst.
+        let most = u128::from(burst) + u128::from(debt) + 1;
+        let parts = (most + 4 * u128::from(MOST_UNITS)) * u128::from(limit.requests);
+        let time = most * u128::from(limit.period) / u128::from(limit.requests);
+        let fits = parts < u128::from(EXACT) && time < u128::from(EXACT / 4) && limit.period < EXACT / 4;
+        if fits { Ok(limit) } else { Err(InvalidTerms::TooLarge) }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let numbers = numbers(text)?;
+        let &[id, strategy, requests, period, burst, debt] = &numbers[..] else { return None };
+        let strategy = Strategy::ALL.into_iter().find(|known| u64::from(code(*known)) == strategy)?;
+        Some(Self { id: u32::try_from(id).ok()?, strategy, requests, period, burst, debt })
+    }
+
+    fn quota(&self) -> Option<Quota> {
+        let burst = self.is_bucket().then_some(self.burst);
+        let quota = Quota::new(self.strategy, self.requests, Duration::from_micros(self.period), burst).ok()?;
+        if self.debt > 0 { quota.with_debt(self.debt).ok() } else { Some(quota) }
+    }
+
+    pub(crate) fn is_bucket(&self) -> bool {
+        match self.strategy {
+            Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => false,
+            Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::LeakyBucket | Strategy::Gcra => true,
+        }
+    }
+
+    pub(crate) fn is_leaky(&self) -> bool {
+        self.strategy == Strategy::LeakyBucket
+    }
+
+    /// Whether seats may be handed out before somebody needs them.
+    pub(crate) fn lends(&self) -> bool {
+        matches!(
+            self.strategy,
+            Strategy::TokenBucket | Strategy::Gcra | Strategy::FixedWindow | Strategy::SlidingWindowCounter
+        )
+    }
+
+    /// The largest cost of one request.
+    pub(crate) fn most(&self) -> u64 {
+        self.burst + self.debt + u64::from(self.is_leaky())
+    }
+
+    /// How many units of a bucket can be used at once.
+    pub(crate) fn at_once(&self) -> u64 {
+        if self.is_leaky() { 1 } else { self.most() }
+    }
+}
+
+/// The strategies as numbers in a store.
+fn code(strategy: Strategy) -> u8 {
+    match strategy {
+        Strategy::FixedWindow => 0,
+        Strategy::SlidingWindowCounter => 1,
+        Strategy::SlidingWindowLog => 2,
+        Strategy::TokenBucket => 3,
+        Strategy::TokenBucketWithDebt => 4,
+        Strategy::LeakyBucket => 5,
+        Strategy::Gcra => 6,
+    }
+}
+
+/// Whole numbers with one space between them.
+pub(crate) fn numbers(text: &str) -> Option<Vec<u64>> {
+    let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
+    text.split(' ').map(|word| Some(word).filter(is_number)?.parse().ok()).collect()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(strategy: Strategy, requests: u64, millis: u64, burst: Option<u64>) -> Quota {
+        Quota::new(strategy, requests, Duration::from_millis(millis), burst).expect("a quota")
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for strategy in Strategy::ALL {
+            let burst = (![0, 1, 2].contains(&code(strategy))).then_some(9);
+            let debt = quota(Strategy::TokenBucketWithDebt, 5, 900_000, None).with_debt(3).expect("a quota");
+            let terms = Terms::new(3, &[(1, quota(strategy, 7, 1_000, burst)), (4, debt)]).expect("terms");
+            assert_eq!(Terms::parse(3, &text_of(terms.raw())), Some(terms.clone()), "{terms:?}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_refused() {
+        for text in ["", "1", "1 3 1 1000 1", "1 9 1 1000 1 0", "1 3 2 2000 1 0", "1 3 0 1000 1 0", "a 3 1 1000 1 0"] {
+            assert_eq!(Terms::parse(1, text), None, "{text}");
+        }
+        assert!(Terms::parse(1, "1 3 1 1000 1 0").is_some());
+    }
+
+    #[test]
+    fn a_script_can_count_whatever_is_valid() {
+        let year = 365 * 86_400_000;
+        let one = |quota| Terms::new(1, &[(0, quota)]).map(|_| ());
+        assert_eq!(one(quota(Strategy::TokenBucket, 100_000_000, 86_400_000, None)), Ok(()));
+        assert_eq!(one(quota(Strategy::TokenBucket, 999_999_937, year, None)), Err(InvalidTerms::TooLarge));
+        assert_eq!(one(quota(Strategy::SlidingWindowLog, 8_193, 1_000, None)), Err(InvalidTerms::Log));
+        let nanos = Quota::new(Strategy::Gcra, 1, Duration::from_nanos(1_500), None).expect("a quota");
+        assert_eq!(one(nanos), Err(InvalidTerms::Period));
+        let same = (2, quota(Strategy::Gcra, 1, 1_000, None));
+        assert_eq!(Terms::new(1, &[same, same]), Err(InvalidTerms::SameNumber(2)));
+        assert_eq!(Terms::new(1, &[]), Err(InvalidTerms::Count));
+        assert_eq!(Terms::new(EXACT, &[same]), Err(InvalidTerms::Stamp));
+    }
+}

@@ -1,0 +1,9 @@
+//! One suite over all stores.
+
+mod faults;
+mod histories;
+mod oracle;
+mod retunes;
+mod servers;
+mod simulated;
+mod suite;

@@ -1,0 +1,344 @@
+//! Redis as it fails: restarted, emptied, full, slow, led by another server, spread over several.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use weir_core::{Quota, Strategy};
+
+use super::servers::{Server, free_port, wait_until};
+use super::suite::{key, redis_at};
+use crate::error::StoreError;
+use crate::memcached::MemcachedStore;
+use crate::redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology};
+use crate::take::{Level, Reply, Take};
+use crate::terms::Terms;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn five() -> Terms {
+    let quota = Quota::new(Strategy::FixedWindow, 5, Duration::from_secs(900_000_000), None).expect("a quota");
+    Terms::new(1, &[(0, quota)]).expect("terms")
+}
+
+async fn take(store: &RedisStore, question: &Take<'_>) -> Result<Reply, StoreError> {
+    store.take(&key(1), question, DEADLINE).await
+}
+
+/// Asks until there is an answer. Every error on the way must be one of a lost store.
+async fn until_answered(store: &RedisStore, question: &Take<'_>) -> Reply {
+    loop {
+        match store.take(&key(1), question, Duration::from_secs(1)).await {
+            Ok(reply) => return reply,
+            Err(StoreError::Lost(_) | StoreError::Late | StoreError::Refused(_)) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn level(reply: Reply) -> Level {
+    reply.level
+}
+
+#[tokio::test]
+async fn a_forgotten_script_is_sent_again() {
+    let server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let terms = five();
+    for _ in 0..3 {
+        assert_eq!(take(&store, &Take::new(&terms)).await.map(|reply| reply.granted), Ok(1));
+        assert!(server.tell("SCRIPT FLUSH").starts_with("+OK"));
+    }
+}
+
+#[tokio::test]
+async fn an_emptied_store_begins_a_new_history() {
+    let server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let terms = five();
+    let all = Take { requests: 5, ..Take::new(&terms) };
+    let first = take(&store, &all).await.expect("an answer");
+    assert_eq!(first.granted, 5);
+    assert!(server.tell("FLUSHALL").starts_with("+OK"));
+
+    // Who asks again says what it has seen.
+    let again = take(&store, &Take { seen: Some(&first.level), ..all }).await.expect("an answer");
+    assert_eq!(again.granted, 0);
+
+    // Others start again, and seats of the old history give them nothing.
+    assert!(server.tell("FLUSHALL").starts_with("+OK"));
+    assert_eq!(take(&store, &all).await.map(|reply| reply.granted), Ok(5));
+    let returned = take(&store, &Take { returned: first.served.as_ref(), ..all }).await.expect("an answer");
+    assert_eq!(returned.granted, 0);
+}
+
+#[tokio::test]
+async fn a_killed_store_is_found_again() {
+    let mut server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let terms = five();
+    let question = Take { requests: 3, ..Take::new(&terms) };
+    let seen = level(take(&store, &question).await.expect("an answer"));
+    server.kill();
+    for _ in 0..3 {
+        let lost = take(&store, &question).await;
+        assert!(matches!(lost, Err(StoreError::Lost(_))), "{lost:?}");
+    }
+    server.restart();
+    // It has lost three, which those who saw them remember.
+    let reply = until_answered(&store, &Take { seen: Some(&seen), ..question }).await;
+    assert_eq!(reply.granted, 2);
+}
+
+#[tokio::test]
+async fn a_stalled_store_is_late_and_then_asked_over_another_connection() {
+    let server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let terms = five();
+    assert!(take(&store, &Take::new(&terms)).await.is_ok());
+    let connections = || server.tell("INFO stats").split("total_connections_received:").nth(1).map(str::to_owned);
+    let before = connections().expect("it counts");
+    assert!(server.tell("CLIENT PAUSE 60000 WRITE").starts_with("+OK"));
+    for _ in 0..3 {
+        let late = store.take(&key(1), &Take::new(&terms), Duration::from_millis(30)).await;
+        assert_eq!(late.map(|reply| reply.granted), Err(StoreError::Late));
+    }
+    assert!(server.tell("CLIENT UNPAUSE").starts_with("+OK"));
+    assert!(take(&store, &Take::new(&terms)).await.is_ok());
+    let after = connections().expect("it counts");
+    let number = |text: &str| text.split('\r').next().and_then(|text| text.parse::<u32>().ok()).expect("a number");
+    // One for each line that the test sent, and one of the store.
+    assert_eq!(number(&after) - number(&before), 4, "{before} {after}");
+}
+
+#[tokio::test]
+async fn a_server_that_follows_another_one_is_left() {
+    let server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let terms = five();
+    assert!(take(&store, &Take::new(&terms)).await.is_ok());
+    assert!(server.tell(&format!("REPLICAOF 127.0.0.1 {}", free_port())).starts_with("+OK"));
+    let refused = take(&store, &Take::new(&terms)).await;
+    assert!(
+        matches!(&refused, Err(StoreError::Refused(text)) if text.contains("READONLY") || text.contains("read")),
+        "{refused:?}"
+    );
+    assert!(server.tell("REPLICAOF NO ONE").starts_with("+OK"));
+    assert_eq!(take(&store, &Take { requests: 9, ..Take::new(&terms) }).await.map(|reply| reply.granted), Ok(4));
+}
+
+#[tokio::test]
+async fn a_full_store_refuses() {
+    let server = Server::redis(&["--maxmemory", "1kb", "--maxmemory-policy", "noeviction"]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let terms = five();
+    let refused = take(&store, &Take::new(&terms)).await;
+    assert!(matches!(&refused, Err(StoreError::Refused(text)) if text.contains("OOM")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn users_and_their_rights() {
+    let server = Server::redis(&[]);
+    assert!(server.tell("ACL SETUSER weir on >secret ~{limits* +@all -@dangerous").starts_with("+OK"));
+    let store = |password: &str| {
+        let credentials = Credentials { username: Some("weir".to_owned()), password: password.to_owned() };
+        assert!(!format!("{credentials:?}").contains(password));
+        let config = RedisConfig {
+            topology: Topology::Standalone,
+            endpoints: vec![server.endpoint()],
+            tls: None,
+            credentials: Some(credentials),
+        };
+        RedisStore::new(config).expect("a configuration")
+    };
+    let terms = five();
+    assert!(take(&store("secret"), &Take::new(&terms)).await.is_ok());
+    let refused = take(&store("wrong"), &Take::new(&terms)).await;
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn connections_are_secured_by_tls() {
+    let mut params = CertificateParams::new(vec![]).expect("a certificate");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+    let server_key = KeyPair::generate().expect("a key");
+    let names = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a certificate");
+    let certificate = names.signed_by(&server_key, &issuer).expect("a certificate");
+    let files = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: String| {
+        let path = files.path().join(name);
+        std::fs::write(&path, text).expect("write it");
+        path.display().to_string()
+    };
+    let authority = write("ca.pem", issuer.pem());
+    let (certificate, private) = (write("tls.pem", certificate.pem()), write("key.pem", server_key.serialize_pem()));
+    let port = free_port();
+    let server = Server::redis(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &private,
+        "--tls-ca-cert-file",
+        &authority,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let store = |tls| {
+        let endpoints = vec![format!("127.0.0.1:{port}")];
+        let config = RedisConfig { topology: Topology::Standalone, endpoints, tls, credentials: None };
+        RedisStore::new(config).expect("a configuration")
+    };
+    let terms = five();
+    let trusted = RedisTls { authorities: Some(issuer.pem().into_bytes()), identity: None };
+    assert_eq!(take(&store(Some(trusted)), &Take::new(&terms)).await.map(|reply| reply.granted), Ok(1));
+    let stranger = take(&store(Some(RedisTls::default())), &Take::new(&terms)).await;
+    assert!(matches!(stranger, Err(StoreError::Lost(_))), "{stranger:?}");
+    drop(server);
+}
+
+#[tokio::test]
+async fn sentinel_names_the_server_that_leads() {
+    let mut leader = Server::redis(&[]);
+    let replica = Server::redis(&["--replicaof", "127.0.0.1", &leader.port.to_string()]);
+    let sentinel = Server::sentinel(leader.port);
+    wait_until("the replica follows", || replica.tell("INFO replication").contains("master_link_status:up"));
+    wait_until("the sentinel knows it", || sentinel.tell("INFO sentinel").contains("slaves=1"));
+    let topology = Topology::Sentinel { service: "limits".to_owned(), credentials: None };
+    let store = redis_at(topology, std::slice::from_ref(&sentinel));
+    let terms = five();
+    let question = Take { requests: 2, ..Take::new(&terms) };
+    let first = take(&store, &question).await.expect("an answer");
+    // What was replicated is not granted again; what was not is restored by who asks again.
+    wait_until("it is replicated", || replica.tell("DBSIZE").starts_with(":1"));
+    assert!(replica.tell("CONFIG SET replica-serve-stale-data yes").starts_with("+OK"));
+    leader.kill();
+    let second = until_answered(&store, &question).await;
+    assert_eq!((first.granted, second.granted), (2, 2));
+    let third = take(&store, &Take { requests: 5, ..question }).await.expect("an answer");
+    assert_eq!(third.granted, 1);
+}
+
+#[tokio::test]
+async fn a_cluster_is_followed_as_slots_move() {
+    let nodes: Vec<Server> = (0..3).map(|_| Server::redis(&["--cluster-enabled", "yes"])).collect();
+    for (node, slots) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]) {
+        assert!(node.tell(&format!("CLUSTER ADDSLOTSRANGE {slots}")).starts_with("+OK"));
+        assert!(node.tell(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port)).starts_with("+OK"));
+    }
+    for node in &nodes {
+        wait_until("the cluster is up", || {
+            let info = node.tell("CLUSTER INFO");
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+        });
+    }
+    let store = redis_at(Topology::Cluster, &nodes);
+    let terms = five();
+    let mut granted = vec![0; 60];
+    let mut used = 0;
+    for round in 0..3 {
+        for (hash, granted) in (0..).zip(&mut granted) {
+            let reply = store.take(&key(hash), &Take { requests: 3, ..Take::new(&terms) }, DEADLINE).await;
+            *granted += reply.expect("an answer").granted;
+        }
+        if round == 0 {
+            used = nodes.iter().filter(|node| !node.tell("DBSIZE").starts_with(":0")).count();
+            // A slot with a key moves from its node to the next one while the client knows the old place.
+            let slot = nodes[0].tell(&format!("CLUSTER KEYSLOT {}", key(7).as_str()));
+            move_slot(&nodes, slot.trim_start_matches(':').trim().parse().expect("a slot"), key(7).as_str());
+        }
+    }
+    assert_eq!(used, 3, "keys are on all nodes");
+    assert!(granted.iter().all(|&granted| granted == 5), "{granted:?}");
+}
+
+fn move_slot(nodes: &[Server], slot: u16, key: &str) {
+    let from = match slot {
+        0..=5_460 => 0,
+        5_461..=10_922 => 1,
+        _ => 2,
+    };
+    let (from, to) = (&nodes[from], &nodes[(from + 1) % 3]);
+    let id = |node: &Server| {
+        let answer = node.tell("CLUSTER MYID");
+        answer.split("\r\n").nth(1).expect("an id").to_owned()
+    };
+    assert!(to.tell(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", id(from))).starts_with("+OK"));
+    assert!(from.tell(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", id(to))).starts_with("+OK"));
+    assert!(from.tell(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.port)).starts_with("+OK"));
+    for node in nodes {
+        assert!(node.tell(&format!("CLUSTER SETSLOT {slot} NODE {}", id(to))).starts_with("+OK"));
+    }
+}
+
+#[tokio::test]
+async fn questions_share_one_connection() {
+    let server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let tasks: Vec<_> = (0..200)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { take(&store, &Take::new(&five())).await.map(|reply| reply.granted) })
+        })
+        .collect();
+    let mut granted = 0;
+    for task in tasks {
+        granted += task.await.expect("no panic").expect("an answer");
+    }
+    assert_eq!(granted, 5);
+    // The other one asks.
+    assert!(server.tell("INFO clients").contains("connected_clients:2"), "{}", server.tell("INFO clients"));
+}
+
+#[test]
+fn what_cannot_be_a_store_is_refused() {
+    let config = |topology, endpoints: &[&str]| {
+        let endpoints = endpoints.iter().map(ToString::to_string).collect();
+        RedisStore::new(RedisConfig { topology, endpoints, tls: None, credentials: None }).map(|_| ())
+    };
+    assert_eq!(config(Topology::Standalone, &[]), Err(InvalidRedis::Endpoints));
+    assert_eq!(config(Topology::Standalone, &["a:1", "b:1"]), Err(InvalidRedis::Endpoints));
+    assert_eq!(config(Topology::Cluster, &["a"]), Err(InvalidRedis::Endpoint("a".to_owned())));
+    assert_eq!(config(Topology::Cluster, &[":1"]), Err(InvalidRedis::Endpoint(":1".to_owned())));
+    assert_eq!(config(Topology::Cluster, &["a:1", "[::1]:6379"]), Ok(()));
+}
+
+#[tokio::test]
+async fn a_killed_memcached_is_found_again() {
+    let mut server = Server::memcached();
+    let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
+    let bucket = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900_000_000), None).expect("a quota");
+    for terms in [five(), Terms::new(1, &[(0, bucket)]).expect("terms")] {
+        let question = Take { requests: 3, ..Take::new(&terms) };
+        let now = 1_790_000_000_000_000;
+        let first = store.take(&key(1), &question, now, DEADLINE).await.expect("an answer");
+        assert_eq!(first.granted, 3);
+        server.kill();
+        for _ in 0..3 {
+            let lost = store.take(&key(1), &question, now, DEADLINE).await;
+            assert!(matches!(lost, Err(StoreError::Lost(_))), "{lost:?}");
+        }
+        server.restart();
+        let again = Take { seen: Some(&first.level), ..question };
+        let second = store.take(&key(1), &again, now, DEADLINE).await.expect("an answer");
+        assert_eq!(second.granted, 2, "who has seen three says so");
+        server.tell("flush_all");
+    }
+}
+
+/// The clock of an asker bounds what it may take: this much earlier, rate times the difference more.
+#[tokio::test]
+async fn clocks_that_differ_admit_the_stated_bound() {
+    let server = Server::memcached();
+    let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
+    let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None).expect("a quota");
+    let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+    let (question, mut granted) = (Take { requests: 1_000, ..Take::new(&terms) }, 0);
+    for now in [0, 2_000_000, 0, 1_000_000, 2_000_000] {
+        let reply = store.take(&key(1), &question, 1_790_000_000_000_000 + now, DEADLINE).await;
+        granted += reply.expect("an answer").granted;
+    }
+    assert_eq!(granted, 200, "a burst, and two seconds of difference refill no more than it");
+}

@@ -1,0 +1,183 @@
+//! Random histories: the script answers as the model does, and keeps what the model keeps. The script's only change is
+//! that the test says the time.
+
+use std::time::Duration;
+
+use redis::{Client, Connection};
+use weir_core::{Quota, Strategy};
+use weir_fuzz::Random;
+
+use super::servers::Server;
+use crate::model;
+use crate::redis::script;
+use crate::seats::Seats;
+use crate::take::{Ask, Level, Next, Reply, Take};
+use crate::terms::Terms;
+use crate::value::Value;
+
+const KEY: &str = "{limits.test.1}";
+
+/// Far in the future, so that the server forgets nothing by its own clock.
+const START: u64 = 4_000_000_000_000_000;
+
+const DAY: u64 = 86_400_000_000;
+
+struct Both {
+    connection: Connection,
+    hash: String,
+    model: Option<Value>,
+    now: u64,
+}
+
+impl Both {
+    fn new(server: &Server) -> Self {
+        let client = Client::open(format!("redis://{}/", server.endpoint())).expect("an address");
+        let mut connection = client.get_connection().expect("it runs");
+        let source = script::SOURCE.replace("redis.call('TIME')", "{ARGV[5], ARGV[6]}");
+        assert_ne!(source, script::SOURCE);
+        let hash = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).expect("it compiles");
+        Self { connection, hash, model: None, now: START }
+    }
+
+    fn evaluate(&mut self, ask: &Ask) -> redis::Value {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.hash).arg(1).arg(KEY).arg(&script::arguments(ask)[..]);
+        command.arg(self.now / 1_000_000).arg(self.now % 1_000_000);
+        command.query(&mut self.connection).unwrap_or_else(|error| panic!("{error} for {ask:?}"))
+    }
+
+    fn kept(&mut self) -> Option<String> {
+        let bytes: Option<Vec<u8>> = redis::cmd("GET").arg(KEY).query(&mut self.connection).expect("it runs");
+        let text = String::from_utf8_lossy(&bytes?).into_owned();
+        Some(text.split_inclusive('\n').next().unwrap_or_default().to_owned())
+    }
+
+    /// Asks both, and compares the answers and what is kept.
+    fn take(&mut self, question: &Take<'_>) -> Reply {
+        let ask = question.ask().expect("a valid question");
+        let before = self.kept();
+        let raw = self.evaluate(&ask);
+        let outcome = model::take(self.model.as_ref(), &ask, self.now);
+        let answer = script::answer(&raw, &ask).unwrap_or_else(|| panic!("{raw:?} is no answer"));
+        let now = self.now;
+        let told = || format!("at {now} of {before:?}: {ask:?}");
+        assert_eq!(answer, outcome.answer, "{}", told());
+        self.model = (outcome.full_at > self.now).then_some(outcome.value);
+        let kept = self.kept();
+        assert_eq!(kept, self.model.as_ref().map(Value::text), "{}", told());
+        answer.reply(&ask).expect("it fits the question")
+    }
+
+    fn forget(&mut self) {
+        self.model = None;
+        let _: () = redis::cmd("FLUSHALL").query(&mut self.connection).expect("it runs");
+    }
+}
+
+fn one<T: Copy>(random: &mut Random, list: &[T]) -> T {
+    list[random.below(list.len())]
+}
+
+fn quota(random: &mut Random) -> Quota {
+    let strategy = one(random, &Strategy::ALL);
+    let requests = one(random, &[1, 2, 3, 5, 7, 10, 64, 100, 1_000, 3_333]);
+    let micros = one(random, &[1_000, 10_000, 999_999, 1_000_000, 60_000_000, 900_000_000, 86_400_000_000, 1_001_003]);
+    let burst = one(random, &[None, None, Some(1), Some(3), Some(64), Some(1_000)]);
+    let has_burst =
+        !matches!(strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog);
+    let quota = Quota::new(strategy, requests, Duration::from_micros(micros), burst.filter(|_| has_burst));
+    let quota = quota.expect("a quota");
+    let debt = one(random, &[0, 1, 50]);
+    if strategy == Strategy::TokenBucketWithDebt { quota.with_debt(debt).expect("a debt") } else { quota }
+}
+
+fn terms(random: &mut Random, stamp: u64) -> Terms {
+    let ids = one(random, &[&[0][..], &[0], &[1], &[0, 1], &[1, 0], &[0, 1, 2]]);
+    let limits: Vec<_> = ids.iter().map(|&id| (id, quota(random))).collect();
+    Terms::new(stamp, &limits).expect("terms")
+}
+
+/// One history. Returns how many questions were answered in each way.
+fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
+    both.forget();
+    both.now = START + random.below(1_000_000_000) as u64;
+    let mut known = vec![terms(random, 1)];
+    let (mut levels, mut seats) = (Vec::<Level>::new(), Vec::<Seats>::new());
+    let mut copy: Option<(Option<Vec<u8>>, Option<Value>)> = None;
+    let mut counts = [0; 6];
+    for _ in 0..60 {
+        let newest = known.last().expect("there is one").clone();
+        let period = newest.raw()[0].period;
+        let unit = (period / newest.raw()[0].requests).max(1);
+        both.now += match random.below(12) {
+            0..=2 => 0,
+            3..=5 => random.below(50) as u64,
+            6 | 7 => unit,
+            8 => random.below(usize::try_from(4 * unit).expect("small")) as u64,
+            9 => period - both.now % period,
+            10 => random.below(usize::try_from(2 * period).expect("small")) as u64,
+            _ => one(random, &[0, period, 2 * period, 2 * DAY]),
+        };
+        match random.below(40) {
+            0 => both.now -= one(random, &[1, 1_000, DAY, 3 * DAY]),
+            1 => both.forget(),
+            2 | 3 if known.len() < 6 => known.push(terms(random, newest.stamp() + 1)),
+            // The same stamp for other terms: two that disagree.
+            4 => known.insert(0, terms(random, newest.stamp())),
+            5 => {
+                let dump = redis::cmd("DUMP").arg(KEY).query(&mut both.connection).expect("it runs");
+                copy = Some((dump, both.model.clone()));
+            }
+            // A failover to a server without the newest writes.
+            6 => {
+                if let Some((Some(dump), model)) = &copy {
+                    let mut restore = redis::cmd("RESTORE");
+                    restore.arg(KEY).arg(0).arg(&dump[..]).arg("REPLACE");
+                    let _: () = restore.query(&mut both.connection).expect("it runs");
+                    both.model.clone_from(model);
+                }
+            }
+            _ => {}
+        }
+        let terms = if random.below(8) == 0 { known[random.below(known.len())].clone() } else { newest };
+        let seen = (random.below(3) == 0 && !levels.is_empty()).then(|| levels[random.below(levels.len())].clone());
+        let returned =
+            (random.below(3) == 0 && !seats.is_empty()).then(|| seats.swap_remove(random.below(seats.len())));
+        let reach = [0, 0, 1_000, 100_000, 300_000];
+        let reply = both.take(&Take {
+            terms: &terms,
+            requests: one(random, &[0, 1, 1, 2, 5, 20, 2_000]),
+            cost: one(random, &[1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 7, 64]),
+            patience: Duration::from_micros(one(random, &[0, 0, 0, 1_000, 5_000_000, 4_000_000_000])),
+            prefetch: one(random, &[0, 0, 4, 64, 1_000_000]),
+            guard: Duration::from_micros(one(random, &reach)),
+            lookahead: Duration::from_micros(one(random, &reach)),
+            owed: one(random, &[0, 0, 0, 0, 0, 0, 0, 1, 30, 1_000_000]),
+            seen: seen.as_ref(),
+            returned: returned.as_ref(),
+        });
+        counts[0] += u32::from(reply.granted > 0);
+        counts[1] += u32::from(reply.prefetched.is_some());
+        counts[2] += u32::from(matches!(reply.next, Next::At(_)));
+        counts[3] += u32::from(reply.next == Next::Never);
+        counts[4] += u32::from(reply.newer.is_some());
+        counts[5] += u32::from(returned.is_some());
+        seats.extend(reply.served);
+        seats.extend(reply.prefetched);
+        levels.push(reply.level);
+    }
+    counts
+}
+
+#[test]
+fn the_script_does_what_the_model_says() {
+    let server = Server::redis(&[]);
+    let mut both = Both::new(&server);
+    let mut counts = [0; 6];
+    for seed in 0..400 {
+        let told = history(&mut both, &mut Random::new(seed));
+        counts = [0, 1, 2, 3, 4, 5].map(|index| counts[index] + told[index]);
+    }
+    println!("granted, prefetched, refused, never, newer, returned: {counts:?}");
+    assert!(counts.iter().all(|&count| count > 400), "every case occurs: {counts:?}");
+}

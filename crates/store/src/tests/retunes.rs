@@ -1,0 +1,189 @@
+//! A limit that changes while it counts. The rules R1 to R6 of ARCHITECTURE.md, as far as a store can keep them.
+
+use std::time::Duration;
+
+use weir_core::{Quota, Strategy};
+use weir_fuzz::Random;
+
+use crate::key::Key;
+use crate::memory::Memory;
+use crate::take::{Next, Take};
+use crate::terms::Terms;
+
+const START: u64 = 1_790_000_000_000_000;
+
+fn quota(strategy: Strategy, requests: u64, millis: u64, burst: Option<u64>) -> Quota {
+    Quota::new(strategy, requests, Duration::from_millis(millis), burst).expect("a quota")
+}
+
+fn key() -> Key {
+    Key::new("limits test", 1).expect("a key")
+}
+
+/// What was admitted, and from when on each quota was in force.
+struct Past {
+    admissions: Vec<(u64, u64)>,
+    changes: Vec<(u64, Quota)>,
+}
+
+/// Asks for more than there is, at random moments, and changes the limit now and then.
+fn overload(quotas: &[Quota], every: u64, seed: u64) -> Past {
+    let (store, mut random) = (Memory::new(), Random::new(seed));
+    let mut past = Past { admissions: Vec::new(), changes: Vec::new() };
+    let (mut now, mut stamp, mut next_change) = (START, 0, START);
+    while now < START + 5_000_000 {
+        if now >= next_change {
+            stamp += 1;
+            past.changes.push((now, quotas[random.below(quotas.len())]));
+            next_change = now + every / 2 + random.below(usize::try_from(every).expect("small")) as u64;
+        }
+        let &(_, quota) = past.changes.last().expect("the first");
+        let terms = Terms::new(stamp, &[(0, quota)]).expect("terms");
+        let requests = 1 + u32::try_from(random.below(8)).expect("small");
+        let reply = store.take(&key(), &Take { requests, ..Take::new(&terms) }, now).expect("an answer");
+        assert_eq!(reply.newer, None);
+        if reply.granted > 0 {
+            past.admissions.push((now, reply.granted.into()));
+        }
+        now += random.below(2_000) as u64;
+    }
+    past
+}
+
+impl Past {
+    /// The largest of something over the quotas in force between two times.
+    fn largest(&self, from: u64, to: u64, of: impl Fn(&Quota) -> u64) -> u64 {
+        let ends = self.changes.iter().skip(1).map(|&(at, _)| at).chain([u64::MAX]);
+        let in_force = self.changes.iter().zip(ends).filter(|&(&(at, _), end)| at <= to && end >= from);
+        in_force.map(|((_, quota), _)| of(quota)).max().unwrap_or(0)
+    }
+
+    /// What flows in between two times, in requests.
+    fn flow(&self, from: u64, to: u64) -> f64 {
+        let ends = self.changes.iter().skip(1).map(|&(at, _)| at).chain([u64::MAX]);
+        let parts = self.changes.iter().zip(ends).map(|(&(at, quota), end)| {
+            let time = end.min(to).saturating_sub(at.max(from)) as f64;
+            time * quota.requests() as f64 / quota.period().as_micros() as f64
+        });
+        parts.sum()
+    }
+
+    /// For each pair of admissions, what was admitted from the first to the second.
+    fn stretches(&self) -> impl Iterator<Item = (u64, u64, u64, [usize; 2])> {
+        self.admissions.iter().enumerate().flat_map(|(first, &(from, _))| {
+            let mut sum = 0;
+            self.admissions[first..].iter().enumerate().map(move |(more, &(to, units))| {
+                sum += units;
+                (from, to, sum, [first, first + more])
+            })
+        })
+    }
+
+    fn total(&self) -> u64 {
+        self.admissions.iter().map(|&(_, units)| units).sum()
+    }
+}
+
+#[test]
+fn buckets_have_no_fresh_burst_and_nobody_starves() {
+    let sets = [
+        vec![quota(Strategy::TokenBucket, 100, 1_000, Some(10)), quota(Strategy::TokenBucket, 300, 1_000, Some(60))],
+        vec![quota(Strategy::TokenBucket, 70, 1_000, None), quota(Strategy::Gcra, 90, 1_000, Some(7))],
+        vec![quota(Strategy::TokenBucket, 100, 1_000, Some(3)), quota(Strategy::TokenBucket, 100, 1_000, Some(80))],
+    ];
+    for (index, quotas) in sets.iter().enumerate() {
+        for every in [3_000, 50_000, 1_000_000] {
+            let past = overload(quotas, every, index as u64);
+            let least = quotas.iter().map(Quota::burst).min().expect("one") as f64;
+            let flow: Vec<_> = past.admissions.iter().map(|&(at, _)| past.flow(START, at)).collect();
+            for (from, to, sum, [first, last]) in past.stretches() {
+                let most = flow[last] - flow[first];
+                if sum as f64 <= most + least {
+                    continue;
+                }
+                let most = most + past.largest(from, to, Quota::burst) as f64;
+                assert!(sum as f64 <= most + 1e-6, "{sum} of {most} from {from} to {to}, changed each {every} us");
+            }
+            let share = past.total() as f64 / past.flow(START, START + 5_000_000);
+            assert!(share >= 0.95, "{share} of what flowed in, changed each {every} us");
+        }
+    }
+}
+
+#[test]
+fn windows_and_logs_keep_what_they_counted() {
+    for strategy in [Strategy::FixedWindow, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {
+        let quotas = [quota(strategy, 40, 1_000, None), quota(strategy, 90, 1_000, None)];
+        for every in [3_000, 300_000, 1_500_000] {
+            let past = overload(&quotas, every, 9);
+            for (from, to, sum, _) in past.stretches() {
+                let is_one = match strategy {
+                    Strategy::FixedWindow => from / 1_000_000 == to / 1_000_000,
+                    // The counter bounds the weighted sum, so a window of it, too.
+                    Strategy::SlidingWindowCounter => from / 1_000_000 == to / 1_000_000,
+                    _ => to - from < 1_000_000,
+                };
+                if !is_one || sum <= 40 {
+                    continue;
+                }
+                let most = past.largest(from, to, Quota::requests);
+                assert!(sum <= most, "{sum} of {most} from {from} to {to}, changed each {every} us");
+            }
+            let least = if strategy == Strategy::SlidingWindowCounter { 0.85 } else { 0.95 };
+            let share = past.total() as f64 / (5.0 * 40.0);
+            assert!(share >= least, "{strategy:?}: {share} of the smaller limit, changed each {every} us");
+        }
+    }
+}
+
+/// A change that changes nothing touches no counter, of any strategy and at any moment.
+#[test]
+fn an_equal_change_is_none() {
+    for strategy in Strategy::ALL {
+        let quota = quota(strategy, 7, 1_000, None);
+        let (changed, plain, mut random) = (Memory::new(), Memory::new(), Random::new(3));
+        let mut now = START;
+        for stamp in 1..500 {
+            let old = Terms::new(1, &[(0, quota)]).expect("terms");
+            let new = Terms::new(stamp, &[(0, quota)]).expect("terms");
+            let ask = |store: &Memory, terms: &Terms| {
+                let reply = store.take(&key(), &Take { requests: 2, ..Take::new(terms) }, now).expect("an answer");
+                (reply.granted, reply.next)
+            };
+            assert_eq!(ask(&changed, &new), ask(&plain, &old), "{strategy:?} at {now}");
+            now += random.below(300_000) as u64;
+        }
+    }
+}
+
+/// Every strategy may become every other: what is remembered stays used.
+#[test]
+fn a_change_of_strategy_frees_nothing() {
+    for old in Strategy::ALL {
+        for new in Strategy::ALL {
+            let store = Memory::new();
+            let before = Terms::new(1, &[(0, quota(old, 10, 1_000_000, None))]).expect("terms");
+            let after = Terms::new(2, &[(0, quota(new, 10, 1_000_000, None))]).expect("terms");
+            let all = Take { requests: 100, ..Take::new(&before) };
+            let first = store.take(&key(), &all, START).expect("an answer").granted;
+            let second = store.take(&key(), &Take { terms: &after, ..all }, START + 1).expect("an answer");
+            let most = 10.max(u32::from(old == Strategy::LeakyBucket) + 10);
+            assert!(first + second.granted <= most, "{old:?} admits {first}, then {new:?} {}", second.granted);
+            assert!(matches!(second.next, Next::At(next) if next > START), "{second:?}");
+        }
+    }
+}
+
+/// Who does not know the newest terms learns them, and is judged by them.
+#[test]
+fn an_older_asker_learns_the_newer_terms() {
+    let store = Memory::new();
+    let [old, new] = [(1, 100), (2, 3)].map(|(stamp, requests)| {
+        Terms::new(stamp, &[(0, quota(Strategy::FixedWindow, requests, 60_000, None))]).expect("terms")
+    });
+    let ask = |terms| store.take(&key(), &Take { requests: 5, prefetch: 50, ..Take::new(terms) }, START).expect("one");
+    let first = ask(&new);
+    assert_eq!((first.granted, first.newer), (3, None));
+    let second = ask(&old);
+    assert_eq!((second.granted, second.prefetched, second.newer), (0, None, Some(new)));
+}

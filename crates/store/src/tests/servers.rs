@@ -1,0 +1,131 @@
+//! Stores as processes of their own, on free ports.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A program that ends with the value.
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    child: Child,
+    command: Vec<String>,
+    directory: TempDir,
+}
+
+impl Server {
+    /// Starts a program with its arguments, and waits until it answers `ask` with something that starts with `answer`.
+    fn start(program: &str, port: u16, arguments: Vec<String>) -> Self {
+        let directory = tempfile::Builder::new().prefix("weir-store-").tempdir().expect("a directory");
+        let mut command = vec![program.to_owned()];
+        command.extend(arguments);
+        let child = spawn(&command, directory.path());
+        let server = Self { port, child, command, directory };
+        server.wait();
+        server
+    }
+
+    pub(crate) fn redis(arguments: &[&str]) -> Self {
+        Self::redis_at(free_port(), arguments)
+    }
+
+    pub(crate) fn redis_at(port: u16, arguments: &[&str]) -> Self {
+        let fixed = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let all = fixed.iter().chain(arguments).map(ToString::to_string);
+        Self::start("redis-server", port, all.collect())
+    }
+
+    pub(crate) fn memcached() -> Self {
+        let port = free_port();
+        let arguments = ["-l", "127.0.0.1", "-U", "0", "-u", "nobody", "-m", "16", "-p", &port.to_string()];
+        Self::start("memcached", port, arguments.iter().map(ToString::to_string).collect())
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub(crate) fn sentinel(leader: u16) -> Self {
+        let port = free_port();
+        let directory = tempfile::Builder::new().prefix("weir-store-").tempdir().expect("a directory");
+        let file = directory.path().join("sentinel.conf");
+        let lines = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {leader} 1\n\
+             sentinel down-after-milliseconds limits 500\nsentinel failover-timeout limits 2000\n"
+        );
+        std::fs::write(&file, lines).expect("write it");
+        let command = vec!["redis-server".to_owned(), file.display().to_string(), "--sentinel".to_owned()];
+        let child = spawn(&command, directory.path());
+        let server = Self { port, child, command, directory };
+        server.wait();
+        server
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.child = spawn(&self.command, self.directory.path());
+        self.wait();
+    }
+
+    /// Sends a line, and returns the first bytes of the answer.
+    pub(crate) fn tell(&self, line: &str) -> String {
+        self.try_tell(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    fn try_tell(&self, line: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(line.as_bytes())?;
+        stream.write_all(b"\r\n")?;
+        let mut bytes = [0; 4096];
+        let length = stream.read(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
+    }
+
+    fn wait(&self) {
+        let line = if self.command[0] == "memcached" { "version" } else { "PING" };
+        let answers =
+            |text: String| ["+PONG", "VERSION", "-NOAUTH", "-DENIED"].iter().any(|word| text.starts_with(word));
+        wait_until(self.command[0].as_str(), || self.try_tell(line).is_ok_and(answers));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Looks until it is so. A minute is for busy machines.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    for _ in 0..6_000 {
+        if is_so() {
+            return;
+        }
+        // Nobody sends: it waits 10 ms.
+        let _ = receiver.recv_timeout(Duration::from_millis(10));
+    }
+    drop(sender);
+    panic!("{what} is not so after a minute");
+}
+
+fn spawn(command: &[String], directory: &Path) -> Child {
+    let mut process = Command::new(&command[0]);
+    process.args(&command[1..]).current_dir(directory).stdout(Stdio::null()).stderr(Stdio::null());
+    process.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", command[0]))
+}
+
+/// A port that nobody listens on. Another program may be faster, which a test then reports.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}

@@ -1,0 +1,326 @@
+//! What every store must do, with real stores, real time and several pods at once. A new store is added to the list.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use weir_core::{Quota, Strategy};
+use weir_fuzz::Random;
+
+use super::oracle::{Admission, excess, possible};
+use super::servers::Server;
+use crate::bounds::StoreClock;
+use crate::error::StoreError;
+use crate::key::Key;
+use crate::memcached::MemcachedStore;
+use crate::memory::Memory;
+use crate::redis::{RedisConfig, RedisStore, Topology};
+use crate::seats::Seats;
+use crate::take::{Level, Next, Reply, Take};
+use crate::terms::Terms;
+
+/// Long enough for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A store of the list, as one pod has it.
+#[derive(Clone)]
+pub(crate) enum Store {
+    Memory(Arc<Memory>),
+    Redis(Arc<RedisStore>),
+    Memcached(Arc<MemcachedStore>),
+}
+
+impl Store {
+    pub(crate) async fn take(&self, key: &Key, question: &Take<'_>) -> Result<Reply, StoreError> {
+        match self {
+            Self::Memory(store) => store.take(key, question, wall()),
+            Self::Redis(store) => store.take(key, question, DEADLINE).await,
+            Self::Memcached(store) => store.take(key, question, wall(), DEADLINE).await,
+        }
+    }
+}
+
+/// A kind of store, and the servers of one.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// Makes what a pod has. The pods of the store in memory share it.
+    pub(crate) pod: Box<dyn Fn() -> Store>,
+    pub(crate) strategies: &'static [Strategy],
+    _servers: Vec<Server>,
+}
+
+pub(crate) fn redis_at(topology: Topology, servers: &[Server]) -> Arc<RedisStore> {
+    let endpoints = servers.iter().map(Server::endpoint).collect();
+    let config = RedisConfig { topology, endpoints, tls: None, credentials: None };
+    Arc::new(RedisStore::new(config).expect("a configuration"))
+}
+
+fn kinds() -> Vec<Kind> {
+    let memory = Arc::new(Memory::new());
+    let redis = Server::redis(&[]);
+    let config =
+        RedisConfig { topology: Topology::Standalone, endpoints: vec![redis.endpoint()], tls: None, credentials: None };
+    let redis_pod = move || Store::Redis(Arc::new(RedisStore::new(config.clone()).expect("a configuration")));
+    let memcached = Server::memcached();
+    let servers = [memcached.endpoint()];
+    let memcached_pod = move || Store::Memcached(Arc::new(MemcachedStore::new(&servers).expect("a store")));
+    vec![
+        Kind {
+            name: "memory",
+            pod: Box::new(move || Store::Memory(Arc::clone(&memory))),
+            strategies: &Strategy::ALL,
+            _servers: vec![],
+        },
+        Kind { name: "redis", pod: Box::new(redis_pod), strategies: &Strategy::ALL, _servers: vec![redis] },
+        Kind {
+            name: "memcached",
+            pod: Box::new(memcached_pod),
+            strategies: &[
+                Strategy::FixedWindow,
+                Strategy::SlidingWindowCounter,
+                Strategy::TokenBucket,
+                Strategy::TokenBucketWithDebt,
+                Strategy::Gcra,
+            ],
+            _servers: vec![memcached],
+        },
+    ]
+}
+
+/// Microseconds since the Unix epoch. All processes of a machine share this clock.
+pub(crate) fn wall() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    u64::try_from(elapsed.as_micros()).expect("before the year 500,000")
+}
+
+pub(crate) fn key(hash: u128) -> Key {
+    Key::new("limits shop/api.test", hash).expect("a key")
+}
+
+fn quota(strategy: Strategy, requests: u64, millis: u64) -> Quota {
+    let burst = match strategy {
+        Strategy::Gcra => Some(64),
+        Strategy::LeakyBucket => Some(20),
+        _ => None,
+    };
+    let quota = Quota::new(strategy, requests, Duration::from_millis(millis), burst).expect("a quota");
+    if strategy == Strategy::TokenBucketWithDebt { quota.with_debt(20).expect("a debt") } else { quota }
+}
+
+/// A pod that asks as often as it can, for some requests and some seats, until it is over.
+pub(crate) async fn pod(
+    store: Store,
+    (key, terms): (Key, Terms),
+    leases: bool,
+    over: Arc<AtomicBool>,
+    seed: u64,
+) -> Vec<Admission> {
+    let (mut random, started) = (Random::new(seed), Instant::now());
+    let (mut clock, mut seats, mut level) = (StoreClock::default(), Vec::<Seats>::new(), None::<Level>);
+    let mut admissions = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let returned = if random.below(10) == 0 { seats.pop() } else { None };
+        let requests = u32::try_from(random.below(4)).expect("small");
+        let prefetch = if leases { u32::try_from(random.below(20)).expect("small") } else { 0 };
+        let (guard, lookahead) = (Duration::from_millis(2), Duration::from_millis(20));
+        let question = Take {
+            requests,
+            prefetch,
+            guard,
+            lookahead,
+            seen: level.as_ref().filter(|_| random.below(10) == 0),
+            returned: returned.as_ref(),
+            ..Take::new(&terms)
+        };
+        let sent = started.elapsed();
+        let reply = store.take(&key, &question).await.expect("an answer");
+        clock.learn(reply.time, sent, started.elapsed());
+        if reply.granted > 0 {
+            admissions.push((reply.time, reply.granted.into()));
+        }
+        level = Some(reply.level);
+        seats.extend(reply.prefetched);
+        // Uses what it holds, each seat at a moment between two readings of the store's clock.
+        for _ in 0..random.below(12) {
+            let bounds = clock.at(started.elapsed()).expect("it has learned");
+            let now = wall();
+            if seats.iter_mut().any(|seats| seats.claim(&terms, 1, bounds)) {
+                admissions.push((now, 1));
+            }
+        }
+        seats.retain(|seats| seats.left() > 0);
+        if random.below(4) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    admissions
+}
+
+/// Pods that compete for a time. Returns what they admitted together.
+pub(crate) async fn compete(kind: &Kind, key: &Key, terms: &Terms, leases: bool) -> Vec<Admission> {
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..5)
+        .map(|seed| tokio::spawn(pod((kind.pod)(), (key.clone(), terms.clone()), leases, Arc::clone(&over), seed)))
+        .collect();
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    over.store(true, Ordering::Relaxed);
+    let mut admissions = Vec::new();
+    for task in tasks {
+        admissions.extend(task.await.expect("no panic"));
+    }
+    admissions
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pods_together_never_exceed_a_limit_and_use_it() {
+    for kind in kinds() {
+        for (index, &strategy) in (0..).zip(kind.strategies) {
+            // A slot of a leaky bucket is gone if nobody asks for it.
+            let requests = if strategy == Strategy::LeakyBucket { 20 } else { 200 };
+            let quota = quota(strategy, requests, 500);
+            let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+            // With leases, pods take more than they use, and what they hold too long is lost.
+            for (hash, leases) in [(index, false), (100 + index, true)] {
+                let begun = wall();
+                let admissions = compete(&kind, &key(hash), &terms, leases).await;
+                let ended = wall();
+                assert_eq!(excess(quota, &admissions), [""; 0], "{} {strategy:?} {leases}", kind.name);
+                let admitted: u64 = admissions.iter().map(|&(_, units)| units).sum();
+                let share = admitted as f64 / possible(quota, begun, ended);
+                println!("{} {strategy:?}, leases {leases}: {share:.2} of what is possible", kind.name);
+                let least = if leases { 0.02 } else { 0.4 };
+                assert!(share >= least, "{} {strategy:?} {leases}: {share} of what is possible", kind.name);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn all_limits_of_a_rule_are_charged_or_none() {
+    for kind in kinds() {
+        let quotas = [quota(Strategy::TokenBucket, 200, 500), quota(Strategy::FixedWindow, 300, 1_000)];
+        let both = [(0, quotas[0]), (1, quotas[1])];
+        let terms = Terms::new(1, &both).expect("terms");
+        let begun = wall();
+        let admissions = compete(&kind, &key(1), &terms, false).await;
+        let ended = wall();
+        for quota in quotas {
+            assert_eq!(excess(quota, &admissions), [""; 0], "{} {quota:?}", kind.name);
+        }
+        let admitted: u64 = admissions.iter().map(|&(_, units)| units).sum();
+        let possible = quotas.map(|quota| possible(quota, begun, ended)).into_iter().fold(f64::MAX, f64::min);
+        assert!(admitted as f64 >= possible / 3.0, "{}: {admitted} of {possible}", kind.name);
+
+        // What the outer limit refuses charges the inner one nothing.
+        let narrow =
+            [(0, quota(Strategy::FixedWindow, 2, 3_600_000)), (1, quota(Strategy::TokenBucket, 10, 3_600_000))];
+        let (store, key) = ((kind.pod)(), key(2));
+        let terms = Terms::new(1, &narrow).expect("terms");
+        let mut granted = 0;
+        for _ in 0..20 {
+            granted += store.take(&key, &Take::new(&terms)).await.expect("an answer").granted;
+        }
+        assert_eq!(granted, 2, "{}", kind.name);
+        let only = Terms::new(2, &narrow[1..]).expect("terms");
+        let reply = store.take(&key, &Take { requests: 20, ..Take::new(&only) }).await.expect("an answer");
+        assert_eq!(reply.granted, 8, "{}", kind.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_small_limit_over_many_pods_is_exact() {
+    for kind in kinds() {
+        for &strategy in kind.strategies.iter().filter(|&&strategy| strategy != Strategy::LeakyBucket) {
+            let quota =
+                Quota::new(strategy, 5, Duration::from_secs(900_000_000), (strategy == Strategy::Gcra).then_some(5));
+            let terms = Terms::new(1, &[(0, quota.expect("a quota"))]).expect("terms");
+            let key = key(strategy as u128);
+            let tasks: Vec<_> = (0..100)
+                .map(|_| {
+                    let (store, key, terms) = ((kind.pod)(), key.clone(), terms.clone());
+                    tokio::spawn(async move { store.take(&key, &Take::new(&terms)).await.expect("an answer") })
+                })
+                .collect();
+            let mut granted = 0;
+            for task in tasks {
+                let reply = task.await.expect("no panic");
+                granted += reply.granted;
+                assert!(reply.granted == 1 || matches!(reply.next, Next::At(next) if next > reply.time), "{reply:?}");
+            }
+            assert_eq!(granted, 5, "{} {strategy:?}", kind.name);
+        }
+    }
+}
+
+/// Requests that wait get slots: one interval after the other, for all pods together.
+#[tokio::test]
+async fn waiting_requests_get_slots() {
+    for kind in kinds().into_iter().filter(|kind| kind.strategies.contains(&Strategy::LeakyBucket)) {
+        let quota = quota(Strategy::LeakyBucket, 10, 1_000);
+        let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+        let stores = [(kind.pod)(), (kind.pod)()];
+        let (mut slots, mut now) = (Vec::new(), 0);
+        for index in 0..6 {
+            let question = Take { requests: 5, patience: Duration::from_secs(1), ..Take::new(&terms) };
+            let reply = stores[index % 2].take(&key(1), &question).await.expect("an answer");
+            now = reply.time;
+            let Some(served) = reply.served else { continue };
+            slots.extend((0..reply.granted).map(|before| (served.due(&terms, before, 1).max(reply.time), 1)));
+        }
+        assert_eq!(excess(quota, &slots), [""; 0], "{}", kind.name);
+        assert!((10..=12).contains(&slots.len()), "{}: a second of waiting: {slots:?}", kind.name);
+        assert!(slots.iter().all(|&(slot, _)| slot <= now + 1_000_000), "{}", kind.name);
+    }
+}
+
+/// Seats that are given back serve somebody else, once.
+#[tokio::test]
+async fn returned_seats_are_granted_again() {
+    for kind in kinds() {
+        // A window of Memcached is one number, which may have been forgotten meanwhile.
+        let takes_back = |strategy: &&Strategy| {
+            **strategy != Strategy::LeakyBucket && (kind.name, **strategy) != ("memcached", Strategy::FixedWindow)
+        };
+        for &strategy in kind.strategies.iter().filter(takes_back) {
+            let burst = (strategy == Strategy::Gcra).then_some(8);
+            let quota = Quota::new(strategy, 8, Duration::from_secs(900_000_000), burst).expect("a quota");
+            let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+            let (store, key) = ((kind.pod)(), key(100 + strategy as u128));
+            let all = Take { requests: 8, ..Take::new(&terms) };
+            let first = store.take(&key, &all).await.expect("an answer");
+            assert_eq!(first.granted, 8, "{} {strategy:?}", kind.name);
+            let question = Take { requests: 20, returned: first.served.as_ref(), ..all };
+            let second = store.take(&key, &question).await.expect("an answer");
+            assert_eq!(second.granted, 8, "{} {strategy:?}", kind.name);
+            let third = store.take(&key, &Take { requests: 20, ..all }).await.expect("an answer");
+            assert_eq!(third.granted, 0, "{} {strategy:?}", kind.name);
+        }
+    }
+}
+
+/// What was used without asking is charged, also beyond the limit.
+#[tokio::test]
+async fn owed_units_are_charged() {
+    for kind in kinds() {
+        for &strategy in kind.strategies {
+            let quota = quota(strategy, 100, 3_600_000);
+            let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+            let (store, key) = ((kind.pod)(), key(200 + strategy as u128));
+            let question = Take { requests: 1, owed: 150, ..Take::new(&terms) };
+            let reply = store.take(&key, &question).await.expect("an answer");
+            assert_eq!(reply.granted, 0, "{} {strategy:?}", kind.name);
+        }
+    }
+}
+
+/// What a store cannot count is refused before it is asked.
+#[tokio::test]
+async fn strategies_that_a_store_lacks_are_refused() {
+    for kind in kinds() {
+        for strategy in Strategy::ALL.into_iter().filter(|strategy| !kind.strategies.contains(strategy)) {
+            let terms = Terms::new(1, &[(0, quota(strategy, 10, 1_000))]).expect("terms");
+            let refused = (kind.pod)().take(&key(1), &Take::new(&terms)).await;
+            assert!(matches!(refused, Err(StoreError::Unsupported(_))), "{} {strategy:?}: {refused:?}", kind.name);
+        }
+    }
+}

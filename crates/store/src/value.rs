@@ -1,0 +1,59 @@
+//! What a store keeps for one key: the newest terms, when the key was born, and where each limit is.
+//!
+//! ```text
+//! 7 1790000000000000|0 3 1 10000 100 0,1 0 5000 60000000 5000 0|1790000000012345 0 0 1789999980000000 17 0
+//! ^ stamp, birth      ^ limits: number, strategy, requests,     ^ three numbers for each limit
+//!                       period, burst, debt
+//! ```
+//!
+//! One line of text, which a script and Memcached keep alike. A script keeps the times of logs behind it.
+
+use std::fmt::Write as _;
+
+use crate::state::State;
+use crate::terms::{Limit, Terms, numbers, text_of};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub(crate) stamp: u64,
+    /// When the store began to count this key. Together with the key it names a history.
+    pub(crate) birth: u64,
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) states: Vec<State>,
+}
+
+impl Value {
+    pub(crate) fn new(stamp: u64, limits: &[Limit], now: u64) -> Self {
+        let states = limits.iter().map(|limit| State::new(limit, now)).collect();
+        Self { stamp, birth: now, limits: limits.to_vec(), states }
+    }
+
+    /// The line of this value.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("{} {}|{}|", self.stamp, self.birth, text_of(&self.limits));
+        for (index, state) in self.states.iter().enumerate() {
+            let [a, b, c] = state.numbers();
+            let space = if index == 0 { "" } else { " " };
+            let _ = write!(text, "{space}{a} {b} {c}");
+        }
+        text.push('\n');
+        text
+    }
+
+    /// Reads what [`text`](Self::text) wrote. None if it is not that, or has a log.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_suffix('\n')?.split('|');
+        let (head, limits, states) = (parts.next()?, parts.next()?, parts.next()?);
+        let &[stamp, birth] = &numbers(head)?[..] else { return None };
+        let terms = Terms::parse(stamp, limits)?;
+        let marks = numbers(states)?;
+        let (marks, rest) = marks.as_chunks::<3>();
+        if parts.next().is_some() || !rest.is_empty() || marks.len() != terms.raw().len() {
+            return None;
+        }
+        let bounded = marks.iter().flatten().chain([&birth]).all(|&number| number < 2 * crate::terms::EXACT);
+        let states = terms.raw().iter().zip(marks).map(|(limit, mark)| State::of_numbers(limit, *mark));
+        let states = states.collect::<Option<Vec<_>>>()?;
+        bounded.then(|| Self { stamp, birth, limits: terms.raw().to_vec(), states })
+    }
+}
