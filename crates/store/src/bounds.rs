@@ -77,3 +77,61 @@ impl StoreClock {
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_fuzz::Random;
+
+    use super::*;
+
+    /// A store's clock and a pod's clock that drift apart by up to 200 parts in a million, answers that take any time,
+    /// and any order of delays: the bounds hold, and are never wider than the best answer explains.
+    #[test]
+    fn the_bounds_hold() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let drift = i64::try_from(random.below(401)).expect("small") - 200;
+            let store_at = |pod: u64| {
+                let elapsed = i64::try_from(pod).expect("small");
+                1_790_000_000_000_000 + u64::try_from(elapsed + elapsed * drift / 1_000_000).expect("forward")
+            };
+            let (mut clock, mut now) = (StoreClock::default(), 0);
+            for _ in 0..50 {
+                let sent = now + random.below(2_000_000) as u64;
+                let [there, back] = [0, 1].map(|_| random.below(100_000) as u64);
+                now = sent + there + back;
+                clock.learn(store_at(sent + there), Duration::from_micros(sent), Duration::from_micros(now));
+                let later = now + random.below(3_000_000) as u64;
+                let bounds = clock.at(Duration::from_micros(later)).expect("it has learned");
+                let truth = store_at(later);
+                assert!(bounds.earliest <= truth && truth <= bounds.latest, "{truth} is not in {bounds:?}");
+                let widened = 2 * ((later - sent) / DRIFT + 3);
+                assert!(bounds.latest - bounds.earliest <= there + back + widened, "{bounds:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_quick_answer_counts_longer_than_a_slow_one() {
+        let at = Duration::from_millis;
+        let width = |clock: &StoreClock| clock.at(at(2_000)).map(|time| time.latest - time.earliest).expect("known");
+        let mut clock = StoreClock::default();
+        clock.learn(1_000_000, at(1_000), at(1_001));
+        let narrow = width(&clock);
+        clock.learn(1_500_000, at(1_400), at(1_600));
+        assert_eq!(width(&clock), narrow);
+    }
+
+    /// Another server leads, or its clock was set.
+    #[test]
+    fn an_answer_that_contradicts_the_others_counts_alone() {
+        let at = Duration::from_millis;
+        for jump in [500_000_000, 3_000_000_000] {
+            let mut clock = StoreClock::default();
+            clock.learn(1_000_000_000, at(1_000), at(1_001));
+            clock.learn(jump, at(1_400), at(1_600));
+            let time = clock.at(at(1_600)).expect("known");
+            assert!(time.earliest <= jump && jump <= time.latest, "{time:?}");
+        }
+    }
+}

@@ -23,7 +23,9 @@
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests read clocks"))]
 
 mod bounds;
+mod breaker;
 mod bucket;
+mod deadline;
 mod error;
 mod key;
 mod link;
@@ -41,6 +43,8 @@ mod value;
 mod tests;
 
 pub use bounds::{StoreClock, StoreTime};
+pub use breaker::Breaker;
+pub use deadline::Deadline;
 pub use error::StoreError;
 pub use key::{InvalidKey, Key};
 pub use memcached::{InvalidMemcached, MemcachedStore};

@@ -1,5 +1,6 @@
 //! One suite over all stores.
 
+mod clocks;
 mod faults;
 mod histories;
 mod oracle;

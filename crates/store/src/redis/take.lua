@@ -148,7 +148,13 @@ local function append(l, at, units)
   end
 end
 
-local function log_used(l, at) return l.a - later_than(l, l.period, at) end
+-- Asked more than once for the same state: a search takes some dozen calls.
+local function log_used(l, at)
+  if l.used_at ~= at or l.used_a ~= l.a then
+    l.used_at, l.used_a, l.used = at, l.a, l.a - later_than(l, l.period, at)
+  end
+  return l.used
+end
 
 -- Every strategy.
 
@@ -384,7 +390,7 @@ local function change(olds, news)
     end
   end
   place(news)
-  redis.call('DEL', key)
+  redis.call('DEL', key) -- frees rings that were longer
   for i, new in ipairs(news) do
     local old, count = pairs_of[i], counts[i]
     if not old then -- nothing is known

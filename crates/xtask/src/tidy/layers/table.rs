@@ -87,7 +87,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/store/src/lib.rs",
         layers: &[
-            &["bounds", "error", "key", "terms"],
+            &["bounds", "breaker", "deadline", "error", "key", "terms"],
             &["bucket"],
             &["state"],
             &["seats", "value"],

@@ -1,0 +1,184 @@
+//! Whether to ask a store at all. After three misses in a row nobody asks it, except for one probe at a time. Pure: the
+//! moment and the jitter are arguments.
+
+use std::time::Duration;
+
+/// Misses in a row after which the store is lost.
+const MISSES: u32 = 3;
+
+/// The first pause before a probe. Each probe that fails doubles it.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// A probe whose outcome nobody reports counts as lost after this long, because its caller may have been cancelled.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Counts what a store misses, and says who may ask it. Moments are durations on one monotonic clock.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_store::Breaker;
+///
+/// let (mut breaker, now) = (Breaker::default(), Duration::from_secs(9));
+/// for _ in 0..3 {
+///     assert!(breaker.allows(now));
+///     breaker.missed(now, 0);
+/// }
+/// assert!(!breaker.allows(now));
+/// assert_eq!(breaker.lost_since(), Some(now));
+///
+/// let later = now + Duration::from_secs(1);
+/// assert!(breaker.allows(later)); // the probe
+/// assert!(!breaker.allows(later)); // one at a time
+/// breaker.answered();
+/// assert!(breaker.allows(later));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Breaker {
+    state: Condition,
+    /// The first of the misses since the last answer.
+    since: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Condition {
+    Closed { misses: u32 },
+    Open { pause: Duration, until: Duration },
+    Probing { pause: Duration, until: Duration },
+}
+
+impl Default for Condition {
+    fn default() -> Self {
+        Self::Closed { misses: 0 }
+    }
+}
+
+impl Breaker {
+    /// Whether to ask now. Who is allowed to ask must report [`answered`](Self::answered) or
+    /// [`missed`](Self::missed).
+    pub fn allows(&mut self, now: Duration) -> bool {
+        match self.state {
+            Condition::Closed { .. } => true,
+            Condition::Open { pause, until } | Condition::Probing { pause, until } => {
+                let is_due = now >= until;
+                if is_due {
+                    self.state = Condition::Probing { pause, until: now + PROBE };
+                }
+                is_due
+            }
+        }
+    }
+
+    /// The store has answered, with whatever.
+    pub fn answered(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The store has not answered in time. `jitter` is a random number, so that pods do not probe at the same moment.
+    pub fn missed(&mut self, now: Duration, jitter: u32) {
+        self.since.get_or_insert(now);
+        let pause = match self.state {
+            Condition::Closed { misses } if misses + 1 < MISSES => {
+                self.state = Condition::Closed { misses: misses + 1 };
+                return;
+            }
+            Condition::Closed { .. } => SHORTEST,
+            // A question from before, which says nothing new.
+            Condition::Open { .. } => return,
+            Condition::Probing { pause, .. } => (2 * pause).min(LONGEST),
+        };
+        // Half of the pause to all of it.
+        let share = 0.5 + f64::from(jitter) / f64::from(u32::MAX) / 2.0;
+        self.state = Condition::Open { pause, until: now + pause.mul_f64(share) };
+    }
+
+    /// Since when the store has not answered, if it is lost.
+    pub fn lost_since(&self) -> Option<Duration> {
+        match self.state {
+            Condition::Closed { .. } => None,
+            Condition::Open { .. } | Condition::Probing { .. } => self.since,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_fuzz::Random;
+
+    use super::*;
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn two_misses_are_none_and_an_answer_forgets_them() {
+        let mut breaker = Breaker::default();
+        for _ in 0..5 {
+            breaker.missed(millis(1), 0);
+            breaker.missed(millis(2), 0);
+            assert!(breaker.allows(millis(2)) && breaker.lost_since().is_none());
+            breaker.answered();
+        }
+    }
+
+    #[test]
+    fn a_lost_store_gets_one_probe_at_a_time_ever_more_rarely() {
+        let mut breaker = Breaker::default();
+        for _ in 0..3 {
+            breaker.missed(millis(50), u32::MAX);
+        }
+        let mut probes = Vec::new();
+        for now in 50..40_000 {
+            // Many callers at every moment; the probe fails after 20 ms.
+            let allowed = (0..10).filter(|_| breaker.allows(millis(now))).count();
+            assert!(allowed <= 1);
+            if allowed == 1 {
+                probes.push(now);
+            }
+            if probes.last().is_some_and(|probe| probe + 20 == now) {
+                breaker.missed(millis(now), u32::MAX);
+                // Late misses of others change nothing.
+                breaker.missed(millis(now), 0);
+            }
+        }
+        let gaps: Vec<_> = probes.windows(2).map(|pair| pair[1] - pair[0] - 20).collect();
+        assert_eq!(probes[0], 150);
+        assert_eq!(gaps[..6], [200, 400, 800, 1_600, 3_200, 5_000]);
+        assert!(gaps[6..].iter().all(|&gap| gap == 5_000), "{gaps:?}");
+        assert_eq!(breaker.lost_since(), Some(millis(50)));
+    }
+
+    #[test]
+    fn a_cancelled_probe_is_followed_by_another() {
+        let mut breaker = Breaker::default();
+        for _ in 0..3 {
+            breaker.missed(millis(0), 0);
+        }
+        assert!(breaker.allows(millis(100)));
+        assert!(!breaker.allows(millis(1_099)));
+        assert!(breaker.allows(millis(1_100)));
+    }
+
+    #[test]
+    fn pods_probe_at_different_moments() {
+        let mut random = Random::new(1);
+        let until = |jitter| {
+            let mut breaker = Breaker::default();
+            for _ in 0..3 {
+                breaker.missed(millis(0), jitter);
+            }
+            (0..).find(|&now| breaker.allows(Duration::from_micros(now))).expect("it ends")
+        };
+        let moments: Vec<u64> =
+            (0..200).map(|_| until(u32::try_from(random.below(1 << 32)).expect("32 bits"))).collect();
+        assert!(moments.iter().all(|moment| (50_000..=100_000).contains(moment)));
+        for tenth in 0..10_u64 {
+            let within = 50_000 + tenth * 5_000..55_000 + tenth * 5_000;
+            let count = moments.iter().filter(|moment| within.contains(moment)).count();
+            assert!((5..50).contains(&count), "{count} in {within:?}");
+        }
+    }
+}
