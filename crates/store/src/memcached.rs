@@ -74,7 +74,8 @@ impl MemcachedStore {
         Ok(Self { servers: servers.iter().map(server).collect::<Result<_, _>>()? })
     }
 
-    /// Asks the store at the asker's time `now`, in microseconds since the Unix epoch.
+    /// Asks the store. `clock` tells the asker's time in microseconds since the Unix epoch: it decides after each
+    /// reading of the counter, so that a question that begins again does not decide in the past.
     ///
     /// # Errors
     ///
@@ -84,7 +85,7 @@ impl MemcachedStore {
         &self,
         key: &Key,
         question: &Take<'_>,
-        now: u64,
+        clock: impl Fn() -> u64,
         deadline: Duration,
     ) -> Result<Reply, StoreError> {
         let ask = question.ask().ok_or(StoreError::Cost)?;
@@ -94,8 +95,8 @@ impl MemcachedStore {
         let server = self.server(key);
         let answer = server.link.by(deadline, async {
             match ask.limits[..] {
-                [limit] if limit.strategy == Strategy::FixedWindow => server.add(key, &ask, &limit, now).await,
-                _ => server.swap(key, &ask, now).await,
+                [limit] if limit.strategy == Strategy::FixedWindow => server.add(key, &ask, &limit, clock()).await,
+                _ => server.swap(key, &ask, &clock).await,
             }
         });
         answer.await?.reply(&ask).ok_or(StoreError::Garbled)
@@ -160,7 +161,7 @@ impl Server {
     }
 
     /// Reads, decides, and writes if nobody else has meanwhile.
-    async fn swap(&self, key: &Key, ask: &Ask, now: u64) -> Result<Answer, StoreError> {
+    async fn swap(&self, key: &Key, ask: &Ask, clock: &impl Fn() -> u64) -> Result<Answer, StoreError> {
         loop {
             let (stored, condition) = match self.call(get(key.as_str())).await? {
                 Response::Value { data, cas: Some(cas) } => {
@@ -171,6 +172,7 @@ impl Server {
                 Response::Missing => (None, Condition::Missing),
                 _ => return Err(StoreError::Garbled),
             };
+            let now = clock();
             let Outcome { answer, value, full_at } = take(stored.as_ref(), ask, now);
             let is_needless = stored.is_none() && full_at <= now;
             if stored.as_ref() == Some(&value) || is_needless {

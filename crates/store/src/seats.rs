@@ -138,3 +138,88 @@ fn is_due(limit: &Limit, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::{Quota, Strategy};
+
+    use super::*;
+    use crate::key::Key;
+    use crate::memory::Memory;
+    use crate::take::Take;
+
+    const NOW: u64 = 1_790_000_000_000_000;
+
+    fn exactly(time: u64) -> StoreTime {
+        StoreTime { earliest: time, latest: time }
+    }
+
+    fn ten_per_second() -> Terms {
+        let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), Some(100)).expect("a quota");
+        Terms::new(1, &[(0, quota)]).expect("terms")
+    }
+
+    /// Seats of the future, behind a burst that is used up.
+    fn seats(terms: &Terms) -> Seats {
+        let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
+        let lookahead = Duration::from_secs(4);
+        let question = Take { requests: 100, prefetch: 50, lookahead, ..Take::new(terms) };
+        store.take(&key, &question, NOW).expect("an answer").prefetched.expect("a quarter of forty")
+    }
+
+    #[test]
+    fn a_seat_is_used_once_it_is_due() {
+        let terms = ten_per_second();
+        let mut seats = seats(&terms);
+        assert_eq!(seats.left(), 10);
+        for index in 1..=10 {
+            let due = NOW + index * 100_000;
+            assert!(!seats.claim(&terms, 1, exactly(due - 1)), "{index}");
+            // The lower bound of the time counts.
+            assert!(!seats.claim(&terms, 1, StoreTime { earliest: due - 1, latest: due + 1 }), "{index}");
+            assert!(seats.claim(&terms, 1, exactly(due)), "{index}");
+        }
+        assert!(!seats.claim(&terms, 1, exactly(NOW + 2_000_000)));
+    }
+
+    #[test]
+    fn a_seat_below_the_floor_is_lost() {
+        let terms = ten_per_second();
+        let mut seats = seats(&terms);
+        // The first begins ten seconds after now. The upper bound of the time counts.
+        let floor = NOW + 10_000_000 + 250_000;
+        assert!(seats.claim(&terms, 1, StoreTime { earliest: floor - 1_000_000, latest: floor }));
+        assert_eq!(seats.left(), 6, "three passed, one used");
+        assert!(!seats.claim(&terms, 1, exactly(NOW + 12_000_000)));
+        assert_eq!(seats.left(), 0);
+    }
+
+    #[test]
+    fn a_cost_takes_seats_together_and_other_terms_take_none() {
+        let terms = ten_per_second();
+        let mut seats = seats(&terms);
+        let late = exactly(NOW + 5_000_000);
+        assert!(!seats.claim(&terms, 11, late));
+        assert!(seats.claim(&terms, 7, late) && !seats.claim(&terms, 4, late));
+        let changed = Terms::new(2, &terms.limits().collect::<Vec<_>>()).expect("terms");
+        assert!(!seats.claim(&changed, 1, late));
+        assert!(seats.claim(&terms, 3, late));
+    }
+
+    #[test]
+    fn seats_of_a_window_end_with_it() {
+        let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), None).expect("a quota");
+        let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+        let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
+        let take = || store.take(&key, &Take { prefetch: 9, ..Take::new(&terms) }, NOW + 5).expect("an answer");
+        let mut seats = take().prefetched.expect("a quarter of it");
+        let end = NOW + 1_000_000;
+        assert!(seats.claim(&terms, 1, exactly(NOW + 6)) && seats.claim(&terms, 1, exactly(end - 1)));
+        assert!(!seats.claim(&terms, 1, StoreTime { earliest: end - 1, latest: end }));
+        assert_eq!(seats.left(), 7, "perhaps it has not ended");
+        assert!(!seats.claim(&terms, 1, exactly(end)));
+        assert_eq!(seats.left(), 0);
+    }
+}

@@ -245,29 +245,48 @@ async fn a_cluster_is_followed_as_slots_move() {
         }
         if round == 0 {
             used = nodes.iter().filter(|node| !node.tell("DBSIZE").starts_with(":0")).count();
-            // A slot with a key moves from its node to the next one while the client knows the old place.
+            // A slot with a key moves from its node to the next one. Meanwhile and afterwards the client, which knows
+            // the old place, is sent on.
             let slot = nodes[0].tell(&format!("CLUSTER KEYSLOT {}", key(7).as_str()));
-            move_slot(&nodes, slot.trim_start_matches(':').trim().parse().expect("a slot"), key(7).as_str());
+            let slot = slot.trim_start_matches(':').trim().parse().expect("a slot");
+            let [from, to] = places(&nodes, slot);
+            begin_move([from, to], slot, key(7).as_str());
+            let reply = store.take(&key(7), &Take::new(&terms), DEADLINE).await;
+            granted[7] += reply.expect("an answer").granted;
+            end_move(&nodes, to, slot);
         }
     }
     assert_eq!(used, 3, "keys are on all nodes");
     assert!(granted.iter().all(|&granted| granted == 5), "{granted:?}");
+
+    // Its client may repeat a question, so it takes no seats back.
+    let all = Take { requests: 5, ..Take::new(&terms) };
+    let first = store.take(&key(99), &all, DEADLINE).await.expect("an answer");
+    let returned = Take { returned: first.served.as_ref(), ..all };
+    assert_eq!(store.take(&key(99), &returned, DEADLINE).await.map(|reply| reply.granted), Ok(0));
 }
 
-fn move_slot(nodes: &[Server], slot: u16, key: &str) {
+/// Where a slot is, and another node.
+fn places(nodes: &[Server], slot: u16) -> [&Server; 2] {
     let from = match slot {
         0..=5_460 => 0,
         5_461..=10_922 => 1,
         _ => 2,
     };
-    let (from, to) = (&nodes[from], &nodes[(from + 1) % 3]);
-    let id = |node: &Server| {
-        let answer = node.tell("CLUSTER MYID");
-        answer.split("\r\n").nth(1).expect("an id").to_owned()
-    };
+    [&nodes[from], &nodes[(from + 1) % 3]]
+}
+
+fn id(node: &Server) -> String {
+    node.tell("CLUSTER MYID").split("\r\n").nth(1).expect("an id").to_owned()
+}
+
+fn begin_move([from, to]: [&Server; 2], slot: u16, key: &str) {
     assert!(to.tell(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", id(from))).starts_with("+OK"));
     assert!(from.tell(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", id(to))).starts_with("+OK"));
     assert!(from.tell(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.port)).starts_with("+OK"));
+}
+
+fn end_move(nodes: &[Server], to: &Server, slot: u16) {
     for node in nodes {
         assert!(node.tell(&format!("CLUSTER SETSLOT {slot} NODE {}", id(to))).starts_with("+OK"));
     }
@@ -313,16 +332,16 @@ async fn a_killed_memcached_is_found_again() {
     for terms in [five(), Terms::new(1, &[(0, bucket)]).expect("terms")] {
         let question = Take { requests: 3, ..Take::new(&terms) };
         let now = 1_790_000_000_000_000;
-        let first = store.take(&key(1), &question, now, DEADLINE).await.expect("an answer");
+        let first = store.take(&key(1), &question, || now, DEADLINE).await.expect("an answer");
         assert_eq!(first.granted, 3);
         server.kill();
         for _ in 0..3 {
-            let lost = store.take(&key(1), &question, now, DEADLINE).await;
+            let lost = store.take(&key(1), &question, || now, DEADLINE).await;
             assert!(matches!(lost, Err(StoreError::Lost(_))), "{lost:?}");
         }
         server.restart();
         let again = Take { seen: Some(&first.level), ..question };
-        let second = store.take(&key(1), &again, now, DEADLINE).await.expect("an answer");
+        let second = store.take(&key(1), &again, || now, DEADLINE).await.expect("an answer");
         assert_eq!(second.granted, 2, "who has seen three says so");
         server.tell("flush_all");
     }
@@ -337,7 +356,7 @@ async fn clocks_that_differ_admit_the_stated_bound() {
     let terms = Terms::new(1, &[(0, quota)]).expect("terms");
     let (question, mut granted) = (Take { requests: 1_000, ..Take::new(&terms) }, 0);
     for now in [0, 2_000_000, 0, 1_000_000, 2_000_000] {
-        let reply = store.take(&key(1), &question, 1_790_000_000_000_000 + now, DEADLINE).await;
+        let reply = store.take(&key(1), &question, || 1_790_000_000_000_000 + now, DEADLINE).await;
         granted += reply.expect("an answer").granted;
     }
     assert_eq!(granted, 200, "a burst, and two seconds of difference refill no more than it");

@@ -187,3 +187,34 @@ fn an_older_asker_learns_the_newer_terms() {
     let second = ask(&old);
     assert_eq!((second.granted, second.prefetched, second.newer), (0, None, Some(new)));
 }
+
+/// A bucket keeps what is left, cut to the new burst. A backlog stays as many requests. A window keeps what it counted.
+#[test]
+fn state_is_kept_in_requests() {
+    let bucket = |requests, burst| quota(Strategy::TokenBucket, requests, 1_000_000, Some(burst));
+    let leaky = |requests| quota(Strategy::LeakyBucket, requests, 1_000, Some(20));
+    let window = |requests| quota(Strategy::FixedWindow, requests, 1_000_000, None);
+    for (old, used, new, left) in [
+        (bucket(10, 10), 6, bucket(10, 100), 4),
+        (bucket(10, 10), 6, bucket(500, 100), 4),
+        (bucket(10, 10), 6, bucket(3, 2), 2),
+        (bucket(10, 10), 10, bucket(7, 100), 0),
+        (bucket(7, 100), 1, bucket(10, 100), 99),
+        (window(10), 6, window(100), 94),
+        (window(100), 60, window(70), 10),
+        (window(100), 60, window(10), 0),
+        // Five are in the queue, and sixteen more fit.
+        (leaky(10), 5, leaky(100), 16),
+        (leaky(100), 5, leaky(7), 16),
+    ] {
+        let store = Memory::new();
+        let ask = |stamp, quota, requests| {
+            let terms = Terms::new(stamp, &[(0, quota)]).expect("terms");
+            let patience = Duration::from_secs(if quota.strategy() == Strategy::LeakyBucket { 60 } else { 0 });
+            let question = Take { requests, patience, ..Take::new(&terms) };
+            store.take(&key(), &question, START).expect("an answer").granted
+        };
+        assert_eq!(ask(1, old, used), used, "{old:?}");
+        assert_eq!(ask(2, new, 1_000), left, "{used} of {old:?}, then {new:?}");
+    }
+}

@@ -35,7 +35,7 @@ impl Store {
         match self {
             Self::Memory(store) => store.take(key, question, wall()),
             Self::Redis(store) => store.take(key, question, DEADLINE).await,
-            Self::Memcached(store) => store.take(key, question, wall(), DEADLINE).await,
+            Self::Memcached(store) => store.take(key, question, wall, DEADLINE).await,
         }
     }
 }
