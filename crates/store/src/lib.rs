@@ -13,7 +13,7 @@
 //! let terms = Terms::new(1, &[(0, quota)])?;
 //! let (store, key, now) = (Memory::new(), Key::new("limits shop/api.per-client", 0xfeed)?, 1_790_000_000_000_000);
 //!
-//! let reply = store.take(&key, &Take { requests: 7, ..Take::new(&terms) }, now)?;
+//! let reply = store.take(&key, &Take { requests: 7, ..Take::new(&terms) }, || now)?;
 //! assert_eq!(reply.granted, 5);
 //! assert_eq!(reply.next, Next::At(now + 180_000_000)); // one of five flows in every three minutes
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -32,14 +32,16 @@ impl Memory {
         Self::default()
     }
 
-    /// Decides at `now`, in microseconds since the Unix epoch.
+    /// Decides at the time that `clock` tells, in microseconds since the Unix epoch. It is read while nobody else
+    /// decides, so that decisions are in the order of their times.
     ///
     /// # Errors
     ///
     /// [`StoreError::Cost`].
-    pub fn take(&self, key: &Key, question: &Take<'_>, now: u64) -> Result<Reply, StoreError> {
+    pub fn take(&self, key: &Key, question: &Take<'_>, clock: impl FnOnce() -> u64) -> Result<Reply, StoreError> {
         let ask = question.ask().ok_or(StoreError::Cost)?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock();
         let stored = keys.values.get(key).filter(|(_, full_at)| *full_at > now).map(|(value, _)| value);
         let Outcome { answer, value, full_at } = take(stored, &ask, now);
         if full_at > now {

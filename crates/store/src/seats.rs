@@ -18,7 +18,7 @@ use weir_core::Strategy;
 /// let (store, key, now) = (Memory::new(), Key::new("store shop/api.search", 7)?, 1_790_000_000_000_000);
 ///
 /// let guard = Duration::from_millis(100);
-/// let reply = store.take(&key, &Take { prefetch: 20, guard, ..Take::new(&terms) }, now)?;
+/// let reply = store.take(&key, &Take { prefetch: 20, guard, ..Take::new(&terms) }, || now)?;
 /// let mut seats = reply.prefetched.expect("there is plenty");
 /// let later = StoreTime { earliest: now + 1_000, latest: now + 2_000 };
 /// let used = (0..50).filter(|_| seats.claim(&terms, 1, later)).count();
@@ -166,7 +166,7 @@ mod tests {
         let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
         let lookahead = Duration::from_secs(4);
         let question = Take { requests: 100, prefetch: 50, lookahead, ..Take::new(terms) };
-        store.take(&key, &question, NOW).expect("an answer").prefetched.expect("a quarter of forty")
+        store.take(&key, &question, || NOW).expect("an answer").prefetched.expect("a quarter of forty")
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), None).expect("a quota");
         let terms = Terms::new(1, &[(0, quota)]).expect("terms");
         let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
-        let take = || store.take(&key, &Take { prefetch: 9, ..Take::new(&terms) }, NOW + 5).expect("an answer");
+        let take = || store.take(&key, &Take { prefetch: 9, ..Take::new(&terms) }, || NOW + 5).expect("an answer");
         let mut seats = take().prefetched.expect("a quarter of it");
         let end = NOW + 1_000_000;
         assert!(seats.claim(&terms, 1, exactly(NOW + 6)) && seats.claim(&terms, 1, exactly(end - 1)));

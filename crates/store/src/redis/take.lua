@@ -11,6 +11,7 @@
 
 local key = KEYS[1]
 local time = redis.call('TIME')
+local call, format, gmatch = redis.call, string.format, string.gmatch
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local DAY = 86400000000
@@ -19,22 +20,23 @@ local HALF = 67108864
 
 local function numbers(text)
   local list = {}
-  for word in string.gmatch(text, '%d+') do list[#list + 1] = tonumber(word) end
+  for word in gmatch(text, '%d+') do list[#list + 1] = tonumber(word) end
   return list
 end
 
 local function parse(text)
-  local limits, list = {}, numbers(text)
-  for i = 1, #list, 6 do
-    local l = {id = list[i], strategy = list[i + 1], requests = list[i + 2], period = list[i + 3],
-               burst = list[i + 4], debt = list[i + 5], a = 0, b = 0, c = 0}
-    l.fixed, l.counter, l.log, l.leaky = l.strategy == 0, l.strategy == 1, l.strategy == 2, l.strategy == 5
-    l.bucket = l.strategy >= 3
-    l.lends = l.strategy == 0 or l.strategy == 1 or l.strategy == 3 or l.strategy == 6
-    l.most = l.burst + l.debt + (l.leaky and 1 or 0)
-    l.at_once = l.leaky and 1 or l.most
-    l.whole, l.rest = floor(l.period / l.requests), l.period % l.requests
-    limits[#limits + 1] = l
+  local limits, count = {}, 0
+  for id, strategy, requests, period, burst, debt in gmatch(text, '(%d+) (%d) (%d+) (%d+) (%d+) (%d+)') do
+    requests, period, burst = tonumber(requests), tonumber(period), tonumber(burst)
+    local leaky = strategy == '5'
+    local most = burst + debt + (leaky and 1 or 0)
+    count = count + 1
+    limits[count] = {
+      id = id, requests = requests, period = period, burst = burst, a = 0, b = 0, c = 0,
+      fixed = strategy == '0', counter = strategy == '1', log = strategy == '2', leaky = leaky,
+      bucket = strategy >= '3', lends = strategy == '0' or strategy == '1' or strategy == '3' or strategy == '6',
+      most = most, at_once = leaky and 1 or most, whole = floor(period / requests), rest = period % requests,
+    }
   end
   return limits
 end
@@ -86,18 +88,20 @@ local function capacity(l) return after(l, 0, 0, l.at_once) end
 
 local function rounded_up(us, parts) return parts > 0 and us + 1 or us end
 
+-- Whether this many units fit between two levels.
+local function within(l, us, parts, us2, parts2, units)
+  local u, p = after(l, us, parts, units)
+  return u < us2 or (u == us2 and p <= parts2)
+end
+
 -- How many whole units lie between two levels, at most `want`.
 local function units_to(l, us, parts, us2, parts2, want)
-  local function within(n)
-    local u, p = after(l, us, parts, n)
-    return not earlier(us2, parts2, u, p)
-  end
-  if not within(0) then return 0 end
-  if want and within(want) then return want end
+  if not within(l, us, parts, us2, parts2, 0) then return 0 end
+  if want and within(l, us, parts, us2, parts2, want) then return want end
   local n = max(0, floor((us2 - us) * l.requests / l.period))
   if want then n = min(n, want) end
-  while not within(n) do n = n - 1 end
-  while within(n + 1) do n = n + 1 end
+  while not within(l, us, parts, us2, parts2, n) do n = n - 1 end
+  while within(l, us, parts, us2, parts2, n + 1) do n = n + 1 end
   return n
 end
 
@@ -115,7 +119,7 @@ local function first(l) return max(0, l.a - l.b) end
 
 local function entry(l, index)
   local at = l.offset + 8 * (index % l.b)
-  local bytes = redis.call('GETRANGE', key, at, at + 7)
+  local bytes = call('GETRANGE', key, at, at + 7)
   if #bytes < 8 then return 0 end
   return (struct.unpack('>I8', bytes))
 end
@@ -136,8 +140,8 @@ local function write(l, index, units, at)
   local bytes = struct.pack('>I8', at)
   local slot = index % l.b
   local here = min(units, l.b - slot)
-  redis.call('SETRANGE', key, l.offset + 8 * slot, string.rep(bytes, here))
-  if units > here then redis.call('SETRANGE', key, l.offset, string.rep(bytes, units - here)) end
+  call('SETRANGE', key, l.offset + 8 * slot, string.rep(bytes, here))
+  if units > here then call('SETRANGE', key, l.offset, string.rep(bytes, units - here)) end
 end
 
 local function append(l, at, units)
@@ -352,7 +356,7 @@ end
 
 -- The times of a log that still count, the oldest first; all of them if the length stays.
 local function times(l, all)
-  local ring, list = redis.call('GETRANGE', key, l.offset, l.offset + 8 * l.b - 1), {}
+  local ring, list = call('GETRANGE', key, l.offset, l.offset + 8 * l.b - 1), {}
   local start = all and first(l) or later_than(l, l.period, max(last(l), now))
   for index = start, l.a - 1 do
     local at = 8 * (index % l.b) + 1
@@ -367,8 +371,8 @@ local function restore(l, list)
   for index = 1, #list do bytes[index] = struct.pack('>I8', list[index]) end
   local slot = l.a % l.b
   local here = min(#bytes, l.b - slot)
-  if here > 0 then redis.call('SETRANGE', key, l.offset + 8 * slot, table.concat(bytes, '', 1, here)) end
-  if #bytes > here then redis.call('SETRANGE', key, l.offset, table.concat(bytes, '', here + 1)) end
+  if here > 0 then call('SETRANGE', key, l.offset + 8 * slot, table.concat(bytes, '', 1, here)) end
+  if #bytes > here then call('SETRANGE', key, l.offset, table.concat(bytes, '', here + 1)) end
   l.a = l.a + #bytes
 end
 
@@ -390,7 +394,7 @@ local function change(olds, news)
     end
   end
   place(news)
-  redis.call('DEL', key) -- frees rings that were longer
+  call('DEL', key) -- frees rings that were longer
   for i, new in ipairs(news) do
     local old, count = pairs_of[i], counts[i]
     if not old then -- nothing is known
@@ -408,16 +412,21 @@ end
 
 -- The question.
 
-local ask = numbers(ARGV[2])
-local ask_stamp, requests, cost, patience, prefetch, guard, lookahead, owed =
-  ask[1], ask[2], ask[3], ask[4], ask[5], ask[6], ask[7], ask[8]
+local ask_stamp, requests, cost, patience, prefetch, guard, lookahead, owed = string.match(ARGV[2],
+  '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+ask_stamp, requests, cost, patience = tonumber(ask_stamp), tonumber(requests), tonumber(cost), tonumber(patience)
+prefetch, guard, lookahead, owed = tonumber(prefetch), tonumber(guard), tonumber(lookahead), tonumber(owed)
 
-local stored = redis.call('GETRANGE', key, 0, HEADER - 1)
+local stored = call('GETRANGE', key, 0, HEADER - 1)
 local text, stamp, birth, terms, marks = string.match(stored, '^((%d+) (%d+)|([%d ,]+)|([%d ]+)\n)')
 local limits, older = nil, false
 if text then
-  stamp, birth, limits, marks = tonumber(stamp), tonumber(birth), parse(terms), numbers(marks)
-  for i, l in ipairs(limits) do l.a, l.b, l.c = marks[3 * i - 2], marks[3 * i - 1], marks[3 * i] end
+  stamp, birth, limits = tonumber(stamp), tonumber(birth), parse(terms)
+  local i = 0
+  for a, b, c in gmatch(marks, '(%d+) (%d+) (%d+)') do
+    i = i + 1
+    limits[i].a, limits[i].b, limits[i].c = tonumber(a), tonumber(b), tonumber(c)
+  end
   place(limits)
   if stamp < ask_stamp then
     local news = parse(ARGV[1])
@@ -427,20 +436,20 @@ if text then
     older = stamp ~= ask_stamp or terms ~= ARGV[1]
   end
 else
-  if stored ~= '' then redis.call('DEL', key) end
+  if stored ~= '' then call('DEL', key) end
   stamp, birth, limits, terms = ask_stamp, now, parse(ARGV[1]), ARGV[1]
   for _, l in ipairs(limits) do fresh(l) end
   place(limits)
 end
 
-if not older then
+if not older and ARGV[3] ~= '' then
   local seen = numbers(ARGV[3])
   if #seen == 3 * #limits then
     for i, l in ipairs(limits) do raise(l, seen[3 * i - 2], seen[3 * i - 1], seen[3 * i]) end
   end
 end
 for _, l in ipairs(limits) do advance(l) end
-if not older then
+if not older and ARGV[4] ~= '' then
   local back = numbers(ARGV[4])
   if #back == 2 + 3 * #limits and back[1] == birth then
     for i, l in ipairs(limits) do give_back(l, back[3 * i], back[3 * i + 1], back[2]) end
@@ -450,15 +459,16 @@ if owed > 0 then
   for _, l in ipairs(limits) do owe(l, owed) end
 end
 
-local served, lent, levels = {}, {}, {}
-local function note(list, a, b, c)
-  local n = #list
-  list[n + 1], list[n + 2], list[n + 3] = a, b, c
+-- The answer, which is filled in as it becomes known: three numbers for each limit and each of served, lent and level.
+local reply, count = {0, 0, 0, 0, 0, 0, 0}, #limits
+local function note(place, i, a, b, c)
+  local at = 7 + 3 * (place * count + i) - 3
+  reply[at + 1], reply[at + 2], reply[at + 3] = a, b, c
 end
 
 local granted = requests
-for _, l in ipairs(limits) do
-  note(served, mark(l))
+for i, l in ipairs(limits) do
+  note(0, i, mark(l))
   granted = min(granted, fits(l, requests, cost, patience))
 end
 if granted > 0 then
@@ -474,14 +484,15 @@ end
 
 local wanted = granted == requests and not older and prefetch or 0
 local prefetched = wanted
-for _, l in ipairs(limits) do
+for i, l in ipairs(limits) do
   local free, a, b, c = lendable(l, guard, lookahead, wanted)
-  note(lent, a, b, c)
+  note(1, i, a, b, c)
   prefetched = min(prefetched, free)
 end
 if prefetched > 0 then
   for i, l in ipairs(limits) do
-    if l.bucket then l.a, l.b = lent[3 * i - 2], lent[3 * i - 1] end
+    local at = 7 + 3 * (count + i) - 3
+    if l.bucket then l.a, l.b = reply[at + 1], reply[at + 2] end
     charge(l, prefetched)
   end
 end
@@ -489,28 +500,26 @@ end
 -- The value, if it changed. A key at full credit needs none.
 
 local full, has_log, list = 0, false, {}
-for _, l in ipairs(limits) do
-  note(levels, mark(l))
+for i, l in ipairs(limits) do
+  note(2, i, mark(l))
   full = max(full, full_at(l))
   has_log = has_log or l.log
-  list[#list + 1] = string.format('%.0f %.0f %.0f', l.a, l.b, l.c)
+  list[i] = format('%.0f %.0f %.0f', l.a, l.b, l.c)
 end
-local line = string.format('%.0f %.0f|', stamp, birth) .. terms .. '|' .. table.concat(list, ' ') .. '\n'
+local line = format('%.0f %.0f|', stamp, birth) .. terms .. '|' .. table.concat(list, ' ') .. '\n'
 if full <= now then
-  redis.call('DEL', key)
+  call('DEL', key)
 elseif line ~= text then
-  local until_ms = string.format('%.0f', ceil(full / 1000))
+  local until_ms = format('%.0f', ceil(full / 1000))
   if has_log then
-    redis.call('SETRANGE', key, 0, line .. string.rep(' ', HEADER - #line))
-    redis.call('PEXPIREAT', key, until_ms)
+    call('SETRANGE', key, 0, line .. string.rep(' ', HEADER - #line))
+    call('PEXPIREAT', key, until_ms)
   else
-    redis.call('SET', key, line, 'PXAT', until_ms)
+    call('SET', key, line, 'PXAT', until_ms)
   end
 end
 
-local reply = {granted, prefetched, now, birth, next_at, stamp, older and 1 or 0}
-for _, list in ipairs({served, lent, levels}) do
-  for _, number in ipairs(list) do reply[#reply + 1] = number end
-end
-if older then reply[#reply + 1] = terms end
+reply[1], reply[2], reply[3], reply[4], reply[5], reply[6], reply[7] =
+  granted, prefetched, now, birth, next_at, stamp, older and 1 or 0
+if older then reply[8 + 9 * count] = terms end
 return reply

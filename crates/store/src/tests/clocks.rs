@@ -27,9 +27,9 @@ fn a_jump_forward_frees_one_burst() {
         let ((terms, burst), store) = (terms(strategy), Memory::new());
         for now in [START, START + 90_000_000, START + 48 * HOUR, START + 480_000 * HOUR] {
             let all = Take { requests: 100, ..Take::new(&terms) };
-            let granted = store.take(&key(1), &all, now).expect("an answer").granted;
+            let granted = store.take(&key(1), &all, || now).expect("an answer").granted;
             assert!(0 < granted && granted <= burst, "{strategy:?}: {granted} at {now}");
-            assert_eq!(store.take(&key(1), &all, now).map(|reply| reply.granted), Ok(0), "{strategy:?}");
+            assert_eq!(store.take(&key(1), &all, || now).map(|reply| reply.granted), Ok(0), "{strategy:?}");
         }
     }
 }
@@ -41,7 +41,7 @@ fn a_clock_that_is_set_back_frees_nothing_and_blocks_for_a_day_at_most() {
         for back in [1, 30_000_000, HOUR, 23 * HOUR, 25 * HOUR, 72 * HOUR, 400_000 * HOUR] {
             let ((terms, burst), store) = (terms(strategy), Memory::new());
             let all = Take { requests: 100, ..Take::new(&terms) };
-            let ask = |now| store.take(&key(1), &all, now).expect("an answer");
+            let ask = |now| store.take(&key(1), &all, || now).expect("an answer");
             assert!(ask(START).granted > 0);
             let now = START - back;
             let told = format!("{strategy:?} set back by {back}");

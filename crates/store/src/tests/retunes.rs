@@ -40,7 +40,7 @@ fn overload(quotas: &[Quota], every: u64, seed: u64) -> Past {
         let &(_, quota) = past.changes.last().expect("the first");
         let terms = Terms::new(stamp, &[(0, quota)]).expect("terms");
         let requests = 1 + u32::try_from(random.below(8)).expect("small");
-        let reply = store.take(&key(), &Take { requests, ..Take::new(&terms) }, now).expect("an answer");
+        let reply = store.take(&key(), &Take { requests, ..Take::new(&terms) }, || now).expect("an answer");
         assert_eq!(reply.newer, None);
         if reply.granted > 0 {
             past.admissions.push((now, reply.granted.into()));
@@ -147,7 +147,7 @@ fn an_equal_change_is_none() {
             let old = Terms::new(1, &[(0, quota)]).expect("terms");
             let new = Terms::new(stamp, &[(0, quota)]).expect("terms");
             let ask = |store: &Memory, terms: &Terms| {
-                let reply = store.take(&key(), &Take { requests: 2, ..Take::new(terms) }, now).expect("an answer");
+                let reply = store.take(&key(), &Take { requests: 2, ..Take::new(terms) }, || now).expect("an answer");
                 (reply.granted, reply.next)
             };
             assert_eq!(ask(&changed, &new), ask(&plain, &old), "{strategy:?} at {now}");
@@ -165,8 +165,8 @@ fn a_change_of_strategy_frees_nothing() {
             let before = Terms::new(1, &[(0, quota(old, 10, 1_000_000, None))]).expect("terms");
             let after = Terms::new(2, &[(0, quota(new, 10, 1_000_000, None))]).expect("terms");
             let all = Take { requests: 100, ..Take::new(&before) };
-            let first = store.take(&key(), &all, START).expect("an answer").granted;
-            let second = store.take(&key(), &Take { terms: &after, ..all }, START + 1).expect("an answer");
+            let first = store.take(&key(), &all, || START).expect("an answer").granted;
+            let second = store.take(&key(), &Take { terms: &after, ..all }, || START + 1).expect("an answer");
             let most = 10.max(u32::from(old == Strategy::LeakyBucket) + 10);
             assert!(first + second.granted <= most, "{old:?} admits {first}, then {new:?} {}", second.granted);
             assert!(matches!(second.next, Next::At(next) if next > START), "{second:?}");
@@ -181,7 +181,8 @@ fn an_older_asker_learns_the_newer_terms() {
     let [old, new] = [(1, 100), (2, 3)].map(|(stamp, requests)| {
         Terms::new(stamp, &[(0, quota(Strategy::FixedWindow, requests, 60_000, None))]).expect("terms")
     });
-    let ask = |terms| store.take(&key(), &Take { requests: 5, prefetch: 50, ..Take::new(terms) }, START).expect("one");
+    let ask =
+        |terms| store.take(&key(), &Take { requests: 5, prefetch: 50, ..Take::new(terms) }, || START).expect("one");
     let first = ask(&new);
     assert_eq!((first.granted, first.newer), (3, None));
     let second = ask(&old);
@@ -212,7 +213,7 @@ fn state_is_kept_in_requests() {
             let terms = Terms::new(stamp, &[(0, quota)]).expect("terms");
             let patience = Duration::from_secs(if quota.strategy() == Strategy::LeakyBucket { 60 } else { 0 });
             let question = Take { requests, patience, ..Take::new(&terms) };
-            store.take(&key(), &question, START).expect("an answer").granted
+            store.take(&key(), &question, || START).expect("an answer").granted
         };
         assert_eq!(ask(1, old, used), used, "{old:?}");
         assert_eq!(ask(2, new, 1_000), left, "{used} of {old:?}, then {new:?}");

@@ -135,7 +135,7 @@ fn run(setting: Setting, seed: u64) -> Run {
                     returned: returned.as_ref(),
                     ..Take::new(&terms)
                 };
-                let reply = store.take(&key, &question, now).expect("an answer");
+                let reply = store.take(&key, &question, || now).expect("an answer");
                 // They are decided at the store's instant.
                 if reply.granted > 0 {
                     run.admissions.push((now, reply.granted.into()));
@@ -219,6 +219,6 @@ fn a_small_limit_is_exact() {
     let terms = Terms::new(1, &[(0, quota)]).expect("terms");
     let (store, key) = (Memory::new(), Key::new("limits test", 1).expect("a key"));
     let granted: u32 =
-        (0..100).map(|pod| store.take(&key, &Take::new(&terms), START + pod).expect("an answer").granted).sum();
+        (0..100).map(|pod| store.take(&key, &Take::new(&terms), || START + pod).expect("an answer").granted).sum();
     assert_eq!(granted, 5);
 }

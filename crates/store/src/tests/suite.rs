@@ -9,7 +9,7 @@ use weir_fuzz::Random;
 
 use super::oracle::{Admission, excess, possible};
 use super::servers::Server;
-use crate::bounds::StoreClock;
+use crate::bounds::{StoreClock, StoreTime};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::memcached::MemcachedStore;
@@ -33,7 +33,7 @@ pub(crate) enum Store {
 impl Store {
     pub(crate) async fn take(&self, key: &Key, question: &Take<'_>) -> Result<Reply, StoreError> {
         match self {
-            Self::Memory(store) => store.take(key, question, wall()),
+            Self::Memory(store) => store.take(key, question, wall),
             Self::Redis(store) => store.take(key, question, DEADLINE).await,
             Self::Memcached(store) => store.take(key, question, wall, DEADLINE).await,
         }
@@ -142,8 +142,10 @@ pub(crate) async fn pod(
         seats.extend(reply.prefetched);
         // Uses what it holds, each seat at a moment between two readings of the store's clock.
         for _ in 0..random.below(12) {
-            let bounds = clock.at(started.elapsed()).expect("it has learned");
-            let now = wall();
+            // This thread may be paused between the readings, so they surround the moment that is recorded.
+            let read = || clock.at(started.elapsed()).expect("it has learned");
+            let (before, now, after) = (read(), wall(), read());
+            let bounds = StoreTime { earliest: before.earliest, latest: after.latest };
             if seats.iter_mut().any(|seats| seats.claim(&terms, 1, bounds)) {
                 admissions.push((now, 1));
             }
