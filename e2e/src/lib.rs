@@ -23,4 +23,4 @@ mod run;
 mod scenarios;
 mod workload;
 
-pub use run::{RunArgs, run};
+pub use self::run::{RunArgs, run};

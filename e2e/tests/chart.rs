@@ -24,7 +24,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use weir_testbed::ControlPlane;
 
-use conformity::Conformity;
+use self::conformity::Conformity;
 
 const NAMESPACE: &str = "weir-system";
 const CRD: &str = "ratelimitpolicies.weir.dev";

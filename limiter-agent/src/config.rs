@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-pub use self::flags::Flags;
 use weir_wire::OPERATOR_NAME;
 
 use crate::{
@@ -21,6 +20,8 @@ use crate::{
     logs::Logs,
     proxy::Settings,
 };
+
+pub use self::flags::Flags;
 
 /// The validated configuration of an agent.
 #[derive(Clone, Debug)]

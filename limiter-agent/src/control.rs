@@ -34,11 +34,12 @@ use weir_enforce::{AmbiguousPaths, LiveRules};
 use weir_tower::MonotonicClock;
 use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind};
 
+use crate::{apply::Snapshots, proxy::Leaving};
+
 pub use self::tls::InvalidTls;
 pub(crate) use self::tls::{
     Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates,
 };
-use crate::{apply::Snapshots, proxy::Leaving};
 
 /// How much of a larger body is read before the connection is closed. A sender reads the answer 413 only after it has
 /// sent its body.

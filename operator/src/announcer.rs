@@ -3,17 +3,19 @@
 //! Pure, one [`Announcer`] per policy. It announces each fact once, and does not announce facts from before the
 //! operator's start. The numbers in a notice are acknowledgements.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use weir_api::RateLimitPolicyStatus;
-use weir_api::condition_types::{BYPASSABLE, ENFORCED};
+use weir_api::{
+    RateLimitPolicyStatus,
+    condition_types::{BYPASSABLE, ENFORCED},
+};
 use weir_wire::PolicyRules;
 
-use crate::changes::describe;
-use crate::status::{BYPASSED, TOO_LARGE, Tally};
+use crate::{
+    changes::describe,
+    status::{BYPASSED, TOO_LARGE, Tally},
+};
 
 /// The same text is not announced again within this time.
 const ONCE_IN: Duration = Duration::from_secs(300);

@@ -2,8 +2,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::json;
 
 use super::*;
-use crate::compile::compile;
-use crate::world::ObjectKey;
+use crate::{compile::compile, world::ObjectKey};
 
 fn rules(requests: u32) -> Arc<PolicyRules> {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}},

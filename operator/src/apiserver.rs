@@ -7,14 +7,19 @@
 
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
-use http::{Request, Response};
-use kube::client::retry::{InvalidBackoff, RetryPolicy};
-use kube::client::{Body, ClientBuilder};
-use kube::{Client, Config};
-use tower::BoxError;
-use tower::buffer::BufferLayer;
-use tower::retry::{Policy, RetryLayer};
+use http::{Request, Response, header::RETRY_AFTER};
+use kube::{
+    Client, Config,
+    client::{
+        Body, ClientBuilder,
+        retry::{InvalidBackoff, RetryPolicy},
+    },
+};
+use tower::{
+    BoxError,
+    buffer::BufferLayer,
+    retry::{Policy, RetryLayer},
+};
 
 /// The longest `Retry-After` to wait for. A longer one goes to the caller, because not every proxy sets sensible
 /// values.

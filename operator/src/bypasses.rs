@@ -3,10 +3,8 @@
 //! It reads what the operator has written into the policies' statuses.
 
 use anyhow::bail;
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
-use weir_api::RateLimitPolicy;
-use weir_api::condition_types::BYPASSABLE;
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
+use weir_api::{RateLimitPolicy, condition_types::BYPASSABLE};
 
 use crate::status::HEADLESS_SERVICE;
 

@@ -4,16 +4,18 @@ mod files;
 
 use std::sync::Arc;
 
-use rustls::client::Resumption;
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{
+    ClientConfig, RootCertStore,
+    client::Resumption,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer},
+    version::TLS13,
+};
 use tokio::sync::watch;
 use weir_channel::ALPN;
 
-pub(crate) use files::CallingFiles;
-pub use files::{InvalidTls, TlsFiles};
+pub(crate) use self::files::CallingFiles;
+pub use self::files::{InvalidTls, TlsFiles};
 
 /// How to call agents.
 #[derive(Debug)]

@@ -4,17 +4,20 @@
 mod format;
 mod lint;
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
 
 use clap::ValueEnum;
 
-use crate::documents::{self, Finding, Position};
-use crate::source::directory::names;
-use crate::source::listing::LARGEST;
-use crate::world::{Fault, ObjectKey};
+use crate::{
+    documents::{self, Finding, Position},
+    source::{directory::names, listing::LARGEST},
+    world::{Fault, ObjectKey},
+};
 
 /// The rule id for everything that a cluster would refuse.
 const INVALID: &str = "invalid";

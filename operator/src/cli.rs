@@ -1,33 +1,38 @@
 //! The command line: arguments in, exit code out.
 
-use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    io::{self, IsTerminal, Write},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::Notify,
+};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-use crate::apiserver;
-use crate::bypasses::Bypasses;
-use crate::calling::TlsFiles;
-use crate::check::{self, CheckOptions, Verdict};
-use crate::identity::{Identity, IdentityFlags};
-use crate::inject::{InjectFlags, Injection};
-use crate::leader::{LeaseName, LeaseTiming};
-use crate::open_files;
-use crate::operator::{Candidacy, Operator};
-use crate::prove::Prove;
-use crate::pulled::Pulled;
-use crate::source::agents::StandaloneAgent;
-use crate::source::directory::StandaloneInputs;
+use crate::{
+    apiserver,
+    bypasses::Bypasses,
+    calling::TlsFiles,
+    check::{self, CheckOptions, Verdict},
+    identity::{Identity, IdentityFlags},
+    inject::{InjectFlags, Injection},
+    leader::{LeaseName, LeaseTiming},
+    open_files,
+    operator::{Candidacy, Operator},
+    prove::Prove,
+    pulled::Pulled,
+    source::{agents::StandaloneAgent, directory::StandaloneInputs},
+};
 
 /// The program failed while running.
 const FAILED: u8 = 1;

@@ -12,8 +12,10 @@ mod matching;
 mod override_keys;
 mod rule;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use kube::core::Selector;
@@ -23,9 +25,10 @@ use weir_api::{self as api, LastKnownGood, RateLimitPolicySpec};
 use weir_wire::{self as wire, PolicyRules};
 
 use self::faults::Faults;
+use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
+
 pub use self::last_known_good::GoodGeneration;
 pub(crate) use self::matching::takes_all;
-use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
 
 /// The pods that a policy targets.
 #[derive(Clone, Debug, PartialEq, Eq)]

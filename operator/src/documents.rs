@@ -5,19 +5,24 @@
 
 mod yaml;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    rc::Rc,
+    sync::Arc,
+};
 
 use kube::Resource;
 use serde_json::Value;
 use weir_api::{RateLimitPolicy, RateLimitPolicySpec, check};
 
-pub use self::yaml::Position;
 use self::yaml::Tree;
-use crate::compile::compile;
-use crate::world::{Fault, ObjectKey};
+use crate::{
+    compile::compile,
+    world::{Fault, ObjectKey},
+};
+
+pub use self::yaml::Position;
 
 /// The namespace of a policy that does not name one.
 const DEFAULT_NAMESPACE: &str = "default";

@@ -7,24 +7,27 @@ mod event;
 mod machine;
 mod report;
 
-use std::collections::HashMap;
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
-use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
-use self::event::{Action, Event, Moment};
-use self::machine::Machine;
-use crate::clock;
-use crate::inject::Question;
-use crate::leader::{Term, TermReceiver};
-use crate::link::{Link, Observation, Shared};
-use crate::report::{Message, WrittenStatus};
-use crate::telemetry::{Heartbeat, Ready};
-use crate::world::{ObjectKey, Update};
+use self::{
+    event::{Action, Event, Moment},
+    machine::Machine,
+};
+use crate::{
+    clock,
+    inject::Question,
+    leader::{Term, TermReceiver},
+    link::{Link, Observation, Shared},
+    report::{Message, WrittenStatus},
+    telemetry::{Heartbeat, Ready},
+    world::{ObjectKey, Update},
+};
 
 /// How often to check traffic and the passing of time.
 const TICK: Duration = Duration::from_millis(500);

@@ -1,14 +1,17 @@
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::json;
-use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+};
 
 use super::*;
-use crate::link::{Lanes, StatusInterval, Timing};
-use crate::metrics::Metrics;
-use crate::world::{Agent, Change, Membership, Pod, Policy, StoredStatus};
+use crate::{
+    link::{Lanes, StatusInterval, Timing},
+    metrics::Metrics,
+    world::{Agent, Change, Membership, Pod, Policy, StoredStatus},
+};
 
 fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSender<Message>) -> Engine {
     let timing = Timing::default();

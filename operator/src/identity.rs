@@ -23,19 +23,19 @@ use std::sync::Arc;
 
 use kube::Client;
 use rustls::ServerConfig;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-pub use flags::IdentityFlags;
-pub(crate) use name::{Peer, PodIdentity};
+use self::{keeper::Keeper, service::Service};
+use crate::{
+    authority::Authorities,
+    calling::{Calling, Held, Sender},
+    metrics::Metrics,
+    telemetry::Ready,
+};
 
-use crate::authority::Authorities;
-use crate::calling::{Calling, Held, Sender};
-use crate::metrics::Metrics;
-use crate::telemetry::Ready;
-use keeper::Keeper;
-use service::Service;
+pub use self::flags::IdentityFlags;
+pub(crate) use self::name::{Peer, PodIdentity};
 
 /// What the operator presents and trusts now.
 #[derive(Debug)]

@@ -32,7 +32,5 @@ mod settings;
 mod sidecar;
 mod values;
 
-pub use bootstrap::Question;
-pub use flags::InjectFlags;
-
-pub(crate) use registration::Injection;
+pub(crate) use self::registration::Injection;
+pub use self::{bootstrap::Question, flags::InjectFlags};

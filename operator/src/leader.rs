@@ -21,7 +21,9 @@ mod lease;
 mod term;
 mod timing;
 
-pub use campaign::{Campaign, TermReceiver};
-pub use lease::{LeaseName, SEQUENCES_BELOW};
-pub use term::Term;
-pub use timing::{InvalidLeaseTiming, LeaseTiming};
+pub use self::{
+    campaign::{Campaign, TermReceiver},
+    lease::{LeaseName, SEQUENCES_BELOW},
+    term::Term,
+    timing::{InvalidLeaseTiming, LeaseTiming},
+};

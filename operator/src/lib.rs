@@ -48,4 +48,4 @@ pub mod telemetry;
 pub mod traffic;
 pub mod world;
 
-pub use operator::{Candidacy, Operator, TRAFFIC_INTERVAL};
+pub use self::operator::{Candidacy, Operator, TRAFFIC_INTERVAL};

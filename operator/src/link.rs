@@ -22,24 +22,26 @@ mod status_interval;
 mod task;
 mod trust;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::AbortHandle,
+    time::Instant,
+};
 use weir_wire::Status;
 
-pub use status_interval::StatusInterval;
+use self::dial::Dial;
+use crate::{
+    calling::{Held, TlsFiles},
+    identity::{Peer, PodIdentity},
+    leader::Term,
+    metrics::Metrics,
+    plan::Content,
+    world::ObjectKey,
+};
 
-use dial::Dial;
-
-use crate::calling::{Held, TlsFiles};
-use crate::identity::{Peer, PodIdentity};
-use crate::leader::Term;
-use crate::metrics::Metrics;
-use crate::plan::Content;
-use crate::world::ObjectKey;
+pub use self::status_interval::StatusInterval;
 
 /// Intervals, timeouts and pauses of a link.
 #[derive(Clone, Copy, Debug)]

@@ -3,17 +3,17 @@
 //! State is kept per pod and judged per policy. A pod enforces a policy if its agent's newest answer says so and the
 //! agent still answers. What the operator intends does not count.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use weir_api::DriftReason;
 use weir_wire::Status;
 
-use crate::link::{Failure, FailureKind, Observation, Seen};
-use crate::plan::Content;
-use crate::world::{Agent, ObjectKey, Pod};
+use crate::{
+    link::{Failure, FailureKind, Observation, Seen},
+    plan::Content,
+    world::{Agent, ObjectKey, Pod},
+};
 
 /// How long a pod may take that has never answered or is about to get a change. After that it counts as drifted.
 pub const PATIENCE: Duration = Duration::from_secs(4);

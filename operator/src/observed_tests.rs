@@ -3,8 +3,7 @@ use std::sync::Arc;
 use weir_wire::{InForce, PolicyStatus, Status};
 
 use super::*;
-use crate::link::Failure;
-use crate::world::Membership;
+use crate::{link::Failure, world::Membership};
 
 fn key() -> ObjectKey {
     ObjectKey::new("shop", "a")

@@ -1,29 +1,33 @@
 //! The whole operator: connects a source, the engine and a sink, and runs until stopped.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use kube::Client;
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, mpsc, watch},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
-use crate::engine::{Engine, SourceEnded};
-use crate::identity::Identity;
-use crate::inject::Injection;
-use crate::leader::{self, Campaign, LeaseName, Term, TermReceiver};
-use crate::link::{Lanes, Shared, StatusInterval, Timing};
-use crate::metrics::Metrics;
-use crate::report::{self, ClusterSink, FileSink, Message, Sink};
-use crate::source::cluster;
-use crate::source::directory::{Directory, DirectoryError, Remark, StandaloneInputs};
-use crate::source::objects::Proof;
-use crate::telemetry::{self, Heartbeat, Ready};
-use crate::world::Update;
+use crate::{
+    clock,
+    engine::{Engine, SourceEnded},
+    identity::Identity,
+    inject::Injection,
+    leader::{self, Campaign, LeaseName, Term, TermReceiver},
+    link::{Lanes, Shared, StatusInterval, Timing},
+    metrics::Metrics,
+    report::{self, ClusterSink, FileSink, Message, Sink},
+    source::{
+        cluster,
+        directory::{Directory, DirectoryError, Remark, StandaloneInputs},
+        objects::Proof,
+    },
+    telemetry::{self, Heartbeat, Ready},
+    world::Update,
+};
 
 /// The default minimum time between two status writes that only update traffic.
 pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(10);

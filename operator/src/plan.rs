@@ -9,19 +9,25 @@ mod bypasses;
 mod content;
 mod selecting;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
-use self::bypasses::bypasses;
-pub use self::content::Content;
-use self::content::Contents;
-pub use self::selecting::foresee;
-use self::selecting::{in_order, selects};
 use weir_wire::PolicyRules;
 
-use crate::compile::{Compiled, Target};
-use crate::pod_ports::Bypass;
-use crate::world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World};
+use self::{
+    bypasses::bypasses,
+    content::Contents,
+    selecting::{in_order, selects},
+};
+use crate::{
+    compile::{Compiled, Target},
+    pod_ports::Bypass,
+    world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World},
+};
+
+pub use self::{content::Content, selecting::foresee};
 
 /// The plan: what every agent should enforce.
 #[derive(Debug, Default)]

@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::util::intstr::IntOrString};
 use serde::Deserialize;
 
 /// The init container that redirects requests for the guarded port to the agent.

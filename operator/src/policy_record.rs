@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_api::RateLimitPolicyStatus;
 
-use crate::announcer::Announcer;
-use crate::compile::Compiled;
-use crate::report::Stored;
-use crate::report::echo::Echo;
-use crate::report::pace::Pace;
-use crate::traffic::Counts;
-use crate::world::StoredStatus;
+use crate::{
+    announcer::Announcer,
+    compile::Compiled,
+    report::{Stored, echo::Echo, pace::Pace},
+    traffic::Counts,
+    world::StoredStatus,
+};
 
 /// The inputs of a status, for a policy that every pod enforces.
 #[derive(Debug, PartialEq)]

@@ -4,22 +4,24 @@
 //! says that every targeted pod enforces it, it sends requests through the agent, and compares what reached the app
 //! with what the limit admits. It does not rely on the operator's word alone, and changes nothing.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, bail, ensure};
 use axum::Router;
 use http::{Request, StatusCode, header};
 use http_body_util::Empty;
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
+use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use kube::{Api, Client};
 use tokio::net::{TcpListener, TcpStream};
-use weir_api::RateLimitPolicy;
-use weir_api::condition_types::ENFORCED;
+use weir_api::{RateLimitPolicy, condition_types::ENFORCED};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// The timeout of one response.

@@ -15,13 +15,10 @@ use std::sync::Arc;
 
 use weir_api::RateLimitPolicyStatus;
 
-pub use cluster::ClusterSink;
-pub use files::FileSink;
-pub use writer::run;
+use self::echo::Shown;
+use crate::{leader::Term, world::ObjectKey};
 
-use crate::leader::Term;
-use crate::world::ObjectKey;
-use echo::Shown;
+pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 
 /// A status to write.
 #[derive(Clone, Debug)]

@@ -2,21 +2,24 @@
 //!
 //! A new certificate applies to new connections; open ones keep theirs. The router decides the responses.
 
-use std::io;
-use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use rustls::ServerConfig;
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
 use tokio_rustls::TlsAcceptor;
 
 /// The most open connections. Others wait to be accepted.

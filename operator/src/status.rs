@@ -6,16 +6,19 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use weir_api::condition_types::{ACCEPTED, BYPASSABLE, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED};
-use weir_api::{Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic};
-
+use weir_api::{
+    Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
+    condition_types::{ACCEPTED, BYPASSABLE, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED},
+};
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES};
 
-use crate::compile::{Compiled, GoodGeneration};
-use crate::observed::Standing;
-use crate::pod_ports::Bypass;
-use crate::traffic::Counts;
-use crate::world::{ObjectKey, Workload};
+use crate::{
+    compile::{Compiled, GoodGeneration},
+    observed::Standing,
+    pod_ports::Bypass,
+    traffic::Counts,
+    world::{ObjectKey, Workload},
+};
 
 /// How many drifted pods to name.
 const NAMED: usize = 10;

@@ -4,8 +4,10 @@ use serde_json::json;
 use weir_api::DriftReason;
 
 use super::*;
-use crate::compile::{Compiled, compile};
-use crate::world::{Fault, WorkloadKind};
+use crate::{
+    compile::{Compiled, compile},
+    world::{Fault, WorkloadKind},
+};
 
 fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}},

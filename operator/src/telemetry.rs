@@ -4,18 +4,18 @@
 //! that this operator could lead at once. Neither checks whether it leads, or whether the apiserver works, because a
 //! restart would fix neither.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use axum::Router;
-use axum::extract::State;
-use axum::routing::get;
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use axum::{Router, extract::State, routing::get};
+use http::{StatusCode, header::CONTENT_TYPE};
 
-use crate::clock;
-use crate::metrics::Metrics;
+use crate::{clock, metrics::Metrics};
 
 /// The engine's loop runs twice a second. After this long without an iteration it is stuck for good.
 const STUCK_AFTER: Duration = Duration::from_secs(10);

@@ -4,10 +4,12 @@
 //! the second in which it arrived, within the last [`WINDOW`]. It knows no clock, and nothing of targets or
 //! conditions.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::ops::AddAssign;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    ops::AddAssign,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use weir_wire::{RuleStatus, Status};

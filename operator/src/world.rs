@@ -3,10 +3,12 @@
 //! Sources turn what they see into [`Change`]s; only the engine applies them. Nothing here does I/O, waits or
 //! decides.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt;
-use std::sync::Arc;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use kube::core::Selector;

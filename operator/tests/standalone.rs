@@ -4,20 +4,21 @@
 
 mod fake_agent;
 
-use std::fs;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use fake_agent::{Crowd, FakeAgent, Manner};
 use serde_json::Value;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use weir_operator::Operator;
-use weir_operator::source::agents::StandaloneAgent;
-use weir_operator::source::directory::StandaloneInputs;
+use weir_operator::{
+    Operator,
+    source::{agents::StandaloneAgent, directory::StandaloneInputs},
+};
 use weir_wire::Snapshot;
+
+use self::fake_agent::{Crowd, FakeAgent, Manner};
 
 /// The limit of every wait; after it the test panics.
 const PATIENCE: Duration = Duration::from_secs(20);

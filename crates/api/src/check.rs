@@ -23,8 +23,9 @@ use std::{fmt, sync::LazyLock};
 
 use serde_json::Value;
 
-pub use self::review::review;
 use crate::RateLimitPolicy;
+
+pub use self::review::review;
 
 /// One thing that is wrong with a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

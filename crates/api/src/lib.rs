@@ -23,17 +23,19 @@ mod rule;
 mod status;
 mod target;
 
-pub use cost::{Cost, CostHeader};
-pub use crd::{crd, crd_yaml};
-pub use duration::{Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period};
-pub use key::{ClientIp, JwtClaim, KeyPart};
-pub use limit::{Limit, OverrideLimit, Strategy};
-pub use matching::{HeaderMatch, Match, QueryMatch};
-pub use on_limit::{HeaderStyle, OnLimit, OnLimitAction, OnMessage};
-pub use policy::{Mode, RateLimitPolicy, RateLimitPolicySpec};
-pub use rule::{Action, Override, Per, Rule, Scope};
-pub use status::{
-    Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
-    condition_types,
+pub use self::{
+    cost::{Cost, CostHeader},
+    crd::{crd, crd_yaml},
+    duration::{Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period},
+    key::{ClientIp, JwtClaim, KeyPart},
+    limit::{Limit, OverrideLimit, Strategy},
+    matching::{HeaderMatch, Match, QueryMatch},
+    on_limit::{HeaderStyle, OnLimit, OnLimitAction, OnMessage},
+    policy::{Mode, RateLimitPolicy, RateLimitPolicySpec},
+    rule::{Action, Override, Per, Rule, Scope},
+    status::{
+        Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
+        condition_types,
+    },
+    target::{PodSelector, TargetKind, TargetRef},
 };
-pub use target::{PodSelector, TargetKind, TargetRef};

@@ -1,19 +1,25 @@
 //! A burst: five times as many requests at once as the limit admits.
 
-use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    future::poll_fn,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Barrier;
-use tokio::task::JoinSet;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::Barrier,
+    task::JoinSet,
+};
 use tower::{BoxError, Service, service_fn};
 
-use crate::clock;
-use crate::report::{Bars, Cell, Report, Row, Table};
-use crate::stacks::{self, Counts, Failure, Heard, Limit, Visitor};
-use crate::stats::{Spread, figure, quantile_us};
+use crate::{
+    clock,
+    report::{Bars, Cell, Report, Row, Table},
+    stacks::{self, Counts, Failure, Heard, Limit, Visitor},
+    stats::{Spread, figure, quantile_us},
+};
 
 const ABOUT: &str = "\
 50,000 requests at once on a limit of 10,000 a second with a burst of 10,000, and a timeout of 3.9 s. Each request is \

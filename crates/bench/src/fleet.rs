@@ -11,9 +11,11 @@ mod process;
 mod serve;
 mod tables;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
@@ -21,10 +23,12 @@ use rand::Rng as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::agents::{Agents, Wanted};
-use self::cluster::{ALL, Cluster, PER_DEPLOYMENT, SMALL, policies_of};
-use self::identities::Identities;
-use self::process::{Memory, OperatorProcess};
+use self::{
+    agents::{Agents, Wanted},
+    cluster::{ALL, Cluster, PER_DEPLOYMENT, SMALL, policies_of},
+    identities::Identities,
+    process::{Memory, OperatorProcess},
+};
 use crate::clock;
 
 /// A fleet of this size, and how long to measure it.

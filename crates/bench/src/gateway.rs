@@ -11,10 +11,13 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 
 use self::limiters::{BUCKET, LIMITERS, PER_SECOND};
+use crate::{
+    proxy::{Cores, Load, Process, Upstream, Wrk, free_address},
+    report::{Bars, Cell, Report, Row, Table},
+    stats::Spread,
+};
+
 pub(crate) use self::server::GatewayArgs;
-use crate::proxy::{Cores, Load, Process, Upstream, Wrk, free_address};
-use crate::report::{Bars, Cell, Report, Row, Table};
-use crate::stats::Spread;
 
 /// Different client addresses in the requests.
 const CLIENTS: u64 = 254;

@@ -1,16 +1,20 @@
 //! Tower middleware: the overhead of a layer for one request, and 1,000 tasks on one limit.
 
-use std::collections::BTreeMap;
-use std::future::{poll_fn, ready};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    future::{poll_fn, ready},
+    time::Duration,
+};
 
 use tokio::runtime::{Builder, Runtime};
 use tower::{BoxError, Service, service_fn};
 
-use crate::clock;
-use crate::report::{Bars, Cell, Report, Row, Table};
-use crate::stacks::{self, Counts, Heard, Limit, Visitor};
-use crate::stats::{Spread, figure};
+use crate::{
+    clock,
+    report::{Bars, Cell, Report, Row, Table},
+    stacks::{self, Counts, Heard, Limit, Visitor},
+    stats::{Spread, figure},
+};
 
 const ABOUT: &str = "\
 What each layer adds to one request, and how long 1,000 tasks take on one limit. The inner service does nothing, and \

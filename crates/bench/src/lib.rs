@@ -19,13 +19,16 @@ mod stacks;
 mod stats;
 mod strategies;
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Parser, ValueEnum};
 
-pub use self::limits::count_bytes;
 use self::report::Report;
+
+pub use self::limits::count_bytes;
 
 /// Measure limiters and layers against their peers.
 #[derive(Parser)]

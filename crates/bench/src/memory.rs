@@ -1,8 +1,7 @@
 //! Counts the bytes per key of each keyed store. It is a program of its own, so that the counting allocator slows
 //! nothing that is timed.
 
-use std::alloc::System;
-use std::process::ExitCode;
+use std::{alloc::System, process::ExitCode};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 

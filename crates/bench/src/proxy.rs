@@ -21,17 +21,20 @@ mod weir;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    thread::{CpuSet, sched_setaffinity},
+};
 
-pub(crate) use self::load::{Load, Wrk};
-pub(crate) use self::process::{Cores, Process, free_address};
-pub(crate) use self::upstream::Upstream;
-pub(crate) use self::weir::agent_program;
-
-use self::process::CLIENT_CORE;
-use self::scenarios::SCENARIOS;
+use self::{process::CLIENT_CORE, scenarios::SCENARIOS};
 use crate::report::Report;
+
+pub(crate) use self::{
+    load::{Load, Wrk},
+    process::{Cores, Process, free_address},
+    upstream::Upstream,
+    weir::agent_program,
+};
 
 const ABOUT: &str = "\
 Each proxy has one worker, pinned to its own core. The clients and the app run on another core. The clients are `wrk` \

@@ -5,16 +5,15 @@
 mod machine;
 mod plot;
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::Path;
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use anyhow::Context as _;
 use serde::Serialize;
 
 use self::machine::{Machine, versions};
-pub(crate) use self::plot::{Bars, Chart, LimitLine, Lines, Series};
 use crate::stats::{Spread, figure};
+
+pub(crate) use self::plot::{Bars, Chart, LimitLine, Lines, Series};
 
 /// How contenders are compared in most suites.
 const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition. A figure is the median of the \

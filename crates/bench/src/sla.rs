@@ -9,10 +9,14 @@ use std::time::Duration;
 
 use tokio::runtime::Builder;
 
-use self::arrivals::{Step, run_step};
-use self::guards::NAMES;
-use crate::report::{Cell, Lines, Report, Row, Series, Table};
-use crate::stats::{figure, quantile_ms};
+use self::{
+    arrivals::{Step, run_step},
+    guards::NAMES,
+};
+use crate::{
+    report::{Cell, Lines, Report, Row, Series, Table},
+    stats::{figure, quantile_ms},
+};
 
 const ABOUT: &str = "\
 A service that processes 10 requests at once, each in 25 ms, and drops a request after 500 ms. Requests arrive evenly \

@@ -12,23 +12,20 @@ mod snapshots;
 mod tally;
 mod verdict;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use clap::Parser;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
-use self::agent::SoakedAgent;
-use self::app::App;
-use self::clients::Target;
-use self::samples::Sample;
-use self::snapshots::Pushed;
-use crate::clock;
-use crate::report::Report;
+use self::{agent::SoakedAgent, app::App, clients::Target, samples::Sample, snapshots::Pushed};
+use crate::{clock, report::Report};
 
 /// A run of at least this length is kept.
 const WHOLE: u64 = 30;

@@ -3,15 +3,14 @@
 mod governed;
 mod heard;
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use tower::{BoxError, Layer as _, Service, ServiceBuilder};
 use weir_core::{Limiter, Quota, Strategy};
 use weir_tower::{LatencyLayer, LimiterAdmit, MonotonicClock, RateLimitLayer, ThroughputLayer};
 
 use self::governed::Governed;
+
 pub(crate) use self::heard::{Failure, Heard};
 
 /// A limit of this many requests per second with a burst of the same size, and related settings.

@@ -1,7 +1,6 @@
 //! The program in a quick run: everything is measured, and written so that it can be read.
 
-use std::path::Path;
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use serde_json::Value;
 

@@ -1,13 +1,16 @@
 //! One end of a connection.
 
-use std::io;
-use std::time::Duration;
+use std::{io, time::Duration};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
 
-use crate::frame::{Decoder, Frame, InvalidFrame, Outgoing};
-use crate::message::InvalidMessage;
+use crate::{
+    frame::{Decoder, Frame, InvalidFrame, Outgoing},
+    message::InvalidMessage,
+};
 
 /// Sends and receives frames over a stream. It buffers only the frame that is arriving.
 #[derive(Debug)]

@@ -2,8 +2,7 @@
 
 use weir_fuzz::{Choices, Target};
 
-use super::tests::decoded;
-use super::{Frame, InvalidFrame, MAX_PAYLOAD_BYTES};
+use super::{Frame, InvalidFrame, MAX_PAYLOAD_BYTES, tests::decoded};
 
 #[test]
 fn any_bytes_are_frames_or_refused() {

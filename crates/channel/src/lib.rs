@@ -25,9 +25,11 @@ mod channel;
 mod frame;
 mod message;
 
-pub use channel::{Channel, ChannelError};
-pub use frame::{Decoder, Frame, InvalidFrame, MAX_PAYLOAD_BYTES, Outgoing};
-pub use message::{InvalidMessage, ToAgent, ToOperator, snapshot, tag};
+pub use self::{
+    channel::{Channel, ChannelError},
+    frame::{Decoder, Frame, InvalidFrame, MAX_PAYLOAD_BYTES, Outgoing},
+    message::{InvalidMessage, ToAgent, ToOperator, snapshot, tag},
+};
 
 /// The protocol's name in the TLS handshake (ALPN), with its version.
 pub const ALPN: &[u8] = b"weir/1";

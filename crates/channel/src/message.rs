@@ -1,8 +1,7 @@
 //! The messages, and the tag of each.
 
 use bytes::Bytes;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use weir_wire::{ApplyReply, Goodbye, Refusal, Report, Status};
 
 use crate::frame::{Frame, Outgoing};

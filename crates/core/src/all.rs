@@ -4,9 +4,7 @@
 //! Charges are given back only if another thread was faster in between. So the limits never admit too much. While
 //! charges are being given back, another request may be refused that would be admitted slightly later.
 
-use crate::limiter::Charge;
-use crate::meter::Receipt;
-use crate::{Limiter, MAX_LIMITS, RuleRefused, Standing, Time};
+use crate::{Limiter, MAX_LIMITS, RuleRefused, Standing, Time, limiter::Charge, meter::Receipt};
 
 /// Charges `cost` to every limiter, or to none.
 ///

@@ -1,9 +1,6 @@
 //! The answers of a rule: what was charged, and which limit is the tightest. It charges nothing.
 
-use crate::all::Charges;
-use crate::limiter::Charge;
-use crate::meter::Receipt;
-use crate::{MAX_LIMITS, Standing, Time};
+use crate::{MAX_LIMITS, Standing, Time, all::Charges, limiter::Charge, meter::Receipt};
 
 /// A request that all limits of a rule admitted.
 ///

@@ -6,9 +6,11 @@
 
 use std::time::Duration;
 
-use crate::meter::{Meter, Stop};
-use crate::sync::AtomicU64;
-use crate::{Standing, Time};
+use crate::{
+    Standing, Time,
+    meter::{Meter, Stop},
+    sync::AtomicU64,
+};
 
 /// The limits of one queue, in the state after all its requests are admitted.
 #[derive(Debug)]

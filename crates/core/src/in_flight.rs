@@ -1,10 +1,7 @@
 //! How many requests are in flight at once: a limit without a rate. A request that gets in holds a permit, and dropping
 //! the permit makes room. Nothing here waits.
 
-use std::error::Error;
-use std::fmt;
-use std::num::NonZeroU64;
-use std::sync::Arc;
+use std::{error::Error, fmt, num::NonZeroU64, sync::Arc};
 
 use crate::sync::{AtomicU64, Ordering};
 

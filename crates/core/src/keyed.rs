@@ -25,25 +25,32 @@ mod succession;
 mod survey;
 mod waiting;
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    num::NonZeroUsize,
+    sync::Arc,
+};
 
-use self::admission::Region;
+use self::{
+    admission::Region,
+    book::{Book, Granted, Halt, Set},
+    cells::{Cell, Cells, fingerprint},
+    hash::Secrets,
+    histories::{Histories, Journals},
+};
+use crate::{
+    Standing, Terms, Time,
+    answer::{Charged, ChargedWords, KeyCharge, Receipts, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
+    meter,
+    queue::Queues,
+    refused::RuleRefused,
+    supply::Supply,
+    sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering},
+};
+
 pub(crate) use self::book::Request;
-use self::book::{Book, Granted, Halt, Set};
-use self::cells::{Cell, Cells, fingerprint};
-use self::hash::Secrets;
-use self::histories::{Histories, Journals};
 pub use self::survey::KeySurvey;
-use crate::answer::{Charged, ChargedWords, KeyCharge, Receipts, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest};
-use crate::meter;
-use crate::queue::Queues;
-use crate::refused::RuleRefused;
-use crate::supply::Supply;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering};
-use crate::{Standing, Terms, Time};
 
 /// Reads the time. Called only to give charges back, and by retunes.
 pub(crate) type Clock<'a> = &'a dyn Fn() -> Time;

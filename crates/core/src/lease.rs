@@ -20,12 +20,16 @@
 //! with 2 to 15 slots in 144 patterns of 20,000 requests: 0.08 % of what the word admits is lost, and 1.3 % in the
 //! worst pattern, which has peaks of 20 times the rate.
 
-use crate::meter::level::{self, swap};
-use crate::meter::{Receipt, Stop, Taken};
-use crate::supply::Supply;
-use crate::sync::{AtomicU64, Ordering, known_slot, own_slot, slots, yield_now};
-use crate::word::{SEALED, Sealed, load};
-use crate::{Standing, Time};
+use crate::{
+    Standing, Time,
+    meter::{
+        Receipt, Stop, Taken,
+        level::{self, swap},
+    },
+    supply::Supply,
+    sync::{AtomicU64, Ordering, known_slot, own_slot, slots, yield_now},
+    word::{SEALED, Sealed, load},
+};
 
 /// The smallest lease, in requests: a smaller one does not pay.
 const LEAST: u64 = 8;

@@ -96,16 +96,18 @@ mod time;
 mod windows;
 mod word;
 
-pub use all::{Charges, check_all};
-pub use answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest};
-pub use in_flight::{Full, InFlight, Permit};
-pub use keyed::{KeyStats, KeySurvey};
-pub use limiter::{Admitted, Charge, Limiter, Refused, Reserved};
-pub use queue::{Position, Ticket};
-pub use quota::{InvalidQuota, Quota, Strategy};
-pub use refused::RuleRefused;
-pub use rule::RuleLimiter;
-pub use rules::{Ask, RuleCharged, RuleRefusedAt, charge_all};
-pub use standing::Standing;
-pub use terms::{InvalidTerms, MAX_LIMITS, Terms};
-pub use time::Time;
+pub use self::{
+    all::{Charges, check_all},
+    answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
+    in_flight::{Full, InFlight, Permit},
+    keyed::{KeyStats, KeySurvey},
+    limiter::{Admitted, Charge, Limiter, Refused, Reserved},
+    queue::{Position, Ticket},
+    quota::{InvalidQuota, Quota, Strategy},
+    refused::RuleRefused,
+    rule::RuleLimiter,
+    rules::{Ask, RuleCharged, RuleRefusedAt, charge_all},
+    standing::Standing,
+    terms::{InvalidTerms, MAX_LIMITS, Terms},
+    time::Time,
+};

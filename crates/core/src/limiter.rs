@@ -3,18 +3,17 @@
 
 mod cell;
 
-use std::error::Error;
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use self::cell::Cell;
-use crate::forecast::{Forecast, Longest};
-use crate::meter::{Meter, Receipt, Stop, Taken};
-use crate::queue::NoPlace;
-use crate::sync::{Ordering, lock};
-use crate::word::SEALED;
-use crate::{Quota, Standing, Ticket, Time};
+use crate::{
+    Quota, Standing, Ticket, Time,
+    forecast::{Forecast, Longest},
+    meter::{Meter, Receipt, Stop, Taken},
+    queue::NoPlace,
+    sync::{Ordering, lock},
+    word::SEALED,
+};
 
 /// A limit that threads share. Clones share one state.
 ///

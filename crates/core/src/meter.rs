@@ -15,17 +15,22 @@ pub(crate) mod level;
 mod log;
 mod outcome;
 
-pub(crate) use self::counter::Counter;
 use self::epoch::Epoch;
-pub(crate) use self::guarded::Guarded;
-pub(crate) use self::history::{History, Memory};
-pub(crate) use self::journal::{Journal, Watch, noted_until};
-pub(crate) use self::log::Log;
-pub(crate) use self::outcome::{Receipt, Stop, Taken};
-use crate::supply::{Supply, Tokens};
-use crate::sync::{AtomicU64, Ordering};
-use crate::word::{SEALED, Sealed, UNSET, load, set};
-use crate::{Quota, Standing, Strategy, Time};
+use crate::{
+    Quota, Standing, Strategy, Time,
+    supply::{Supply, Tokens},
+    sync::{AtomicU64, Ordering},
+    word::{SEALED, Sealed, UNSET, load, set},
+};
+
+pub(crate) use self::{
+    counter::Counter,
+    guarded::Guarded,
+    history::{History, Memory},
+    journal::{Journal, Watch, noted_until},
+    log::Log,
+    outcome::{Receipt, Stop, Taken},
+};
 
 /// How one limit is counted.
 #[derive(Clone, Debug)]

@@ -7,14 +7,18 @@
 //! The queue has no timer and no thread. The owner asks for a request's [`Position`] and passes a waker; the limit
 //! tells the head when to try again.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::task::Waker;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
 
-use crate::Time;
-use crate::forecast::{Forecast, Longest};
-use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
+use crate::{
+    Time,
+    forecast::{Forecast, Longest},
+    sync::{AtomicUsize, Mutex, Ordering, lock},
+};
 
 /// How long a request that was called may take before others pass it. If it comes later, it is first again: a task that
 /// was delayed loses its turn, not its position.

@@ -1,8 +1,6 @@
 //! What a limit allows. Every [`Quota`] is valid: later code never sees a zero or a number that does not fit.
 
-use std::error::Error;
-use std::fmt;
-use std::time::Duration;
+use std::{error::Error, fmt, time::Duration};
 
 /// The largest period and burst that the one-word arithmetic holds: 2^61 (a period of 73 years).
 const LARGEST: u64 = 1 << 61;

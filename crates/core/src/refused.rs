@@ -1,11 +1,8 @@
 //! The refusal of one of several limits. It charges nothing.
 
-use std::error::Error;
-use std::fmt;
-use std::time::Duration;
+use std::{error::Error, fmt, time::Duration};
 
-use crate::forecast::Longest;
-use crate::{Refused, Standing};
+use crate::{Refused, Standing, forecast::Longest};
 
 /// A request that one of several limits refused. Nothing was charged.
 ///

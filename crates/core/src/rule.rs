@@ -1,15 +1,16 @@
 //! All limits of a rule together, counted for all requests or by key.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::{num::NonZeroUsize, sync::Arc};
 
-use crate::all::{ask_all, charge_all_ahead, check_all_at};
-use crate::answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest};
-use crate::forecast::Forecast;
-use crate::keyed::{Request, Table};
-use crate::queue::{NoPlace, Queue};
-use crate::refused::RuleRefused;
-use crate::{Admitted, KeyStats, KeySurvey, Limiter, Terms, Ticket, Time};
+use crate::{
+    Admitted, KeyStats, KeySurvey, Limiter, Terms, Ticket, Time,
+    all::{ask_all, charge_all_ahead, check_all_at},
+    answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
+    forecast::Forecast,
+    keyed::{Request, Table},
+    queue::{NoPlace, Queue},
+    refused::RuleRefused,
+};
 
 /// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
 ///

@@ -1,8 +1,6 @@
 //! Several rules on one request: all are charged or none.
 
-use std::cell::Cell;
-use std::error::Error;
-use std::fmt;
+use std::{cell::Cell, error::Error, fmt};
 
 use crate::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleLimiter, RuleRefused, Tightest, Time};
 

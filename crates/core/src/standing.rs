@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use crate::supply::{Stand, Supply};
-use crate::windows::Windows;
-use crate::{Quota, Time};
+use crate::{
+    Quota, Time,
+    supply::{Stand, Supply},
+    windows::Windows,
+};
 
 /// What a limiter had left at a decision: a snapshot that no longer changes.
 ///

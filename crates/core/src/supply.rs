@@ -30,8 +30,9 @@ mod stand;
 
 use std::time::Duration;
 
-pub(crate) use self::stand::Stand;
 use crate::{Quota, Strategy, Time};
+
+pub(crate) use self::stand::Stand;
 
 /// How long a supply grows after its base: 146 years. After that it stands still.
 const HORIZON: u64 = 1 << 62;

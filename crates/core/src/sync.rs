@@ -9,17 +9,21 @@ use std::sync::OnceLock;
 #[cfg(loom)]
 pub(crate) use self::explored::AtomicU64;
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-#[cfg(loom)]
-pub(crate) use loom::sync::{Mutex, MutexGuard};
-#[cfg(loom)]
-pub(crate) use loom::thread::yield_now;
+pub(crate) use loom::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::yield_now,
+};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-#[cfg(not(loom))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
-#[cfg(not(loom))]
-pub(crate) use std::thread::yield_now;
+pub(crate) use std::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::yield_now,
+};
 
 /// How many slots a contended limit has: one for each core, and at least two.
 pub(crate) fn slots() -> usize {

@@ -1,8 +1,6 @@
 //! The limits of one rule, by name, and the other numbers for keys with an override.
 
-use std::collections::HashMap;
-use std::error::Error;
-use std::fmt;
+use std::{collections::HashMap, error::Error, fmt};
 
 use crate::Quota;
 

@@ -5,11 +5,13 @@
 #[expect(dead_code, reason = "these tests need less of it")]
 mod suite;
 
-use std::alloc::System;
-use std::hint::black_box;
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::{
+    alloc::System,
+    hint::black_box,
+    num::{NonZeroU64, NonZeroUsize},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use weir_core::{Ask, InFlight, Limiter, RuleLimiter, Strategy, Terms, Time, charge_all, check_all};

@@ -3,9 +3,11 @@
 
 mod suite;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
 
 use weir_core::{Limiter, Quota, Strategy, Time};
 

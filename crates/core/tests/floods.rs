@@ -7,9 +7,7 @@
 #[expect(dead_code, reason = "these tests need less of it")]
 mod suite;
 
-use std::collections::HashMap;
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
 
 use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
 

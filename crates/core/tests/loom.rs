@@ -4,12 +4,15 @@
 
 mod suite;
 
-use std::num::NonZeroU64;
-use std::time::Duration;
+use std::{num::NonZeroU64, time::Duration};
 
-use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering};
-use loom::thread;
+use loom::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
 use weir_core::{InFlight, Limiter, Quota, Strategy, Time, check_all};
 
 use self::suite::{STRATEGIES, at_once, quota};

@@ -4,8 +4,7 @@
 
 mod suite;
 
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use loom::thread;
 use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};

@@ -4,11 +4,15 @@
 
 mod suite;
 
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    sync::{
+        Barrier,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use weir_core::{InFlight, InvalidQuota, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, check_all};
 

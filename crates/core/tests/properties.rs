@@ -14,8 +14,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weir_core::{Charge, Limiter, Quota, Refused, Standing, Strategy as Counting, Time};
 
-use self::model::Model;
-use self::random::{Arrival, END, START, What, arrivals, for_each_strategy, is_window, quotas};
+use self::{
+    model::Model,
+    random::{Arrival, END, START, What, arrivals, for_each_strategy, is_window, quotas},
+};
 
 /// How far ahead reservations reach.
 const MAX_AHEAD: Duration = Duration::from_hours(12);

@@ -3,9 +3,7 @@
 //! strategies.
 #![cfg(not(loom))]
 
-use std::num::NonZeroUsize;
-use std::task::Waker;
-use std::time::Duration;
+use std::{num::NonZeroUsize, task::Waker, time::Duration};
 
 use weir_core::{Limiter, Position, Quota, RuleLimiter, Strategy, Terms, Ticket, Time};
 

@@ -7,17 +7,16 @@ mod history;
 mod random;
 mod suite;
 
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use weir_core::{Limiter, Quota, RuleLimiter, Standing, Strategy as Counting, Terms, Time};
 
-use self::history::Memory;
-use self::random::{END, START, What, arrivals, for_each_strategy, quotas};
-use self::suite::STRATEGIES;
+use self::{
+    history::Memory,
+    random::{END, START, What, arrivals, for_each_strategy, quotas},
+    suite::STRATEGIES,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TENTH: Duration = Duration::from_millis(100);

@@ -1,8 +1,7 @@
 //! The contract of a rule, keyed and not, with made-up times.
 #![cfg(not(loom))]
 
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use weir_core::{Ask, InvalidTerms, KeyStats, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
 

@@ -3,12 +3,15 @@
 
 mod suite;
 
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::sync::Barrier;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    sync::{
+        Barrier, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use weir_core::{InFlight, Limiter, RuleLimiter, Strategy, Terms, Time, check_all};
 

@@ -3,11 +3,15 @@
 
 mod suite;
 
-use std::num::NonZeroUsize;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use weir_core::{RuleLimiter, Strategy, Terms, Time};
 

@@ -21,8 +21,9 @@
 
 use std::time::Duration;
 
-use model::Model;
 use weir_core::{Charge, Limiter, Quota, Strategy, Time};
+
+use self::model::Model;
 
 #[expect(dead_code, reason = "these tests need less of it")]
 mod model;

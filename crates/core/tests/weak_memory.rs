@@ -5,10 +5,12 @@
 
 mod suite;
 
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
 
 use weir_core::{Charge, InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, check_all};
 

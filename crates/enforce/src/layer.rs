@@ -17,16 +17,17 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use self::future::Steps;
-pub use self::{
-    body::LimitedBody,
-    future::LimitFuture,
-    respond::{Format, refused},
-};
 use crate::{
     gate::Gate,
     matching::Headers,
     verdict::{Pass, Verdict},
     wait::Wait,
+};
+
+pub use self::{
+    body::LimitedBody,
+    future::LimitFuture,
+    respond::{Format, refused},
 };
 
 /// Puts the limits around a service.

@@ -11,7 +11,9 @@ mod path_regex;
 mod predicate;
 mod weight;
 
-pub use language::language;
-pub use path_regex::{InvalidRegex, path_regex};
-pub use predicate::{InvalidPredicate, Predicate, predicate};
-pub use weight::Size;
+pub use self::{
+    language::language,
+    path_regex::{InvalidRegex, path_regex},
+    predicate::{InvalidPredicate, Predicate, predicate},
+    weight::Size,
+};

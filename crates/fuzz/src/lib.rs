@@ -23,6 +23,7 @@ use std::{
 };
 
 use self::smaller::smaller;
+
 pub use self::{choices::Choices, mutate::mutated, random::Random};
 
 /// The length of a run, in seconds.

@@ -42,14 +42,16 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-pub use bounds::{StoreClock, StoreTime};
-pub use breaker::Breaker;
-pub use deadline::Deadline;
-pub use error::StoreError;
-pub use key::{InvalidKey, Key};
-pub use memcached::{InvalidMemcached, MemcachedStore};
-pub use memory::Memory;
-pub use redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology};
-pub use seats::Seats;
-pub use take::{Level, Next, Reply, Take};
-pub use terms::{InvalidTerms, Terms};
+pub use self::{
+    bounds::{StoreClock, StoreTime},
+    breaker::Breaker,
+    deadline::Deadline,
+    error::StoreError,
+    key::{InvalidKey, Key},
+    memcached::{InvalidMemcached, MemcachedStore},
+    memory::Memory,
+    redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
+    seats::Seats,
+    take::{Level, Next, Reply, Take},
+    terms::{InvalidTerms, Terms},
+};

@@ -1,13 +1,16 @@
 //! A connection that many questions share. One task opens it when it is needed; questions watch that task, each for as
 //! long as it has time. Nobody holds a lock meanwhile.
 
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
 use crate::error::StoreError;
 

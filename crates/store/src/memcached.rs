@@ -12,21 +12,24 @@
 mod codec;
 mod pipe;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use weir_core::Strategy;
 
-use self::codec::{Condition, Response, get, increment, set};
-use self::pipe::Pipe;
-use crate::error::StoreError;
-use crate::key::Key;
-use crate::link::Link;
-use crate::model::{Outcome, take};
-use crate::state::start_of;
-use crate::take::{Answer, Ask, Next, Reply, Take};
-use crate::terms::Limit;
-use crate::value::Value;
+use self::{
+    codec::{Condition, Response, get, increment, set},
+    pipe::Pipe,
+};
+use crate::{
+    error::StoreError,
+    key::Key,
+    link::Link,
+    model::{Outcome, take},
+    state::start_of,
+    take::{Answer, Ask, Next, Reply, Take},
+    terms::Limit,
+    value::Value,
+};
 
 /// How much longer than needed a value is kept: clocks of askers may differ, and Memcached counts whole seconds.
 const SLACK: u64 = 60;

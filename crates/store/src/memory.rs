@@ -1,14 +1,18 @@
 //! A store in the memory of one process: the model, with a lock around it. For tests, and for programs that hand out
 //! seats themselves.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
 
-use crate::error::StoreError;
-use crate::key::Key;
-use crate::model::{Outcome, take};
-use crate::take::{Reply, Take};
-use crate::value::Value;
+use crate::{
+    error::StoreError,
+    key::Key,
+    model::{Outcome, take},
+    take::{Reply, Take},
+    value::Value,
+};
 
 /// Below this many keys it looks for none to forget.
 const FEW: usize = 1_024;

@@ -1,9 +1,11 @@
 //! Take as a pure function over what a store keeps: the meaning of the script, and the code of the stores without one.
 
-use crate::state::{State, changed};
-use crate::take::{Answer, Ask, Next};
-use crate::terms::Limit;
-use crate::value::Value;
+use crate::{
+    state::{State, changed},
+    take::{Answer, Ask, Next},
+    terms::Limit,
+    value::Value,
+};
 
 /// What an answer leaves in the store.
 #[derive(Clone, Debug)]

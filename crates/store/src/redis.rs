@@ -8,19 +8,23 @@
 mod config;
 pub(crate) mod script;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster_async::ClusterConnection;
-use redis::{ErrorKind, RedisError, RetryMethod, Script, ServerErrorKind};
+use redis::{
+    ErrorKind, RedisError, RetryMethod, Script, ServerErrorKind,
+    aio::{ConnectionLike, MultiplexedConnection},
+    cluster_async::ClusterConnection,
+};
 
 use self::config::Connect;
+use crate::{
+    error::StoreError,
+    key::Key,
+    link::Link,
+    take::{Ask, Reply, Take},
+};
+
 pub use self::config::{Credentials, InvalidRedis, RedisConfig, RedisTls, Topology};
-use crate::error::StoreError;
-use crate::key::Key;
-use crate::link::Link;
-use crate::take::{Ask, Reply, Take};
 
 /// A store in Redis 6.2, Valkey 7.2, or later ones. It connects with the first question, in the runtime of tokio that
 /// asks it.

@@ -1,10 +1,13 @@
 //! Admissions that a pod holds: charged once in the store, and used once, between floor and ceiling of their moment.
 
-use crate::bounds::StoreTime;
-use crate::bucket::{Point, capacity};
-use crate::state::{Mark, State};
-use crate::terms::{Limit, Terms};
 use weir_core::Strategy;
+
+use crate::{
+    bounds::StoreTime,
+    bucket::{Point, capacity},
+    state::{Mark, State},
+    terms::{Limit, Terms},
+};
 
 /// Consecutive seats of all limits of a key.
 ///
@@ -146,9 +149,7 @@ mod tests {
     use weir_core::{Quota, Strategy};
 
     use super::*;
-    use crate::key::Key;
-    use crate::memory::Memory;
-    use crate::take::Take;
+    use crate::{key::Key, memory::Memory, take::Take};
 
     const NOW: u64 = 1_790_000_000_000_000;
 

@@ -6,10 +6,13 @@ mod log;
 
 use weir_core::Strategy;
 
-pub(crate) use self::change::changed;
 use self::log::Log;
-use crate::bucket::{Point, capacity};
-use crate::terms::{DAY, Limit};
+use crate::{
+    bucket::{Point, capacity},
+    terms::{DAY, Limit},
+};
+
+pub(crate) use self::change::changed;
 
 /// Three numbers that say where a limit is: a level, or a place in it. What they mean depends on the strategy.
 pub(crate) type Mark = [u64; 3];

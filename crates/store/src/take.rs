@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use crate::seats::Seats;
-use crate::state::{Mark, Reach};
-use crate::terms::{Limit, MOST_UNITS, Terms};
+use crate::{
+    seats::Seats,
+    state::{Mark, Reach},
+    terms::{Limit, MOST_UNITS, Terms},
+};
 
 /// The longest wait for a slot: an hour.
 const LONGEST_PATIENCE: u64 = 3_600_000_000;

@@ -1,8 +1,7 @@
 //! What the limits of a rule are, in the numbers that a store keeps beside the counts. Every [`Terms`] is valid: all
 //! arithmetic on it stays below 2^53, which a script in a store counts exactly.
 
-use std::fmt::Write as _;
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use weir_core::{MAX_LIMITS, Quota, Strategy};
 

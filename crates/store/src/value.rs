@@ -10,8 +10,10 @@
 
 use std::fmt::Write as _;
 
-use crate::state::State;
-use crate::terms::{Limit, Terms, numbers, text_of};
+use crate::{
+    state::State,
+    terms::{Limit, Terms, numbers, text_of},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {

@@ -4,19 +4,19 @@
 //! `curl`.
 #![expect(clippy::disallowed_methods, reason = "the example shows how long something takes")]
 
-use std::collections::BTreeMap;
-use std::error::Error;
-use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{collections::BTreeMap, error::Error, net::SocketAddr, num::NonZeroUsize, time::Duration};
 
-use axum::Router;
-use axum::extract::{ConnectInfo, Request};
-use axum::routing::get;
+use axum::{
+    Router,
+    extract::{ConnectInfo, Request},
+    routing::get,
+};
 use http::HeaderName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Instant;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::Instant,
+};
 use tower::ServiceBuilder;
 use weir_core::{Limiter, Quota, RuleLimiter, Strategy, Terms};
 use weir_tower::{

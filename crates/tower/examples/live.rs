@@ -3,10 +3,14 @@
 //! `cargo run -p weir-tower --example live` demonstrates it and exits.
 #![expect(clippy::disallowed_methods, reason = "the example shows how long something takes")]
 
-use std::error::Error;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    error::Error,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};

@@ -3,20 +3,17 @@
 //! `cargo run -p weir-tower --example tonic` demonstrates it and exits; with `--serve` it listens on port 50051 for
 //! `grpcurl`.
 
-use std::error::Error;
-use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{error::Error, net::SocketAddr, num::NonZeroUsize, time::Duration};
 
 use http::Request;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::Code;
-use tonic::body::Body;
-use tonic::transport::server::TcpConnectInfo;
-use tonic::transport::{Endpoint, Server};
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_client::HealthClient;
+use tonic::{
+    Code,
+    body::Body,
+    transport::{Endpoint, Server, server::TcpConnectInfo},
+};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tower::ServiceBuilder;
 use weir_core::{Quota, RuleLimiter, Strategy, Terms};
 use weir_tower::{DeadlineLayer, GrpcAnswer, IpKey, KeyedAdmit, LatencyLayer, MonotonicClock, WithoutKey};

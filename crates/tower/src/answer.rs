@@ -7,10 +7,12 @@ mod named;
 #[cfg(test)]
 mod tests;
 
-pub use error::{Errors, LimitError};
-pub use grpc::GrpcAnswer;
-pub use http::{HttpAnswer, retry_after_seconds};
-pub use named::{InvalidName, NamedHttpAnswer};
+pub use self::{
+    error::{Errors, LimitError},
+    grpc::GrpcAnswer,
+    http::{HttpAnswer, retry_after_seconds},
+    named::{InvalidName, NamedHttpAnswer},
+};
 
 /// Turns decisions into responses.
 ///

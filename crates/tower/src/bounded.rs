@@ -1,8 +1,10 @@
 //! Bounds for the tests: a test fails instead of hanging if an event never comes. No bound depends on wall time.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::time::Duration;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    time::Duration,
+};
 
 use tokio_test::{assert_ready, task};
 use tower_test::mock::{Handle, SendResponse};

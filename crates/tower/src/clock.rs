@@ -1,8 +1,10 @@
 //! The only module of this crate that reads a clock, and the only one that converts between its times and tokio's.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
-use std::sync::OnceLock;
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::OnceLock,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::Instant;
 use weir_core::Time;

@@ -6,6 +6,4 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use future::DeadlineFuture;
-pub use layer::DeadlineLayer;
-pub use service::DeadlineService;
+pub use self::{future::DeadlineFuture, layer::DeadlineLayer, service::DeadlineService};

@@ -1,8 +1,6 @@
 //! The refusal of a request that took too long.
 
-use std::error::Error;
-use std::fmt;
-use std::time::Duration;
+use std::{error::Error, fmt, time::Duration};
 
 /// A request was not answered in time, and was dropped.
 ///

@@ -7,6 +7,8 @@ mod reserve;
 #[cfg(test)]
 mod tests;
 
-pub use admit::{KeyedAdmit, WithoutKey};
-pub use extract::{HeaderKey, IpKey, KeyExtractor, NoKey};
-pub use reserve::KeyedTicket;
+pub use self::{
+    admit::{KeyedAdmit, WithoutKey},
+    extract::{HeaderKey, IpKey, KeyExtractor, NoKey},
+    reserve::KeyedTicket,
+};

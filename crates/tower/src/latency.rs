@@ -7,7 +7,4 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use future::LatencyFuture;
-pub use layer::LatencyLayer;
-pub use reject::Admit;
-pub use service::LatencyService;
+pub use self::{future::LatencyFuture, layer::LatencyLayer, reject::Admit, service::LatencyService};

@@ -167,16 +167,18 @@ mod shared;
 mod throughput;
 mod waiting;
 
-pub use answer::{
-    Answer, Answers, Errors, GrpcAnswer, HttpAnswer, InvalidName, LimitError, NamedHttpAnswer, Outcome,
-    retry_after_seconds,
+pub use self::{
+    answer::{
+        Answer, Answers, Errors, GrpcAnswer, HttpAnswer, InvalidName, LimitError, NamedHttpAnswer, Outcome,
+        retry_after_seconds,
+    },
+    clock::MonotonicClock,
+    deadline::{DeadlineFuture, DeadlineLayer, DeadlineService},
+    exceeded::DeadlineExceeded,
+    keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedTicket, NoKey, WithoutKey},
+    latency::{Admit, LatencyFuture, LatencyLayer, LatencyService},
+    rate_limit::{RateLimit, RateLimitLayer},
+    shared::{LimiterAdmit, LimiterTicket},
+    throughput::{QueueTicket, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn},
+    waiting::{AtHead, Waiting},
 };
-pub use clock::MonotonicClock;
-pub use deadline::{DeadlineFuture, DeadlineLayer, DeadlineService};
-pub use exceeded::DeadlineExceeded;
-pub use keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedTicket, NoKey, WithoutKey};
-pub use latency::{Admit, LatencyFuture, LatencyLayer, LatencyService};
-pub use rate_limit::{RateLimit, RateLimitLayer};
-pub use shared::{LimiterAdmit, LimiterTicket};
-pub use throughput::{QueueTicket, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn};
-pub use waiting::{AtHead, Waiting};

@@ -7,5 +7,4 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use layer::RateLimitLayer;
-pub use service::RateLimit;
+pub use self::{layer::RateLimitLayer, service::RateLimit};

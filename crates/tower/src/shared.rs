@@ -1,12 +1,16 @@
 //! One limit for every request of a service.
 
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use weir_core::{Admitted, Limiter, Quota, Refused, Ticket, Time};
 
-use crate::waiting::{Enqueue, Entry, enter};
-use crate::{Admit, AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting};
+use crate::{
+    Admit, AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting,
+    waiting::{Enqueue, Entry, enter},
+};
 
 /// Charges one [`Limiter`] a cost of one for each request. Clones share the limiter.
 ///

@@ -8,7 +8,9 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use future::ThroughputFuture;
-pub use layer::ThroughputLayer;
-pub use reserve::{QueueTicket, Reserve, Turn};
-pub use service::ThroughputService;
+pub use self::{
+    future::ThroughputFuture,
+    layer::ThroughputLayer,
+    reserve::{QueueTicket, Reserve, Turn},
+    service::ThroughputService,
+};

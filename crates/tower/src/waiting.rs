@@ -3,10 +3,12 @@
 //! Only the request at the head asks the limits, and it is charged when it is admitted. The others sleep until they are
 //! woken. Dropping it leaves the queues.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
 
 use futures_timer::Delay;
 use tokio::time::Sleep;

@@ -1,14 +1,16 @@
 //! No layer allocates for a request that is admitted or refused at once, nor for its key when that is known.
 
-use std::alloc::System;
-use std::convert::Infallible;
-use std::future::{Future as _, Ready};
-use std::hint::black_box;
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::{
+    alloc::System,
+    convert::Infallible,
+    future::{Future as _, Ready},
+    hint::black_box,
+    num::{NonZeroU64, NonZeroUsize},
+    pin::pin,
+    sync::{Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use http::{HeaderName, Request};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};

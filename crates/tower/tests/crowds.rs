@@ -2,13 +2,17 @@
 //! admitted at once. The clock is tokio's, paused: a minute takes no time.
 #![expect(clippy::disallowed_methods, reason = "tests measure how long something takes")]
 
-use std::convert::Infallible;
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    num::NonZeroUsize,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use weir_core::{Limiter, Quota, RuleLimiter, Strategy, Terms};
 use weir_tower::{KeyedAdmit, LimiterAdmit, MonotonicClock, NoKey, RateLimitLayer, ThroughputLayer, WithoutKey};

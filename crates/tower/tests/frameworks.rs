@@ -5,11 +5,12 @@
 #[path = "../src/bounded.rs"]
 mod bounded;
 
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::time::Duration;
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    time::Duration,
+};
 
-use axum::Router;
-use axum::routing::get;
+use axum::{Router, routing::get};
 use http::{HeaderName, Request};
 use tokio::time::{Instant, sleep};
 use tower::{ServiceBuilder, ServiceExt};

@@ -31,19 +31,19 @@ mod report;
 mod snapshot;
 mod status;
 
-pub use everything::takes_every_path;
-pub use explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule};
-pub use identity::{
-    IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME,
+pub use self::{
+    everything::takes_every_path,
+    explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule},
+    identity::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME},
+    logs::{DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, check_logs, log_bytes},
+    reply::{ApplyReply, Fault, Refusal, RefusalKind},
+    report::{Goodbye, Report},
+    snapshot::{
+        Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per,
+        PolicyRules, Rule, Snapshot, Strategy,
+    },
+    status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status},
 };
-pub use logs::{DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, check_logs, log_bytes};
-pub use reply::{ApplyReply, Fault, Refusal, RefusalKind};
-pub use report::{Goodbye, Report};
-pub use snapshot::{
-    Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per, PolicyRules,
-    Rule, Snapshot, Strategy,
-};
-pub use status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status};
 
 /// The largest sequence of a snapshot. Every JSON parser reads integers up to it exactly; microseconds of Unix time
 /// reach it in the year 2255. A larger one would leave no number for the next snapshot.

@@ -3,9 +3,7 @@
 mod fleet;
 pub(crate) mod peers;
 
-use std::path::Path;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::{path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use tokio::process::Command;

@@ -10,8 +10,10 @@
 //!
 //! One case of h2spec must fail: `test_h2spec.py` names it and says why.
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;

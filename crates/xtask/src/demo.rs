@@ -23,9 +23,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::rates::{Line, Rates};
+use crate::{clock, workspace::Workspace};
+
 pub(crate) use self::{agents::Agent, cast::Cast, screen::Screen};
-use crate::clock;
-use crate::workspace::Workspace;
 
 /// How often the load reports. Windows are cut at these times.
 const REPORT_EVERY: Duration = Duration::from_millis(200);

@@ -15,10 +15,10 @@ use std::{process::ExitCode, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::stages::{airgap, tools};
 use self::{results::Tally, runner::Runner, stages::Stage};
-use crate::clock;
-use crate::workspace::Workspace;
+use crate::{clock, workspace::Workspace};
+
+pub(crate) use self::stages::{airgap, tools};
 
 #[derive(clap::Args)]
 pub(crate) struct TestArgs {

@@ -13,7 +13,4 @@ pub mod serve;
 mod tally;
 mod target;
 
-pub use load::LoadArgs;
-pub use probe::ProbeArgs;
-pub use request::RequestArgs;
-pub use serve::ServeArgs;
+pub use self::{load::LoadArgs, probe::ProbeArgs, request::RequestArgs, serve::ServeArgs};

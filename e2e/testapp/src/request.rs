@@ -8,8 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Empty;
 use tokio::{net::TcpStream, time::Instant};
 
-use crate::clock;
-use crate::target::Target;
+use crate::{clock, target::Target};
 
 /// How long DNS and a Service's address may take to become ready.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);

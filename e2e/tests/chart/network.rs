@@ -3,8 +3,7 @@
 //! No network in these tests enforces policies, so this only evaluates what is rendered. A policy that selects other
 //! pods, names a port that no container has, or misses a peer fails here.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use k8s_openapi::{
     api::{

@@ -10,7 +10,6 @@ use k8s_openapi::api::{
 };
 use rustix::process::Signal;
 use serde::Deserialize as _;
-
 use weir_testbed::OPERATOR_NAMESPACE;
 
 use super::{availability::Operator, identity::Identity, *};

@@ -43,8 +43,7 @@ use super::{
     strict::{Strict, is_h2c},
     traffic::Protocol,
 };
-use crate::clock;
-use crate::slots::Eviction;
+use crate::{clock, slots::Eviction};
 
 /// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -17,6 +17,8 @@
 
 use weir_enforce::{MessageRefusal, Messages};
 
+pub(super) use self::relay::relay;
+
 mod app;
 mod between;
 mod client;
@@ -25,8 +27,6 @@ mod frame;
 mod fuzz;
 pub(super) mod handshake;
 mod relay;
-
-pub(super) use self::relay::relay;
 
 /// Decides on each message of one connection.
 pub(super) trait Decide {

@@ -1,7 +1,6 @@
 //! Authorities in a Secret that all replicas share.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 

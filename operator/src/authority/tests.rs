@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
-use rustls::RootCertStore;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier as _;
-use rustls::crypto::ring;
-use rustls::pki_types::{ServerName, UnixTime};
+use rustls::{
+    RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
+    crypto::ring,
+    pki_types::{ServerName, UnixTime},
+};
 
 use super::*;
 

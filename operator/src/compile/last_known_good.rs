@@ -80,8 +80,10 @@ pub(super) fn restore(
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::{Compiled, Compiler};
-    use super::*;
+    use super::{
+        super::{Compiled, Compiler},
+        *,
+    };
 
     fn key() -> ObjectKey {
         ObjectKey::new("shop", "checkout")

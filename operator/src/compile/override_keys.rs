@@ -2,8 +2,10 @@
 //! `clientIP` is an address, and values for `host` and `method` are written as agents see them. Otherwise an agent
 //! would refuse the whole snapshot, including other policies' rules.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+};
 
 use weir_api as api;
 

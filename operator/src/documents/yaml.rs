@@ -3,8 +3,10 @@
 //! A syntax error ends its document, but the next document is parsed. Nesting and the values that aliases repeat are
 //! bounded, because a hostile text must not delay the reader or exhaust its stack.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, StrInput, StructureStyle, Tag};
 use serde_json::{Map, Number, Value};

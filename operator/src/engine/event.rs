@@ -1,18 +1,19 @@
 //! What happens to the engine, and what it must do: the input and the output of its
 //! [`Machine`](super::machine::Machine).
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::leader::Term;
-use crate::link::Observation;
-use crate::metrics::PodCounts;
-use crate::plan::Content;
-use crate::report::{Message, WrittenStatus};
-use crate::world::{ObjectKey, Update};
+use crate::{
+    leader::Term,
+    link::Observation,
+    metrics::PodCounts,
+    plan::Content,
+    report::{Message, WrittenStatus},
+    world::{ObjectKey, Update},
+};
 
 /// The time of an event.
 #[derive(Clone, Copy, Debug)]

@@ -7,21 +7,25 @@
 //! planned. A simulation (`simulation_tests.rs`) tests it with slow and lost messages, failing writes and other
 //! leaders, against a definition of each status (`oracle_tests.rs`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use super::event::{Action, Event, Moment};
-use crate::compile::Compiler;
-use crate::leader::Term;
-use crate::link::{Observation, Seen};
-use crate::observed::Observed;
-use crate::plan::{Content, Plan, Planned, foresee};
-use crate::policy_record::PolicyRecord;
-use crate::report::{Message, WrittenStatus};
-use crate::traffic::Traffic;
-use crate::world::{Agent, Change, DirtySet, ObjectKey, Pod, StoredStatus, Update, World};
+use crate::{
+    compile::Compiler,
+    leader::Term,
+    link::{Observation, Seen},
+    observed::Observed,
+    plan::{Content, Plan, Planned, foresee},
+    policy_record::PolicyRecord,
+    report::{Message, WrittenStatus},
+    traffic::Traffic,
+    world::{Agent, Change, DirtySet, ObjectKey, Pod, StoredStatus, Update, World},
+};
 
 /// Changes within this time are handled together.
 const GATHER: Duration = Duration::from_millis(5);

@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_api::DriftReason::{self, NoAgent, Outdated, Pending, Refused, Unreachable};
-use weir_api::RateLimitPolicyStatus;
+use weir_api::{
+    DriftReason::{self, NoAgent, Outdated, Pending, Refused, Unreachable},
+    RateLimitPolicyStatus,
+};
 
 use super::simulation::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
 use crate::world::ObjectKey;

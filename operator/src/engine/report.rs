@@ -4,18 +4,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
-use super::event::{Action, Moment};
-use super::machine::Machine;
-use crate::announcer::Notice;
-use crate::compile::Compiled;
-use crate::metrics::PodCounts;
-use crate::observed::{Observed, PATIENCE, Standing, Wanted};
-use crate::plan::Plan;
-use crate::policy_record::{PolicyRecord, StatusInputs};
-use crate::report::{Announcement, Message, Report};
-use crate::status::{self, Facts, Tally};
-use crate::traffic::{Counts, Traffic};
-use crate::world::{Agent, ObjectKey, World};
+use super::{
+    event::{Action, Moment},
+    machine::Machine,
+};
+use crate::{
+    announcer::Notice,
+    compile::Compiled,
+    metrics::PodCounts,
+    observed::{Observed, PATIENCE, Standing, Wanted},
+    plan::Plan,
+    policy_record::{PolicyRecord, StatusInputs},
+    report::{Announcement, Message, Report},
+    status::{self, Facts, Tally},
+    traffic::{Counts, Traffic},
+    world::{Agent, ObjectKey, World},
+};
 
 impl Machine {
     /// Reports the policies that changed, if this operator leads.

@@ -3,25 +3,30 @@
 //! overwrite statuses and rules; terms begin and end; the process stops and restarts. After all that, each status is
 //! the one that a definition (`oracle_tests.rs`) computes from the whole cluster, and a quiet engine does nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::json;
 use tokio::time::Instant;
 use weir_api::{LastKnownGood, RateLimitPolicyStatus};
 use weir_wire::{InForce, PolicyStatus, RuleStatus, Status};
 
-use super::oracle::{expected, told};
-use super::*;
-use crate::clock;
-use crate::link::{Failure, FailureKind};
-use crate::pod_ports::PodPorts;
-use crate::report::{Report, Stored};
-use crate::world::{self, Fault, Membership, Workload, WorkloadKind};
+use super::{
+    oracle::{expected, told},
+    *,
+};
+use crate::{
+    clock,
+    link::{Failure, FailureKind},
+    pod_ports::PodPorts,
+    report::{Report, Stored},
+    world::{self, Fault, Membership, Workload, WorkloadKind},
+};
 
 /// How many seconds the trouble lasts.
 const TROUBLE: f64 = 40.0;

@@ -1,7 +1,6 @@
 //! The flags of the identity service, parsed once.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use http::Uri;

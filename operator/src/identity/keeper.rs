@@ -7,30 +7,32 @@
 //! restores the authorities that it remembers. It creates new authorities without the old ones only if no replica
 //! remembers any.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
 use rcgen::ExtendedKeyUsagePurpose;
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 use tokio::time::{MissedTickBehavior, interval};
 use weir_wire::OPERATOR_NAME;
 
-use super::Credentials;
-use super::flags::IdentityFlags;
-use crate::authority::{Authorities, Leaf, Order, Signer, Terms, renewal::Renewal, secret};
-use crate::calling::{Calling, Sender};
-use crate::clock;
-use crate::log_once::LogOnce;
-use crate::serve;
-use crate::source::object::object;
-use crate::telemetry::Ready;
+use super::{Credentials, flags::IdentityFlags};
+use crate::{
+    authority::{Authorities, Leaf, Order, Signer, Terms, renewal::Renewal, secret},
+    calling::{Calling, Sender},
+    clock,
+    log_once::LogOnce,
+    serve,
+    source::object::object,
+    telemetry::Ready,
+};
 
 /// The field manager of server-side apply.
 const MANAGER: &str = "weir-operator-identity";

@@ -1,10 +1,11 @@
 use std::collections::VecDeque;
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier as _;
-use rustls::crypto::ring;
-use rustls::pki_types::{ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
+    crypto::ring,
+    pki_types::{ServerName, UnixTime},
+    server::WebPkiClientVerifier,
+};
 
 use super::*;
 use crate::authority::HOUR;

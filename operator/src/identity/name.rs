@@ -1,13 +1,10 @@
 //! The names of an agent in its certificate.
 
-use std::fmt;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 
-use crate::calling::TlsFiles;
-use crate::host;
-use crate::world::ObjectKey;
+use crate::{calling::TlsFiles, host, world::ObjectKey};
 
 /// The domain of names for pods; it is not in DNS.
 const DOMAIN: &str = "pod.weir.dev";

@@ -4,9 +4,7 @@
 //! There is one limit in total and one per address, each per second, so that one pod cannot keep the others out.
 //! Counts last one second, so memory is bounded.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-use std::time::Duration;
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 /// Requests per second in total.
 const ALL: u32 = 200;

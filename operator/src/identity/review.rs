@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
-use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, api::PostParams};
 use tokio::time::timeout;
 
 use super::PodIdentity;

@@ -3,30 +3,36 @@
 //! Anyone in the cluster can reach it. Connections, sizes, times and the rate are bounded. A certificate has only
 //! values that the apiserver's review confirmed.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use axum::{Extension, Json, Router};
-use http::StatusCode;
-use http::header::RETRY_AFTER;
+use axum::{
+    Extension, Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State, rejection::BytesRejection},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use http::{StatusCode, header::RETRY_AFTER};
 use kube::Client;
 use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose};
 use tokio::net::TcpListener;
 use weir_wire::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest};
 
-use super::flags::IdentityFlags;
-use super::pace::Pace;
-use super::review::{ReviewError, review};
-use super::{Issuing, PodIdentity};
-use crate::authority::{Order, Signer};
-use crate::clock;
-use crate::metrics::Metrics;
-use crate::serve::{self, PeerAddress};
+use super::{
+    Issuing, PodIdentity,
+    flags::IdentityFlags,
+    pace::Pace,
+    review::{ReviewError, review},
+};
+use crate::{
+    authority::{Order, Signer},
+    clock,
+    metrics::Metrics,
+    serve::{self, PeerAddress},
+};
 
 /// A token and a certificate request have a few kilobytes.
 const MAX_REQUEST: usize = 32 * 1024;

@@ -1,8 +1,7 @@
 //! Certificate requests of pods, which the operator reads before the token. It accepts only a request that a key has
 //! signed, and only for that key. The oracle reads the request with a DER reader of its own and knows what was signed.
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rcgen::{CertificateParams, KeyPair, PublicKeyData};
 use weir_fuzz::{Choices, Target};
 

@@ -7,13 +7,16 @@ use rcgen::{CertificateParams, KeyPair, PublicKeyData};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::{ServiceExt as _, service_fn};
-use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::{
+    extensions::GeneralName,
+    prelude::{FromDer, X509Certificate},
+};
 
 use super::*;
-use crate::authority::Authorities;
-use crate::identity::Credentials;
-use crate::identity::keeper;
+use crate::{
+    authority::Authorities,
+    identity::{Credentials, keeper},
+};
 
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 

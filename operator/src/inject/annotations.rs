@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::ports::{PROXY_PORT, TELEMETRY_PORT};
-use super::quantity::Quantity;
-use super::settings::Settings;
-use super::{keys, settings};
+use super::{
+    keys,
+    ports::{PROXY_PORT, TELEMETRY_PORT},
+    quantity::Quantity,
+    settings::{self, Settings},
+};
 use crate::labels::{CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
 
 const PREFIX: &str = "weir.dev/";

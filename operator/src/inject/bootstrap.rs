@@ -3,11 +3,12 @@
 //! The engine knows them and answers for each pod, so nothing is stored twice or out of date. A standby's engine
 //! answers as well as a leader's.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use crate::plan::Content;
 

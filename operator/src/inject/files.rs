@@ -3,13 +3,19 @@
 //! They are compared by content, because the kubelet swaps a link above them. This module writes nothing: the issuer
 //! also tells the apiserver which authority to trust.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use rustls::ServerConfig;
-use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{
+    ServerConfig,
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{Error as PemError, PemObject},
+    },
+};
 
 use crate::serve;
 

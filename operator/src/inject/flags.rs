@@ -1,14 +1,15 @@
 //! The flags of injection, parsed once.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
 
-use super::annotations::{Bounds, Resources};
-use super::quantity::Quantity;
-use super::settings::Settings;
+use super::{
+    annotations::{Bounds, Resources},
+    quantity::Quantity,
+    settings::Settings,
+};
 
 /// Whether and how pods get the agent.
 #[derive(Clone, Debug, Args)]

@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde_json::{Value, json};
 
-use super::agent_start::AgentStart;
-use super::annotations::{PodSettings, Resources};
-use super::guard;
-use super::ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT};
-use super::settings::Settings;
-use super::sidecar::{self, AGENT, Images};
+use super::{
+    agent_start::AgentStart,
+    annotations::{PodSettings, Resources},
+    guard,
+    ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT},
+    settings::Settings,
+    sidecar::{self, AGENT, Images},
+};
 use crate::labels::{AGENT_LABEL, INJECT, NOT_INJECTED};
 
 /// The cluster owner's settings, and the cluster's abilities.

@@ -2,8 +2,10 @@
 //! second injection changes nothing.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionReview};
+use kube::{
+    api::DynamicObject,
+    core::admission::{AdmissionRequest, AdmissionReview},
+};
 use serde_json::{Value, json};
 use weir_fuzz::{Choices, Target, json::change, mutated};
 

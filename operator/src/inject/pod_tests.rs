@@ -1,6 +1,5 @@
 use super::*;
-use crate::inject::agent_start::Authority;
-use crate::inject::quota::NamespaceBounds;
+use crate::inject::{agent_start::Authority, quota::NamespaceBounds};
 
 fn cluster() -> ClusterSettings {
     let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };

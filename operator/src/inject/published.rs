@@ -1,9 +1,7 @@
 //! The webhook's two objects: what they hold, and what they should hold. Pure except for fresh tokens.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::Secret;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};
 use serde_json::{Value, json};
 
 use crate::authority::{Authorities, DAY, HOUR, InvalidAuthorities, Terms, secret};

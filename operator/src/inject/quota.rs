@@ -5,20 +5,20 @@
 //! value that is too large is reduced to what an agent needs at least. If even that is not available, the pod starts
 //! without an agent. The bounds are read for each pod; if that fails, the agent gets its configured resources.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::try_join;
-use k8s_openapi::api::core::v1::{
-    LimitRange, LimitRangeItem, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement,
+use k8s_openapi::{
+    api::core::v1::{LimitRange, LimitRangeItem, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement},
+    apimachinery::pkg::api::resource::Quantity as Text,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
-use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, api::ListParams};
 use tokio::time::timeout;
 
-use super::annotations::{Bounds, Resources};
-use super::quantity::{Quantity, amount};
+use super::{
+    annotations::{Bounds, Resources},
+    quantity::{Quantity, amount},
+};
 
 /// The timeout. The webhook's caller waits, and the apiserver answers this from its cache.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,7 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::flags::parse_resources;
-use super::*;
+use super::{super::flags::parse_resources, *};
 
 /// An app with requests of 100m and 64Mi, and limits of 200m and 128Mi.
 fn app() -> PodSpec {

@@ -5,37 +5,42 @@
 //! that is based on an older Secret. Both objects are watched, so a foreign edit is reverted at once, without
 //! polling. They must exist already: the chart creates them, and the operator has no permission to.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
 use rcgen::ExtendedKeyUsagePurpose;
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    time::{MissedTickBehavior, interval, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::bootstrap::Question;
-use super::files::{Files, FilesError};
-use super::flags::InjectFlags;
-use super::pod::ClusterSettings;
-use super::published::{TERMS, authorities, fresh_token, names, registered, secret_with, token};
-use super::quota::QuotaSource;
-use super::server::{self, Reviewer, Serving, path};
-use super::sidecar::Images;
-use crate::authority::{Authorities, DAY, Order, Signer, renewal::Renewal};
-use crate::clock;
-use crate::identity::Directions;
-use crate::log_once::LogOnce;
-use crate::metrics::Metrics;
-use crate::serve;
-use crate::source::cluster::ShortBackoff;
-use crate::source::object::object;
-use crate::telemetry::Ready;
+use super::{
+    bootstrap::Question,
+    files::{Files, FilesError},
+    flags::InjectFlags,
+    pod::ClusterSettings,
+    published::{TERMS, authorities, fresh_token, names, registered, secret_with, token},
+    quota::QuotaSource,
+    server::{self, Reviewer, Serving, path},
+    sidecar::Images,
+};
+use crate::{
+    authority::{Authorities, DAY, Order, Signer, renewal::Renewal},
+    clock,
+    identity::Directions,
+    log_once::LogOnce,
+    metrics::Metrics,
+    serve,
+    source::{cluster::ShortBackoff, object::object},
+    telemetry::Ready,
+};
 
 /// The field manager of server-side apply.
 const MANAGER: &str = "weir-operator-injection";

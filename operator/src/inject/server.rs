@@ -3,32 +3,36 @@
 //! Anyone in the cluster can reach it, and an answer holds policies of the namespace in the review. So it answers
 //! only on the path that the apiserver was given, which cannot be guessed. Connections, sizes and times are bounded.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::response::{IntoResponse, Response};
-use axum::routing::post;
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
-use kube::api::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, State},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use http::{StatusCode, header::CONTENT_TYPE};
+use kube::{
+    api::DynamicObject,
+    core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation},
+};
 use rustls::ServerConfig;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    time::timeout,
+};
 
-use super::agent_start::{AgentStart, Authority};
-use super::bootstrap::{self, Question};
-use super::pod::{self, ClusterSettings, Outcome};
-use super::quota::QuotaSource;
-use crate::identity::Directions;
-use crate::metrics::Metrics;
-use crate::serve;
+use super::{
+    agent_start::{AgentStart, Authority},
+    bootstrap::{self, Question},
+    pod::{self, ClusterSettings, Outcome},
+    quota::QuotaSource,
+};
+use crate::{identity::Directions, metrics::Metrics, serve};
 
 /// A pod is at most 1.5 MiB in etcd; a review holds it once.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;

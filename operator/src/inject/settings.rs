@@ -12,8 +12,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tracing_subscriber::filter::Targets;
 
-use super::keys::{self, Keys, KeysJson};
-use super::values::{Of, read, seconds};
+use super::{
+    keys::{self, Keys, KeysJson},
+    values::{Of, read, seconds},
+};
 
 /// Variables that Weir sets, or that its flags override.
 const RESERVED: [&str; 12] = [

@@ -9,10 +9,12 @@
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
 
-use super::agent_start::{AgentStart, Authority};
-use super::annotations::{Bounds, PodSettings, Resources};
-use super::guard::Guarded;
-use super::ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT};
+use super::{
+    agent_start::{AgentStart, Authority},
+    annotations::{Bounds, PodSettings, Resources},
+    guard::Guarded,
+    ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT},
+};
 
 /// The name of the agent's container. A pod that has one is left unchanged.
 pub(super) const AGENT: &str = "weir-agent";

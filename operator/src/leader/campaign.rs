@@ -1,18 +1,20 @@
 //! The loop of one candidate: executes the steps of its [`Election`], and hands out the [`Term`].
 
-use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::{StreamExt, stream::BoxStream};
 use kube::Client;
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::election::{Claim, Election, Outcome, Record, Step};
-use super::lease::{LeaseName, Store};
-use super::term::Term;
-use super::timing::LeaseTiming;
-use crate::clock;
-use crate::metrics::Metrics;
+use super::{
+    election::{Claim, Election, Outcome, Record, Step},
+    lease::{LeaseName, Store},
+    term::Term,
+    timing::LeaseTiming,
+};
+use crate::{clock, metrics::Metrics};
 
 /// The receiver of terms; `None` while this operator does not lead.
 pub type TermReceiver = watch::Receiver<Option<Term>>;

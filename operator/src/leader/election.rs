@@ -6,8 +6,7 @@
 
 use std::time::Duration;
 
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use super::timing::{LONGEST_LEASE, LeaseTiming, micros};
 

@@ -1,24 +1,31 @@
 //! The Lease in the apiserver: read, claimed, watched. This module decides nothing.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::stream::BoxStream;
-use futures::{StreamExt, stream};
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client};
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        coordination::v1::{Lease, LeaseSpec},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+    runtime::{
+        WatchStreamExt, watcher as watch,
+        watcher::{self, Event},
+    },
+};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::election::{Claim, Outcome, Record};
-use crate::clock;
-use crate::source::cluster::ShortBackoff;
+use crate::{clock, source::cluster::ShortBackoff};
 
 /// The annotation that reserves sequences for the holder: its snapshots use smaller ones, and later holders use
 /// larger ones.

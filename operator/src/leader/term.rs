@@ -1,11 +1,17 @@
 //! The time in which an operator may write, and the sequences that it may use for snapshots.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use super::election::{Moment, Tenure};
-use super::timing::micros;
+use super::{
+    election::{Moment, Tenure},
+    timing::micros,
+};
 use crate::clock;
 
 /// A term of leadership. Cheap to clone; clones share its end, which each renewal moves.

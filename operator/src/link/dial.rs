@@ -4,24 +4,22 @@
 //! a link accepts only the agent of its pod. Each connection belongs to one link and one pod, so it is never used for
 //! another pod that later gets the same address.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use weir_channel::{ALPN, Channel, ChannelError, Outgoing, ToAgent, ToOperator};
 use weir_wire::Report;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::dial_error::{DialError, chain, is_silence};
-use super::http::Http;
-use super::{ContactError, trust};
-use crate::calling::Held;
-use crate::identity::Peer;
-use crate::plan::Content;
+use super::{
+    ContactError,
+    dial_error::{DialError, chain, is_silence},
+    http::Http,
+    trust,
+};
+use crate::{calling::Held, identity::Peer, plan::Content};
 
 /// How long a host may be silent before the kernel probes it, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(1);

@@ -1,7 +1,6 @@
 //! Why there is no connection to an agent. [`trust`](super::trust) explains the errors of certificates.
 
-use std::io;
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use weir_channel::ChannelError;
 

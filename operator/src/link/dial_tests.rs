@@ -3,24 +3,29 @@
 use std::net::SocketAddr;
 
 use rcgen::ExtendedKeyUsagePurpose;
-use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::server::WebPkiClientVerifier;
-use rustls::version::TLS13;
-use rustls::{RootCertStore, ServerConfig};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+    version::TLS13,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
 use tokio_rustls::TlsAcceptor;
 use weir_wire::{Goodbye, InForce, Status, WIRE_VERSION};
 
 use super::*;
-use crate::authority::{Authorities, DAY, HOUR, Leaf, Order, Signer, Terms};
-use crate::calling::Calling;
-use crate::clock;
-use crate::identity::{PodIdentity, keeper};
-use crate::world::ObjectKey;
+use crate::{
+    authority::{Authorities, DAY, HOUR, Leaf, Order, Signer, Terms},
+    calling::Calling,
+    clock,
+    identity::{PodIdentity, keeper},
+    world::ObjectKey,
+};
 
 const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
 /// The timeout of all calls here, except in tests of the timeout.

@@ -1,8 +1,7 @@
 //! What happens on one link, and what its task must do: the input and the output of the link's
 //! [`Machine`](super::machine::Machine).
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use weir_channel::ToOperator;

@@ -3,27 +3,31 @@
 //! A snapshot is a `PUT /v1/config`, and its response is an acknowledgement or a refusal. A `GET /v1/status` requests
 //! the status at each interval. One request is in flight at a time.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::header::{CONTENT_TYPE, ETAG, HOST, HeaderValue, IF_NONE_MATCH};
-use http::{Method, Request, Response, StatusCode};
+use http::{
+    Method, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, ETAG, HOST, HeaderValue, IF_NONE_MATCH},
+};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use rand::Rng;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout};
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::{
+    net::TcpStream,
+    task::JoinHandle,
+    time::{Instant, sleep_until, timeout},
+};
 use weir_channel::ToOperator;
 use weir_wire::{Refusal, RefusalKind};
 
-use super::ContactError;
-use super::dial_error::{DialError, chain, is_silence};
+use super::{
+    ContactError,
+    dial_error::{DialError, chain, is_silence},
+};
 use crate::clock;
 
 /// Small, because responses of agents are short and connections are many.

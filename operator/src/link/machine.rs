@@ -5,19 +5,22 @@
 //! snapshot at a time, and it expects a status at each interval. A simulation (`machine_simulation_tests.rs`) tests it
 //! with agents that restart, refuse, fall silent and hang up.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
 use weir_channel::ToOperator;
 use weir_wire::{ApplyReply, Goodbye, InForce, Refusal, RefusalKind, Status};
 
-use super::event::{Action, Event, Moment};
-use super::rivals::Rivals;
-use super::{ContactError, Failure, FailureKind, Seen, Timing};
+use super::{
+    ContactError, Failure, FailureKind, Seen, Timing,
+    event::{Action, Event, Moment},
+    rivals::Rivals,
+};
 use crate::plan::Content;
 
 /// An agent is reported as failed from its second miss in a row. A single miss may only mean a stale connection.

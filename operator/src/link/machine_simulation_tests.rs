@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use super::tests::{acknowledgement, in_force_of, refusal, status};
-use super::*;
+use super::{
+    tests::{acknowledgement, in_force_of, refusal, status},
+    *,
+};
 use crate::clock;
 
 /// How many seconds the trouble lasts, and how many seconds of calm follow.

@@ -1,8 +1,10 @@
 //! How often agents send their status: each second while agents are few. With many agents the interval grows, so that
 //! one core can handle all statuses.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use super::Timing;
 

@@ -1,20 +1,19 @@
 //! The loop of one link: it reports events to the [`Machine`] and performs its actions.
 
-use std::future::pending;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::{future::pending, pin::Pin, sync::Arc};
 
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::{Instant, sleep_until},
+};
 
-use super::dial::{Connection, Dial, Dialed};
-use super::event::{Action, Event, Moment};
-use super::machine::Machine;
-use super::{ContactError, Observation, Seen, Shared};
-use crate::clock;
-use crate::metrics::Contest;
-use crate::plan::Content;
-use crate::world::ObjectKey;
+use super::{
+    ContactError, Observation, Seen, Shared,
+    dial::{Connection, Dial, Dialed},
+    event::{Action, Event, Moment},
+    machine::Machine,
+};
+use crate::{clock, metrics::Contest, plan::Content, world::ObjectKey};
 
 /// Boxed: most of thousands of links are idle, and a rare operation must not enlarge each of them.
 type InProgress<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;

@@ -1,21 +1,22 @@
 //! A whole link: the task, its machine and an agent on loopback.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use weir_channel::{ToAgent, ToOperator};
 use weir_wire::{ApplyReply, Goodbye, InForce, Snapshot};
 
 use super::*;
-use crate::identity::PodIdentity;
-use crate::leader::Term;
-use crate::link::dial::tests::{Served, agent, pod, status};
-use crate::link::{Failure, FailureKind, Lanes, Link, StatusInterval, Timing};
-use crate::metrics::Metrics;
-use crate::plan::foresee;
+use crate::{
+    identity::PodIdentity,
+    leader::Term,
+    link::{
+        Failure, FailureKind, Lanes, Link, StatusInterval, Timing,
+        dial::tests::{Served, agent, pod, status},
+    },
+    metrics::Metrics,
+    plan::foresee,
+};
 
 /// The timeout for events that normally happen at once, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);

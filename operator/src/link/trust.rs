@@ -3,14 +3,15 @@
 //! The causes in the error's chain use the terms of TLS, while the readers of a status think in pods. Each text fits
 //! into the message of a drifted pod.
 
-use std::error::Error;
-use std::io;
+use std::{error::Error, io};
 
 use rustls::{CertificateError, Error as TlsError};
 
 use super::dial_error::DialError;
-use crate::calling::TlsFiles;
-use crate::identity::{Peer, PodIdentity};
+use crate::{
+    calling::TlsFiles,
+    identity::{Peer, PodIdentity},
+};
 
 /// The text for a peer that did not select the protocol of `weir-channel`.
 const NO_CHANNEL: &str = "it speaks TLS and not the operator's protocol (weir/1): kubectl rollout restart its workload if its agent \

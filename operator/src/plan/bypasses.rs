@@ -6,8 +6,10 @@ use kube::core::SelectorExt;
 use weir_wire::{Action, Mode};
 
 use super::Cohort;
-use crate::pod_ports::Bypass;
-use crate::world::{Membership, ObjectKey, Workload, WorkloadKind, World};
+use crate::{
+    pod_ports::Bypass,
+    world::{Membership, ObjectKey, Workload, WorkloadKind, World},
+};
 
 /// The bypasses through Services and other policies, each once.
 pub(super) fn bypasses<'a>(

@@ -1,7 +1,9 @@
 //! The content of snapshots: the policies of a pod, serialized to JSON once for all pods that have the same ones.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 
 use bytes::Bytes;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, log_bytes};

@@ -1,15 +1,16 @@
 //! Which pods a policy selects. Pure: a function of labels, selectors and names.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube::core::{Selector, SelectorExt};
 use weir_wire::PolicyRules;
 
 use super::Content;
-use crate::compile::{Compiled, Target};
-use crate::pod_ports::PodPorts;
-use crate::world::{Membership, ObjectKey, Workload};
+use crate::{
+    compile::{Compiled, Target},
+    pod_ports::PodPorts,
+    world::{Membership, ObjectKey, Workload},
+};
 
 /// The existing workloads, with the pods that each selects.
 pub(super) type Workloads = BTreeMap<Workload, Option<Selector>>;

@@ -1,14 +1,15 @@
 use jiff::Timestamp;
 use kube::core::Selector;
-use proptest::collection::vec;
-use proptest::prelude::*;
+use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 use weir_wire::Snapshot;
 
 use super::*;
-use crate::compile::Compiler;
-use crate::pod_ports::{PodPorts, Service};
-use crate::world::{Agent, Change, Pod, Policy, StoredStatus, WorkloadKind};
+use crate::{
+    compile::Compiler,
+    pod_ports::{PodPorts, Service},
+    world::{Agent, Change, Pod, Policy, StoredStatus, WorkloadKind},
+};
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()

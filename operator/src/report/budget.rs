@@ -3,8 +3,7 @@
 //! The announcer announces each fact once (see [`crate::announcer`]), but each pod that comes and goes is a new fact.
 //! The numbers are those of client-go's filter for the same purpose.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 

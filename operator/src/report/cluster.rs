@@ -1,19 +1,23 @@
 //! Writes statuses by server-side apply, and announcements as Events.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource};
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use kube::{
+    Api, Client, Resource,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 use weir_api::RateLimitPolicy;
 
 use super::{Announcement, Report, SinkError, Stored};
-use crate::clock;
-use crate::source::objects;
+use crate::{clock, source::objects};
 
 /// The field manager of statuses, and the reporter of Events.
 const FIELD_MANAGER: &str = "weir-operator";

@@ -2,20 +2,24 @@
 //!
 //! A status file (see [`status_file`]) is replaced atomically, so a reader never sees a partial file.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
 
 use kube::Resource;
 use serde_json::{Value, json};
 use weir_api::RateLimitPolicy;
 
 use super::{Announcement, Report, SinkError};
-use crate::clock;
-use crate::source::status_file::{Documents, FILE, documents, status_file};
-use crate::world::ObjectKey;
+use crate::{
+    clock,
+    source::status_file::{Documents, FILE, documents, status_file},
+    world::ObjectKey,
+};
 
 /// Writes into a directory.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use weir_api::Enforcement;
-use weir_api::condition_types::ENFORCED;
+use weir_api::{Enforcement, condition_types::ENFORCED};
 
 use super::*;
 

@@ -4,8 +4,10 @@
 //! pause grows, until the write succeeds or the policy is deleted. A newer status replaces a waiting one, but keeps
 //! its turn.
 
-use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 

@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
+use futures::{StreamExt, stream::FuturesUnordered};
 use rand::Rng;
-use tokio::sync::mpsc;
-use tokio::time::{sleep_until, timeout};
+use tokio::{
+    sync::mpsc,
+    time::{sleep_until, timeout},
+};
 
-use super::budget::Budget;
-use super::queue::{Queue, pause};
-use super::{Announcement, ClusterSink, Message, Report, Sink, SinkError, Stored, WrittenStatus};
-use crate::clock;
-use crate::metrics::Metrics;
-use crate::world::ObjectKey;
+use super::{
+    Announcement, ClusterSink, Message, Report, Sink, SinkError, Stored, WrittenStatus,
+    budget::Budget,
+    queue::{Queue, pause},
+};
+use crate::{clock, metrics::Metrics, world::ObjectKey};
 
 /// How many statuses to write in parallel.
 const WRITERS: usize = 8;

@@ -1,24 +1,25 @@
 //! The writer against an apiserver that fails on demand, over real sockets.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{Method, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{Method, StatusCode, Uri},
+    response::{IntoResponse, Response},
+};
 use kube::{Client, Config};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::{net::TcpListener, task::JoinHandle};
 use weir_api::{RateLimitPolicyStatus, Summary};
 
-use super::super::ClusterSink;
-use super::*;
-use crate::leader::Term;
-use crate::world::ObjectKey;
+use super::{super::ClusterSink, *};
+use crate::{leader::Term, world::ObjectKey};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: &str = "1";

@@ -2,14 +2,18 @@
 //!
 //! A file that is unreadable, empty or invalid removes no agent: the last good list stays in use.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use rustls::pki_types::ServerName;
 
 use super::listing;
-use crate::host;
-use crate::world::{Agent, Change, Membership, ObjectKey, Pod};
+use crate::{
+    host,
+    world::{Agent, Change, Membership, ObjectKey, Pod},
+};
 
 /// The namespace of agents outside of a cluster.
 const NAMESPACE: &str = "agents";

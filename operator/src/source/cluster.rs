@@ -3,28 +3,41 @@
 //! Objects are reduced to what the world needs when they arrive. Only their names are kept here, so that a new
 //! listing shows what was deleted.
 
-use std::collections::BTreeSet;
-use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::StreamExt;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Service;
-use kube::api::{ApiResource, DynamicObject};
-use kube::core::NamespaceResourceScope;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client, Resource, ResourceExt};
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment, StatefulSet},
+    core::v1::Service,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ApiResource, DynamicObject},
+    core::NamespaceResourceScope,
+    runtime::{
+        WatchStreamExt,
+        utils::Backoff,
+        watcher as watch,
+        watcher::{self, Event},
+    },
+};
 use rand::Rng;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use weir_api::RateLimitPolicy;
 
-use super::objects::{self, Proof};
-use super::pod::Pod;
+use super::{
+    objects::{self, Proof},
+    pod::Pod,
+};
 use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 
 /// How many watches have not sent their first listing.

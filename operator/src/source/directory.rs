@@ -4,28 +4,39 @@
 //! systems that report nothing, and a reload can be requested at any time. Status files, which the operator writes,
 //! and editors' temporary files are ignored.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::{Notify, mpsc};
-use tokio::time::{sleep_until, timeout};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{sleep_until, timeout},
+};
 
-use super::agents::{Agents, AgentsError, StandaloneAgent};
-pub use super::folder::{FileNotice, Kept};
-use super::folder::{Folder, Outcome};
-use super::listing::Reader;
-pub use super::listing::{STATUS_SUFFIX, names};
-use super::status_file;
-use crate::calling::{CallingFiles, Held, InvalidTls, TlsFiles};
-use crate::clock;
-use crate::log_once::LogOnce;
-use crate::metrics::{FileCounts, Metrics};
-use crate::world::{ObjectKey, Update};
+use super::{
+    agents::{Agents, AgentsError, StandaloneAgent},
+    folder::{Folder, Outcome},
+    listing::Reader,
+    status_file,
+};
+use crate::{
+    calling::{CallingFiles, Held, InvalidTls, TlsFiles},
+    clock,
+    log_once::LogOnce,
+    metrics::{FileCounts, Metrics},
+    world::{ObjectKey, Update},
+};
+
+pub use super::{
+    folder::{FileNotice, Kept},
+    listing::{STATUS_SUFFIX, names},
+};
 
 /// Files are read when nothing changed for this long.
 const QUIET: Duration = Duration::from_millis(20);

@@ -8,19 +8,23 @@
 //!
 //! A broken file does not affect other files, at the start either: its last good content is in its status file.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use super::listing::Listing;
-use crate::compile::revision_of;
-use crate::documents::{self, Broken as Faulty, Finding, Position, Specs};
-use crate::metrics::FileCounts;
-use crate::world::{Change, Fault, ObjectKey, Policy, StoredStatus};
+use crate::{
+    compile::revision_of,
+    documents::{self, Broken as Faulty, Finding, Position, Specs},
+    metrics::FileCounts,
+    world::{Change, Fault, ObjectKey, Policy, StoredStatus},
+};
 
 /// How long a bad state must last to be accepted.
 pub(super) const CONFIRM: Duration = Duration::from_millis(250);

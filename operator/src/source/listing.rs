@@ -1,12 +1,14 @@
 //! Reads a directory of policy files. An unchanged file is not read again.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, Metadata};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::{self, Metadata},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 /// The suffix of the operator's status files.
 pub const STATUS_SUFFIX: &str = ".status.yaml";

@@ -3,8 +3,10 @@
 use std::fmt::Debug;
 
 use futures::{Stream, StreamExt};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource};
+use kube::{
+    Api, Resource,
+    runtime::{WatchStreamExt, watcher},
+};
 use serde::de::DeserializeOwned;
 
 use super::cluster::ShortBackoff;

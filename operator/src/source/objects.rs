@@ -1,20 +1,23 @@
 //! Converts Kubernetes objects to what the world needs.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::DynamicObject;
-use kube::core::Selector;
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, Deployment, StatefulSet},
+        core::v1::Service,
+    },
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+use kube::{api::DynamicObject, core::Selector};
 use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
 
 use super::pod::Pod;
-use crate::labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED};
-use crate::pod_ports::{PodPorts, Service as Ports};
-use crate::world::{Agent, Change, Fault, Membership, ObjectKey, Policy, StoredStatus, Workload, WorkloadKind};
+use crate::{
+    labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED},
+    pod_ports::{PodPorts, Service as Ports},
+    world::{Agent, Change, Fault, Membership, ObjectKey, Policy, StoredStatus, Workload, WorkloadKind},
+};
 
 /// The control port of a pod without the annotation.
 const DEFAULT_CONTROL_PORT: u16 = 8481;

@@ -4,10 +4,8 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::core::NamespaceResourceScope;
+use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{Resource, core::NamespaceResourceScope};
 use serde::Deserialize;
 
 use crate::pod_ports::Container;

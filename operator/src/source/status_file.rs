@@ -4,19 +4,17 @@
 //! of each policy, for an operator that starts while the policy's file is broken. Files with the same stem (`a.yaml`,
 //! `a.yml`) share one status file; each document names its policy's file.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
 use kube::Resource;
 use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, check};
 
-use super::folder::Kept;
-use super::listing::{self, STATUS_SUFFIX};
-use crate::documents::values;
-use crate::world::ObjectKey;
+use super::{
+    folder::Kept,
+    listing::{self, STATUS_SUFFIX},
+};
+use crate::{documents::values, world::ObjectKey};
 
 /// The annotation of a status that names the policy's file.
 pub(crate) const FILE: &str = "weir.dev/file";

@@ -1,14 +1,11 @@
 //! Status files that an operator of standalone mode reads at its start. It reads back what it wrote itself. Any other
 //! file is ignored, or holds a policy that a cluster would accept.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::{Value, json};
 use weir_api::{RateLimitPolicySpec, check};
-use weir_fuzz::json::change;
-use weir_fuzz::{Choices, Target};
+use weir_fuzz::{Choices, Target, json::change};
 
 use super::kept;
 

@@ -1,18 +1,22 @@
 //! An agent for tests. It serves the control API, enforces nothing, and misbehaves on demand.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
-use axum::{Json, Router};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, put},
+};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use weir_wire::{
     ApplyReply, Fault, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
 };

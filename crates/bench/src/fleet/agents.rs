@@ -5,18 +5,20 @@
 //! enforce nothing: their cost must not count as the operator's. Contents are parsed in full once, and identified by
 //! revision after that.
 
-use std::collections::HashMap;
-use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    net::Ipv4Addr,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
+use serde::{Deserialize, de::IgnoredAny};
+use tokio::{sync::oneshot, time::timeout};
 use weir_wire::{ApplyReply, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION};
 
 use crate::clock;

@@ -4,22 +4,24 @@
 //!
 //! One namespace, because a policy reaches only its own namespace, and one policy must target all pods.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
-use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Namespace, Pod, Secret},
+    rbac::v1::ClusterRoleBinding,
+};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 use weir_api::RateLimitPolicy;
 use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE};
 
-use super::agents::Agents;
-use super::identities::Identities;
+use super::{agents::Agents, identities::Identities};
 
 pub(super) const NAMESPACE: &str = "fleet";
 /// Pods of one Deployment, which the small policy targets.

@@ -8,13 +8,14 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use rcgen::{CertificateParams, DistinguishedName, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::version::TLS13;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
+    version::TLS13,
+};
 
 /// The certificates of all agents.
 pub(super) struct Identities {

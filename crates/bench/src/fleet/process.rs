@@ -1,14 +1,18 @@
 //! The operator under test: the program as it is shipped, in its own process, which is stopped when this value is
 //! dropped.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, bail};
-use rustix::param::clock_ticks_per_second;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    param::clock_ticks_per_second,
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::clock;
 

@@ -1,29 +1,31 @@
 //! The one listener of all agents: the channel over mutual TLS like real agents, or plain HTTP/1.1.
 
-use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::HeaderValue;
-use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{
+    HeaderValue,
+    header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH},
+};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use rand::Rng;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::sleep_until;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::sleep_until,
+};
 use tokio_rustls::TlsAcceptor;
 use weir_channel::{Channel, Outgoing, ToAgent, tag};
 
-use super::agents::Agents;
-use super::identities::Identities;
+use super::{agents::Agents, identities::Identities};
 use crate::clock;
 
 /// Pending connections: a starting operator opens thousands at once.

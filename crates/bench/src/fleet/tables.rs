@@ -1,11 +1,12 @@
 //! The figures of each fleet side by side, and the aims.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Found, load_average};
-use crate::report::{Bars, Cell, Lines, Report, Row, Series, Table};
-use crate::stats::{figure, quantile, quantile_ms};
+use crate::{
+    report::{Bars, Cell, Lines, Report, Row, Series, Table},
+    stats::{figure, quantile, quantile_ms},
+};
 
 const ABOUT: &str = "\
 A real etcd (which does not wait for the disk), a real kube-apiserver without controllers and kubelets, the operator \
@@ -224,8 +225,10 @@ fn bytes(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Memory, Rest};
-    use super::*;
+    use super::{
+        super::{Memory, Rest},
+        *,
+    };
 
     #[test]
     fn an_aim_that_is_missed_is_told() -> anyhow::Result<()> {

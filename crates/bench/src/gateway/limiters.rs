@@ -1,10 +1,12 @@
 //! The three limiters. Two are what a team would write by hand: a bucket of floats that is refilled on each request.
 
-use std::collections::HashMap;
-use std::hash::RandomState;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::{
+    collections::HashMap,
+    hash::RandomState,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use dashmap::DashMap;
 

@@ -1,20 +1,26 @@
 //! One gateway: a process that serves until it is stopped.
 
-use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+    num::NonZeroUsize,
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+    routing::any,
+};
 use clap::Parser;
 use http::{StatusCode, Uri};
-use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use tower::{Layer, Service};
 use weir_core::{Quota, RuleLimiter, Strategy, Terms};
 use weir_tower::{Admit, Answer, HttpAnswer, IpKey, KeyedAdmit, LatencyLayer, MonotonicClock, WithoutKey};

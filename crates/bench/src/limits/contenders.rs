@@ -2,17 +2,23 @@
 //!
 //! A peer is used as its documentation says, with its default clock; nothing is tuned for or against it.
 
-use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::Mutex;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    sync::Mutex,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
-use governor::clock::{Clock, DefaultClock, MonotonicClock as StdClock};
-use governor::{Quota, RateLimiter};
+use governor::{
+    Quota, RateLimiter,
+    clock::{Clock, DefaultClock, MonotonicClock as StdClock},
+};
 use tower::Service;
 
-use super::hammer::{BATCH, Batch, batch};
-use super::ours;
+use super::{
+    hammer::{BATCH, Batch, batch},
+    ours,
+};
 use crate::clock;
 
 /// What a limit is set up to do.

@@ -1,13 +1,16 @@
 //! One decision on one limit, as fast as the threads can.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use super::contenders::{Contender, Demand, Kind, contenders};
-use super::exact::Exact;
-use super::hammer::{hammer, in_words, to_f64};
-use crate::report::{Cell, Lines, Report, Row, Series, Table};
-use crate::stats::{Spread, figure, in_pairs, ratio};
+use super::{
+    contenders::{Contender, Demand, Kind, contenders},
+    exact::Exact,
+    hammer::{hammer, in_words, to_f64},
+};
+use crate::{
+    report::{Cell, Lines, Report, Row, Series, Table},
+    stats::{Spread, figure, in_pairs, ratio},
+};
 
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 

@@ -1,12 +1,15 @@
 //! Whether the limit was held: how many were admitted compared with how many were allowed.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use super::contenders::{Contender, Counts, Demand, Kind, REFILL, contenders};
-use super::hammer::{BATCH, Rate, hammer, to_f64};
-use crate::clock;
-use crate::report::{Cell, Report, Row, Table};
+use super::{
+    contenders::{Contender, Counts, Demand, Kind, REFILL, contenders},
+    hammer::{BATCH, Rate, hammer, to_f64},
+};
+use crate::{
+    clock,
+    report::{Cell, Report, Row, Table},
+};
 
 const THREADS: [usize; 3] = [2, 4, 8];
 const BUDGET: u32 = 100_000;
@@ -111,8 +114,10 @@ impl Exact {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hammer::{Batch, batch};
-    use super::*;
+    use super::{
+        super::hammer::{Batch, batch},
+        *,
+    };
 
     const fn contender(make: fn(Demand) -> Option<Batch>) -> Contender {
         let (kind, counts) = (Kind::Peer, Counts::Bucket);

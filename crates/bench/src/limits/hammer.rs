@@ -1,9 +1,13 @@
 //! Threads that decide as fast as they can on shared state, for a while.
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -1,16 +1,22 @@
 //! Limits by key: throughput with known keys, and bytes per key.
 
-use std::collections::BTreeMap;
-use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 
-use super::hammer::{BATCH, Rate, hammer, in_words, to_f64};
-use super::keys::{Key, Order};
-use super::stores::{NAMES, OURS, Store, store};
-use crate::report::{Bars, Cell, Report, Row, Table};
-use crate::stats::{Spread, figure, ratio};
+use super::{
+    hammer::{BATCH, Rate, hammer, in_words, to_f64},
+    keys::{Key, Order},
+    stores::{NAMES, OURS, Store, store},
+};
+use crate::{
+    report::{Bars, Cell, Report, Row, Table},
+    stats::{Spread, figure, ratio},
+};
 
 const THREADS: [usize; 2] = [1, 2];
 const SIZES: [usize; 2] = [1_000, 1_000_000];

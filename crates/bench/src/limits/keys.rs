@@ -2,8 +2,7 @@
 
 use std::hash::Hash;
 
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
 /// The key of a client.
 pub(super) trait Key: Hash + Eq + Clone + Send + Sync + 'static {

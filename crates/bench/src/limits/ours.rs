@@ -1,15 +1,18 @@
 //! Weir among the contenders: each strategy with a clock reading, as users have it, and with the time given.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use weir_core::{Limiter, Quota, Strategy, Time};
 use weir_tower::MonotonicClock;
 
+use super::{
+    contenders::{Contender, Counts, DAY, Demand, Kind, REFILL},
+    hammer::{BATCH, Batch, batch},
+};
 use crate::clock::QuantaClock;
-
-use super::contenders::{Contender, Counts, DAY, Demand, Kind, REFILL};
-use super::hammer::{BATCH, Batch, batch};
 
 const SECOND: Duration = Duration::from_secs(1);
 

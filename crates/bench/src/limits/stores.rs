@@ -3,17 +3,23 @@
 //! Every table uses the same seeded hasher (foldhash), which is faster than the maps' defaults, and stores the smallest
 //! possible token bucket: one word, the theoretical arrival time. None of the peers bounds or reclaims keys.
 
-use std::collections::HashMap;
-use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    num::{NonZeroU32, NonZeroUsize},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
-use governor::clock::DefaultClock;
-use governor::state::keyed::{DashMapStateStore, HashMapStateStore};
-use governor::{Quota as GovernorQuota, RateLimiter};
+use governor::{
+    Quota as GovernorQuota, RateLimiter,
+    clock::DefaultClock,
+    state::keyed::{DashMapStateStore, HashMapStateStore},
+};
 use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
 use weir_tower::MonotonicClock;
 

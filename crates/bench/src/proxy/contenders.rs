@@ -1,16 +1,15 @@
 //! The contenders, and how each is configured for the same work.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
+use std::{fs, net::SocketAddr, path::Path, process::Command};
 
 use anyhow::Context as _;
 
-use super::process::{Cores, Process, free_address};
-use super::scenarios::Scenario;
-use super::template::fill;
-use super::weir::{self, UNREACHED};
+use super::{
+    process::{Cores, Process, free_address},
+    scenarios::Scenario,
+    template::fill,
+    weir::{self, UNREACHED},
+};
 
 const NGINX: &str = include_str!("peers/nginx.conf");
 const HAPROXY: &str = include_str!("peers/haproxy.cfg");
@@ -154,8 +153,7 @@ fn version_in(text: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scenarios::SCENARIOS;
-    use super::*;
+    use super::{super::scenarios::SCENARIOS, *};
 
     #[test]
     fn versions_are_found_in_what_programs_say() {

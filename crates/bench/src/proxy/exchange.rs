@@ -1,9 +1,11 @@
 //! Requests and answers on a connection that stays open: to check a proxy before the load, to fill tables of keys, and
 //! to leave connections idle. It measures nothing.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
 

@@ -1,9 +1,11 @@
 //! What an idle proxy takes: time to start, memory when fresh and after a load, and memory per kept-alive connection.
 
-use super::contenders::{CONTENDERS, Contender};
-use super::exchange::Connection;
-use super::rounds::Bench;
-use super::scenarios::PROXIED;
+use super::{
+    contenders::{CONTENDERS, Contender},
+    exchange::Connection,
+    rounds::Bench,
+    scenarios::PROXIED,
+};
 
 /// The figures of one contender.
 pub(super) struct Idle {

@@ -1,15 +1,16 @@
 //! The latency that a proxy adds: on one connection that sends the next request immediately, and on many at a steady
 //! rate well below the capacity of every contender.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
-use super::contenders::{CONTENDERS, Proxy};
-use super::load::{self, Load};
-use super::rounds::Bench;
-use super::scenarios::{ONE_CONNECTION, PROXIED};
+use super::{
+    contenders::{CONTENDERS, Proxy},
+    load::{self, Load},
+    rounds::Bench,
+    scenarios::{ONE_CONNECTION, PROXIED},
+};
 
 /// Requests per second: half of what the slowest contender can carry.
 pub(super) const RATE: usize = 6_400;

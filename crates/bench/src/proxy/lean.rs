@@ -4,19 +4,27 @@
 //! wake-ups, which a proxy under full load does not. Each connection sends the same request as soon as the last one was
 //! answered, and reads only the status and the end of an answer.
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::num::NonZeroU32;
-use std::time::Duration;
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    num::NonZeroU32,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail, ensure};
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::{
+    buffer::spare_capacity,
+    event::{
+        Timespec,
+        epoll::{self, CreateFlags, Event, EventData, EventFlags},
+    },
+};
 
-use super::exchange::{get, parse_head};
-use super::load::Load;
+use super::{
+    exchange::{get, parse_head},
+    load::Load,
+};
 use crate::clock;
 
 /// The longest wait for an answer.
@@ -159,8 +167,7 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-    use std::thread;
+    use std::{net::TcpListener, thread};
 
     use super::*;
 

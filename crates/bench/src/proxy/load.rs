@@ -1,9 +1,6 @@
 //! The clients: wrk for HTTP/1.1, h2load for HTTP/2 and for a steady rate. This module parses their reports.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;

@@ -1,15 +1,19 @@
 //! A proxy's processes: started on their own core, measured by /proc, stopped by their ids.
 
-use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::ops::{Add, Sub};
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener, TcpStream},
+    ops::{Add, Sub},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
-use rustix::param::clock_ticks_per_second;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    param::clock_ticks_per_second,
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::clock;
 

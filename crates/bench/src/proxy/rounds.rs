@@ -1,19 +1,19 @@
 //! A scenario, round by round: each contender in turn has the machine to itself.
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::time::Duration;
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 
-use super::Effort;
-use super::contenders::{CONTENDERS, Contender, Proxy};
-use super::exchange::Connection;
-use super::lean::Lean;
-use super::load::{self, Load, Wrk};
-use super::process::Cpu;
-use super::scenarios::{Client, Scenario};
-use super::upstream::LARGE_BYTES;
+use super::{
+    Effort,
+    contenders::{CONTENDERS, Contender, Proxy},
+    exchange::Connection,
+    lean::Lean,
+    load::{self, Load, Wrk},
+    process::Cpu,
+    scenarios::{Client, Scenario},
+    upstream::LARGE_BYTES,
+};
 use crate::clock;
 
 /// The key that the clients send, if there is only one.
@@ -208,8 +208,10 @@ fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<u64> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::scenarios::{PROXIED, REFUSED, SCENARIOS};
-    use super::*;
+    use super::{
+        super::scenarios::{PROXIED, REFUSED, SCENARIOS},
+        *,
+    };
 
     const SERVED: Load = Load { served: 2_000, refused: 0, failed: 0, seconds: 2.0, bytes: 20_000, p50: 0.0, p99: 0.0 };
     const TURNED_AWAY: Load = Load { served: 1, refused: 1_999, ..SERVED };

@@ -1,12 +1,16 @@
 //! Turns rounds into tables, charts and aims.
 
-use super::contenders::{CONTENDERS, Contender};
-use super::idle::Idle;
-use super::latency::{Added, Latencies, RATE};
-use super::rounds::{Outcome, Sample};
-use super::scenarios::{PROXIED, REFUSED, REFUSED_FULL, REFUSED_PACED, RULES, Scenario};
-use crate::report::{Bars, Cell, Report, Row, Table};
-use crate::stats::{Spread, figure};
+use super::{
+    contenders::{CONTENDERS, Contender},
+    idle::Idle,
+    latency::{Added, Latencies, RATE},
+    rounds::{Outcome, Sample},
+    scenarios::{PROXIED, REFUSED, REFUSED_FULL, REFUSED_PACED, RULES, Scenario},
+};
+use crate::{
+    report::{Bars, Cell, Report, Row, Table},
+    stats::{Spread, figure},
+};
 
 /// The aim: at most this share of the best peer's CPU.
 const AIM: f64 = 0.90;

@@ -1,16 +1,16 @@
 //! The app behind the proxies: the same answer to every request, over HTTP/1.1 and HTTP/2 with prior knowledge.
 
-use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::{convert::Infallible, net::SocketAddr};
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
 use tokio::net::TcpListener;
 
 static SMALL: &[u8] = b"hello, world\n";

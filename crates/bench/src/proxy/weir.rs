@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use super::exchange::Connection;
-use super::scenarios::Scenario;
+use super::{exchange::Connection, scenarios::Scenario};
 
 /// More than any contender can do.
 pub(super) const UNREACHED: u64 = 1_000_000;

@@ -1,9 +1,6 @@
 //! The machine and the versions: without these, a figure means nothing.
 
-use std::fmt;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::{fmt, fs, path::Path, process::Command};
 
 use anyhow::Context as _;
 use cargo_metadata::MetadataCommand;

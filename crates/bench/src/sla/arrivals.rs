@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
+use tokio::{runtime::Runtime, task::JoinSet};
 
 use super::guards::Guard;
 use crate::clock;

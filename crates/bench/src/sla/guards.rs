@@ -1,13 +1,16 @@
 //! The four ways to guard the service.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval_at, timeout};
-use tower::util::{BoxCloneSyncService, ServiceExt as _};
-use tower::{BoxError, Layer as _, service_fn};
+use tokio::{
+    sync::Semaphore,
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval_at, timeout},
+};
+use tower::{
+    BoxError, Layer as _, service_fn,
+    util::{BoxCloneSyncService, ServiceExt as _},
+};
 use weir_core::{Limiter, Quota, Strategy};
 use weir_tower::{LimiterAdmit, MonotonicClock, ThroughputLayer};
 

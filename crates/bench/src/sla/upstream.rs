@@ -1,12 +1,16 @@
 //! The service behind the limits: a number of slots with a fixed service time, first come first served. It gives up on
 //! requests that it cannot serve in time.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep_until, timeout_at},
+};
 
 use crate::clock;
 

@@ -1,15 +1,18 @@
 //! The agent under test: a process of its own, with figures from /proc and its metrics.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use anyhow::{Context as _, ensure};
 
-use super::clients::http1;
-use super::samples::Sample;
-use crate::clock;
-use crate::proxy::{Cores, Process, agent_program, free_address};
+use super::{clients::http1, samples::Sample};
+use crate::{
+    clock,
+    proxy::{Cores, Process, agent_program, free_address},
+};
 
 /// Enough for races between workers, and typical for a sidecar.
 const WORKERS: &str = "2";

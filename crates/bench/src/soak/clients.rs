@@ -8,21 +8,28 @@ mod keys;
 mod rude;
 mod websockets;
 
-use std::net::SocketAddr;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::control::{CONTROL, SLOWEST};
-pub(super) use self::held::Held;
-use super::app::Changes;
-use super::tally::{Kind, Tally};
+use super::{
+    app::Changes,
+    tally::{Kind, Tally},
+};
 use crate::clock;
+
+pub(super) use self::{
+    control::{CONTROL, SLOWEST},
+    held::Held,
+};
 
 /// The rules that clients rely on: in every snapshot, and always the same.
 pub(super) const FIXED: [fn() -> Value; 6] =

@@ -1,7 +1,6 @@
 //! Snapshots sent all the time: valid ones that change what is in force, and invalid ones that must change nothing.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};

@@ -1,7 +1,6 @@
 //! The results of the rounds of one kind of client.
 
-use std::cell::RefCell;
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use serde::Serialize;
 

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use super::Outcome;
-use super::clients::{CONTROL, SLOWEST};
-use super::samples::{Sample, spread, third};
-use crate::report::{Cell, Lines, Report, Row, Series, Table};
-use crate::stats::figure;
+use super::{
+    Outcome,
+    clients::{CONTROL, SLOWEST},
+    samples::{Sample, spread, third},
+};
+use crate::{
+    report::{Cell, Lines, Report, Row, Series, Table},
+    stats::figure,
+};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 /// How far the median of the last third may be above that of the middle third.
@@ -240,10 +244,7 @@ fn short(minutes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::soak::agent::Ended;
-    use crate::soak::clients::Held;
-    use crate::soak::snapshots::Pushed;
-    use crate::soak::tally::Kind;
+    use crate::soak::{agent::Ended, clients::Held, snapshots::Pushed, tally::Kind};
 
     fn samples(resident: impl Fn(u64) -> u64) -> Vec<Sample> {
         (0..30).map(|at| Sample { resident: resident(at), ..Sample::default() }).collect()

@@ -1,13 +1,17 @@
 //! governor as tower middleware, in the straightforward way: readiness asks the limiter, and sleeps as long as it says.
 
-use std::future::Future as _;
-use std::num::NonZeroU32;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::{
+    future::Future as _,
+    num::NonZeroU32,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
-use governor::clock::{Clock as _, DefaultClock};
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use governor::{
+    DefaultDirectRateLimiter, Quota, RateLimiter,
+    clock::{Clock as _, DefaultClock},
+};
 use tokio::time::{Sleep, sleep};
 use tower::Service;
 

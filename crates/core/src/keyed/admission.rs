@@ -14,15 +14,19 @@
 
 use std::time::Duration;
 
-use super::book::{Granted, Halt, Request, Set};
-use super::cells::{Cell, EMPTY, EVICTING, VACANT, is_key};
-use super::overflow::{Look, Overflow, tag_of};
-use super::{Answer, Clock, KeyTaken, NEAR, Table};
-use crate::Time;
-use crate::answer::{ChargedWords, Tightest};
-use crate::meter;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
-use crate::time::SET_BACK;
+use super::{
+    Answer, Clock, KeyTaken, NEAR, Table,
+    book::{Granted, Halt, Request, Set},
+    cells::{Cell, EMPTY, EVICTING, VACANT, is_key},
+    overflow::{Look, Overflow, tag_of},
+};
+use crate::{
+    Time,
+    answer::{ChargedWords, Tightest},
+    meter,
+    sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock},
+    time::SET_BACK,
+};
 
 /// How many cells of its region one decision searches for an idle one.
 const SWEEP: usize = 256;

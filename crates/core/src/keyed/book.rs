@@ -1,17 +1,17 @@
 //! The terms of a rule in the form that decisions need: one meter for each limit and each override.
 
-use std::iter;
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
-use super::Clock;
-use super::histories::Journals;
-use crate::answer::{Receipts, Tightening, Tightest};
-use crate::meter::{History, Kind, Memory, Meter, Receipt, Stop, Taken};
-use crate::refused::RuleRefused;
-use crate::supply::Supply;
-use crate::sync::{AtomicU64, Ordering};
-use crate::word::UNSET;
-use crate::{Quota, Strategy, Terms, Time};
+use super::{Clock, histories::Journals};
+use crate::{
+    Quota, Strategy, Terms, Time,
+    answer::{Receipts, Tightening, Tightest},
+    meter::{History, Kind, Memory, Meter, Receipt, Stop, Taken},
+    refused::RuleRefused,
+    supply::Supply,
+    sync::{AtomicU64, Ordering},
+    word::UNSET,
+};
 
 /// Terms and their meters, all with the same base time.
 #[derive(Debug)]

@@ -2,11 +2,15 @@
 //! force; only a change of terms reads and writes them. Journals hold when keys were charged since; for a while after a
 //! change, each charge writes them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-use crate::Time;
-use crate::meter::{History, Journal};
+use crate::{
+    Time,
+    meter::{History, Journal},
+};
 
 /// How many keys are remembered, with up to two kilobytes each. For a larger table, only the words of the keys are
 /// known; what the words do not hold counts as used.

@@ -17,11 +17,11 @@
 
 use std::ops::Range;
 
-use super::book::Set;
-use super::cells::part;
-use super::zeros;
-use crate::Time;
-use crate::sync::{AtomicU64, Ordering};
+use super::{book::Set, cells::part, zeros};
+use crate::{
+    Time,
+    sync::{AtomicU64, Ordering},
+};
 
 /// Places for each key of a table: 16 for floods, 2 for well-behaved clients, and the rest as a reserve, because
 /// buckets do not fill quite evenly.
@@ -269,8 +269,7 @@ fn copy(from: &[AtomicU64], to: &[AtomicU64]) {
 mod tests {
     use std::time::Duration;
 
-    use super::super::book::Book;
-    use super::*;
+    use super::{super::book::Book, *};
     use crate::{Quota, Strategy, Terms};
 
     /// The memory matches the documentation of `RuleLimiter::keyed`.

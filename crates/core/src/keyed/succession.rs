@@ -6,18 +6,22 @@
 //! are there already (all threads compute the same), and decides in the successor. So no known key waits, and each
 //! decision uses either the old terms or the new ones.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::{num::NonZeroUsize, sync::Arc};
 
-use super::admission::{Hold, Region};
-use super::book::{Agree, Book, Old, Set};
-use super::cells::is_key;
-use super::histories::{FEW, Histories, Journals, MOST};
-use super::overflow::tag_of;
-use super::{Clock, Lineage, Table, zeros};
-use crate::meter::noted_until;
-use crate::sync::{AtomicU64, Ordering, lock};
-use crate::{Terms, Time};
+use super::{
+    Clock, Lineage, Table,
+    admission::{Hold, Region},
+    book::{Agree, Book, Old, Set},
+    cells::is_key,
+    histories::{FEW, Histories, Journals, MOST},
+    overflow::tag_of,
+    zeros,
+};
+use crate::{
+    Terms, Time,
+    meter::noted_until,
+    sync::{AtomicU64, Ordering, lock},
+};
 
 impl Table {
     /// Puts other terms in force. The returned table has all keys; this table forwards each key to it.

@@ -1,12 +1,12 @@
 //! How near keys are to their limits, for metrics. A survey reads a bounded number of keys. It charges nothing, takes
 //! no lock and blocks no decision.
 
-use super::Table;
-use super::book::Set;
-use super::cells::is_key;
-use crate::meter::Stop;
-use crate::sync::{AtomicU64, Ordering};
-use crate::{Standing, Time};
+use super::{Table, book::Set, cells::is_key};
+use crate::{
+    Standing, Time,
+    meter::Stop,
+    sync::{AtomicU64, Ordering},
+};
 
 /// How near the surveyed keys of a rule are to their limits.
 ///
@@ -100,8 +100,7 @@ fn share_of(standing: &Standing) -> (u64, u64) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::num::NonZeroUsize;
-    use std::time::Duration;
+    use std::{num::NonZeroUsize, time::Duration};
 
     use crate::{Quota, RuleLimiter, Strategy, Terms, Time};
 

@@ -1,12 +1,16 @@
 //! Requests that wait for a key of the table. Their turns are forecast from the key's words. A key without words is
 //! forecast as a new key, and decided like any other at its turn.
 
-use super::Table;
-use super::book::{Halt, Set};
-use crate::forecast::{Forecast, Longest};
-use crate::refused::RuleRefused;
-use crate::sync::AtomicU64;
-use crate::{Ticket, Time};
+use super::{
+    Table,
+    book::{Halt, Set},
+};
+use crate::{
+    Ticket, Time,
+    forecast::{Forecast, Longest},
+    refused::RuleRefused,
+    sync::AtomicU64,
+};
 
 impl Table {
     /// Takes the last position in the key's queue, if its turn comes by `latest`.

@@ -9,14 +9,18 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{Admitted, Charge, Refused};
-use crate::lease::Leases;
-use crate::meter::level::{self, swap};
-use crate::meter::{Counter, History, Kind, Log, Memory, Meter, Receipt, Stop, Taken, Watch};
-use crate::queue::Queue;
-use crate::supply::Supply;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Once, Ordering};
-use crate::word::{SEALED, Sealed, UNSET, load};
-use crate::{Quota, Standing, Time};
+use crate::{
+    Quota, Standing, Time,
+    lease::Leases,
+    meter::{
+        Counter, History, Kind, Log, Memory, Meter, Receipt, Stop, Taken, Watch,
+        level::{self, swap},
+    },
+    queue::Queue,
+    supply::Supply,
+    sync::{AtomicBool, AtomicU64, Mutex, Once, Ordering},
+    word::{SEALED, Sealed, UNSET, load},
+};
 
 /// How many lost races make threads use leases; see `lease`.
 const HOT: u64 = if cfg!(loom) { 0 } else { 16 };

@@ -14,16 +14,20 @@ mod packed;
 
 use std::time::Duration;
 
-use super::epoch::Epoch;
-use super::history::History;
-use super::outcome::{Receipt, Stop, Taken};
-use crate::divisor::Divisor;
-use crate::supply::BEHIND;
-use crate::sync::{AtomicU64, Ordering};
-use crate::time::SET_BACK;
-use crate::windows::Windows;
-use crate::word::{SEALED, Sealed, load};
-use crate::{Quota, Standing, Time};
+use super::{
+    epoch::Epoch,
+    history::History,
+    outcome::{Receipt, Stop, Taken},
+};
+use crate::{
+    Quota, Standing, Time,
+    divisor::Divisor,
+    supply::BEHIND,
+    sync::{AtomicU64, Ordering},
+    time::SET_BACK,
+    windows::Windows,
+    word::{SEALED, Sealed, load},
+};
 
 /// Marks the final count of a window.
 const FROZEN: u64 = 1 << 62;

@@ -7,11 +7,14 @@
 
 mod moments;
 
-pub(crate) use self::moments::Moments;
 use super::{Counter, Epoch, History, Kind, Meter, Receipt, Stop, Taken};
-use crate::sync::{AtomicU64, Ordering};
-use crate::word::Sealed;
-use crate::{Quota, Standing, Strategy, Time};
+use crate::{
+    Quota, Standing, Strategy, Time,
+    sync::{AtomicU64, Ordering},
+    word::Sealed,
+};
+
+pub(crate) use self::moments::Moments;
 
 /// How a limit is counted in words that are guarded by a lock.
 #[derive(Clone, Debug)]

@@ -16,8 +16,7 @@
 //! are also counted while a window is in force, which may leave a debt. A window that was in force for one period or
 //! longer passes on what is left of it, and no debt.
 
-use crate::supply::Tokens;
-use crate::{Quota, Strategy, Time};
+use crate::{Quota, Strategy, Time, supply::Tokens};
 
 /// How many times a history keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

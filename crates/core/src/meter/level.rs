@@ -4,10 +4,12 @@
 //! part of the level.
 
 use super::outcome::{Receipt, Stop, Taken};
-use crate::supply::Supply;
-use crate::sync::{AtomicU64, Ordering};
-use crate::word::{SEALED, Sealed, load};
-use crate::{Standing, Time};
+use crate::{
+    Standing, Time,
+    supply::Supply,
+    sync::{AtomicU64, Ordering},
+    word::{SEALED, Sealed, load},
+};
 
 #[inline]
 pub(crate) fn check(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {

@@ -18,14 +18,18 @@ mod ring;
 use std::time::Duration;
 
 use self::ring::{LAP, LAST, Opens, Ring, Spot};
-use super::epoch::Epoch;
-use super::history::History;
-use super::outcome::{Receipt, Stop, Taken};
-use crate::standing::Logged;
-use crate::sync::{AtomicU64, Ordering, yield_now};
-use crate::time::SET_BACK;
-use crate::word::{SEALED, Sealed, UNSET, load, set};
-use crate::{Quota, Standing, Time};
+use super::{
+    epoch::Epoch,
+    history::History,
+    outcome::{Receipt, Stop, Taken},
+};
+use crate::{
+    Quota, Standing, Time,
+    standing::Logged,
+    sync::{AtomicU64, Ordering, yield_now},
+    time::SET_BACK,
+    word::{SEALED, Sealed, UNSET, load, set},
+};
 
 /// How often a decision yields to the thread whose time is missing, before it refuses because of it.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };

@@ -1,7 +1,6 @@
 //! The results of charging a limit, and what is needed to give a charge back. All strategies share them.
 
-use crate::word::Sealed;
-use crate::{Standing, Time};
+use crate::{Standing, Time, word::Sealed};
 
 /// A charge.
 #[derive(Debug)]

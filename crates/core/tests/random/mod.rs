@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use proptest::{prelude::*, test_runner::TestRunner};
 use weir_core::{Quota, Strategy as Counting};
 
 use crate::suite::{self, STRATEGIES};

@@ -1,13 +1,12 @@
 //! Where the servers are, and how to connect to them.
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
-use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo,
     RedisError, TlsCertificates, TlsMode,
+    cluster::{ClusterClient, ClusterClientBuilder},
+    sentinel::{SentinelClientBuilder, SentinelServerType},
 };
 
 use super::Connection;

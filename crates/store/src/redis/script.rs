@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use redis::Value as Raw;
 
-use crate::state::Mark;
-use crate::take::{Answer, Ask, Next};
-use crate::terms::{Terms, text_of};
+use crate::{
+    state::Mark,
+    take::{Answer, Ask, Next},
+    terms::{Terms, text_of},
+};
 
 /// The source.
 pub(crate) const SOURCE: &str = include_str!("take.lua");

@@ -7,8 +7,7 @@
 //! terms no longer needed.
 
 use super::State;
-use crate::bucket::Point;
-use crate::terms::Limit;
+use crate::{bucket::Point, terms::Limit};
 
 /// The state under new terms. `state` must be that of `now`.
 pub(crate) fn changed(old: &Limit, state: &State, new: &Limit, now: u64) -> State {

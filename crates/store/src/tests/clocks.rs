@@ -5,9 +5,11 @@ use std::time::Duration;
 use weir_core::{Quota, Strategy};
 
 use super::suite::key;
-use crate::memory::Memory;
-use crate::take::{Next, Take};
-use crate::terms::Terms;
+use crate::{
+    memory::Memory,
+    take::{Next, Take},
+    terms::Terms,
+};
 
 const START: u64 = 1_790_000_000_000_000;
 

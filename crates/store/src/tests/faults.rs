@@ -1,18 +1,21 @@
 //! Redis as it fails: restarted, emptied, full, slow, led by another server, spread over several.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use weir_core::{Quota, Strategy};
 
-use super::servers::{Server, free_port, wait_until};
-use super::suite::{key, redis_at};
-use crate::error::StoreError;
-use crate::memcached::MemcachedStore;
-use crate::redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology};
-use crate::take::{Level, Reply, Take};
-use crate::terms::Terms;
+use super::{
+    servers::{Server, free_port, wait_until},
+    suite::{key, redis_at},
+};
+use crate::{
+    error::StoreError,
+    memcached::MemcachedStore,
+    redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
+    take::{Level, Reply, Take},
+    terms::Terms,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

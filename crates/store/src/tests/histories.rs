@@ -8,12 +8,14 @@ use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 
 use super::servers::Server;
-use crate::model;
-use crate::redis::script;
-use crate::seats::Seats;
-use crate::take::{Ask, Level, Next, Reply, Take};
-use crate::terms::Terms;
-use crate::value::Value;
+use crate::{
+    model,
+    redis::script,
+    seats::Seats,
+    take::{Ask, Level, Next, Reply, Take},
+    terms::Terms,
+    value::Value,
+};
 
 const KEY: &str = "{limits.test.1}";
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 
-use crate::key::Key;
-use crate::memory::Memory;
-use crate::take::{Next, Take};
-use crate::terms::Terms;
+use crate::{
+    key::Key,
+    memory::Memory,
+    take::{Next, Take},
+    terms::Terms,
+};
 
 const START: u64 = 1_790_000_000_000_000;
 

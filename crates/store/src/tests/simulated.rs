@@ -1,19 +1,20 @@
 //! Pods with slow connections and clocks of their own, in virtual time, over the store in memory. The simulation knows
 //! the store's time exactly, so the oracle judges each admission at its true moment.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 
 use super::oracle::{Admission, excess, possible};
-use crate::bounds::StoreClock;
-use crate::key::Key;
-use crate::memory::Memory;
-use crate::seats::Seats;
-use crate::take::{Level, Next, Reply, Take};
-use crate::terms::Terms;
+use crate::{
+    bounds::StoreClock,
+    key::Key,
+    memory::Memory,
+    seats::Seats,
+    take::{Level, Next, Reply, Take},
+    terms::Terms,
+};
 
 const START: u64 = 1_790_000_000_000_000;
 

@@ -1,23 +1,31 @@
 //! What every store must do, with real stores, real time and several pods at once. A new store is added to the list.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 
-use super::oracle::{Admission, excess, possible};
-use super::servers::Server;
-use crate::bounds::{StoreClock, StoreTime};
-use crate::error::StoreError;
-use crate::key::Key;
-use crate::memcached::MemcachedStore;
-use crate::memory::Memory;
-use crate::redis::{RedisConfig, RedisStore, Topology};
-use crate::seats::Seats;
-use crate::take::{Level, Next, Reply, Take};
-use crate::terms::Terms;
+use super::{
+    oracle::{Admission, excess, possible},
+    servers::Server,
+};
+use crate::{
+    bounds::{StoreClock, StoreTime},
+    error::StoreError,
+    key::Key,
+    memcached::MemcachedStore,
+    memory::Memory,
+    redis::{RedisConfig, RedisStore, Topology},
+    seats::Seats,
+    take::{Level, Next, Reply, Take},
+    terms::Terms,
+};
 
 /// Long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);

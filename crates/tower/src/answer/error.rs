@@ -1,7 +1,6 @@
 //! Refusals as errors, for services that do not use HTTP or whose callers match on errors.
 
-use std::error::Error;
-use std::fmt;
+use std::{error::Error, fmt};
 
 use super::Outcome;
 

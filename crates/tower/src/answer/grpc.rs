@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
-use http::{HeaderName, HeaderValue, Response};
+use http::{HeaderName, HeaderValue, Response, header::CONTENT_TYPE};
 use weir_core::{Full, Refused, RuleRefused};
 
 use super::Answer;

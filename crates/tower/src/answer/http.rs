@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 use weir_core::{Full, Refused, RuleRefused};
 
 use super::Answer;

@@ -2,16 +2,15 @@
 //!
 //! They are structured lists, so each layer adds its own line and does not change the lines of others.
 
-use std::error::Error;
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use weir_core::{Admitted, Refused, RuleRefused, Standing, Tightest};
 
-use super::Answer;
-use super::http::{HttpAnswer, retry_after_seconds, too_many_requests};
+use super::{
+    Answer,
+    http::{HttpAnswer, retry_after_seconds, too_many_requests},
+};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");

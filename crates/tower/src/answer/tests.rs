@@ -1,5 +1,7 @@
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::time::Duration;
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    time::Duration,
+};
 
 use http::Response;
 use weir_core::{InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Tightest, Time};

@@ -1,9 +1,11 @@
 //! The future of the deadline layer: the inner future or the timer, whichever is ready first.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;

@@ -1,7 +1,9 @@
 //! The service: it starts the timer of each request. It never delays a request.
 
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use tower_service::Service;
 

@@ -1,5 +1,4 @@
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
@@ -8,8 +7,10 @@ use tower_test::mock;
 use weir_core::{Limiter, Quota, Strategy};
 
 use super::{DeadlineLayer, DeadlineService};
-use crate::bounded::{handed, within};
-use crate::{Answer, Answers, DeadlineExceeded, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer};
+use crate::{
+    Answer, Answers, DeadlineExceeded, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer,
+    bounded::{handed, within},
+};
 
 const AFTER: Duration = Duration::from_millis(500);
 

@@ -2,8 +2,7 @@
 
 use weir_core::{RuleLimiter, RuleRefused, Tightest};
 
-use super::KeyExtractor;
-use super::buffer::with_buffer;
+use super::{KeyExtractor, buffer::with_buffer};
 use crate::{Admit, MonotonicClock};
 
 /// What happens to requests without a key.

@@ -1,8 +1,6 @@
 //! How to find the key of a request. It makes no decisions.
 
-use std::error::Error;
-use std::fmt;
-use std::net::IpAddr;
+use std::{error::Error, fmt, net::IpAddr};
 
 use http::{HeaderName, Request};
 

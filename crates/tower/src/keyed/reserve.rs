@@ -1,13 +1,17 @@
 //! A rule that gives each request a turn, by its key.
 
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use weir_core::{Quota, RuleLimiter, RuleRefused, Ticket, Tightest, Time};
 
 use super::{KeyExtractor, KeyedAdmit};
-use crate::waiting::{Enqueue, Entry, enter};
-use crate::{AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting};
+use crate::{
+    AtHead, MonotonicClock, QueueTicket, Reserve, Turn, Waiting,
+    waiting::{Enqueue, Entry, enter},
+};
 
 impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
     type Ticket = KeyedTicket;

@@ -1,12 +1,9 @@
-use std::future::poll_fn;
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::{future::poll_fn, num::NonZeroUsize, time::Duration};
 
 use tokio::time::advance;
 use weir_core::{Quota, RuleLimiter, Strategy, Terms};
 
-use super::buffer::with_buffer;
-use super::{KeyExtractor, KeyedAdmit, NoKey, WithoutKey};
+use super::{KeyExtractor, KeyedAdmit, NoKey, WithoutKey, buffer::with_buffer};
 use crate::{Admit, MonotonicClock, QueueTicket, Reserve, Turn};
 
 const TENTH: Duration = Duration::from_millis(100);

@@ -1,8 +1,10 @@
 //! The future of the latency layer: it waits only for the inner service, never for a limit.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use pin_project_lite::pin_project;
 

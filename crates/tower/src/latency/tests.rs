@@ -1,6 +1,10 @@
-use std::num::NonZeroU64;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    num::NonZeroU64,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer, Service};
@@ -8,8 +12,7 @@ use tower_test::mock;
 use weir_core::InFlight;
 
 use super::{Admit, LatencyLayer, LatencyService};
-use crate::bounded::handed;
-use crate::{Answer, Answers, Errors, LimitError};
+use crate::{Answer, Answers, Errors, LimitError, bounded::handed};
 
 /// Admits all requests except "no", and counts them.
 #[derive(Clone, Default)]

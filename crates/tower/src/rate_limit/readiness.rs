@@ -5,8 +5,10 @@ use std::task::{Context, Poll, ready};
 
 use weir_core::{Admitted, Charge, Limiter, Refused};
 
-use crate::waiting::{Entry, enter};
-use crate::{LimiterAdmit, MonotonicClock, Waiting};
+use crate::{
+    LimiterAdmit, MonotonicClock, Waiting,
+    waiting::{Entry, enter},
+};
 
 #[derive(Debug)]
 pub(super) struct Readiness {

@@ -7,8 +7,10 @@ use tower_test::mock;
 use weir_core::{Limiter, Quota, Strategy};
 
 use super::{RateLimit, RateLimitLayer};
-use crate::MonotonicClock;
-use crate::bounded::{handed, within};
+use crate::{
+    MonotonicClock,
+    bounded::{handed, within},
+};
 
 type Inner = mock::Mock<&'static str, &'static str>;
 type Handle = mock::Handle<&'static str, &'static str>;

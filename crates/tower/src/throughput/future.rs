@@ -1,9 +1,11 @@
 //! The future of the throughput layer: it waits for its turn, and is a [`LatencyFuture`] from then on.
 
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use pin_project_lite::pin_project;
 use tower_service::Service;

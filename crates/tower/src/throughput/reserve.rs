@@ -1,8 +1,10 @@
 //! What a user of the layer provides: the turns of requests.
 
-use std::fmt;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::{
+    fmt,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 /// Gives turns to requests. Must not block: it is called on the executor.
 ///

@@ -1,8 +1,10 @@
 //! The service: each call gets its turn at once. It keeps no list of waiting requests.
 
-use std::mem;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::{
+    mem,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use tower_service::Service;
 

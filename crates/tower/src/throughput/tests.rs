@@ -1,19 +1,24 @@
-use std::future::{Ready, ready};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::{
+    future::{Ready, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use tokio::time::{Instant, advance};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok, task};
-use tower::util::ServiceFn;
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::ServiceFn};
 use tower_test::mock;
 use weir_core::{Admitted, Limiter, Quota, Refused, Strategy};
 
 use super::{ThroughputFuture, ThroughputLayer, ThroughputService};
-use crate::bounded::{handed, within};
-use crate::{Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, LimiterTicket, MonotonicClock};
+use crate::{
+    Answer, Answers, Errors, LatencyFuture, LimitError, LimiterAdmit, LimiterTicket, MonotonicClock,
+    bounded::{handed, within},
+};
 
 const TENTH: Duration = Duration::from_millis(100);
 const MILLI: Duration = Duration::from_millis(1);

@@ -2,8 +2,10 @@
 //! h2load from Debian, Envoy from PyPI. On Debian as root it installs missing programs and says so; elsewhere it lists
 //! them.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;

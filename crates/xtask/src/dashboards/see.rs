@@ -9,7 +9,6 @@ use std::{collections::BTreeMap, fs, path::Path, process::ExitCode, time::Durati
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-
 use tokio::{process::Command, time::Instant};
 use tokio_util::sync::CancellationToken;
 

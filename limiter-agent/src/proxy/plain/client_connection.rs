@@ -13,7 +13,6 @@ use tokio::{
     io::{AsyncWrite, Interest},
     net::TcpStream,
 };
-
 use weir_core::Time;
 
 use super::{Client, buffer::Buffer, calls, pause::Pause};

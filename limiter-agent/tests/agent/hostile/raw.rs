@@ -1,6 +1,7 @@
 //! HTTP/2 frames that no request of `message.rs` uses: in the wrong place, of the wrong length, with invalid HPACK.
 //! The app sees one request or none, and never a complete request if the end was missing.
 
+use self::End::{Either, Passes, Refused};
 use super::{
     Answer,
     frames::{PREFACE, block, data, field, flag, frame, greeting, headers, kind},
@@ -16,8 +17,6 @@ pub(super) enum End {
     /// Either outcome.
     Either,
 }
-
-use End::{Either, Passes, Refused};
 
 /// A path that the app must never see.
 const HIDDEN: &str = "/hidden";

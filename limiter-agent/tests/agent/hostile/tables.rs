@@ -3,6 +3,7 @@
 //! Each stands for two messages, one of HTTP/1.1 and one of HTTP/2. A request that passes must reach the app as
 //! `message.rs` says, and be counted equally. A refused one must neither reach it nor be counted.
 
+use self::Expected::{Alike, Passes, Refused};
 use super::{
     message::Message,
     words::{
@@ -19,8 +20,6 @@ pub(crate) enum Expected {
     /// Either outcome, but the same in both protocols.
     Alike,
 }
-
-use Expected::{Alike, Passes, Refused};
 
 pub(crate) struct Row {
     /// What it tests, for reports.

@@ -1,8 +1,6 @@
 //! Two limits under constant overload, whose admissions are counted exactly.
 
-use std::cell::Cell;
-use std::rc::Rc;
-use std::time::Instant;
+use std::{cell::Cell, rc::Rc, time::Instant};
 
 use anyhow::ensure;
 use serde::Serialize;

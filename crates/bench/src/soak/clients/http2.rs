@@ -1,16 +1,16 @@
 //! HTTP/2 with prior knowledge, and streams that the client cancels.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use http::Request;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::{Body as _, Frame};
-use hyper::client::conn::http2::{SendRequest, handshake};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    body::{Body as _, Frame},
+    client::conn::http2::{SendRequest, handshake},
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
 
 use super::{Client, Target};
 use crate::soak::app::{HUGE, LARGE};

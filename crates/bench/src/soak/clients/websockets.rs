@@ -4,8 +4,7 @@ use anyhow::{Context as _, bail, ensure};
 use futures::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio_tungstenite::client_async;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{client_async, tungstenite::Message};
 
 use super::{Client, Target};
 

@@ -2,9 +2,11 @@
 //! of this window. Each step unpacks it into two words and uses the code for shared words, so it counts the same.
 
 use super::{Counter, FROZEN};
-use crate::sync::{AtomicU64, Ordering};
-use crate::word::SEALED;
-use crate::{Quota, Time};
+use crate::{
+    Quota, Time,
+    sync::{AtomicU64, Ordering},
+    word::SEALED,
+};
 
 impl Counter {
     /// A counter whose counts and index fit into one word without its top bit; none if they do not fit. The counts get

@@ -8,13 +8,17 @@
 
 use std::time::Duration;
 
-use super::super::epoch::Epoch;
-use super::super::history::History;
-use super::super::outcome::{Receipt, Stop, Taken};
-use crate::standing::Logged;
-use crate::sync::{AtomicU64, Ordering};
-use crate::time::SET_BACK;
-use crate::{Quota, Standing, Time};
+use super::super::{
+    epoch::Epoch,
+    history::History,
+    outcome::{Receipt, Stop, Taken},
+};
+use crate::{
+    Quota, Standing, Time,
+    standing::Logged,
+    sync::{AtomicU64, Ordering},
+    time::SET_BACK,
+};
 
 /// The most groups.
 const GROUPS: usize = 6;

@@ -2,12 +2,16 @@
 //! Nothing branches on how much time has passed, so the processor continues to the next clock reading before this one
 //! arrives.
 
-use super::ring::{Aged, BEFORE, LAP, LAST, Spot};
-use super::{Log, end, remember};
-use crate::Time;
-use crate::standing::Logged;
-use crate::sync::{AtomicU64, Ordering};
-use crate::word::SEALED;
+use super::{
+    Log, end, remember,
+    ring::{Aged, BEFORE, LAP, LAST, Spot},
+};
+use crate::{
+    Time,
+    standing::Logged,
+    sync::{AtomicU64, Ordering},
+    word::SEALED,
+};
 
 /// How many entries are examined together.
 const FEW: usize = 4;

@@ -5,10 +5,12 @@
 //! by two when charges are given back. So no head value returns while a thread that read it may still swap it, and
 //! moving the head needs no division. The lowest bit of the number distinguishes laps.
 
-use crate::sync::{AtomicU64, Ordering};
-use crate::time::SET_BACK;
-use crate::word::SEALED;
-use crate::{Quota, Time};
+use crate::{
+    Quota, Time,
+    sync::{AtomicU64, Ordering},
+    time::SET_BACK,
+    word::SEALED,
+};
 
 /// The bit of an entry that distinguishes laps: set in the first, clear in the second, and so on.
 pub(super) const LAP: u64 = 1 << 63;

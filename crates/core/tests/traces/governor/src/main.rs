@@ -1,13 +1,15 @@
 //! Runs governor's limiters on a made-up clock, and writes their decisions: see ../README.md.
 
-use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use governor::clock::Clock;
-use governor::nanos::Nanos;
-use governor::{Quota, RateLimiter};
+use governor::{Quota, RateLimiter, clock::Clock, nanos::Nanos};
 
 /// governor's own fake clock only runs forwards.
 #[derive(Clone, Default)]
