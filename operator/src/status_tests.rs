@@ -214,7 +214,7 @@ fn a_policy_that_does_not_fit_is_not_accepted() {
     }
     assert_eq!(said(&status, STALLED), Some(("True", "SnapshotTooLarge")));
     let message = &condition(&status, ACCEPTED).message;
-    assert!(message.starts_with("does not fit into 2 of 3 pods: all policies of a pod take 1024 KiB"), "{message}");
+    assert!(message.starts_with("does not fit into 2 of 3 pods: a pod has room for 1024 KiB"), "{message}");
 }
 
 #[test]
