@@ -27,8 +27,14 @@ const CHANCE: f64 = 3.0;
 struct Setting {
     /// Seconds that the app's container sleeps before SIGTERM.
     pre_stop: u32,
+    /// Seconds that the app goes on with requests in flight after SIGTERM. 0: it drops them.
+    drain: u32,
     in_flight: Duration,
 }
+
+/// Seconds of `preStop`, seconds of drain, milliseconds in flight.
+const SETTINGS: [(u32, u32, u64); 8] =
+    [(5, 8, 100), (5, 8, 1_000), (5, 8, 5_000), (0, 8, 100), (0, 8, 1_000), (0, 8, 5_000), (0, 0, 100), (0, 0, 1_000)];
 
 /// The clients of a workload.
 const CLIENTS: [(&str, &[&str]); 4] = [
@@ -43,11 +49,9 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     space.apply(&policy::bucket(100_000, 100_000)).await?;
     control(space).await?;
     let mut excess = Vec::new();
-    for pre_stop in [5, 3, 0] {
-        for millis in [100, 1_000, 5_000] {
-            let setting = Setting { pre_stop, in_flight: Duration::from_millis(millis) };
-            excess.extend(setting.measure(space).await?);
-        }
+    for (pre_stop, drain, millis) in SETTINGS {
+        let setting = Setting { pre_stop, drain, in_flight: Duration::from_millis(millis) };
+        excess.extend(setting.measure(space).await?);
     }
     ensure!(excess.is_empty(), "more requests failed with agents than without: {}", excess.join("; "));
     Ok(())
@@ -56,7 +60,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 impl Setting {
     /// Replaces the pods of both workloads at once. Returns where clearly more requests failed with agents.
     async fn measure(&self, space: &Space) -> Result<Vec<String>> {
-        let name = format!("{}s-{}ms", self.pre_stop, self.in_flight.as_millis());
+        let name = format!("{}s-{}s-{}ms", self.pre_stop, self.drain, self.in_flight.as_millis());
         self.roll(space, &format!("{name}-before")).await?;
         policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
         let started = CLIENTS.iter().flat_map(|client| [workload::NAME, CONTROL].map(|target| (target, client)));
@@ -82,8 +86,9 @@ impl Setting {
             let [with, without] = both else { unreachable!("two workloads") };
             let failed = [with, without].map(|ended| ended.offered - ended.allowed);
             let what = format!(
-                "preStop {} s, {} ms in flight, {client}: {} of {} failed with agents, {} of {} without",
+                "preStop {} s, drain {} s, {} ms in flight, {client}: {} of {} failed with agents, {} of {} without",
                 self.pre_stop,
+                self.drain,
                 self.in_flight.as_millis(),
                 failed[0],
                 with.offered,
@@ -108,7 +113,7 @@ impl Setting {
                 "metadata": {"annotations": {"round": round}},
                 "spec": {
                     "terminationGracePeriodSeconds": 20,
-                    "containers": [{"name": "app", "args": ["serve", "--listen=0.0.0.0:8080", "--drain=8"], "lifecycle": hook}],
+                    "containers": [{"name": "app", "args": ["serve", "--listen=0.0.0.0:8080", format!("--drain={}", self.drain)], "lifecycle": hook}],
                 },
             },
         }})
