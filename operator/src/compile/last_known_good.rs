@@ -171,7 +171,8 @@ mod tests {
             let compiled = compiled(vec![(bad(2), Some(kept.clone()))]);
             assert!(compiled.rules.is_none() && compiled.target.is_none() && compiled.good.is_none(), "{kept:?}");
             let words: Vec<String> = compiled.faults.iter().map(ToString::to_string).collect();
-            let mut of_status = words.iter().filter(|words| words.starts_with("status.lastKnownGood: is not valid either"));
+            let mut of_status =
+                words.iter().filter(|words| words.starts_with("status.lastKnownGood: is not valid either"));
             assert!(of_status.any(|words| words.contains(told)), "{told:?} is not in {words:?}");
         }
     }
