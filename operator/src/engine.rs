@@ -1,7 +1,7 @@
 //! The main loop: takes in changes of the world, pushes snapshots and sends reports.
 //!
-//! A pure [`Machine`] decides, and owns everything that is known. The engine reports events to it and performs its
-//! actions, and none of them blocks.
+//! A pure machine (`engine/machine.rs`) decides, and owns everything that is known. The engine reports events to it and
+//! performs its actions, and none of them blocks.
 
 mod event;
 mod machine;
