@@ -51,10 +51,6 @@ impl AtomicU64 {
         self.0.swap(value, order);
     }
 
-    pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.0.swap(value, order)
-    }
-
     pub(crate) fn compare_exchange(&self, from: u64, to: u64, done: Ordering, failed: Ordering) -> Result<u64, u64> {
         self.0.compare_exchange(from, to, done, failed)
     }
