@@ -70,12 +70,14 @@ impl Load<'_> {
             format!("--url={}", self.url),
             format!("--rate={}", self.rate),
             format!("--duration={}", self.duration.as_secs_f64()),
-            // A Service spreads connections, not requests: many connections even out between the pods.
-            "--connections=192".to_owned(),
             "--resolve-all".to_owned(),
             format!("--addresses={}", self.addresses),
             "--json".to_owned(),
         ];
+        if !more.iter().any(|arg| arg.starts_with("--connections")) {
+            // A Service spreads connections, not requests: many connections even out between the pods.
+            args.push("--connections=192".to_owned());
+        }
         args.extend(more.iter().map(|&arg| arg.to_owned()));
         spec.containers[0].args = Some(args);
         let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
