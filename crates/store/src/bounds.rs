@@ -1,5 +1,5 @@
-//! What a pod knows about the store's time. Monotonic clocks are arguments, as durations since a moment that the caller
-//! chooses; nobody's wall clock is involved.
+//! What a pod knows about the store's time. Times of the pod's monotonic clock are arguments, as durations since a
+//! moment that the caller chooses. No wall clock of a pod is used.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whether to ask a store at all. After three misses in a row nobody asks it, except for one probe at a time. Pure: the
+//! Whether to ask a store at all. After three misses in a row, the breaker allows only one probe at a time. Pure: the
 //! moment and the jitter are arguments.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// A probe whose outcome nobody reports counts as lost after this long, because its caller may have been cancelled.
+/// A probe without a reported outcome counts as lost after this long, because its caller may have been cancelled.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// Counts what a store misses, and says who may ask it. Moments are durations on one monotonic clock.

@@ -44,8 +44,8 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// An answer took this long. For a missed one, how long somebody waited for it: so a store that becomes slower gets
-    /// more time, up to 50 ms, or up to twice its median if that is more.
+    /// Records how long an answer took, or how long a caller waited for an answer that it missed. So a store that
+    /// becomes slower gets more time, up to 50 ms, or up to twice its median if that is more.
     pub fn learn(&mut self, took: Duration) {
         if self.recent.len() < RECENT {
             self.recent.push(took);

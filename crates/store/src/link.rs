@@ -1,5 +1,5 @@
 //! A connection that many questions share. One task opens it when it is needed; questions watch that task, each for as
-//! long as it has time. Nobody holds a lock meanwhile.
+//! long as it has time. No caller holds a lock while it waits.
 
 use std::{
     future::Future,

@@ -1,13 +1,13 @@
 //! Memcached: counters of one window by one command, and every other value by compare and swap.
 //!
-//! Memcached runs no script and tells no time. So the asker brings the time, and a limit admits up to rate times the
-//! difference of the askers' clocks more. It keeps no copies either: a server that restarts has forgotten its counters.
+//! Memcached runs no script and reports no time. So each caller sends its own time, and a limit can admit up to rate
+//! times the difference of the callers' clocks more. There are no replicas: a server that restarts loses its counters.
 //!
-//! - A rule with one fixed window has a counter for each window: `ma` adds what is asked for and tells the sum, in one
-//!   trip. Seats are never given back, because a counter may have been forgotten meanwhile. What was refused stays
-//!   counted in this window, so a raise helps less in a window that was full.
+//! - A rule with one fixed window has a counter for each window: `ma` adds the requested units and returns the
+//!   sum, in one trip. Seats are never given back, because the counter may have expired. Refused units stay counted in
+//!   this window, so a higher limit helps less in a window that was full.
 //! - For every other rule the value is the one of the script: `mg` reads it, the model decides, and `ms` writes it if
-//!   nobody else has. Otherwise it begins again.
+//!   it has not changed. Otherwise the question starts again.
 
 mod codec;
 mod pipe;
@@ -77,8 +77,8 @@ impl MemcachedStore {
         Ok(Self { servers: servers.iter().map(server).collect::<Result<_, _>>()? })
     }
 
-    /// Asks the store. `clock` tells the asker's time in microseconds since the Unix epoch: it decides after each
-    /// reading of the counter, so that a question that begins again does not decide in the past.
+    /// Asks the store. `clock` returns the caller's time in microseconds since the Unix epoch. It is called after each
+    /// read of the counter, so that a question that starts again does not decide in the past.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Server {
         })
     }
 
-    /// Reads, decides, and writes if nobody else has meanwhile.
+    /// Reads the value, decides, and writes it if it has not changed since.
     async fn swap(&self, key: &Key, ask: &Ask, clock: &impl Fn() -> u64) -> Result<Answer, StoreError> {
         loop {
             let (stored, condition) = match self.call(get(key.as_str())).await? {

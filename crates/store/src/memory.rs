@@ -36,8 +36,8 @@ impl Memory {
         Self::default()
     }
 
-    /// Decides at the time that `clock` tells, in microseconds since the Unix epoch. It is read while nobody else
-    /// decides, so that decisions are in the order of their times.
+    /// Decides at the time that `clock` returns, in microseconds since the Unix epoch. The clock is read under the lock,
+    /// so that decisions are in the order of their times.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Redis and Valkey: one script for each question, over one connection that all questions share.
 //!
-//! Nobody waits for a connection longer than a question may take, and nobody holds a lock meanwhile: one task connects,
-//! and questions watch it. After an error that means another server (a lost connection, `READONLY` after a failover),
+//! One task connects, and questions watch it. So a question waits no longer than it may take, and holds no lock while it
+//! waits. After an error that means another server (a lost connection, `READONLY` after a failover),
 //! the next question connects again, through Sentinel if there is one. Redis Cluster has a client of its own, which
 //! follows slots as they move.
 

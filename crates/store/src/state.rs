@@ -218,7 +218,7 @@ impl State {
         self.charge(limit, now, units);
     }
 
-    /// When a request with this cost may go if nobody else comes. None if it never may.
+    /// When a request with this cost may go if no other request comes first. None if it never may.
     pub(crate) fn opens(&self, limit: &Limit, now: u64, cost: u64) -> Option<u64> {
         let spare = limit.most().checked_sub(cost)?;
         let opens = match self {

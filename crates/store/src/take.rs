@@ -37,7 +37,7 @@ pub struct Take<'a> {
     /// The level of this key that the asker knows. It restores what a store lost in a failover, so send it with the
     /// first question after a connection was lost. It also undoes what others have given back since.
     pub seen: Option<&'a Level>,
-    /// Seats that nobody used. The store takes them back if they still can be used. Give seats back once only, also if
+    /// Unused seats. The store takes them back if they still can be used. Give seats back once only, also if
     /// the answer is lost.
     pub returned: Option<&'a Seats>,
 }
@@ -119,7 +119,7 @@ pub(crate) struct Answer {
 pub enum Next {
     /// All requests were served.
     Now,
-    /// The first refused request may go at this time of the store, in microseconds, if nobody else comes. To ask
+    /// The first refused request may go at this time of the store, in microseconds, if no other comes first. To ask
     /// sooner is useless.
     At(u64),
     /// It costs more than a limit ever allows.

@@ -180,7 +180,7 @@ impl Limit {
         self.strategy == Strategy::LeakyBucket
     }
 
-    /// Whether seats may be handed out before somebody needs them.
+    /// Whether seats may be handed out before a request needs them.
     pub(crate) fn lends(&self) -> bool {
         matches!(
             self.strategy,

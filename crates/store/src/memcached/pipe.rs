@@ -1,5 +1,5 @@
 //! One connection to Memcached that all questions share: commands go out in order, and responses come back in the same
-//! order. A caller that has gone leaves its response to nobody.
+//! order. The response of a cancelled caller is dropped.
 
 use std::time::Duration;
 

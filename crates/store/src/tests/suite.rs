@@ -166,13 +166,16 @@ pub(crate) async fn pod(
     admissions
 }
 
+/// The length of a load: longer than a period, so that a limit is used up and refilled. No result is awaited.
+const LOADED: Duration = Duration::from_millis(800);
+
 /// Pods that compete for a time. Returns what they admitted together.
 pub(crate) async fn compete(kind: &Kind, key: &Key, terms: &Terms, leases: bool) -> Vec<Admission> {
     let over = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = (0..5)
         .map(|seed| tokio::spawn(pod((kind.pod)(), (key.clone(), terms.clone()), leases, Arc::clone(&over), seed)))
         .collect();
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    tokio::time::sleep(LOADED).await;
     over.store(true, Ordering::Relaxed);
     let mut admissions = Vec::new();
     for task in tasks {
@@ -185,7 +188,7 @@ pub(crate) async fn compete(kind: &Kind, key: &Key, terms: &Terms, leases: bool)
 async fn pods_together_never_exceed_a_limit_and_use_it() {
     for kind in kinds() {
         for (index, &strategy) in (0..).zip(kind.strategies) {
-            // A slot of a leaky bucket is gone if nobody asks for it.
+            // A slot of a leaky bucket is lost if no pod asks for it.
             let requests = if strategy == Strategy::LeakyBucket { 20 } else { 200 };
             let quota = quota(strategy, requests, 500);
             let terms = Terms::new(1, &[(0, quota)]).expect("terms");
