@@ -59,13 +59,15 @@ fn numbers(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 /// More keys than cells, of which many are idle at any time because their charges were given back: cells change hands
-/// all the time. Time stands still, so nothing flows in.
+/// all the time. Time stands still, so nothing flows in. The races are rare: one round of them all finds a missing fence
+/// once in ten times.
 #[test]
 fn cells_that_change_hands_are_not_charged_twice() {
     const KEYS: u64 = 60;
     const ROOM: usize = 40;
+    const ROUNDS: usize = if cfg!(debug_assertions) { 1 } else { 20 };
     for strategy in STRATEGIES {
-        for threads in THREADS {
+        for threads in THREADS.into_iter().cycle().take(ROUNDS * THREADS.len()) {
             let rule = keyed(strategy, 4, ROOM);
             let kept: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
             together(threads, |thread| {

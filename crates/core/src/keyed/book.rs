@@ -232,10 +232,14 @@ impl Set {
 
     /// Takes part in the order of changes to the words without changing them. Later charges see what this thread wrote
     /// before, and this thread then sees earlier charges. Every charge moves one of the first two words.
+    ///
+    /// `AcqRel` would be enough for the memory model. But LLVM compiles a `fetch_or(0)` whose result is not used to no
+    /// instruction at all on x86-64, unless its ordering is `SeqCst`. Then the store before it could become visible
+    /// after the loads behind it.
     pub(super) fn order_after_charges(&self, words: &[AtomicU64]) {
         for (_, own) in self.limits(words) {
             for word in own.iter().take(2) {
-                word.fetch_or(0, Ordering::AcqRel);
+                word.fetch_or(0, Ordering::SeqCst);
             }
         }
     }
