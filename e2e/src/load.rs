@@ -52,6 +52,8 @@ pub(crate) struct Report {
     pub(crate) retry_after_max: Option<u64>,
     #[serde(default)]
     pub(crate) first_error: Option<String>,
+    #[serde(default)]
+    pub(crate) by_cause: BTreeMap<String, u64>,
 }
 
 impl Load<'_> {

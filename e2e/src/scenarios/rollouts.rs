@@ -96,6 +96,11 @@ impl Setting {
                 without.offered
             );
             report::note(&what);
+            for (pods, ended) in [("with agents", with), ("without", without)] {
+                if !ended.by_cause.is_empty() || ended.by_status.len() > 1 {
+                    report::note(&format!("  {pods}: answers {:?}, no answer {:?}", ended.by_status, ended.by_cause));
+                }
+            }
             let [with, without] = failed.map(|count| count as f64);
             if with - without > CHANCE * (with + without).sqrt() {
                 excess.push(what);

@@ -9,6 +9,9 @@ use crate::target::Answer;
 /// With more values of the varying header than this, the summary does not list them.
 const MAX_VARIANTS_LISTED: u64 = 1000;
 
+/// The summary lists only this many causes of requests without an answer.
+const MAX_CAUSES_LISTED: usize = 32;
+
 /// Counts since the start, or between two times.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -58,6 +61,8 @@ pub(crate) struct Tally {
     latency_allowed: Vec<Duration>,
     latency_limited: Vec<Duration>,
     first_error: Option<String>,
+    /// Requests that were not answered, by what the system or the connection said last.
+    by_cause: BTreeMap<String, u64>,
 }
 
 impl Tally {
@@ -67,6 +72,10 @@ impl Tally {
             Err(error) => {
                 self.counts.errors += 1;
                 self.first_error.get_or_insert_with(|| format!("{error:#}"));
+                let cause = error.root_cause().to_string();
+                if self.by_cause.len() < MAX_CAUSES_LISTED || self.by_cause.contains_key(&cause) {
+                    *self.by_cause.entry(cause).or_default() += 1;
+                }
                 return;
             }
         };
@@ -130,6 +139,7 @@ impl Tally {
         }
         if let Some(error) = &self.first_error {
             summary["first_error"] = json!(error);
+            summary["by_cause"] = json!(self.by_cause);
         }
         summary
     }
@@ -193,7 +203,7 @@ mod tests {
                 "by_value": {"k0": {"allowed": 1, "limited": 1}, "k1": {"allowed": 1, "limited": 2}},
                 "limited_without_retry_after": 1, "retry_after_min": 2, "retry_after_max": 9,
                 "latency_ms": {"allowed": {"p50": 1.0, "p99": 3.0}, "limited": {"p50": 5.0, "p99": 5.0}},
-                "first_error": "connection refused",
+                "first_error": "connection refused", "by_cause": {"connection refused": 1},
             })
         );
     }
