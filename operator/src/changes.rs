@@ -108,6 +108,7 @@ mod tests {
             cost: None,
             on_limit: None,
             max_keys: None,
+            shared: None,
         };
         let [uid, namespace, name, revision] = ["u", "shop", "a", "r"].map(str::to_owned);
         PolicyRules { uid, namespace, name, revision, mode, deadline_millis: None, rules: vec![rule] }

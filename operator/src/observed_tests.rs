@@ -33,6 +33,7 @@ fn enforces(revision: Option<&str>) -> Seen {
         uptime_millis: 1,
         in_force: revision.map(|_| InForce { sequence: 1, revision: "s".to_owned(), since_unix_millis: 0 }),
         policies: revision.map(policy).into_iter().collect(),
+        stores: Vec::new(),
     }))
 }
 

@@ -23,6 +23,7 @@ fn says(instance: &str, uptime: u64, rules: &[(&str, &str, u64, u64)]) -> Status
         uptime_millis: uptime * 1000,
         in_force: None,
         policies: rules.iter().map(policy).collect(),
+        stores: Vec::new(),
     }
 }
 

@@ -157,6 +157,7 @@ mod tests {
             uptime_millis: 1,
             in_force: Some(in_force.clone()),
             policies: Vec::new(),
+            stores: Vec::new(),
         };
         let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: 5 };
         for (tag, message) in [

@@ -30,6 +30,7 @@ mod reply;
 mod report;
 mod snapshot;
 mod status;
+mod store;
 
 pub use self::{
     everything::takes_every_path,
@@ -42,7 +43,8 @@ pub use self::{
         Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per,
         PolicyRules, Rule, Snapshot, Strategy,
     },
-    status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status},
+    status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, StoreStatus},
+    store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},
 };
 
 /// The largest sequence of a snapshot. Every JSON parser reads integers up to it exactly; microseconds of Unix time

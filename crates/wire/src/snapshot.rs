@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{Shared, Store};
+
 /// Everything that one agent enforces. Snapshots are ordered by `sequence`; their content is compared by `revision`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -11,10 +13,13 @@ pub struct Snapshot {
     /// Newer snapshots have larger numbers. The operator uses microseconds of Unix time, and never the same number
     /// twice.
     pub sequence: u64,
-    /// Identifies the content: equal revisions mean equal `policies`. Opaque to the agent, 1 to 128 characters.
+    /// Identifies the content: equal revisions mean equal `policies` and `stores`. Opaque to the agent, 1 to 128 characters.
     pub revision: String,
     /// Every policy that targets this agent's pod.
     pub policies: Vec<PolicyRules>,
+    /// Every store that a rule of these policies uses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<Store>,
 }
 
 /// The rules that one `RateLimitPolicy` compiles to.
@@ -83,6 +88,10 @@ pub struct Rule {
     /// How many keys are tracked at most; keys beyond are counted in the overflow. At least 1; only with a `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u32>,
+    /// Present: agents count together, in a store. Absent: each agent counts alone. Only with [`Action::Limit`] and
+    /// [`Per::Request`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Shared>,
 }
 
 /// What a rule does with the requests that it matches.

@@ -33,6 +33,9 @@ pub struct Status {
     /// Every policy of the snapshot in force, in the order of the snapshot.
     #[serde(default)]
     pub policies: Vec<PolicyStatus>,
+    /// Every store of the snapshot in force, in the order of the snapshot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<StoreStatus>,
 }
 
 /// Which snapshot an agent enforces.
@@ -45,6 +48,21 @@ pub struct InForce {
     pub revision: String,
     /// When this revision came into force: milliseconds of Unix time by the agent's clock.
     pub since_unix_millis: u64,
+}
+
+/// Whether the agent reaches a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreStatus {
+    /// [`crate::Store::name`].
+    pub name: String,
+    /// Whether the store answers. An agent that has not yet asked says `true`.
+    pub reached: bool,
+    /// Since when `reached` has this value: milliseconds of Unix time by the agent's clock.
+    pub since_unix_millis: u64,
+    /// Why the agent does not reach the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// One policy as the agent enforces it.

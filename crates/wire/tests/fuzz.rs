@@ -40,9 +40,9 @@ type Reader = fn(&[u8]) -> Result<Option<Value>, String>;
 
 #[test]
 fn any_status_is_refused_or_read_as_it_was_written() {
-    let golden = include_str!("golden/status.json");
     Target::new("statuses").run(200, |bytes| {
         let mut choices = Choices(bytes);
+        let golden = choices.one(&[include_str!("golden/status.json"), include_str!("golden/status-stores.json")]);
         let written = lines(golden, read::<Status>, &mut choices)?;
         added(&written, read::<Status>, true, &mut choices)
     });
@@ -50,9 +50,10 @@ fn any_status_is_refused_or_read_as_it_was_written() {
 
 #[test]
 fn any_message_is_refused_or_read_as_it_was_written() {
-    let messages: [(&str, Reader, bool); 9] = [
+    let messages: [(&str, Reader, bool); 10] = [
         (include_str!("golden/snapshot.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-full.json"), read::<Snapshot>, false),
+        (include_str!("golden/snapshot-shared.json"), read::<Snapshot>, false),
         (include_str!("golden/explain.json"), read::<ExplainRequest>, false),
         (include_str!("golden/identity-request.json"), read::<IdentityRequest>, false),
         (include_str!("golden/explained.json"), read::<ExplainReply>, true),

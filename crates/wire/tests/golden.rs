@@ -16,7 +16,11 @@ fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
 
 #[test]
 fn a_snapshot_keeps_its_form() {
-    for golden in [include_str!("golden/snapshot.json"), include_str!("golden/snapshot-full.json")] {
+    for golden in [
+        include_str!("golden/snapshot.json"),
+        include_str!("golden/snapshot-full.json"),
+        include_str!("golden/snapshot-shared.json"),
+    ] {
         let snapshot: Snapshot = round_trip(golden);
         assert_eq!(snapshot.wire_version, WIRE_VERSION);
     }
@@ -25,6 +29,7 @@ fn a_snapshot_keeps_its_form() {
 #[test]
 fn a_status_keeps_its_form() {
     round_trip::<Status>(include_str!("golden/status.json"));
+    round_trip::<Status>(include_str!("golden/status-stores.json"));
 }
 
 #[test]

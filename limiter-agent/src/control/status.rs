@@ -106,6 +106,7 @@ impl Control {
             uptime_millis: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
             in_force: in_force(&rules),
             policies: rules.policies().iter().map(|policy| policy_status(policy)).collect(),
+            stores: Vec::new(),
         }
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
             cost: None,
             on_limit: None,
             max_keys: None,
+            shared: None,
         };
     }
     let limits = limits::limits(&rule.limits, path, faults);
@@ -53,6 +54,7 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
         cost,
         on_limit: Some(on_limit(rule, &format!("{path}.onLimit"), faults)),
         max_keys,
+        shared: None,
     }
 }
 

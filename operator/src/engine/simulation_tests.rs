@@ -155,6 +155,7 @@ impl Agent {
                     rules: policy.rules.iter().map(|it| rule(&policy.uid, &it.name)).collect(),
                 })
                 .collect(),
+            stores: Vec::new(),
         }
     }
 }

@@ -96,6 +96,7 @@ pub(in crate::link) fn status(revision: Option<&str>) -> ToOperator {
         uptime_millis: 1,
         in_force: revision.map(|revision| InForce { sequence: 1, revision: revision.to_owned(), since_unix_millis: 1 }),
         policies: Vec::new(),
+        stores: Vec::new(),
     }))
 }
 

@@ -23,6 +23,7 @@ pub(super) fn status(in_force: Option<(u64, &str)>) -> ToOperator {
         uptime_millis: 1,
         in_force,
         policies: Vec::new(),
+        stores: Vec::new(),
     }))
 }
 

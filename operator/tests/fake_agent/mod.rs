@@ -127,7 +127,13 @@ impl FakeAgent {
 
     /// Acts as if another client had pushed this sequence with other content.
     pub(crate) fn pretend(&self, sequence: u64) {
-        let other = Snapshot { wire_version: WIRE_VERSION, sequence, revision: "other".to_owned(), policies: vec![] };
+        let other = Snapshot {
+            wire_version: WIRE_VERSION,
+            sequence,
+            revision: "other".to_owned(),
+            policies: vec![],
+            stores: vec![],
+        };
         self.inner.lock().unwrap().in_force = Some(other);
     }
 
@@ -256,6 +262,7 @@ async fn status(State(shared): State<Shared>) -> Response {
                 rules: policy.rules.iter().map(rule).collect(),
             })
             .collect(),
+        stores: Vec::new(),
     };
     Json(status).into_response()
 }

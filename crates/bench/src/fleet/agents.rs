@@ -257,6 +257,7 @@ impl Agents {
             uptime_millis: u64::try_from(clock::since(self.started).as_millis()).unwrap_or(u64::MAX),
             in_force: agent.reported_in_force(),
             policies: Vec::new(),
+            stores: Vec::new(),
         };
         let content = agent.in_force.as_ref().map(|(_, content)| content.clone());
         drop(agent);

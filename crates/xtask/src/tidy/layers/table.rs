@@ -45,7 +45,11 @@ pub(super) const CRATES: &[Crate] = &[
     },
     Crate {
         root: "crates/wire/src/lib.rs",
-        layers: &[&["identity", "report", "snapshot", "status"], &["everything", "explain", "logs", "reply"]],
+        layers: &[
+            &["identity", "report", "status", "store"],
+            &["snapshot"],
+            &["everything", "explain", "logs", "reply"],
+        ],
     },
     Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
     Crate { root: "crates/expressions/src/lib.rs", layers: &[&["language", "path_regex", "weight"], &["predicate"]] },
