@@ -12,7 +12,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::Status,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_api::{RateLimitPolicy, check};
 use weir_testbed::ControlPlane;
 
@@ -25,11 +25,13 @@ async fn check_agrees_with_the_apiserver() -> Result<()> {
     let client = control_plane.client();
 
     for (path, document) in policies("good")? {
-        let expected = check::parse(&document);
-        let found = create(&client, &document).await.map(|stored| stored.spec);
-        if found.as_ref().ok() != expected.as_ref().ok().map(|policy| &policy.spec) {
-            disagreements.push(format!("{path}\n  check: {expected:#?}\n  apiserver: {found:#?}"));
-        }
+        let found = create(&client, &document).await;
+        let disagreement = if document["kind"] == "RateLimitStore" {
+            disagreement(&check::parse_store(&document), &found, |store| json!(store.spec))
+        } else {
+            disagreement(&check::parse(&document), &found, |policy| json!(policy.spec))
+        };
+        disagreements.extend(disagreement.map(|it| format!("{path}\n{it}")));
     }
     for (path, document) in policies("bad")? {
         let expected: BTreeSet<_> = check::document(&document).iter().map(ToString::to_string).collect();
@@ -101,10 +103,21 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
     Ok(())
 }
 
+/// How the apiserver's object differs from the one of `check`; `None` if it does not.
+fn disagreement<T: std::fmt::Debug>(
+    expected: &Result<T, Vec<check::Fault>>,
+    found: &Result<Value, Box<Status>>,
+    spec: impl Fn(&T) -> Value,
+) -> Option<String> {
+    let both = found.as_ref().ok().zip(expected.as_ref().ok());
+    let agree = both.is_some_and(|(found, expected)| found["spec"] == spec(expected));
+    (!agree).then(|| format!("  check: {expected:#?}\n  apiserver: {found:#?}"))
+}
+
 /// Like `kubectl create --dry-run=server`, which asks to refuse unknown fields.
-async fn create(client: &Client, document: &Value) -> Result<RateLimitPolicy, Box<Status>> {
-    let path =
-        format!("/apis/weir.dev/v1alpha1/namespaces/{NAMESPACE}/ratelimitpolicies?dryRun=All&fieldValidation=Strict");
+async fn create(client: &Client, document: &Value) -> Result<Value, Box<Status>> {
+    let kind = if document["kind"] == "RateLimitStore" { "ratelimitstores" } else { "ratelimitpolicies" };
+    let path = format!("/apis/weir.dev/v1alpha1/namespaces/{NAMESPACE}/{kind}?dryRun=All&fieldValidation=Strict");
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(serde_json::to_vec(document).expect("a value serialises"))

@@ -115,10 +115,10 @@ or localhost before its first slash. */}}
 {{/* The rights of the operator in a namespace, the same for single namespaces and for all. */}}
 {{- define "weir.rules" -}}
 - apiGroups: [weir.dev]
-  resources: [ratelimitpolicies]
+  resources: [ratelimitpolicies, ratelimitstores]
   verbs: [list, watch]
 - apiGroups: [weir.dev]
-  resources: [ratelimitpolicies/status]
+  resources: [ratelimitpolicies/status, ratelimitstores/status]
   verbs: [patch]
 - apiGroups: [""]
   resources: [pods, services]

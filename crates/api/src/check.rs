@@ -21,11 +21,13 @@ mod unknown;
 
 use std::{fmt, sync::LazyLock};
 
+use kube::core::cel::{CompiledSchema, compile_schema};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::RateLimitPolicy;
+use crate::{Definition, RateLimitPolicy, RateLimitStore};
 
-pub use self::review::review;
+pub use self::review::{review, review_store};
 
 /// One thing that is wrong with a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,15 +66,46 @@ impl Finding {
 /// The path of faults that are about the document as a whole, as the apiserver writes it.
 const WHOLE: &str = "<nil>";
 
-static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    let mut crd = serde_json::to_value(crate::crd()).expect("a definition is plain data, which always serialises");
-    crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").expect("the derive gives every version a schema").take()
-});
+/// A kind that can be checked.
+struct Kind {
+    name: &'static str,
+    /// The kind in words.
+    words: &'static str,
+    schema: Value,
+    /// Compiled once: that takes far longer than to run the rules, and there may be thousands of documents.
+    rules: CompiledSchema,
+}
 
-/// Every fault of a document that should be a `RateLimitPolicy`. Empty if a cluster accepts it.
+impl Kind {
+    fn new(name: &'static str, words: &'static str, definition: Definition) -> Self {
+        let mut crd = serde_json::to_value(definition.value()).expect("a definition is plain data, which serialises");
+        let schema =
+            crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").expect("every version has a schema").take();
+        let rules = compile_schema(&schema);
+        Self { name, words, schema, rules }
+    }
+}
+
+static POLICY: LazyLock<Kind> = LazyLock::new(|| Kind::new("RateLimitPolicy", "rate limit policy", Definition::Policy));
+static STORE: LazyLock<Kind> = LazyLock::new(|| Kind::new("RateLimitStore", "rate limit store", Definition::Store));
+
+/// The kind that a document wants to be: a policy, unless it says otherwise.
+fn kind_of(document: &Value) -> &'static Kind {
+    if document.get("kind").and_then(Value::as_str) == Some(STORE.name) { &STORE } else { &POLICY }
+}
+
+/// Every fault of a document that should be a `RateLimitPolicy` or a `RateLimitStore`. Empty if a cluster accepts it.
 #[must_use]
 pub fn document(document: &Value) -> Vec<Fault> {
-    parse(document).err().unwrap_or_default()
+    let kind = kind_of(document);
+    let stored = examine(document, kind).and_then(|stored| {
+        if kind.name == STORE.name {
+            typed::<RateLimitStore>(stored).map(drop)
+        } else {
+            typed::<RateLimitPolicy>(stored).map(drop)
+        }
+    });
+    stored.err().unwrap_or_default()
 }
 
 /// The policy that a cluster would store for this document, with its defaults.
@@ -81,29 +114,42 @@ pub fn document(document: &Value) -> Vec<Fault> {
 ///
 /// Every fault of the document, as [`document`] returns it.
 pub fn parse(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
-    let stored = examine(document)?;
+    typed(examine(document, &POLICY)?)
+}
+
+/// The store that a cluster would store for this document, with its defaults.
+///
+/// # Errors
+///
+/// Every fault of the document, as [`document`] returns it.
+pub fn parse_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
+    typed(examine(document, &STORE)?)
+}
+
+fn typed<T: DeserializeOwned>(stored: Value) -> Result<T, Vec<Fault>> {
     serde_json::from_value(stored).map_err(|error| vec![Fault { path: WHOLE.to_owned(), message: error.to_string() }])
 }
 
 /// The document as a cluster would store it.
-fn examine(document: &Value) -> Result<Value, Vec<Fault>> {
-    metadata::check_kind(document)?;
-    let faults = unknown::check(document, &SCHEMA);
+fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
+    let schema = &kind.schema;
+    metadata::check_kind(document, kind)?;
+    let faults = unknown::check(document, schema);
     if !faults.is_empty() {
         return Err(faults);
     }
 
     let mut object = document.clone();
-    defaults::apply(&mut object, &SCHEMA);
+    defaults::apply(&mut object, schema);
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status"); // only the operator writes it
     }
 
     let mut findings = metadata::check_name(&object);
-    findings.extend(structure::check(&object, &SCHEMA));
+    findings.extend(structure::check(&object, schema));
     let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
     let mut faults: Vec<_> = findings.into_iter().map(Finding::into_fault).collect();
-    faults.extend(unique::check(&object, &SCHEMA));
+    faults.extend(unique::check(&object, schema));
     if blocked {
         faults.push(Fault::invalid(
             WHOLE,
@@ -111,7 +157,7 @@ fn examine(document: &Value) -> Result<Value, Vec<Fault>> {
             "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
         ));
     } else {
-        faults.extend(cel::check(&object));
+        faults.extend(cel::check(&object, kind));
     }
     if faults.is_empty() { Ok(object) } else { Err(faults) }
 }

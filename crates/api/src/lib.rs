@@ -1,7 +1,7 @@
 //! The Kubernetes types of Weir.
 //!
-//! [`RateLimitPolicy`] is what people apply. The cluster checks its schema and the CEL rules of its fields. Everything
-//! else here derives from them: [`crd_yaml`] writes the definition that is installed, and [`check`] applies the same
+//! [`RateLimitPolicy`] and [`RateLimitStore`] are what people apply. The cluster checks its schema and the CEL rules of its fields. Everything
+//! else here derives from them: [`Definition::yaml`] writes the definitions that are installed, and [`check`] applies the same
 //! schema and the same rules without a cluster.
 //!
 //! This crate has no Kubernetes client, does no I/O, and does not know how policies are compiled or enforced.
@@ -21,11 +21,13 @@ mod on_limit;
 mod policy;
 mod rule;
 mod status;
+mod store;
+mod store_status;
 mod target;
 
 pub use self::{
     cost::{Cost, CostHeader},
-    crd::{crd, crd_yaml},
+    crd::{Definition, crd, store_crd},
     duration::{Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period},
     key::{ClientIp, JwtClaim, KeyPart},
     limit::{Limit, OverrideLimit, Strategy},
@@ -37,5 +39,10 @@ pub use self::{
         Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
         condition_types,
     },
+    store::{
+        MemcachedStore, OnStoreLoss, RateLimitStore, RateLimitStoreSpec, RedisStore, SecretRef, SharedRule, StoreRef,
+        StoreTls, Topology,
+    },
+    store_status::{CutOff, RateLimitStoreStatus, StoreSummary},
     target::{PodSelector, TargetKind, TargetRef},
 };

@@ -8,6 +8,13 @@ pub(crate) fn label() -> Rule {
         .message("name must be lower case letters, digits and '-', beginning and ending with a letter or digit")
 }
 
+/// Names of objects: DNS subdomains (RFC 1123).
+pub(crate) fn object() -> Rule {
+    Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message(
+        "name must be the name of an object: lower case letters, digits, '-' and '.', beginning and ending with a letter or digit",
+    )
+}
+
 /// Names of HTTP headers: tokens (RFC 9110). `field` is the name of the field in the policy.
 pub(crate) fn header(field: &str) -> Rule {
     token(&format!("{field} must be the name of an HTTP header: letters, digits and '-', without ':' or spaces"))

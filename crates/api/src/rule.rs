@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, names};
+use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, SharedRule, names};
 
 /// Which requests are limited, what they are counted separately by, and how far.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,7 +63,25 @@ use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, names};
         .field_path(".onLimit"),
     validation = Rule::new("self.per != 'Request' || !has(self.onLimit) || !has(self.onLimit.onMessage)")
         .message("onLimit must have onMessage only in a rule with per Message: remove onMessage, or add per: Message")
-        .field_path(".onLimit")
+        .field_path(".onLimit"),
+    validation = Rule::new("self.scope != 'Shared' || has(self.shared)")
+        .message("shared is required with scope Shared: name the store with shared.storeRef, or use scope Pod")
+        .field_path(".shared"),
+    validation = Rule::new("self.scope == 'Shared' || !has(self.shared)")
+        .message("shared goes only with scope Shared: remove shared, or add scope: Shared")
+        .field_path(".shared"),
+    validation = Rule::new("self.scope != 'Shared' || self.action != 'Bypass'")
+        .message("scope Shared does not go with action Bypass, which counts nothing: remove scope and shared, or use action Limit")
+        .field_path(".scope"),
+    validation = Rule::new("self.scope != 'Shared' || self.per != 'Message'")
+        .message("scope Shared does not go with per Message: a message cannot wait for the store; use scope Pod, or per Request")
+        .field_path(".scope"),
+    validation = Rule::new("self.scope != 'Shared' || !has(self.limits) || self.limits.all(l, l.strategy != 'SlidingWindowLog' || l.requests <= 8192)")
+        .message("limits must have at most 8192 requests with strategy SlidingWindowLog in a rule of scope Shared, because the store remembers each of them: use SlidingWindowCounter for more")
+        .field_path(".limits"),
+    validation = Rule::new("self.scope != 'Shared' || !has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, l.requests <= 8192 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
+        .message("overrides must have at most 8192 requests for a limit whose strategy is SlidingWindowLog in a rule of scope Shared: use SlidingWindowCounter for more")
+        .field_path(".overrides")
 )]
 pub struct Rule {
     /// Name, unique within the policy. Counters belong to the name: a rule that keeps its name keeps its count.
@@ -111,6 +129,10 @@ pub struct Rule {
     /// Where requests are counted.
     #[serde(default)]
     pub scope: Scope,
+    /// Which store counts, and what happens without it. Only with scope Shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "SharedRule")]
+    pub shared: Option<SharedRule>,
 }
 
 fn default_max_keys() -> i32 {
@@ -144,6 +166,8 @@ pub enum Scope {
     /// Each pod counts on its own: a limit applies to each pod.
     #[default]
     Pod,
+    /// All pods count together, in the store that `shared` names: a limit applies to all of them.
+    Shared,
 }
 
 /// Other numbers for some keys.

@@ -21,6 +21,10 @@ pub mod condition_types {
     pub const BYPASSABLE: &str = "Bypassable";
     /// The policy is not ready, and a user must act. Absent otherwise.
     pub const STALLED: &str = "Stalled";
+    /// Every targeted pod reaches the stores of the policy. Absent if no rule has scope Shared.
+    pub const STORE_REACHABLE: &str = "StoreReachable";
+    /// On a store: every pod that uses it reaches it.
+    pub const REACHABLE: &str = "Reachable";
 }
 
 /// The observed state of a policy. Numbers of pods count acknowledgements, not intentions.
@@ -31,7 +35,8 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
-    /// `Accepted`, `Programmed`, `Enforced` and `Ready`; `Reconciling`, `Stalled` and `Bypassable` while they hold.
+    /// `Accepted`, `Programmed`, `Enforced` and `Ready`; `Reconciling`, `Stalled` and `Bypassable` while they hold;
+    /// `StoreReachable` if a rule has scope Shared.
     /// Each has the generation that it describes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]

@@ -6,6 +6,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names;
+
 /// A workload or Service in the policy's namespace; its pods are limited.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("!has(self.group) || self.group == (self.kind == 'Service' ? '' : 'apps')")
@@ -20,8 +22,7 @@ pub struct TargetRef {
     pub kind: TargetKind,
     /// Name of the target.
     #[schemars(length(min = 1, max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')")
-        .message("name must be the name of an object: lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"))]
+    #[x_kube(validation = names::object())]
     pub name: String,
 }
 

@@ -27,7 +27,7 @@ use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
 };
-use weir_api::RateLimitPolicy;
+use weir_api::{RateLimitPolicy, RateLimitStore};
 
 /// The variable with the folder of `etcd`, `kube-apiserver` and `kubectl`.
 const BINARIES: &str = "WEIR_KUBE_BIN";
@@ -144,18 +144,25 @@ impl ControlPlane {
         Ok(log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// Installs the definition of `RateLimitPolicy` and waits until policies can be listed.
+    /// Installs the definitions of `RateLimitPolicy` and `RateLimitStore` and waits until both can be listed. Returns
+    /// that of policies.
     pub async fn install_crd(&self) -> Result<CustomResourceDefinition> {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client());
         let definition = weir_api::crd();
         let name = definition.name_any();
         let manager = PatchParams::apply("weir-e2e").force();
-        definitions.patch(&name, &manager, &Patch::Apply(&definition)).await.context("apply the definition")?;
+        for definition in [&weir_api::store_crd(), &definition] {
+            let name = definition.name_any();
+            definitions.patch(&name, &manager, &Patch::Apply(definition)).await.context("apply the definition")?;
+        }
         let policies: Api<RateLimitPolicy> = Api::all(self.client());
+        let stores: Api<RateLimitStore> = Api::all(self.client());
         let served = async {
             loop {
                 let definition = definitions.get(&name).await?;
-                if is_established(&definition) && policies.list(&ListParams::default()).await.is_ok() {
+                let all = ListParams::default();
+                let are_served = policies.list(&all).await.is_ok() && stores.list(&all).await.is_ok();
+                if is_established(&definition) && are_served {
                     return Ok(definition);
                 }
                 sleep(BETWEEN_LOOKS).await;

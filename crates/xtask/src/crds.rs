@@ -1,22 +1,38 @@
-//! Writes everything that is generated from the API's types: the custom resource definition, its template in the chart
-//! weir-crds, and the page that explains every field.
+//! Writes everything that is generated from the API's types: the custom resource definitions, their templates in the
+//! chart weir-crds, and the pages that explain every field.
 //!
 //! The types in `crates/api` are the only source. Never edit the output by hand.
 
 use std::{path::Path, process::ExitCode};
 
 use anyhow::Context as _;
+use weir_api::Definition;
 
 use crate::{reference, workspace::Workspace};
 
-/// The definition.
-const DEFINITION: &str = "crds/weir.dev_ratelimitpolicies.yaml";
+/// The files of a definition.
+struct Files {
+    definition: &'static str,
+    /// The definition as a template, which `helm upgrade` updates. Helm never updates files in a chart's `crds/` folder.
+    template: &'static str,
+    /// The page that explains every field.
+    page: &'static str,
+}
 
-/// The definition as a template, which `helm upgrade` updates. Helm never updates files in a chart's `crds/` folder.
-const TEMPLATE: &str = "charts/weir-crds/templates/ratelimitpolicies.yaml";
-
-/// The page.
-const REFERENCE: &str = "docs/api.md";
+fn files(definition: Definition) -> Files {
+    match definition {
+        Definition::Policy => Files {
+            definition: "crds/weir.dev_ratelimitpolicies.yaml",
+            template: "charts/weir-crds/templates/ratelimitpolicies.yaml",
+            page: "docs/api.md",
+        },
+        Definition::Store => Files {
+            definition: "crds/weir.dev_ratelimitstores.yaml",
+            template: "charts/weir-crds/templates/ratelimitstores.yaml",
+            page: "docs/api-store.md",
+        },
+    }
+}
 
 #[derive(clap::Args)]
 pub(crate) struct CrdsArgs {
@@ -26,26 +42,33 @@ pub(crate) struct CrdsArgs {
 }
 
 pub(crate) fn run(workspace: &Workspace, args: &CrdsArgs) -> anyhow::Result<ExitCode> {
-    let definition = weir_api::crd_yaml();
-    let template = template(&definition)?;
-    let page = reference::page(&definition)?;
     let mut stale = false;
-    for (file, wanted) in [(DEFINITION, &definition), (TEMPLATE, &template), (REFERENCE, &page)] {
-        let path = workspace.root().join(file);
-        if is_current(&path, wanted) {
-            println!("{file} is current");
-        } else if args.check {
-            println!("{file} is not what crates/api says: run `cargo xtask crds` and commit the result");
-            stale = true;
-        } else {
-            let folder = path.parent().expect("every file is in a folder");
-            std::fs::create_dir_all(folder)
-                .and_then(|()| std::fs::write(&path, wanted))
-                .with_context(|| format!("write {}", path.display()))?;
-            println!("{file} written");
+    for kind in Definition::ALL {
+        let (yaml, files) = (kind.yaml(), files(kind));
+        let (template, page) = (template(&yaml)?, reference::page(&yaml)?);
+        for (file, wanted) in [(files.definition, &yaml), (files.template, &template), (files.page, &page)] {
+            stale |= !write(workspace, file, wanted, args.check)?;
         }
     }
     Ok(if stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Writes a file, or only compares it. Returns false if it is out of date.
+fn write(workspace: &Workspace, file: &str, wanted: &str, only_check: bool) -> anyhow::Result<bool> {
+    let path = workspace.root().join(file);
+    if is_current(&path, wanted) {
+        println!("{file} is current");
+    } else if only_check {
+        println!("{file} is not what crates/api says: run `cargo xtask crds` and commit the result");
+        return Ok(false);
+    } else {
+        let folder = path.parent().expect("every file is in a folder");
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, wanted))
+            .with_context(|| format!("write {}", path.display()))?;
+        println!("{file} written");
+    }
+    Ok(true)
 }
 
 /// The definition with the chart's labels, and with the annotation that makes Helm keep it on uninstall.

@@ -1,4 +1,4 @@
-//! `docs/api.md`: every field of a `RateLimitPolicy`, from the apiserver's schema.
+//! `docs/api.md` and `docs/api-store.md`: every field of a kind, from the apiserver's schema.
 //!
 //! Shapes, bounds, defaults and messages come from the schema; the page adds nothing to them.
 
@@ -7,20 +7,28 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use serde_yaml::Value;
 
-const HEAD: &str = "<!-- Written by `cargo xtask crds` from crates/api: edit the types there, not this file. -->
+/// The start of the page of a kind with this short name.
+fn head(kind: &str, short: &str) -> String {
+    format!(
+        "<!-- Written by `cargo xtask crds` from crates/api: edit the types there, not this file. -->
 
-# RateLimitPolicy, `weir.dev/v1alpha1`
+# {kind}, `weir.dev/v1alpha1`
 
-This page lists every field. `kubectl explain rlp.spec --recursive` shows the same fields. If a value violates the rule of a field, the
+This page lists every field. `kubectl explain {short}.spec --recursive` shows the same fields. If a value violates the rule of a field, the
 apiserver refuses it at `kubectl apply` with the message on this page.
-";
+"
+    )
+}
 
 /// The page for a definition.
 pub(crate) fn page(crd: &str) -> anyhow::Result<String> {
     let crd: Value = serde_yaml::from_str(crd).context("the definition is not YAML")?;
     let schema = crd.get("spec").and_then(|spec| spec.get("versions")?.get(0)?.get("schema")?.get("openAPIV3Schema"));
     let schema = schema.context("the definition has no schema")?;
-    let mut page = HEAD.to_owned();
+    let names = crd.get("spec").and_then(|spec| spec.get("names")).context("the definition has no names")?;
+    let kind = names.get("kind").and_then(Value::as_str).context("the definition has no kind")?;
+    let short = names.get("shortNames").and_then(|names| names.get(0)?.as_str()).context("it has no short name")?;
+    let mut page = head(kind, short);
     for part in ["spec", "status"] {
         let schema = schema.get("properties").and_then(|all| all.get(part)).context("no such part")?;
         section(&mut page, part, schema);
@@ -157,6 +165,7 @@ mod tests {
 
     const CRD: &str = r"
 spec:
+  names: {kind: Thing, shortNames: [thg]}
   versions:
   - schema:
       openAPIV3Schema:
@@ -186,7 +195,7 @@ spec:
     #[test]
     fn a_page_says_what_the_schema_says() {
         let page = page(CRD).expect("a schema");
-        let body = page.strip_prefix(HEAD).expect("the head comes first");
+        let body = page.strip_prefix(&head("Thing", "thg")).expect("the head comes first");
         assert_eq!(
             body,
             r"

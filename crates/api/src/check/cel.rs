@@ -1,29 +1,24 @@
 //! The CEL rules of the fields.
 
-use std::sync::LazyLock;
-
-use kube::core::cel::{CompiledSchema, ErrorKind, ValidationError, ValidationErrors, Validator, compile_schema};
+use kube::core::cel::{CompiledSchema, ErrorKind, ValidationError, ValidationErrors, Validator};
 use serde_json::Value;
 
-use super::{Fault, SCHEMA, quoted};
+use super::{Fault, Kind, quoted};
 
-/// Compiled once: that takes far longer than to run the rules, and there may be thousands of documents.
-static RULES: LazyLock<CompiledSchema> = LazyLock::new(|| compile_schema(&SCHEMA));
-
-pub(super) fn check(document: &Value) -> Vec<Fault> {
-    faults(failures(&RULES, document), document)
+pub(super) fn check(document: &Value, kind: &Kind) -> Vec<Fault> {
+    faults(failures(&kind.rules, &kind.schema, document), document, &kind.schema)
 }
 
-fn failures(rules: &CompiledSchema, document: &Value) -> Vec<ValidationError> {
+fn failures(rules: &CompiledSchema, schema: &Value, document: &Value) -> Vec<ValidationError> {
     let failures = Validator::new().validate_compiled(rules, document, None);
     let mut failures = failures.err().map(ValidationErrors::into_vec).unwrap_or_default();
     // The validator reads the fields from a hash map, so their order is random.
-    failures.sort_by_cached_key(|failure| place(failure, &SCHEMA));
+    failures.sort_by_cached_key(|failure| place(failure, schema));
     failures
 }
 
-fn faults(failures: Vec<ValidationError>, document: &Value) -> Vec<Fault> {
-    failures.into_iter().map(|failure| fault(failure, document, &SCHEMA)).collect()
+fn faults(failures: Vec<ValidationError>, document: &Value, schema: &Value) -> Vec<Fault> {
+    failures.into_iter().map(|failure| fault(failure, document, schema)).collect()
 }
 
 /// One step on the way from the root of the document to a rule. The order of steps is the apiserver's: the rules of an
@@ -94,27 +89,32 @@ fn subject<'a>(failure: &ValidationError, document: &'a Value, schema: &Value) -
 mod tests {
     use std::{fs, path::Path};
 
-    use super::*;
+    use kube::core::cel::compile_schema;
+
+    use super::{super::POLICY, *};
 
     /// Compares with rules that are compiled for each document, which run in the schema's order.
     #[test]
     fn rules_that_were_compiled_once_find_the_same_in_the_same_order() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/bad");
         // Each of them reads the fields in another order.
-        let rules = [(); 4].map(|()| compile_schema(&SCHEMA));
+        let rules = [(); 4].map(|()| compile_schema(&POLICY.schema));
         let (mut documents, mut several) = (0, 0);
         for entry in fs::read_dir(root).expect("the policies") {
             let path = entry.expect("a file").path();
             let document: Value = serde_yaml::from_str(&fs::read_to_string(&path).expect("text")).expect("YAML");
-            let one_by_one = Validator::new().validate(&SCHEMA, &document, None);
+            let one_by_one = Validator::new().validate(&POLICY.schema, &document, None);
             let expected = one_by_one.err().map(ValidationErrors::into_vec).unwrap_or_default();
             documents += 1;
             several += usize::from(expected.len() > 1);
             for rules in &rules {
-                assert_eq!(failures(rules, &document), expected, "{}", path.display());
+                assert_eq!(failures(rules, &POLICY.schema, &document), expected, "{}", path.display());
             }
             for failure in &expected {
-                assert!(matches!(place(failure, &SCHEMA).last(), Some(Step::Rule(_))), "{failure:?} is in no place");
+                assert!(
+                    matches!(place(failure, &POLICY.schema).last(), Some(Step::Rule(_))),
+                    "{failure:?} is in no place"
+                );
             }
         }
         assert!(documents > 50 && several > 10, "{documents} documents, {several} with several failures");

@@ -2,21 +2,20 @@
 
 use serde_json::Value;
 
-use super::{Fault, Finding, quoted};
+use super::{Fault, Finding, Kind, quoted};
 
 const API_VERSION: &str = "weir.dev/v1alpha1";
-const KIND: &str = "RateLimitPolicy";
 const LONGEST_NAME: usize = 253;
 const NAME_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
 /// The apiserver has no such check: it would route the document to another resource.
-pub(super) fn check_kind(document: &Value) -> Result<(), Vec<Fault>> {
-    let faults: Vec<_> = [("apiVersion", API_VERSION), ("kind", KIND)]
+pub(super) fn check_kind(document: &Value, kind: &Kind) -> Result<(), Vec<Fault>> {
+    let faults: Vec<_> = [("apiVersion", API_VERSION), ("kind", kind.name)]
         .into_iter()
         .filter(|(field, expected)| document.get(*field).and_then(Value::as_str) != Some(*expected))
         .map(|(field, expected)| {
             let found = document.get(field).cloned().unwrap_or_default();
-            Fault::invalid(field, found, format_args!("must be \"{expected}\" for a rate limit policy"))
+            Fault::invalid(field, found, format_args!("must be \"{expected}\" for a {}", kind.words))
         })
         .collect();
     if faults.is_empty() { Ok(()) } else { Err(faults) }

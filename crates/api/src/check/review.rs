@@ -1,9 +1,12 @@
 //! Checks a document and words the faults for people.
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Fault, Finding, SCHEMA, WHOLE, cel, child, defaults, metadata, quoted, structure, unique, unknown};
-use crate::RateLimitPolicy;
+use super::{
+    Fault, Finding, Kind, POLICY, STORE, WHOLE, cel, child, defaults, metadata, quoted, structure, unique, unknown,
+};
+use crate::{RateLimitPolicy, RateLimitStore};
 
 /// The policy that a cluster would store for this document, or all its faults in words for people.
 ///
@@ -31,11 +34,30 @@ use crate::RateLimitPolicy;
 /// assert_eq!(faults.len(), 1);
 /// ```
 pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
+    typed(examine(document, &POLICY)?)
+}
+
+/// The store that a cluster would store for this document, or all its faults in words for people.
+///
+/// # Errors
+///
+/// Every fault, as for [`review`].
+pub fn review_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
+    typed(examine(document, &STORE)?)
+}
+
+fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Vec<Fault>> {
+    serde_json::from_value(object).map_err(|error| vec![Fault { path: "spec".to_owned(), message: error.to_string() }])
+}
+
+/// The document with the defaults of the schema.
+fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     if !document.is_object() {
         let message = "must be a policy, which begins with apiVersion and kind".to_owned();
         return Err(vec![Fault { path: String::new(), message }]);
     }
-    let mut faults: Vec<Fault> = kind(document);
+    let schema = &kind.schema;
+    let mut faults: Vec<Fault> = wrong_kind(document, kind);
     let mut object = document.clone();
     let mut unknown = Vec::new();
     if let Some(fields) = object.as_object_mut() {
@@ -43,7 +65,7 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
             match name.as_str() {
                 "metadata" => rename_in_metadata(value, &mut unknown),
                 "apiVersion" | "kind" | "status" => {}
-                _ => know(value, SCHEMA["properties"].get(name), name, &mut unknown),
+                _ => know(value, schema["properties"].get(name), name, &mut unknown),
             }
         }
         fields.remove("status");
@@ -51,17 +73,17 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
         rename(fields, &known, "", &mut unknown);
     }
     faults.append(&mut unknown);
-    defaults::apply(&mut object, &SCHEMA);
+    defaults::apply(&mut object, schema);
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status"); // only the operator writes it; the default of the definition goes, too
     }
 
     let mut findings = metadata::check_name(&object);
-    findings.extend(structure::review(&object, &SCHEMA));
+    findings.extend(structure::review(&object, schema));
     let blocked = findings.iter().any(|finding| matches!(finding, Finding::Blocking(_)));
-    let mut later: Vec<Fault> = unique::check(&object, &SCHEMA);
+    let mut later: Vec<Fault> = unique::check(&object, schema);
     if !blocked {
-        later.extend(cel::check(&object));
+        later.extend(cel::check(&object, kind));
     }
     // If the schema and a rule both complain about a field, keep the rule's message: it says what to write instead.
     let mut earlier: Vec<Fault> = findings.into_iter().map(Finding::into_fault).collect();
@@ -79,16 +101,11 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
             fault.message = rest.to_owned();
         }
     }
-    if faults.is_empty() {
-        serde_json::from_value(object)
-            .map_err(|error| vec![Fault { path: "spec".to_owned(), message: error.to_string() }])
-    } else {
-        Err(faults)
-    }
+    if faults.is_empty() { Ok(object) } else { Err(faults) }
 }
 
-fn kind(document: &Value) -> Vec<Fault> {
-    let faults = metadata::check_kind(document).err().unwrap_or_default();
+fn wrong_kind(document: &Value, kind: &Kind) -> Vec<Fault> {
+    let faults = metadata::check_kind(document, kind).err().unwrap_or_default();
     let plain = |fault: Fault| {
         let must = fault.message.rsplit(": ").next().unwrap_or_default().to_owned();
         let message = match document.get(&fault.path) {

@@ -7,7 +7,8 @@ pub(super) struct Fields(Value);
 
 impl Fields {
     pub(super) fn new() -> anyhow::Result<Self> {
-        let definition: Value = serde_yaml::from_str(&weir_api::crd_yaml()).context("the definition is not YAML")?;
+        let definition: Value =
+            serde_yaml::from_str(&weir_api::Definition::Policy.yaml()).context("the definition is not YAML")?;
         let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema").context("it has no schema")?;
         Ok(Self(schema.clone()))
     }

@@ -13,11 +13,11 @@ pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
     check_objects(rendered, &["Deployment", "ServiceAccount"])
 }
 
-/// Checks the rendered chart weir-crds: the definition and nothing else.
-pub(super) fn check_definition(rendered: &str) -> anyhow::Result<()> {
+/// Checks the rendered chart weir-crds: the definitions of policies and stores, and nothing else.
+pub(super) fn check_definitions(rendered: &str) -> anyhow::Result<()> {
     check_objects(rendered, &["CustomResourceDefinition"])?;
-    let kinds = rendered.lines().filter(|line| line.starts_with("kind: ")).count();
-    ensure!(kinds == 1, "the chart renders {kinds} objects");
+    let kinds: Vec<_> = rendered.lines().filter(|line| line.starts_with("kind: ")).collect();
+    ensure!(kinds == ["kind: CustomResourceDefinition"; 2], "the chart renders {kinds:?}");
     Ok(())
 }
 
@@ -186,16 +186,18 @@ spec:
     }
 
     #[test]
-    fn a_chart_of_a_definition_has_one_and_nothing_else() {
+    fn a_chart_of_definitions_has_two_and_nothing_else() {
         const DEFINITION: &str = "\
 ---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: a}
 ";
-        check_definition(DEFINITION).expect("good");
-        assert!(check_definition(GOOD).is_err());
-        assert!(check_definition(&format!("{DEFINITION}{GOOD}")).is_err());
+        let two = format!("{DEFINITION}{}", DEFINITION.replace("name: a", "name: b"));
+        check_definitions(&two).expect("good");
+        assert!(check_definitions(DEFINITION).is_err());
+        assert!(check_definitions(GOOD).is_err());
+        assert!(check_definitions(&format!("{two}{GOOD}")).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{chart, runner::Step};
 use crate::workspace::Workspace;
 
 /// A chart, and the check for everything that it renders.
-const CHARTS: [(&str, Judge); 2] = [("charts/weir-crds", chart::check_definition), ("charts/weir", chart::check)];
+const CHARTS: [(&str, Judge); 2] = [("charts/weir-crds", chart::check_definitions), ("charts/weir", chart::check)];
 
 /// The values with which the chart renders all monitoring.
 const MONITORED: &str = "monitored-values.yaml";

@@ -56,8 +56,8 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/api/src/lib.rs",
         layers: &[
-            &["duration", "names", "status", "target"],
-            &["key", "limit", "matching", "on_limit"],
+            &["duration", "names", "status", "store_status"],
+            &["key", "limit", "matching", "on_limit", "store", "target"],
             &["cost"],
             &["rule"],
             &["policy"],
