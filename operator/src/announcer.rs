@@ -10,10 +10,10 @@ use weir_api::{
     RateLimitPolicyStatus,
     condition_types::{BYPASSABLE, ENFORCED},
 };
-use weir_wire::PolicyRules;
 
 use crate::{
     changes::describe,
+    compile::CompiledRules,
     status::{BYPASSED, TOO_LARGE, Tally},
 };
 
@@ -36,7 +36,7 @@ pub struct Notice {
 /// The history of a policy, as far as it was announced.
 #[derive(Debug)]
 pub struct Announcer {
-    rules: Option<Arc<PolicyRules>>,
+    rules: Option<Arc<CompiledRules>>,
     since: Instant,
     /// The rules before the newest, until every pod has the newest.
     change: Option<Change>,
@@ -49,14 +49,14 @@ pub struct Announcer {
 
 #[derive(Debug)]
 struct Change {
-    from: Option<Arc<PolicyRules>>,
+    from: Option<Arc<CompiledRules>>,
     /// False if at some time there was no pod to wait for. Then the duration says nothing.
     timed: bool,
 }
 
 impl Announcer {
     /// Starts with the current rules and status.
-    pub fn begin(now: Instant, rules: Option<Arc<PolicyRules>>, status: Option<&RateLimitPolicyStatus>) -> Self {
+    pub fn begin(now: Instant, rules: Option<Arc<CompiledRules>>, status: Option<&RateLimitPolicyStatus>) -> Self {
         let known = status.filter(|status| {
             status.revision.is_some() && status.revision.as_deref() == rules.as_ref().map(|r| r.revision.as_str())
         });
@@ -80,8 +80,8 @@ impl Announcer {
     }
 
     /// Sets the wanted rules.
-    pub fn want(&mut self, now: Instant, rules: Option<&Arc<PolicyRules>>) {
-        let revision = |rules: Option<&Arc<PolicyRules>>| rules.map(|rules| rules.revision.clone());
+    pub fn want(&mut self, now: Instant, rules: Option<&Arc<CompiledRules>>) {
+        let revision = |rules: Option<&Arc<CompiledRules>>| rules.map(|rules| rules.revision.clone());
         if revision(rules) != revision(self.rules.as_ref()) {
             let from = self.change.take().map_or_else(|| self.rules.clone(), |change| change.from);
             self.change = Some(Change { from, timed: true });
@@ -131,6 +131,8 @@ impl Announcer {
         let within = took.map(|took| format!(" within {} ms", took.as_millis())).unwrap_or_default();
         let normal = |reason, note, took| Some(Notice { warning: false, reason, note, took });
         match (change.map(|change| change.from), &self.rules) {
+            // Only the number of pods that share a limit changed, or the address of a store.
+            (Some(Some(from)), Some(rules)) if was_enforced && describe(&from, rules).is_empty() => None,
             (Some(Some(from)), Some(rules)) => {
                 let pods = tally.enforcing;
                 let note = format!(

@@ -1,6 +1,6 @@
 //! Describes the difference between two revisions of a policy's rules, for an Event.
 
-use weir_wire::{Limit, PolicyRules, Rule};
+use weir_wire::{Limit, PolicyRules, Rule, Shared};
 
 /// The most differences to list.
 const MOST: usize = 5;
@@ -52,10 +52,17 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
     for limit in old.limits.iter().filter(|limit| new.limits.iter().all(|after| after.name != limit.name)) {
         changes.push(format!("{name}/{} removed", limit.name));
     }
-    let otherwise_equal = Rule { limits: old.limits.clone(), ..new.clone() } == *old;
+    let (old, new) = (without_bookkeeping(old), without_bookkeeping(new));
+    let otherwise_equal = Rule { limits: old.limits.clone(), ..new.clone() } == old;
     if !otherwise_equal || (changes.len() == numbers_before && old != new) {
         changes.push(format!("rule {name} changed"));
     }
+}
+
+/// Without what the operator counts itself: no user changed it.
+fn without_bookkeeping(rule: &Rule) -> Rule {
+    let shared = rule.shared.clone().map(|shared| Shared { stamp: 0, sharers: 1, ..shared });
+    Rule { shared, ..rule.clone() }
 }
 
 fn describe_limit(limit: &Limit) -> String {

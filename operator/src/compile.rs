@@ -11,9 +11,11 @@ mod limits;
 mod matching;
 mod override_keys;
 mod rule;
+mod shared;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Deref,
     sync::Arc,
 };
 
@@ -24,11 +26,46 @@ use sha2::{Digest, Sha256};
 use weir_api::{self as api, LastKnownGood, RateLimitPolicySpec};
 use weir_wire::{self as wire, PolicyRules};
 
-use self::faults::Faults;
-use crate::world::{Fault, ObjectKey, Policy, Workload, WorkloadKind};
+use self::{
+    faults::Faults,
+    rule::UsedStores,
+    shared::{Sharing, rounded, stamp},
+};
+use crate::world::{DirtySet, Fault, ObjectKey, Policy, Workload, WorkloadKind, World};
 
-pub use self::last_known_good::GoodGeneration;
-pub(crate) use self::matching::takes_all;
+pub use self::{
+    last_known_good::GoodGeneration,
+    shared::{StoreSecrets, Stores, compile_store},
+};
+pub(crate) use self::{matching::takes_all, shared::only_waits_for_stores};
+
+/// The rules of a policy, with the stores that they use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompiledRules {
+    /// The rules. Their revision names the stores, too.
+    pub policy: PolicyRules,
+    /// Each store that a rule uses.
+    pub stores: Vec<wire::Store>,
+    /// The Secrets of these stores.
+    pub secrets: Vec<StoreSecrets>,
+}
+
+impl Deref for CompiledRules {
+    type Target = PolicyRules;
+
+    fn deref(&self) -> &PolicyRules {
+        &self.policy
+    }
+}
+
+/// The end of the name of a store that has been replaced, for rules that still use the old one.
+const REPLACED: &str = "@replaced";
+
+/// The `RateLimitStore` of a store on the wire.
+pub fn store_key(name: &str) -> Option<ObjectKey> {
+    let (namespace, name) = name.strip_suffix(REPLACED).unwrap_or(name).split_once('/')?;
+    Some(ObjectKey::new(namespace, name))
+}
 
 /// The pods that a policy targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +90,7 @@ pub struct Compiled {
     /// Why the newest generation cannot be enforced; empty if it can.
     pub faults: Vec<Fault>,
     /// The rules to enforce: those of the newest generation, or of the last good one. `None` if there never was one.
-    pub rules: Option<Arc<PolicyRules>>,
+    pub rules: Option<Arc<CompiledRules>>,
     /// The target of the same generation.
     pub target: Option<Target>,
     /// That generation. `None` if there never was one.
@@ -64,6 +101,18 @@ pub struct Compiled {
 #[derive(Debug, Default)]
 pub struct Compiler {
     compiled: BTreeMap<ObjectKey, Compiled>,
+    /// For how many pods the rules of scope Shared of each policy are compiled.
+    sharing_pods: BTreeMap<ObjectKey, u32>,
+}
+
+/// What compiling one policy needs to know.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    world: &'a World,
+    /// For how many pods.
+    pods: u32,
+    /// A store or the number of pods changed, so the same generation is compiled again.
+    again: bool,
 }
 
 impl Compiler {
@@ -72,30 +121,98 @@ impl Compiler {
         &self.compiled
     }
 
-    /// Compiles new and changed policies among the dirty ones and removes deleted ones. `kept` returns the last good
-    /// generation that a policy's status stores.
+    /// Compiles new and changed policies among the dirty ones, and removes deleted ones. Policies that use a dirty store
+    /// become dirty. `kept` returns the last good generation that a policy's status stores.
     pub fn update<'a>(
         &mut self,
-        policies: &BTreeMap<ObjectKey, Policy>,
-        dirty: &BTreeSet<ObjectKey>,
+        world: &World,
+        dirty: &mut DirtySet,
         kept: impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
     ) {
-        for key in dirty {
-            let Some(policy) = policies.get(key) else {
-                self.compiled.remove(key);
-                continue;
-            };
-            let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
-            let remembered = known.and_then(|known| known.good.as_ref()).map(GoodGeneration::generation);
-            // Another operator may have seen a newer good generation.
-            let kept = kept(key).filter(|kept| remembered.is_none_or(|generation| generation < kept.generation));
-            let is_done = known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file);
-            if is_done && (kept.is_none() || known.is_some_and(|known| known.faults.is_empty())) {
+        let users = self.users(world, &dirty.stores);
+        for key in &dirty.policies {
+            self.compile(world, key, users.contains(key), &kept);
+        }
+        for key in &users {
+            if dirty.policies.insert(key.clone()) {
+                self.compile(world, key, true, &kept);
+            }
+        }
+    }
+
+    /// Compiles the policies again whose rules of scope Shared are for another number of pods now. `pods` returns the
+    /// number of pods that a policy targets. Returns the changed policies.
+    pub fn count_pods(
+        &mut self,
+        world: &World,
+        policies: &BTreeSet<ObjectKey>,
+        pods: impl Fn(&ObjectKey) -> usize,
+    ) -> BTreeSet<ObjectKey> {
+        let mut changed = BTreeSet::new();
+        for key in policies {
+            let shares = |it: &Compiled| it.rules.as_ref().is_some_and(|rules| !rules.stores.is_empty());
+            if !self.compiled.get(key).is_some_and(shares) {
                 continue;
             }
-            let compiled = compile_policy(key, policy, known, kept);
-            self.compiled.insert(key.clone(), compiled);
+            let before = self.sharing_pods.get(key).copied();
+            let now = rounded(pods(key), before);
+            if before != Some(now) {
+                self.sharing_pods.insert(key.clone(), now);
+                self.compile(world, key, true, &|_: &ObjectKey| None);
+                changed.insert(key.clone());
+            }
         }
+        changed
+    }
+
+    /// The policies that name one of these stores, or use it.
+    fn users(&self, world: &World, stores: &BTreeSet<ObjectKey>) -> BTreeSet<ObjectKey> {
+        let mut users = BTreeSet::new();
+        for store in stores {
+            let names = |spec: &RateLimitPolicySpec| {
+                spec.rules.iter().any(|it| it.shared.as_ref().is_some_and(|it| it.store_ref.name == store.name))
+            };
+            let uses = |it: &Compiled| {
+                let rules = it.rules.as_ref();
+                rules.is_some_and(|rules| rules.stores.iter().any(|it| store_key(&it.name).as_ref() == Some(store)))
+            };
+            let near = world.policies.range(ObjectKey::new(&*store.namespace, "")..);
+            let near = near.take_while(|(key, _)| key.namespace == store.namespace);
+            let of_store = near.filter(|(key, policy)| {
+                policy.spec.as_ref().is_ok_and(|spec| names(spec)) || self.compiled.get(*key).is_some_and(uses)
+            });
+            users.extend(of_store.map(|(key, _)| key.clone()));
+        }
+        users
+    }
+
+    /// Compiles a policy, unless that is done. `again`: even if it is done.
+    fn compile<'a>(
+        &mut self,
+        world: &World,
+        key: &ObjectKey,
+        again: bool,
+        kept: &impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
+    ) {
+        let Some(policy) = world.policies.get(key) else {
+            self.compiled.remove(key);
+            self.sharing_pods.remove(key);
+            return;
+        };
+        let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
+        let remembered = known.and_then(|known| known.good.as_ref());
+        // Another operator may have seen a newer good generation.
+        let kept = kept(key).filter(|kept| remembered.is_none_or(|good| good.generation() < kept.generation));
+        let is_done = known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file);
+        if !again && is_done && (kept.is_none() || known.is_some_and(|known| known.faults.is_empty())) {
+            return;
+        }
+        // With other stores or another number of pods, the remembered generation must be compiled again, too.
+        let remembered = remembered.filter(|good| again && good.generation() != policy.generation);
+        let kept = kept.cloned().or_else(|| remembered.and_then(GoodGeneration::kept));
+        let context = Context { world, pods: self.sharing_pods.get(key).copied().unwrap_or(1), again };
+        let compiled = compile_policy(key, policy, known, kept.as_ref(), context);
+        self.compiled.insert(key.clone(), compiled);
     }
 }
 
@@ -105,6 +222,7 @@ fn compile_policy(
     policy: &Policy,
     known: Option<&Compiled>,
     kept: Option<&LastKnownGood>,
+    context: Context<'_>,
 ) -> Compiled {
     let mut compiled = Compiled {
         uid: policy.uid.clone(),
@@ -116,11 +234,19 @@ fn compile_policy(
         target: None,
         good: None,
     };
+    let sharing = |generation: i64| Sharing {
+        policy: key,
+        stamp: stamp(policy.created, generation.min(policy.generation)),
+        pods: context.pods,
+        stores: Stores::Known(&context.world.stores),
+    };
     let asked = policy.spec.as_ref().map_err(Clone::clone);
-    let asked = asked.and_then(|spec| Ok((compile(key, &policy.uid, spec)?, GoodGeneration::new(policy, spec))));
+    let asked = asked.and_then(|spec| {
+        Ok((compile_with(&policy.uid, spec, sharing(policy.generation))?, GoodGeneration::new(policy, spec)))
+    });
     let good = asked.or_else(|faults| {
         compiled.faults = faults;
-        let kept = kept.map(|kept| last_known_good::restore(key, &policy.uid, kept)).transpose();
+        let kept = kept.map(|kept| last_known_good::restore(&policy.uid, kept, sharing(kept.generation))).transpose();
         kept.unwrap_or_else(|faults| {
             compiled.faults.extend(faults);
             None
@@ -130,11 +256,43 @@ fn compile_policy(
     if let Ok(((rules, target), good)) = good {
         (compiled.rules, compiled.target, compiled.good) = (Some(Arc::new(rules)), Some(target), Some(good));
     } else if let Some(known) = known {
-        compiled.rules.clone_from(&known.rules);
+        compiled.rules =
+            known.rules.clone().map(|rules| if context.again { detached(rules, context.world) } else { rules });
         compiled.target.clone_from(&known.target);
         compiled.good.clone_from(&known.good);
     }
     compiled
+}
+
+/// Rules that stay in force although they do not compile with the stores of now. A store that they use may have been
+/// replaced, for example by one of another kind, which other policies use under the same name. So the old one gets
+/// another name. The counters keep theirs.
+fn detached(rules: Arc<CompiledRules>, world: &World) -> Arc<CompiledRules> {
+    let is_replaced = |store: &wire::Store| {
+        let key = store_key(&store.name).filter(|key| key.to_string() == store.name);
+        let now = key.and_then(|key| Some(compile_store(&key, world.stores.get(&key)?.spec.as_ref().ok()?).0));
+        now.is_some_and(|now| now != *store)
+    };
+    let replaced: Vec<String> =
+        rules.stores.iter().filter(|store| is_replaced(store)).map(|store| store.name.clone()).collect();
+    if replaced.is_empty() {
+        return rules;
+    }
+    let mut rules = CompiledRules::clone(&rules);
+    let shared = rules.policy.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
+    let names = rules.stores.iter_mut().map(|store| &mut store.name).chain(shared);
+    names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
+    let PolicyRules { mode, deadline_millis, .. } = rules.policy;
+    rules.policy.revision = revision(mode, deadline_millis, &rules.policy.rules, &rules.stores);
+    Arc::new(rules)
+}
+
+fn revision(mode: wire::Mode, deadline_millis: Option<u64>, rules: &[wire::Rule], stores: &[wire::Store]) -> String {
+    if stores.is_empty() {
+        revision_of(&(mode, deadline_millis, rules))
+    } else {
+        revision_of(&(mode, deadline_millis, rules, stores))
+    }
 }
 
 /// The first 16 hex digits of the SHA-256 of a value's JSON.
@@ -144,16 +302,26 @@ pub fn revision_of(value: &impl Serialize) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Compiles one policy.
+/// Compiles one policy without knowledge of the stores that exist.
 ///
 /// # Errors
 ///
 /// Every fault: numbers out of range, expressions that do not parse, costs that a limit can never admit, logs that
 /// take too much memory, overrides of limits or keys that do not exist.
-pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(PolicyRules, Target), Vec<Fault>> {
-    let mut faults = Faults::default();
-    let rules: Vec<wire::Rule> =
-        spec.rules.iter().enumerate().map(|(i, r)| rule::rule(r, &format!("spec.rules[{i}]"), &mut faults)).collect();
+pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(CompiledRules, Target), Vec<Fault>> {
+    compile_with(uid, spec, Sharing { policy: key, stamp: 0, pods: 1, stores: Stores::Unknown })
+}
+
+fn compile_with(
+    uid: &str,
+    spec: &RateLimitPolicySpec,
+    sharing: Sharing<'_>,
+) -> Result<(CompiledRules, Target), Vec<Fault>> {
+    let key = sharing.policy;
+    let (mut faults, mut used) = (Faults::default(), UsedStores::default());
+    let rules: Vec<wire::Rule> = (spec.rules.iter().enumerate())
+        .map(|(i, rule)| rule::rule(rule, sharing, &format!("spec.rules[{i}]"), &mut used, &mut faults))
+        .collect();
     let mode = match spec.mode {
         api::Mode::Enforce => wire::Mode::Enforce,
         api::Mode::Shadow => wire::Mode::Shadow,
@@ -165,7 +333,8 @@ pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result
     }
     let deadline_millis = spec.deadline.as_ref().map(api::Deadline::as_millis);
     let compiled = target.map(|target| {
-        let revision = revision_of(&(mode, deadline_millis, &rules));
+        let UsedStores { stores, secrets } = used;
+        let revision = revision(mode, deadline_millis, &rules, &stores);
         let rules = PolicyRules {
             uid: uid.to_owned(),
             namespace: key.namespace.clone(),
@@ -175,7 +344,7 @@ pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result
             deadline_millis,
             rules,
         };
-        (rules, target)
+        (CompiledRules { policy: rules, stores, secrets }, target)
     });
     faults.or(compiled)
 }
@@ -203,3 +372,6 @@ fn target(key: &ObjectKey, spec: &RateLimitPolicySpec) -> Option<Target> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod shared_tests;

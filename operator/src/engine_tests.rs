@@ -40,7 +40,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     engine.handle(Event::Term(Some(Term::unbounded())));
     for uid in ["first", "second"] {
         let agent = Agent::At(url.clone());
-        let pod = Pod { uid: uid.to_owned(), membership: Arc::new(Membership::Everything), agent };
+        let pod = Pod { uid: uid.to_owned(), membership: Arc::new(Membership::Everything), agent, store_secrets: None };
         let changes = vec![Change::Pod(ObjectKey::new("shop", "a"), Some(pod))];
         engine.handle(Event::Update(Update { changes, complete: true }));
         engine.handle(Event::Due);

@@ -44,6 +44,7 @@ pub mod report;
 mod serve;
 pub mod source;
 pub mod status;
+pub mod store_status;
 pub mod telemetry;
 pub mod traffic;
 pub mod world;

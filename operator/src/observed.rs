@@ -3,7 +3,13 @@
 //! State is kept per pod and judged per policy. A pod enforces a policy if its agent's newest answer says so and the
 //! agent still answers. What the operator intends does not count.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+mod stores;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use weir_api::DriftReason;
@@ -14,6 +20,8 @@ use crate::{
     plan::Content,
     world::{Agent, ObjectKey, Pod},
 };
+
+pub use self::stores::ReachedStores;
 
 /// How long a pod may take that has never answered or is about to get a change. After that it counts as drifted.
 pub const PATIENCE: Duration = Duration::from_secs(4);
@@ -48,6 +56,9 @@ impl Standing {
 #[derive(Debug, Default)]
 pub struct Observed {
     views: HashMap<ObjectKey, View>,
+    stores: ReachedStores,
+    /// The names of stores of which something new is known.
+    news: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -147,6 +158,7 @@ impl Observed {
             contested: false,
         };
         self.views.insert(pod.clone(), view);
+        self.news.extend(self.stores.forget(pod));
         true
     }
 
@@ -158,10 +170,21 @@ impl Observed {
     /// Stops watching a pod.
     pub fn forget(&mut self, pod: &ObjectKey) {
         self.views.remove(pod);
+        self.news.extend(self.stores.forget(pod));
+    }
+
+    /// What the agents said about stores.
+    pub fn stores(&self) -> &ReachedStores {
+        &self.stores
+    }
+
+    /// The names of the stores of which something new is known since the last call.
+    pub fn take_news(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.news)
     }
 
     /// Records an observation of a pod that should enforce `wanted`. Returns true if it may change whether the pod
-    /// enforces a policy.
+    /// enforces a policy, or reaches a store.
     pub fn observe(&mut self, observation: &Observation, wanted: Option<&Arc<Content>>) -> bool {
         let Some(view) = self.views.get_mut(&observation.pod) else { return false };
         // The link to an earlier agent of the pod may have reported before it ended.
@@ -181,6 +204,12 @@ impl Observed {
                 return std::mem::replace(&mut view.contested, *contested) != *contested || first;
             }
         };
+        let news = match &observation.seen {
+            Seen::Status(status) => self.stores.set(&observation.pod, &status.stores),
+            Seen::Failed(_) | Seen::Applied(_) | Seen::Contested(_) => Vec::new(),
+        };
+        let has_news = !news.is_empty();
+        self.news.extend(news);
         view.answered = true;
         // A refusal stays until the agent accepts something; silence ends with any answer.
         let applied = matches!(observation.seen, Seen::Applied(_));
@@ -190,7 +219,7 @@ impl Observed {
         }
         let changed = !view.in_force.is(&in_force);
         view.in_force = in_force;
-        changed || cleared || first
+        changed || cleared || first || has_news
     }
 
     /// Whether any result, good or bad, is known of this pod's agent.

@@ -9,6 +9,7 @@ use crate::{
     announcer::Announcer,
     compile::Compiled,
     report::{Stored, echo::Echo, pace::Pace},
+    store_status::LostStore,
     traffic::Counts,
     world::StoredStatus,
 };
@@ -22,6 +23,8 @@ pub struct StatusInputs {
     pub rules: Vec<(String, Counts)>,
     /// The traffic of all rules.
     pub all: Counts,
+    /// The pods that do not reach a store of the policy.
+    pub lost: Vec<LostStore>,
 }
 
 /// The record of a policy.
@@ -62,8 +65,8 @@ impl PolicyRecord {
     }
 
     /// Whether a policy without traffic in the last minute has nothing new to report. Cheaper than [`Self::is_same`].
-    pub fn is_at_rest(&self, now: Instant, changes: u64) -> bool {
-        let rests = |last: &StatusInputs| last.changes == changes && last.all == Counts::default();
+    pub fn is_at_rest(&self, now: Instant, changes: u64, lost: &[LostStore]) -> bool {
+        let rests = |last: &StatusInputs| last.changes == changes && last.all == Counts::default() && last.lost == lost;
         self.last_inputs.as_ref().is_some_and(rests) && !self.echo.is_foreign(now)
     }
 
@@ -143,13 +146,13 @@ mod tests {
         let now = crate::clock::now();
         let looked = |all: Counts| {
             let mut followed = begin(StoredStatus { status: Some(Box::new(status(1))), version: None });
-            followed.looked(&status(1), Some(StatusInputs { changes: 3, rules: Vec::new(), all }));
+            followed.looked(&status(1), Some(StatusInputs { changes: 3, rules: Vec::new(), all, lost: Vec::new() }));
             followed
         };
         let idle = looked(Counts::default());
-        assert!(idle.is_at_rest(now, 3));
-        assert!(!idle.is_at_rest(now, 4), "something changed");
-        assert!(!looked(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3));
-        assert!(!begin(StoredStatus::default()).is_at_rest(now, 0), "it was never looked at");
+        assert!(idle.is_at_rest(now, 3, &[]));
+        assert!(!idle.is_at_rest(now, 4, &[]), "something changed");
+        assert!(!looked(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &[]));
+        assert!(!begin(StoredStatus::default()).is_at_rest(now, 0, &[]), "it was never looked at");
     }
 }

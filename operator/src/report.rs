@@ -9,11 +9,12 @@ pub mod echo;
 mod files;
 pub mod pace;
 mod queue;
+mod stores;
 mod writer;
 
 use std::sync::Arc;
 
-use weir_api::RateLimitPolicyStatus;
+use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 
 use self::echo::Shown;
 use crate::{leader::Term, world::ObjectKey};
@@ -36,6 +37,19 @@ pub struct Report {
     /// The resource version that the status was computed from, if the source has versions. If another writer, perhaps
     /// a later leader, has written since, the write must fail.
     pub version: Option<String>,
+    /// The term in which it was created. It is not written outside of it.
+    pub term: Term,
+}
+
+/// A status of a store to write.
+#[derive(Clone, Debug)]
+pub struct StoreReport {
+    /// The store.
+    pub key: ObjectKey,
+    /// Its UID: a status must not be written to a new store of the same name.
+    pub uid: String,
+    /// The status to write.
+    pub status: RateLimitStoreStatus,
     /// The term in which it was created. It is not written outside of it.
     pub term: Term,
 }
@@ -84,6 +98,8 @@ pub struct Announcement {
 pub enum Message {
     /// Write this status.
     Status(Box<Report>),
+    /// Write this status of a store. A store in a file has none.
+    Store(Box<StoreReport>),
     /// The policy was deleted.
     Removed(ObjectKey),
     /// Write this announcement.

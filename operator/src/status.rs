@@ -8,14 +8,15 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::{
     Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
-    condition_types::{ACCEPTED, BYPASSABLE, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED},
+    condition_types::{ACCEPTED, BYPASSABLE, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED, STORE_REACHABLE},
 };
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES};
 
 use crate::{
-    compile::{Compiled, GoodGeneration},
+    compile::{Compiled, GoodGeneration, only_waits_for_stores, store_key},
     observed::Standing,
     pod_ports::Bypass,
+    store_status::{LostStore, store_reachable},
     traffic::Counts,
     world::{ObjectKey, Workload},
 };
@@ -24,6 +25,8 @@ use crate::{
 const NAMED: usize = 10;
 /// The reason of `Accepted` for a policy that does not fit into the snapshot with the others.
 pub const TOO_LARGE: &str = "SnapshotTooLarge";
+/// The reason of `Accepted` for a policy whose stores do not exist.
+const STORE_NOT_FOUND: &str = "StoreNotFound";
 /// The reason of `Enforced` for a policy that all its pods acknowledged and requests can bypass.
 pub const BYPASSED: &str = "Bypassed";
 /// The reason of `Bypassable` if a headless Service's names bypass agents.
@@ -50,6 +53,8 @@ pub struct Facts<'a> {
     pub others: &'a [(&'a ObjectKey, Standing)],
     /// The traffic of its rules in the last minute, in their order, and of all rules together.
     pub traffic: (&'a [(String, Counts)], Counts),
+    /// The targeted pods that do not reach a store of the policy.
+    pub lost: &'a [LostStore],
 }
 
 /// The number of pods in each state.
@@ -106,6 +111,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         matches!(health, Health::UnderWay(..)).then(|| (RECONCILING, health.said())),
         matches!(health, Health::Stalled(..)).then(|| (STALLED, health.said())),
         bypassable(facts.bypasses).map(|said| (BYPASSABLE, said)),
+        store_reachable(&stores(facts.compiled), facts.lost).map(|said| (STORE_REACHABLE, said)),
     ];
     RateLimitPolicyStatus {
         observed_generation: Some(facts.compiled.generation),
@@ -124,6 +130,12 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
             limited: share(facts.traffic.1),
         }),
     }
+}
+
+/// The stores of a policy.
+fn stores(compiled: &Compiled) -> Vec<ObjectKey> {
+    let stores = compiled.rules.iter().flat_map(|rules| &rules.stores);
+    stores.filter_map(|store| store_key(&store.name)).collect()
 }
 
 /// A condition: whether it is true, its reason, and its message.
@@ -159,8 +171,8 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     let (_, reason, message) = if accepted.0 { enforced } else { accepted };
     let message = message.clone();
     match (accepted.0, *reason) {
-        // A target that is applied together with its policy may appear after it.
-        (false, "TargetNotFound") => Health::UnderWay(reason, message),
+        // A target or a store that is applied together with its policy may appear after it.
+        (false, "TargetNotFound" | STORE_NOT_FOUND) => Health::UnderWay(reason, message),
         (false, _) => Health::Stalled(reason, message),
         (true, _) if facts.others.iter().any(refused) => Health::Stalled("Refused", message),
         (true, BYPASSED) => Health::Stalled(reason, message),
@@ -184,7 +196,8 @@ fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
 
 fn accepted(facts: &Facts<'_>) -> Said {
     if !facts.compiled.faults.is_empty() {
-        return (false, "Invalid", sentence(&facts.compiled.faults, "; "));
+        let reason = if only_waits_for_stores(&facts.compiled.faults) { STORE_NOT_FOUND } else { "Invalid" };
+        return (false, reason, sentence(&facts.compiled.faults, "; "));
     }
     if !facts.missing.is_empty() {
         return (false, "TargetNotFound", format!("not found: {}", sentence(facts.missing, ", ")));

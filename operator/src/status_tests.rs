@@ -14,7 +14,7 @@ fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
         "rules": [{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
     let spec = serde_json::from_value(spec).unwrap();
     let (mut rules, target) = compile(&ObjectKey::new("shop", "p"), "p", &spec).unwrap();
-    rules.revision = "rev".to_owned();
+    rules.policy.revision = "rev".to_owned();
     Compiled {
         uid: "p".to_owned(),
         generation: 7,
@@ -51,8 +51,16 @@ fn status_of(
     let (others, targeted): (Vec<_>, usize) = (others.collect(), pods.len());
     let counts = Counts { allowed: 962, limited: 38, ..Counts::default() };
     let rules = [("all".to_owned(), counts)];
-    let facts =
-        Facts { compiled, missing, bypasses: &[], left_out: 0, targeted, others: &others, traffic: (&rules, counts) };
+    let facts = Facts {
+        compiled,
+        missing,
+        bypasses: &[],
+        left_out: 0,
+        targeted,
+        others: &others,
+        traffic: (&rules, counts),
+        lost: &[],
+    };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
 }
 
@@ -192,6 +200,7 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
             targeted: 3,
             others: &others,
             traffic,
+            lost: &[],
         };
         let status = build(&facts, None, Timestamp::UNIX_EPOCH);
         assert_eq!(said(&status, BYPASSABLE), Some(("True", reason)));
@@ -206,8 +215,16 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
 fn a_policy_that_does_not_fit_is_not_accepted() {
     let (compiled, others) = (compiled(true, vec![]), []);
     let traffic: (&[_], _) = (&[], Counts::default());
-    let facts =
-        Facts { compiled: &compiled, missing: &[], bypasses: &[], left_out: 2, targeted: 3, others: &others, traffic };
+    let facts = Facts {
+        compiled: &compiled,
+        missing: &[],
+        bypasses: &[],
+        left_out: 2,
+        targeted: 3,
+        others: &others,
+        traffic,
+        lost: &[],
+    };
     let status = build(&facts, None, Timestamp::UNIX_EPOCH);
     for type_ in [ACCEPTED, ENFORCED, READY] {
         assert_eq!(said(&status, type_), Some(("False", "SnapshotTooLarge")), "{type_}");

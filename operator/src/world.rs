@@ -12,7 +12,7 @@ use std::{
 
 use jiff::Timestamp;
 use kube::core::Selector;
-use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
+use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec, RateLimitStoreStatus};
 
 use crate::pod_ports::{PodPorts, Service};
 
@@ -68,6 +68,17 @@ pub struct Policy {
     pub file: Option<Arc<str>>,
 }
 
+/// A store as its source shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Store {
+    /// Identifies the store; empty for one in a file.
+    pub uid: String,
+    /// Grows with each change of the spec.
+    pub generation: i64,
+    /// The spec, or why it cannot be read.
+    pub spec: Result<Arc<RateLimitStoreSpec>, Vec<Fault>>,
+}
+
 /// A pod that policies may target, or an agent outside of any cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -77,6 +88,8 @@ pub struct Pod {
     pub membership: Arc<Membership>,
     /// The state of its agent.
     pub agent: Agent,
+    /// The Secrets of stores that its agent can read, as the annotation `weir.dev/store-secrets` lists them.
+    pub store_secrets: Option<Arc<str>>,
 }
 
 /// What decides whether a policy targets a pod.
@@ -135,6 +148,8 @@ pub enum WorkloadKind {
 pub struct World {
     /// Every policy.
     pub policies: BTreeMap<ObjectKey, Policy>,
+    /// Every store.
+    pub stores: BTreeMap<ObjectKey, Store>,
     /// Every pod that runs or will run. Pods that ended or are being deleted are not included.
     pub pods: BTreeMap<ObjectKey, Pod>,
     /// The pods that each workload selects; `None` for a workload that selects none.
@@ -152,6 +167,8 @@ pub struct DirtySet {
     pub policies: BTreeSet<ObjectKey>,
     /// Pods that were added, changed or removed.
     pub pods: BTreeSet<ObjectKey>,
+    /// Stores that were added, changed or removed.
+    pub stores: BTreeSet<ObjectKey>,
     /// Workloads that were added, changed or removed.
     pub workloads: BTreeSet<Workload>,
 }
@@ -161,6 +178,8 @@ pub struct DirtySet {
 pub enum Change {
     /// A policy, and its stored status, which is never a reason to plan again.
     Policy(ObjectKey, Option<(Policy, StoredStatus)>),
+    /// A store, and its stored status, which is never a reason to compile again.
+    Store(ObjectKey, Option<(Store, Option<Box<RateLimitStoreStatus>>)>),
     /// A pod.
     Pod(ObjectKey, Option<Pod>),
     /// A workload that is not a Service.
@@ -195,6 +214,7 @@ impl World {
             Change::Policy(key, value) => {
                 put(&mut self.policies, key, value.map(|(policy, _)| policy), &mut dirty.policies)
             }
+            Change::Store(key, value) => put(&mut self.stores, key, value.map(|(store, _)| store), &mut dirty.stores),
             Change::Pod(key, value) => {
                 let value = value.map(|pod| Pod { membership: self.share(pod.membership), ..pod });
                 put(&mut self.pods, key, value, &mut dirty.pods)
@@ -210,6 +230,12 @@ impl World {
                 put(&mut self.workloads, workload, selector, &mut dirty.workloads) || is_new
             }
         }
+    }
+
+    /// A world of these policies.
+    #[cfg(test)]
+    pub(crate) fn of_policies(policies: BTreeMap<ObjectKey, Policy>) -> Self {
+        Self { policies, ..Self::default() }
     }
 
     /// Shares equal memberships: thousands of pods have the same few hundred.
@@ -281,7 +307,7 @@ mod tests {
         let mut add = |name: &str, app: &str| {
             let membership =
                 Membership::Pod(BTreeMap::from([("app".to_owned(), app.to_owned())]), PodPorts::default()).into();
-            let pod = Pod { uid: name.to_owned(), membership, agent: Agent::Pending };
+            let pod = Pod { uid: name.to_owned(), membership, agent: Agent::Pending, store_secrets: None };
             world.apply(Change::Pod(ObjectKey::new("shop", name), Some(pod)), &mut dirty);
             world.pods[&ObjectKey::new("shop", name)].membership.clone()
         };

@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use weir_api::{LastKnownGood, RateLimitPolicySpec, check};
-use weir_wire::PolicyRules;
 
-use super::{Target, compile};
-use crate::world::{Fault, ObjectKey, Policy};
+use super::{CompiledRules, Sharing, Target, compile_with};
+use crate::world::{Fault, Policy};
 
 /// Its path in a policy.
 const PATH: &str = "status.lastKnownGood";
@@ -53,10 +52,11 @@ fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
 
 /// Compiles what a status stores.
 pub(super) fn restore(
-    key: &ObjectKey,
     uid: &str,
     kept: &LastKnownGood,
-) -> Result<((PolicyRules, Target), GoodGeneration), Vec<Fault>> {
+    sharing: Sharing<'_>,
+) -> Result<((CompiledRules, Target), GoodGeneration), Vec<Fault>> {
+    let key = sharing.policy;
     let fault = |message: String| Fault { path: PATH.to_owned(), message };
     let is_not = |what: &dyn std::fmt::Display| fault(format!("is not valid either: {what}"));
     let spec: Value = serde_json::from_str(&kept.spec).map_err(|error| vec![is_not(&error)])?;
@@ -67,7 +67,7 @@ pub(super) fn restore(
         "spec": spec,
     });
     let policy = check::parse(&document).map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
-    let compiled = compile(key, uid, &policy.spec);
+    let compiled = compile_with(uid, &policy.spec, sharing);
     let compiled = compiled.map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;
     let good = GoodGeneration {
         generation: kept.generation,
@@ -84,6 +84,7 @@ mod tests {
         super::{Compiled, Compiler},
         *,
     };
+    use crate::world::{DirtySet, ObjectKey, World};
 
     fn key() -> ObjectKey {
         ObjectKey::new("shop", "checkout")
@@ -110,7 +111,9 @@ mod tests {
     fn compiled(seen: Vec<(Policy, Option<LastKnownGood>)>) -> Compiled {
         let mut compiler = Compiler::default();
         for (policy, kept) in seen {
-            compiler.update(&BTreeMap::from([(key(), policy)]), &[key()].into(), |_| kept.as_ref());
+            let world = World::of_policies(BTreeMap::from([(key(), policy)]));
+            let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
+            compiler.update(&world, &mut dirty, |_| kept.as_ref());
         }
         compiler.compiled()[&key()].clone()
     }

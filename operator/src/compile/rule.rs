@@ -3,9 +3,26 @@
 use weir_api as api;
 use weir_wire as wire;
 
-use super::{faults::Faults, limits, matching, override_keys};
+use super::{
+    faults::Faults,
+    limits, matching, override_keys,
+    shared::{self, Sharing, StoreSecrets},
+};
 
-pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::Rule {
+/// The stores of a policy's rules, and their Secrets.
+#[derive(Debug, Default)]
+pub(super) struct UsedStores {
+    pub(super) stores: Vec<wire::Store>,
+    pub(super) secrets: Vec<StoreSecrets>,
+}
+
+pub(super) fn rule(
+    rule: &api::Rule,
+    sharing: Sharing<'_>,
+    path: &str,
+    used: &mut UsedStores,
+    faults: &mut Faults,
+) -> wire::Rule {
     let matches = (rule.matches.iter().enumerate())
         .map(|(i, entry)| matching::entry(entry, &format!("{path}.match[{i}]"), faults))
         .collect();
@@ -40,6 +57,19 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
     {
         faults.add(format!("{path}.{at}"), message);
     }
+    let shared = shared::shared(rule, sharing, path, faults).map(|(shared, store)| {
+        for (at, numbers) in places(&limits, &overrides) {
+            shared::check_numbers(numbers, &format!("{path}.{at}"), faults);
+        }
+        if let Some(cost) = &cost {
+            shared::check_cost(cost, &format!("{path}.cost"), faults);
+        }
+        if let Some((store, secrets)) = store.filter(|(store, _)| used.stores.iter().all(|it| it.name != store.name)) {
+            used.stores.push(store);
+            used.secrets.extend(secrets);
+        }
+        shared
+    });
     wire::Rule {
         name: rule.name.clone(),
         action: wire::Action::Limit,
@@ -54,8 +84,17 @@ pub(super) fn rule(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::R
         cost,
         on_limit: Some(on_limit(rule, &format!("{path}.onLimit"), faults)),
         max_keys,
-        shared: None,
+        shared,
     }
+}
+
+/// All limits of a rule, with their paths.
+fn places<'a>(limits: &'a [wire::Limit], overrides: &'a [wire::Override]) -> Vec<(String, &'a wire::Limit)> {
+    let own = limits.iter().enumerate().map(|(i, limit)| (format!("limits[{i}]"), limit));
+    let others = overrides.iter().enumerate().flat_map(|(o, entry)| {
+        entry.limits.iter().enumerate().map(move |(i, limit)| (format!("overrides[{o}].limits[{i}]"), limit))
+    });
+    own.chain(others).collect()
 }
 
 fn key_part(part: &api::KeyPart, path: &str, faults: &mut Faults) -> wire::KeyPart {

@@ -222,7 +222,8 @@ fn parse_errors_are_reported_in_one_line() {
 #[test]
 fn the_revision_names_rules_and_mode_and_nothing_else() {
     let base = spec(&json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]));
-    let revision = |key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec| compile(key, uid, spec).unwrap().0.revision;
+    let revision =
+        |key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec| compile(key, uid, spec).unwrap().0.revision.clone();
     let first = revision(&key(), "uid", &base);
     assert_eq!(first.len(), 16);
     assert!(first.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -427,20 +428,21 @@ fn an_invalid_generation_keeps_the_last_good_one() {
     let good = json!([{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]);
     let bad = json!([{"name": "all"}]);
     let mut compiler = Compiler::default();
-    let dirty = [key()].into();
-    compiler.update(&[(key(), policy(1, "uid", &good))].into(), &dirty, |_| None);
+    let world = |policy| World::of_policies([(key(), policy)].into());
+    let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
+    compiler.update(&world(policy(1, "uid", &good)), &mut dirty, |_| None);
     let revision = compiler.compiled()[&key()].rules.as_ref().unwrap().revision.clone();
 
-    compiler.update(&[(key(), policy(2, "uid", &bad))].into(), &dirty, |_| None);
+    compiler.update(&world(policy(2, "uid", &bad)), &mut dirty, |_| None);
     let compiled = &compiler.compiled()[&key()];
     assert_eq!((compiled.generation, compiled.faults.len()), (2, 1));
     assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
     assert!(compiled.target.is_some());
 
     // A new object of the same name inherits nothing.
-    compiler.update(&[(key(), policy(3, "other", &bad))].into(), &dirty, |_| None);
+    compiler.update(&world(policy(3, "other", &bad)), &mut dirty, |_| None);
     assert!(compiler.compiled()[&key()].rules.is_none());
-    compiler.update(&BTreeMap::new(), &dirty, |_| None);
+    compiler.update(&World::default(), &mut dirty, |_| None);
     assert!(compiler.compiled().is_empty());
 }
 
@@ -452,9 +454,11 @@ fn a_generation_is_compiled_once() {
         Policy { uid: "uid".to_owned(), generation: 1, created: None, spec: Ok(Arc::new(spec(&rules))), file: None },
     )]
     .into();
+    let world = World::of_policies(policies);
+    let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
     let mut compiler = Compiler::default();
-    compiler.update(&policies, &[key()].into(), |_| None);
+    compiler.update(&world, &mut dirty, |_| None);
     let first = compiler.compiled()[&key()].rules.clone().unwrap();
-    compiler.update(&policies, &[key()].into(), |_| None);
+    compiler.update(&world, &mut dirty, |_| None);
     assert!(Arc::ptr_eq(&first, compiler.compiled()[&key()].rules.as_ref().unwrap()));
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use tokio::time::Instant;
+use weir_api::RateLimitStoreStatus;
 
 use super::event::{Action, Event, Moment};
 use crate::{
@@ -59,6 +60,10 @@ pub(super) struct Machine {
     pub(super) policies: HashMap<ObjectKey, PolicyRecord>,
     /// The stored statuses of policies that have no record yet.
     found: HashMap<ObjectKey, StoredStatus>,
+    /// The stores that changed since the last report, or of which agents said something new.
+    pub(super) dirty_stores: BTreeSet<ObjectKey>,
+    /// The statuses of stores, as last shown or sent.
+    pub(super) store_statuses: HashMap<ObjectKey, RateLimitStoreStatus>,
     /// When the first change was seen that is not planned yet.
     changed_at: Option<Instant>,
     /// When to plan and report.
@@ -85,6 +90,8 @@ impl Machine {
             traffic: Traffic::default(),
             policies: HashMap::new(),
             found: HashMap::new(),
+            dirty_stores: BTreeSet::new(),
+            store_statuses: HashMap::new(),
             changed_at: None,
             look_at: None,
             report_at: None,
@@ -136,6 +143,7 @@ impl Machine {
         // In the next term, each pod needs its first push, and each policy its first status.
         self.dirty.pods.extend(self.world.pods.keys().cloned());
         self.dirty.policies.extend(self.world.policies.keys().cloned());
+        self.dirty_stores.extend(self.world.stores.keys().cloned());
         self.changed_at.get_or_insert(now);
         self.look_at = Some(now);
     }
@@ -152,6 +160,14 @@ impl Machine {
                     }
                 }
                 Change::Policy(key, None) => drop(self.found.remove(key)),
+                Change::Store(key, shown) => {
+                    // The status of a store of which nothing was sent yet, perhaps from an earlier leader.
+                    let stored = shown.as_mut().and_then(|(_, status)| status.take());
+                    if let Some(status) = stored.filter(|_| !self.store_statuses.contains_key(key)) {
+                        self.store_statuses.insert(key.clone(), *status);
+                    }
+                    self.dirty_stores.insert(key.clone());
+                }
                 Change::Pod(..) | Change::Workload(..) | Change::Service(..) => {}
             }
             if self.world.apply(change, &mut self.dirty) {
@@ -223,11 +239,21 @@ impl Machine {
             return;
         }
         if let Some(changed_at) = self.changed_at.take() {
-            let dirty = std::mem::take(&mut self.dirty);
+            let mut dirty = std::mem::take(&mut self.dirty);
             // For policies with a record, the engine's memory is newer than any status.
             let kept = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
-            self.compiler.update(&self.world.policies, &dirty.policies, kept);
-            let Planned { pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
+            self.compiler.update(&self.world, &mut dirty, kept);
+            let Planned { mut pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
+            // The rules of scope Shared name the number of pods, which only the plan knows.
+            let targeted = |key: &ObjectKey| self.plan.targets(key).map_or(0, |targets| targets.pods);
+            let recounted = self.compiler.count_pods(&self.world, &policies, targeted);
+            if !recounted.is_empty() {
+                dirty.policies.extend(recounted.iter().cloned());
+                let recounted = DirtySet { policies: recounted, ..DirtySet::default() };
+                let again = self.plan.update(&self.world, self.compiler.compiled(), &recounted);
+                pods.extend(again.pods);
+                policies.extend(again.policies);
+            }
             if self.term.is_some() {
                 self.follow_policies(changed_at, &dirty.policies, actions);
                 self.push(now, pods, actions);

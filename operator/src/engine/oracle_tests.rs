@@ -27,6 +27,9 @@ pub(super) struct Expected {
     pub(super) targeted: usize,
     pub(super) enforcing: usize,
     drifted: Vec<(String, DriftReason)>,
+    /// The pods that do not reach the store, if the policy uses it. Agents that are silent may have been cut off before,
+    /// and nobody knows.
+    lost: Option<BTreeSet<String>>,
     /// Admitted requests of all rules, and of each.
     traffic: (u64, Vec<(String, u64)>),
 }
@@ -65,12 +68,42 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
         targeted,
         enforcing,
         drifted,
+        lost: good(policy).is_some_and(Spec::is_shared).then(|| lost(cluster, &pods)),
         traffic: traffic(cluster, policy),
     }
 }
 
+/// Those of the pods that do not reach the store, as far as their agents can say so.
+fn lost(cluster: &Cluster, pods: &[(&ObjectKey, &Pod)]) -> BTreeSet<String> {
+    let is_lost = |pod: &Pod| {
+        let Address::At(url) = &pod.address else { return false };
+        cluster.agents.get(url).is_some_and(|agent| !agent.is_silent && agent.is_cut_off && agent.uses_store())
+    };
+    pods.iter().filter(|(_, pod)| is_lost(pod)).map(|(key, _)| key.name.clone()).collect()
+}
+
+/// Whether an agent of this pod can say something now.
+fn is_heard(cluster: &Cluster, name: &str) -> bool {
+    let pod = cluster.pods.get(&ObjectKey::new("shop", name));
+    pod.is_some_and(
+        |pod| matches!(&pod.address, Address::At(url) if cluster.agents.get(url).is_some_and(|it| !it.is_silent)),
+    )
+}
+
+/// Whether a store's status is right: how many pods use it, and which are cut off.
+pub(super) fn agrees(cluster: &Cluster, using: i32, cut_off: &[&str]) -> bool {
+    let pods: Vec<_> = cluster.pods.iter().collect();
+    let uses = |pod: &Pod| matches!(&pod.address, Address::At(url) if cluster.agents.get(url).is_some_and(|it| !it.is_silent && it.uses_store()));
+    let least = pods.iter().filter(|(_, pod)| uses(pod)).count();
+    let silent = pods.iter().filter(|(key, _)| !is_heard(cluster, &key.name)).count();
+    let told: BTreeSet<String> =
+        cut_off.iter().filter(|name| is_heard(cluster, name)).map(|name| (*name).to_owned()).collect();
+    let using = usize::try_from(using).unwrap();
+    (least..=least + silent).contains(&using) && told == lost(cluster, &pods)
+}
+
 /// What a status says.
-pub(super) fn told(status: &RateLimitPolicyStatus) -> Expected {
+pub(super) fn told(cluster: &Cluster, status: &RateLimitPolicyStatus) -> Expected {
     let condition = |type_: &str| status.conditions.iter().find(|it| it.type_ == type_);
     let said = |type_: &str, reasons: &[&'static str]| {
         let Some(found) = condition(type_) else { return (false, "absent") };
@@ -90,6 +123,12 @@ pub(super) fn told(status: &RateLimitPolicyStatus) -> Expected {
         good: status.last_known_good.as_ref().map(|good| good.generation),
         targeted: size(enforcement.pods_targeted),
         enforcing: size(enforcement.pods_enforcing),
+        lost: condition("StoreReachable").map(|it| {
+            assert_eq!(it.status == "True", it.reason == "Reached", "{it:?}");
+            let pods = it.message.split(", ").filter_map(|told| told.split_once(" does not reach limits"));
+            let named = pods.map(|(pod, _)| pod.to_owned());
+            named.filter(|pod| is_heard(cluster, pod)).collect()
+        }),
         drifted: enforcement.drifted.iter().map(|drift| (drift.pod.clone(), drift.reason)).collect(),
         traffic: (
             count(traffic.allowed),
@@ -129,7 +168,7 @@ fn fault(cluster: &Cluster, policy: &Policy, pod: &Pod) -> Option<DriftReason> {
     let Some(agent) = cluster.agents.get(url).filter(|agent| !agent.is_silent) else { return Some(Unreachable) };
     match good(policy) {
         _ if agent.is_contested => Some(Outdated),
-        Some(spec) if enforces(agent, policy, spec) => None,
+        Some(spec) if enforces(agent, policy, spec) && shares(cluster, agent, policy, spec) => None,
         _ if agent.refuses => Some(Refused),
         _ => Some(Outdated),
     }
@@ -140,6 +179,18 @@ fn enforces(agent: &Agent, policy: &Policy, spec: &Spec) -> bool {
     let rules = agent.rules();
     matches!(spec, Spec::Valid { requests, is_large, .. }
         if rules.get(&policy.uid) == Some(&vec![*requests; if *is_large { 2 } else { 1 }]))
+}
+
+/// Whether a rule of scope Shared is for enough pods, and not for far too many, and at the store of now.
+fn shares(cluster: &Cluster, agent: &Agent, policy: &Policy, spec: &Spec) -> bool {
+    let targeted = cluster.pods.values().filter(|pod| selects(cluster, policy, pod)).count();
+    match agent.sharers(&policy.uid) {
+        None => !spec.is_shared(),
+        Some((sharers, backend)) => {
+            let sharers = usize::try_from(sharers).unwrap();
+            spec.is_shared() && (targeted..4 * targeted.max(1)).contains(&sharers) && *backend == cluster.backend()
+        }
+    }
 }
 
 /// What the agents counted in the last minute. All of it comes from one burst of requests.

@@ -10,13 +10,14 @@ use super::{
 };
 use crate::{
     announcer::Notice,
-    compile::Compiled,
+    compile::{Compiled, compile_store, store_key},
     metrics::PodCounts,
     observed::{Observed, PATIENCE, Standing, Wanted},
     plan::Plan,
     policy_record::{PolicyRecord, StatusInputs},
-    report::{Announcement, Message, Report},
+    report::{Announcement, Message, Report, StoreReport},
     status::{self, Facts, Tally},
+    store_status::{LostStore, build_store},
     traffic::{Counts, Traffic},
     world::{Agent, ObjectKey, World},
 };
@@ -40,13 +41,15 @@ impl Machine {
             let targets = self.plan.targets(key).expect("every compiled policy is planned");
             let others = others.remove(key).unwrap_or_default();
             let is_idle = !self.traffic.has(&compiled.uid);
-            if others.is_empty() && is_idle && record.is_at_rest(now, targets.changes) {
+            let lost = lost_stores(key, compiled, &self.world, &self.plan, &self.observed);
+            if others.is_empty() && is_idle && record.is_at_rest(now, targets.changes, &lost) {
                 continue;
             }
             let inputs = StatusInputs {
                 changes: targets.changes,
                 rules: rule_traffic(now, compiled, &self.traffic),
                 all: self.traffic.policy(now, &compiled.uid),
+                lost,
             };
             if others.is_empty() && record.is_same(now, &inputs) {
                 continue;
@@ -69,6 +72,7 @@ impl Machine {
                 targeted: targets.pods,
                 others: &others,
                 traffic: (&inputs.rules, inputs.all),
+                lost: &inputs.lost,
             };
             let (_, reason, message) = status::enforced(&facts, tally);
             let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);
@@ -95,6 +99,37 @@ impl Machine {
             actions.push(Action::CountPolicies { accepted, refused: compiled.len() - accepted });
         }
         actions.push(Action::CountPods(pods));
+        // After a start nothing is known of any pod.
+        if now.duration_since(since) >= PATIENCE {
+            self.report_stores(at, actions);
+        }
+    }
+
+    /// Reports the stores of which something new is known.
+    fn report_stores(&mut self, at: Moment, actions: &mut Vec<Action>) {
+        let Some((term, _)) = &self.term else { return };
+        self.dirty_stores.extend(self.observed.take_news().iter().filter_map(|name| store_key(name)));
+        for key in std::mem::take(&mut self.dirty_stores) {
+            let Some(store) = self.world.stores.get(&key) else {
+                self.store_statuses.remove(&key);
+                continue;
+            };
+            let name = key.to_string();
+            let secrets = store.spec.as_ref().ok().and_then(|spec| compile_store(&key, spec).1);
+            let lost = self.observed.stores().lost(&name).filter_map(|(pod, said)| {
+                let of = self.world.pods.get(pod)?;
+                let needs_restart = secrets.as_ref().is_some_and(|it| !it.are_in(of.store_secrets.as_deref()));
+                Some(LostStore::new(pod, key.clone(), said, needs_restart))
+            });
+            let lost: Vec<LostStore> = lost.collect();
+            let previous = self.store_statuses.get(&key);
+            let status = build_store(store, self.observed.stores().using(&name), &lost, previous, at.timestamp);
+            if previous != Some(&status) {
+                self.store_statuses.insert(key.clone(), status.clone());
+                let report = StoreReport { key, uid: store.uid.clone(), status, term: term.clone() };
+                actions.push(Action::Send(Message::Store(Box::new(report))));
+            }
+        }
     }
 }
 
@@ -138,6 +173,29 @@ fn judge<'a>(
     }
     let enforcing = plan.targeted().saturating_sub(pending + drifted);
     Judged { pods: PodCounts { enforcing, pending, drifted }, others }
+}
+
+/// The pods of a policy that do not reach one of its stores.
+fn lost_stores(
+    policy: &ObjectKey,
+    compiled: &Compiled,
+    world: &World,
+    plan: &Plan,
+    observed: &Observed,
+) -> Vec<LostStore> {
+    let Some(rules) = &compiled.rules else { return Vec::new() };
+    let mut lost = Vec::new();
+    for store in &rules.stores {
+        let secrets = store.secrets.as_ref().and_then(|name| rules.secrets.iter().find(|it| it.directory == *name));
+        for (pod, said) in observed.stores().lost(&store.name) {
+            let is_targeted = plan.cohort(pod).is_some_and(|cohort| cohort.policies.contains(policy));
+            if let (true, Some(key), Some(of)) = (is_targeted, store_key(&store.name), world.pods.get(pod)) {
+                let needs_restart = secrets.is_some_and(|secrets| !secrets.are_in(of.store_secrets.as_deref()));
+                lost.push(LostStore::new(pod, key, said, needs_restart));
+            }
+        }
+    }
+    lost
 }
 
 fn rule_traffic(now: Instant, compiled: &Compiled, traffic: &Traffic) -> Vec<(String, Counts)> {

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::json;
 use tokio::time::Instant;
-use weir_api::{LastKnownGood, RateLimitPolicyStatus};
-use weir_wire::{InForce, PolicyStatus, RuleStatus, Status};
+use weir_api::{LastKnownGood, RateLimitPolicyStatus, RateLimitStoreStatus};
+use weir_wire::{InForce, PolicyStatus, RuleStatus, Status, StoreBackend, StoreStatus};
 
 use super::{
     oracle::{expected, told},
@@ -51,6 +51,8 @@ pub(super) struct Cluster {
     pub(super) deployments: BTreeMap<String, String>,
     /// The agents by URL.
     pub(super) agents: BTreeMap<String, Agent>,
+    /// The port of the store that every rule of scope Shared uses.
+    store: u16,
 }
 
 #[derive(Clone)]
@@ -70,7 +72,7 @@ pub(super) struct Policy {
 #[derive(Clone)]
 pub(super) enum Spec {
     Invalid,
-    /// `requests` is different in each spec. The two logs of a large policy take 96 MiB each, so a second large policy
+    /// `requests` is different in each spec. A small policy with an odd number has scope Shared. The two logs of a large policy take 96 MiB each, so a second large policy
     /// does not fit into a pod.
     Valid {
         requests: u64,
@@ -105,6 +107,7 @@ pub(super) struct Agent {
     pub(super) refuses: bool,
     pub(super) is_silent: bool,
     pub(super) is_contested: bool,
+    pub(super) is_cut_off: bool,
     /// Admitted requests by policy and rule, and those of the last minute.
     counts: BTreeMap<(String, String), u64>,
     pub(super) burst: BTreeMap<(String, String), u64>,
@@ -116,6 +119,17 @@ impl Agent {
         let policies = self.in_force.iter().flat_map(|content| &content.policies);
         let numbers = |rules: &[weir_wire::Rule]| rules.iter().map(|rule| rule.limits[0].requests).collect();
         policies.map(|policy| (policy.uid.clone(), numbers(&policy.rules))).collect()
+    }
+
+    /// For how many pods the rule of scope Shared is that it has from this policy, and at which store.
+    pub(super) fn sharers(&self, uid: &str) -> Option<(u32, &StoreBackend)> {
+        let policy = self.in_force.as_ref()?.policies.iter().find(|policy| policy.uid == uid)?;
+        Some((policy.rules[0].shared.as_ref()?.sharers, &policy.stores.first()?.backend))
+    }
+
+    /// Whether a rule that it decides with uses the store.
+    pub(super) fn uses_store(&self) -> bool {
+        self.in_force.iter().flat_map(|content| &content.policies).any(|policy| !policy.stores.is_empty())
     }
 
     fn count(&mut self, rng: &mut SmallRng, is_burst: bool) {
@@ -155,7 +169,7 @@ impl Agent {
                     rules: policy.rules.iter().map(|it| rule(&policy.uid, &it.name)).collect(),
                 })
                 .collect(),
-            stores: Vec::new(),
+            stores: if self.uses_store() { vec![self.store()] } else { Vec::new() },
         }
     }
 }
@@ -279,6 +293,8 @@ struct Simulation {
     /// The last good generation of each policy, by UID.
     good: BTreeMap<String, (i64, Spec)>,
     writes: u64,
+    /// The status of the store, as last written.
+    store_status: Option<RateLimitStoreStatus>,
     judged: BTreeSet<ObjectKey>,
 }
 
@@ -310,6 +326,7 @@ impl Simulation {
             shown: BTreeMap::new(),
             good: BTreeMap::new(),
             writes: 0,
+            store_status: None,
             judged: BTreeSet::new(),
         };
         for name in DEPLOYMENTS {
@@ -383,6 +400,11 @@ impl Simulation {
         self.show(Change::Pod(key.clone(), pod));
     }
 
+    fn show_store(&mut self) {
+        let store = self.cluster.shown_store();
+        self.show(store);
+    }
+
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Trouble => self.trouble(),
@@ -438,7 +460,11 @@ impl Simulation {
                 self.change_policy(&key);
             }
             25..50 => self.change_pod(),
-            50..55 => {
+            50..52 => {
+                self.cluster.store += 1;
+                self.show_store();
+            }
+            52..55 => {
                 let (name, app) = (self.one(&DEPLOYMENTS), self.one(&APPS));
                 if self.cluster.deployments.remove(name).is_none() {
                     self.cluster.deployments.insert(name.to_owned(), app.to_owned());
@@ -529,7 +555,8 @@ impl Simulation {
         let (url, number, now) = (self.one(&urls), self.unique(), self.now);
         let content = if self.contents.is_empty() { None } else { Some(self.one(&self.contents.clone())) };
         let Some(agent) = self.cluster.agents.get_mut(&url) else { return };
-        match self.rng.random_range(0..10) {
+        match self.rng.random_range(0..11) {
+            10 => agent.is_cut_off = !agent.is_cut_off,
             0 => agent.is_silent = !agent.is_silent,
             1 => agent.refuses = !agent.refuses,
             2 => agent.is_contested = !agent.is_contested,
@@ -602,7 +629,8 @@ impl Simulation {
         let deployments = self.cluster.deployments.iter();
         let deployments = deployments.map(|(name, app)| Change::Workload(deployment(name), Some(Some(selector(app)))));
         let pods = self.cluster.pods.iter().map(|(key, pod)| Change::Pod(key.clone(), Some(pod.shown())));
-        let update = Update { changes: deployments.chain(pods).collect(), complete: false };
+        let update =
+            Update { changes: deployments.chain(pods).chain([self.cluster.shown_store()]).collect(), complete: false };
         self.send(0, Input::Shown(update, Vec::new()));
         let policies = self.cluster.policies.clone();
         let changes = policies.iter().map(|(key, policy)| Change::Policy(key.clone(), Some(policy.shown())));
@@ -726,6 +754,11 @@ impl Simulation {
                 let key = report.key.clone();
                 self.slots.entry(key.clone()).or_default().waiting = Some(report);
                 self.start_write(&key);
+            }
+            Action::Send(Message::Store(report)) => {
+                assert_eq!(Some(report.term.sequence(Duration::ZERO)), self.serves, "reported outside of its term");
+                self.writes += 1;
+                self.store_status = Some(report.status);
             }
             Action::Send(Message::Announce(it)) => {
                 assert_eq!(Some(it.term.sequence(Duration::ZERO)), self.serves, "announced outside of its term");
@@ -915,7 +948,12 @@ impl Simulation {
         for (key, policy) in &self.cluster.policies {
             let status = policy.status.as_ref().unwrap_or_else(|| panic!("seed {seed}: {key} has no status"));
             let expected = expected(&self.cluster, key, policy);
-            assert_eq!(told(status), expected, "seed {seed}: {key} {status:?}");
+            assert_eq!(told(&self.cluster, status), expected, "seed {seed}: {key} {status:?}");
+        }
+        if self.serves.is_some() {
+            let status = self.store_status.as_ref().unwrap_or_else(|| panic!("seed {seed}: the store has no status"));
+            let cut_off: Vec<&str> = status.cut_off.iter().map(|it| it.pod.as_str()).collect();
+            assert!(oracle::agrees(&self.cluster, status.pods_using, &cut_off), "seed {seed}: {status:?}");
         }
         let writes = self.writes;
         self.judged.clear();
@@ -927,6 +965,26 @@ impl Simulation {
         }
         assert_eq!(self.machine.due(), None, "seed {seed}");
         writes
+    }
+}
+
+impl Cluster {
+    /// The store as a watch shows it.
+    fn shown_store(&self) -> Change {
+        let spec = json!({"redis": {"endpoints": [format!("redis:{}", self.store)]}});
+        let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+        let store = world::Store { uid: "store".to_owned(), generation: i64::from(self.store), spec };
+        Change::Store(ObjectKey::new("shop", "limits"), Some((store, None)))
+    }
+
+    /// Where every agent should find the store.
+    pub(super) fn backend(&self) -> StoreBackend {
+        StoreBackend::Redis {
+            topology: weir_wire::Topology::Standalone,
+            endpoints: vec![format!("redis:{}", self.store)],
+            master_name: None,
+            tls: false,
+        }
     }
 }
 
@@ -956,19 +1014,33 @@ impl Pod {
             Address::Pending => world::Agent::Pending,
             Address::At(url) => world::Agent::At(url.as_str().into()),
         };
-        world::Pod { uid: self.uid.clone(), membership: Membership::Pod(labels, PodPorts::default()).into(), agent }
+        world::Pod {
+            uid: self.uid.clone(),
+            membership: Membership::Pod(labels, PodPorts::default()).into(),
+            agent,
+            store_secrets: None,
+        }
     }
 }
 
 impl Agent {
+    fn store(&self) -> StoreStatus {
+        let error = self.is_cut_off.then(|| "refused".to_owned());
+        StoreStatus { name: "shop/limits".to_owned(), reached: !self.is_cut_off, since_unix_millis: 7000, error }
+    }
+
     fn restart(&mut self, number: u64, now: f64) {
         let instance = format!("{} again {number}", self.instance);
-        let (refuses, is_silent, is_contested) = (self.refuses, self.is_silent, self.is_contested);
-        *self = Self { instance, started: now, refuses, is_silent, is_contested, ..Self::default() };
+        let Self { refuses, is_silent, is_contested, is_cut_off, .. } = *self;
+        *self = Self { instance, started: now, refuses, is_silent, is_contested, is_cut_off, ..Self::default() };
     }
 }
 
 impl Spec {
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self, Self::Valid { requests, is_large: false, .. } if requests % 2 == 1)
+    }
+
     fn json(&self) -> serde_json::Value {
         let Self::Valid { requests, is_large, target } = self else { panic!("it has none") };
         let target = match target {
@@ -981,6 +1053,10 @@ impl Spec {
                 let log = json!({"name": "log", "requests": 190, "per": "1h", "strategy": "SlidingWindowLog"});
                 rule["limits"].as_array_mut().unwrap().push(log);
                 rule["key"] = json!([{"header": "X-Client"}]);
+            }
+            if self.is_shared() {
+                rule["scope"] = "Shared".into();
+                rule["shared"] = json!({"storeRef": {"name": "limits"}});
             }
             rule
         };

@@ -1,6 +1,7 @@
 //! What an agent gets at its start.
 
 use super::quota::NamespaceBounds;
+use crate::compile::StoreSecrets;
 
 /// What an agent gets at its start.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +12,8 @@ pub(super) struct AgentStart<'a> {
     pub(super) authority: Option<Authority>,
     /// The bounds of the pod's namespace.
     pub(super) bounds: NamespaceBounds,
+    /// The Secrets of the stores that the pod's policies use.
+    pub(super) secrets: Vec<StoreSecrets>,
 }
 
 /// The identity service for an agent.

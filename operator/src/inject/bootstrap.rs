@@ -18,6 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Every pushed snapshot replaces a bootstrap snapshot.
 const SEQUENCE: u64 = 1;
 
+/// The bootstrap snapshot with this content.
+pub(super) fn snapshot(content: &Content) -> String {
+    content.body(SEQUENCE)
+}
+
 /// A question to the engine: what will a new pod have to enforce?
 #[derive(Debug)]
 pub struct Question {
@@ -29,16 +34,16 @@ pub struct Question {
     pub answer: oneshot::Sender<Content>,
 }
 
-/// The snapshot for a new pod; `None` if the engine does not know it (yet).
-pub(super) async fn snapshot(
+/// What a new pod will have to enforce; `None` if the engine does not know it (yet).
+pub(super) async fn content(
     engine: &mpsc::Sender<Question>,
     namespace: &str,
     labels: BTreeMap<String, String>,
-) -> Option<String> {
+) -> Option<Content> {
     let asked = async {
         let (answer, answered) = oneshot::channel();
         engine.send(Question { namespace: namespace.to_owned(), labels, answer }).await.ok()?;
         answered.await.ok()
     };
-    timeout(PATIENCE, asked).await.ok().flatten().map(|content| content.body(SEQUENCE))
+    timeout(PATIENCE, asked).await.ok().flatten()
 }

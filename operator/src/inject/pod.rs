@@ -16,7 +16,10 @@ use super::{
     settings::Settings,
     sidecar::{self, AGENT, Images},
 };
-use crate::labels::{AGENT_LABEL, INJECT, NOT_INJECTED};
+use crate::{
+    compile::StoreSecrets,
+    labels::{AGENT_LABEL, INJECT, NOT_INJECTED, STORE_SECRETS},
+};
 
 /// The cluster owner's settings, and the cluster's abilities.
 #[derive(Clone, Debug)]
@@ -140,6 +143,11 @@ pub(super) fn inject(
     list(&mut pod["spec"], place).push(agent);
     list(&mut pod["spec"], "volumes").extend(sidecar::volumes(&wishes));
     list(&mut pod["spec"], "volumes").extend(start.authority.as_ref().map(sidecar::token));
+    list(&mut pod["spec"], "volumes").extend(sidecar::store_secrets(&start.secrets));
+    if !start.secrets.is_empty() {
+        let mounted: Vec<String> = start.secrets.iter().map(StoreSecrets::mounted_as).collect();
+        set(&mut pod["metadata"], "annotations", STORE_SECRETS, &mounted.join(","));
+    }
     for field in ["initContainers", "volumes"] {
         if pod["spec"][field] == json!([]) {
             pod["spec"].as_object_mut().expect("a pod's spec is an object").remove(field);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::inject::{agent_start::Authority, quota::NamespaceBounds};
+use crate::inject::agent_start::Authority;
 
 fn cluster() -> ClusterSettings {
     let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
@@ -111,7 +111,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         audience: "weir.dev".to_owned(),
         bundle: "PEM".to_owned(),
     };
-    let start = AgentStart { bootstrap: Some("{}"), authority: Some(authority), bounds: NamespaceBounds::default() };
+    let start = AgentStart { bootstrap: Some("{}"), authority: Some(authority), ..AgentStart::default() };
     for volumes in [json!(null), json!([]), json!([{"name": "v", "emptyDir": {}}])] {
         let mut plain = http();
         if !volumes.is_null() {

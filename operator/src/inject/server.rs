@@ -32,7 +32,7 @@ use super::{
     pod::{self, ClusterSettings, Outcome},
     quota::QuotaSource,
 };
-use crate::{identity::Directions, metrics::Metrics, serve};
+use crate::{identity::Directions, metrics::Metrics, plan::Content, serve};
 
 /// A pod is at most 1.5 MiB in etcd; a review holds it once.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
@@ -112,11 +112,16 @@ impl Reviewer {
         };
         let pod = serde_json::to_value(object)?;
         let namespace = request.namespace.as_deref().unwrap_or_default();
-        let bootstrap = bootstrap::snapshot(&self.engine, namespace, pod::labels(&pod)).await;
+        let content = bootstrap::content(&self.engine, namespace, pod::labels(&pod)).await;
+        let bootstrap = content.as_ref().map(bootstrap::snapshot);
+        let secrets = content.iter().flat_map(Content::secrets).cloned().collect();
         let authority = self.authority().await;
         let bounds = self.quotas.of(namespace).await;
-        let outcome =
-            pod::inject(&pod, &self.cluster, &AgentStart { bootstrap: bootstrap.as_deref(), authority, bounds })?;
+        let outcome = pod::inject(
+            &pod,
+            &self.cluster,
+            &AgentStart { bootstrap: bootstrap.as_deref(), authority, bounds, secrets },
+        )?;
 
         let name = object.metadata.name.as_ref().or(object.metadata.generate_name.as_ref());
         let name = name.map_or("", String::as_str);

@@ -15,6 +15,7 @@ use super::{
     guard::Guarded,
     ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT},
 };
+use crate::compile::StoreSecrets;
 
 /// The name of the agent's container. A pod that has one is left unchanged.
 pub(super) const AGENT: &str = "weir-agent";
@@ -42,6 +43,9 @@ const CACHE_SIZE: &str = "4Mi";
 const TOKEN_VOLUME: &str = "weir-identity";
 const TOKEN_FOLDER: &str = "/var/run/secrets/weir.dev/identity";
 const TOKEN_FILE: &str = "token";
+/// The volume with the Secrets of stores, and its mount path.
+const STORES_VOLUME: &str = "weir-stores";
+const STORES_FOLDER: &str = "/var/run/secrets/weir.dev/stores";
 /// How long a token is valid, in seconds; the kubelet renews it in time.
 const TOKEN_LIVES: u32 = 3600;
 
@@ -130,6 +134,10 @@ pub(super) fn agent(
             add("volumeMounts", json!({"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": true}));
         }
     }
+    if !start.secrets.is_empty() {
+        add("args", format!("--store-secrets={STORES_FOLDER}").into());
+        add("volumeMounts", json!({"name": STORES_VOLUME, "mountPath": STORES_FOLDER, "readOnly": true}));
+    }
     if agent["volumeMounts"] == json!([]) {
         agent.as_object_mut().expect("a container is an object").remove("volumeMounts");
     }
@@ -171,6 +179,21 @@ pub(super) fn volumes(wishes: &PodSettings) -> Vec<Value> {
 pub(super) fn token(authority: &Authority) -> Value {
     let token = json!({"audience": authority.audience, "expirationSeconds": TOKEN_LIVES, "path": TOKEN_FILE});
     json!({"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
+}
+
+/// The volume with the Secrets of stores, each in its directory. The kubelet reads them, never the operator. They are
+/// optional, so a missing Secret does not keep the pod from starting, and the agent sees it when it appears.
+pub(super) fn store_secrets(secrets: &[StoreSecrets]) -> Option<Value> {
+    let source = |name: &str, directory: &str, keys: &[&str]| {
+        let items = keys.iter().map(|key| json!({"key": key, "path": format!("{directory}/{key}")}));
+        json!({"secret": {"name": name, "optional": true, "items": items.collect::<Vec<_>>()}})
+    };
+    let sources = secrets.iter().flat_map(|StoreSecrets { directory, credentials, authorities }| {
+        let credentials = credentials.as_ref().map(|name| source(name, directory, &["username", "password"]));
+        credentials.into_iter().chain(authorities.as_ref().map(|name| source(name, directory, &["ca.crt"])))
+    });
+    let sources: Vec<Value> = sources.collect();
+    (!sources.is_empty()).then(|| json!({"name": STORES_VOLUME, "projected": {"sources": sources}}))
 }
 
 /// The command that tells the agent that the pod is being deleted. The hooks of all containers run at that time. A

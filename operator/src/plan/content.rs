@@ -1,14 +1,15 @@
 //! The content of snapshots: the policies of a pod, serialized to JSON once for all pods that have the same ones.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Weak},
 };
 
 use bytes::Bytes;
-use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, log_bytes};
+use serde::Serialize;
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, Store, log_bytes};
 
-use crate::compile::revision_of;
+use crate::compile::{CompiledRules, StoreSecrets, revision_of};
 
 /// The most bytes that policies may have as JSON, so that the snapshot around them fits an agent's limit.
 const MOST: usize = MAX_SNAPSHOT_BYTES - 256;
@@ -19,26 +20,31 @@ pub struct Content {
     /// Names the content.
     pub revision: String,
     /// Oldest policy first, then by name.
-    pub policies: Vec<Arc<PolicyRules>>,
-    /// The end of the snapshot's JSON: the policies, and the brace after them.
+    pub policies: Vec<Arc<CompiledRules>>,
+    /// The end of the snapshot's JSON: the policies, their stores, and the brace after them.
     json: Bytes,
 }
 
 impl Content {
     /// A content of these policies, as far as they fit, in this order.
-    pub(super) fn new(policies: Vec<Arc<PolicyRules>>) -> Self {
+    pub(super) fn new(policies: Vec<Arc<CompiledRules>>) -> Self {
         let content = Self::of(policies);
         if content.fits() { content } else { Self::of(fitting(content.policies, &[])) }
     }
 
-    fn of(policies: Vec<Arc<PolicyRules>>) -> Self {
+    fn of(policies: Vec<Arc<CompiledRules>>) -> Self {
         let revision = snapshot_revision(&policies);
         Self::named(revision, policies)
     }
 
-    fn named(revision: String, policies: Vec<Arc<PolicyRules>>) -> Self {
-        let plain: Vec<&PolicyRules> = policies.iter().map(AsRef::as_ref).collect();
+    fn named(revision: String, policies: Vec<Arc<CompiledRules>>) -> Self {
+        let plain: Vec<&PolicyRules> = policies.iter().map(|policy| &policy.policy).collect();
         let mut json = serde_json::to_vec(&plain).expect("rules are plain data, which always has a JSON form");
+        let stores = stores(&policies);
+        if !stores.is_empty() {
+            json.extend_from_slice(br#","stores":"#);
+            json.extend(serde_json::to_vec(&stores).expect("stores are plain data, which always has a JSON form"));
+        }
         json.push(b'}');
         Self { revision, policies, json: json.into() }
     }
@@ -46,6 +52,11 @@ impl Content {
     fn fits(&self) -> bool {
         let logs = self.policies.iter().fold(0_u64, |total, policy| total.saturating_add(log_bytes(policy)));
         self.json.len() <= MOST && logs <= MAX_LOG_BYTES
+    }
+
+    /// The Secrets that the agent needs for its stores, in order.
+    pub fn secrets(&self) -> BTreeSet<&StoreSecrets> {
+        self.policies.iter().flat_map(|policy| &policy.secrets).collect()
     }
 
     /// The snapshot as JSON, in two parts: the start has the sequence, and all agents with this content share the end.
@@ -82,12 +93,12 @@ pub(super) struct Contents {
 
 impl Contents {
     /// The content of these policies, as far as they fit, which replaces `before`: an existing content or a new one.
-    pub(super) fn of(&mut self, policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Arc<Content> {
+    pub(super) fn of(&mut self, policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> Arc<Content> {
         let content = self.whole(policies);
         if content.fits() { content } else { self.whole(fitting(content.policies.clone(), before)) }
     }
 
-    fn whole(&mut self, policies: Vec<Arc<PolicyRules>>) -> Arc<Content> {
+    fn whole(&mut self, policies: Vec<Arc<CompiledRules>>) -> Arc<Content> {
         let revision = snapshot_revision(&policies);
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
             return content;
@@ -103,12 +114,11 @@ impl Contents {
 }
 
 /// The policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from `before`.
-fn fitting(policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Vec<Arc<PolicyRules>> {
+fn fitting(policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> Vec<Arc<CompiledRules>> {
     let (mut left, mut logs_left) = (MOST, MAX_LOG_BYTES);
-    let mut fits = |policy: &Arc<PolicyRules>| {
-        let length = serde_json::to_string(policy.as_ref()).map_or(usize::MAX, |json| json.len());
-        // Includes the comma before the next policy.
-        let rest = length.checked_add(1).and_then(|length| left.checked_sub(length));
+    let mut fits = |policy: &Arc<CompiledRules>| {
+        let length = json_length(&policy.policy).saturating_add(policy.stores.iter().map(json_length).sum());
+        let rest = left.checked_sub(length);
         let rest = rest.zip(logs_left.checked_sub(log_bytes(policy)));
         (left, logs_left) = rest.unwrap_or((left, logs_left));
         rest.is_some()
@@ -122,8 +132,24 @@ fn fitting(policies: Vec<Arc<PolicyRules>>, before: &[Arc<PolicyRules>]) -> Vec<
     fitting
 }
 
+/// Each store of these policies once. Policies of one namespace share their stores.
+fn stores(policies: &[Arc<CompiledRules>]) -> Vec<&Store> {
+    let mut stores: Vec<&Store> = Vec::new();
+    for store in policies.iter().flat_map(|policy| &policy.stores) {
+        if stores.iter().all(|known| known.name != store.name) {
+            stores.push(store);
+        }
+    }
+    stores
+}
+
+/// The bytes of a value as JSON, and of the comma before the next one.
+fn json_length(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(usize::MAX, |json| json.len().saturating_add(1))
+}
+
 /// The revision of a list of policies, independent of their order.
-fn snapshot_revision(policies: &[Arc<PolicyRules>]) -> String {
+fn snapshot_revision(policies: &[Arc<CompiledRules>]) -> String {
     let mut names: Vec<(&str, &str)> = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str())).collect();
     names.sort_unstable();
     revision_of(&names)

@@ -3,11 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use kube::core::{Selector, SelectorExt};
-use weir_wire::PolicyRules;
 
 use super::Content;
 use crate::{
-    compile::{Compiled, Target},
+    compile::{Compiled, CompiledRules, Target},
     pod_ports::PodPorts,
     world::{Membership, ObjectKey, Workload},
 };
@@ -54,7 +53,7 @@ pub fn foresee(
 }
 
 /// The rules of these policies, oldest policy first, then by name.
-pub(super) fn in_order<'a>(policies: impl Iterator<Item = (&'a ObjectKey, &'a Compiled)>) -> Vec<Arc<PolicyRules>> {
+pub(super) fn in_order<'a>(policies: impl Iterator<Item = (&'a ObjectKey, &'a Compiled)>) -> Vec<Arc<CompiledRules>> {
     let mut policies: Vec<_> = policies.collect();
     policies.sort_by_key(|(key, policy)| (policy.created, *key));
     policies.into_iter().filter_map(|(_, policy)| policy.rules.clone()).collect()

@@ -30,7 +30,7 @@ fn service(labels: BTreeMap<String, String>, target_port: u16) -> (Option<Select
 }
 
 fn add_pod(world: &mut World, namespace: &str, name: &str, membership: Membership, agent: Agent) {
-    let pod = Pod { uid: format!("uid-{name}"), membership: membership.into(), agent };
+    let pod = Pod { uid: format!("uid-{name}"), membership: membership.into(), agent, store_secrets: None };
     apply(world, Change::Pod(ObjectKey::new(namespace, name), Some(pod)));
 }
 
@@ -60,16 +60,22 @@ fn apply(world: &mut World, change: Change) {
     world.apply(change, &mut DirtySet::default());
 }
 
+/// All of the world is dirty.
+fn everything(world: &World) -> DirtySet {
+    DirtySet {
+        policies: world.policies.keys().cloned().collect(),
+        stores: world.stores.keys().cloned().collect(),
+        pods: world.pods.keys().cloned().collect(),
+        workloads: world.workloads.keys().cloned().collect(),
+    }
+}
+
 /// A plan of the whole world, computed from the beginning.
 fn planned(world: &World) -> Plan {
     let mut compiler = Compiler::default();
-    let dirty = DirtySet {
-        policies: world.policies.keys().cloned().collect(),
-        pods: world.pods.keys().cloned().collect(),
-        workloads: world.workloads.keys().cloned().collect(),
-    };
+    let mut dirty = everything(world);
     let mut plan = Plan::default();
-    compiler.update(&world.policies, &dirty.policies, |_| None);
+    compiler.update(world, &mut dirty, |_| None);
     plan.update(world, compiler.compiled(), &dirty);
     plan
 }
@@ -185,24 +191,24 @@ fn a_change_touches_the_pods_that_it_is_about_and_no_others() {
     add_policy(&mut world, &q, 2, &by("db"));
     let mut plan = planned(&world);
     let mut compiler = Compiler::default();
-    compiler.update(&world.policies, &world.policies.keys().cloned().collect(), |_| None);
-    let mut update = |world: &World, dirty: &DirtySet| {
-        compiler.update(&world.policies, &dirty.policies, |_| None);
+    compiler.update(&world, &mut everything(&world), |_| None);
+    let mut update = |world: &World, dirty: &mut DirtySet| {
+        compiler.update(world, dirty, |_| None);
         let Planned { pods, policies } = plan.update(world, compiler.compiled(), dirty);
         let changes = [&p, &q].map(|policy| plan.targets(policy).map_or(0, |targets| targets.changes));
         let names = |keys: BTreeSet<ObjectKey>| keys.into_iter().map(|key| key.name).collect::<Vec<_>>().join(" ");
         (names(pods), names(policies), changes)
     };
-    let before = update(&world, &DirtySet::default()).2;
+    let before = update(&world, &mut DirtySet::default()).2;
 
     let mut dirty = DirtySet::default();
     world.apply(Change::Policy(p.clone(), None), &mut dirty);
-    assert_eq!(update(&world, &dirty), ("a b".to_owned(), "p".to_owned(), [0, before[1]]));
+    assert_eq!(update(&world, &mut dirty), ("a b".to_owned(), "p".to_owned(), [0, before[1]]));
 
     let mut dirty = DirtySet::default();
     let pod = Pod { uid: "new".to_owned(), ..world.pods[&ObjectKey::new("shop", "c")].clone() };
     world.apply(Change::Pod(ObjectKey::new("shop", "c"), Some(pod)), &mut dirty);
-    assert_eq!(update(&world, &dirty), ("c".to_owned(), "q".to_owned(), [0, before[1] + 1]));
+    assert_eq!(update(&world, &mut dirty), ("c".to_owned(), "q".to_owned(), [0, before[1] + 1]));
 }
 
 fn changes(plan: &Plan) -> BTreeMap<ObjectKey, u64> {
@@ -231,7 +237,7 @@ proptest! {
                         (1, _) => guarded(app_labels),
                         _ => member(app_labels),
                     };
-                    let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1") };
+                    let pod = Pod { uid: version.to_string(), membership: membership.into(), agent: at("http://1:1"), store_secrets: None };
                     Change::Pod(key, Some(pod))
                 }
                 1 => Change::Pod(key, None),
@@ -252,8 +258,8 @@ proptest! {
             world.apply(change, &mut dirty);
             // Some changes are handled together.
             if place != 1 {
-                let dirty = std::mem::take(&mut dirty);
-                compiler.update(&world.policies, &dirty.policies, |_| None);
+                let mut dirty = std::mem::take(&mut dirty);
+                compiler.update(&world, &mut dirty, |_| None);
                 let before = changes(&plan);
                 let planned = plan.update(&world, compiler.compiled(), &dirty);
                 let after = changes(&plan);
@@ -263,15 +269,10 @@ proptest! {
                 }
             }
         }
-        compiler.update(&world.policies, &dirty.policies, |_| None);
+        compiler.update(&world, &mut dirty, |_| None);
         plan.update(&world, compiler.compiled(), &dirty);
         let mut fresh = Plan::default();
-        let all = DirtySet {
-            policies: world.policies.keys().cloned().collect(),
-            pods: world.pods.keys().cloned().collect(),
-            workloads: world.workloads.keys().cloned().collect(),
-        };
-        fresh.update(&world, compiler.compiled(), &all);
+        fresh.update(&world, compiler.compiled(), &everything(&world));
         for pod in world.pods.keys() {
             let (kept, new) = (plan.cohort(pod).unwrap(), fresh.cohort(pod).unwrap());
             prop_assert_eq!(&kept.policies, &new.policies);
@@ -307,7 +308,7 @@ fn foresee_agrees_with_the_later_plan() {
         add_policy(&mut world, &ObjectKey::new(namespace, name), created, target);
     }
     let mut compiler = Compiler::default();
-    compiler.update(&world.policies, &world.policies.keys().cloned().collect(), |_| None);
+    compiler.update(&world, &mut everything(&world), |_| None);
     let foreseen = foresee(&world.workloads, compiler.compiled(), "shop", web.clone());
     let names: Vec<&str> = foreseen.policies.iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["older", "younger"]);
@@ -329,7 +330,7 @@ fn bypasses_follow_services_pods_and_policies() {
     let mut ways = |world: &mut World, change: Change| {
         let mut dirty = DirtySet::default();
         world.apply(change, &mut dirty);
-        compiler.update(&world.policies, &dirty.policies, |_| None);
+        compiler.update(&world, &mut dirty, |_| None);
         let of_p = |plan: &Plan| plan.targets(&key("p")).map(|targets| (targets.changes, targets.bypasses.clone()));
         let before = of_p(&plan);
         let planned = plan.update(world, compiler.compiled(), &dirty);
@@ -338,7 +339,12 @@ fn bypasses_follow_services_pods_and_policies() {
         plan.targets(&key("p")).map_or(Vec::new(), |targets| targets.bypasses.clone())
     };
     let past = vec![Bypass::Port { service: "web".to_owned(), port: 80, app: 8080, agent: 8480 }];
-    let pod = Pod { uid: "a".to_owned(), membership: guarded(web.clone()).into(), agent: at("http://1:1") };
+    let pod = Pod {
+        uid: "a".to_owned(),
+        membership: guarded(web.clone()).into(),
+        agent: at("http://1:1"),
+        store_secrets: None,
+    };
     let written =
         |name: &str, target| Change::Policy(key(name), Some((policy(&key(name), 1, target), StoredStatus::default())));
 
@@ -378,7 +384,8 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let mut dirty = DirtySet::default();
-    let pod = Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1") };
+    let pod =
+        Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1"), store_secrets: None };
     world.apply(Change::Pod(ObjectKey::new("shop", "web"), Some(pod)), &mut dirty);
     for number in 0..6 {
         let limit = json!({"name": "a", "requests": 100, "per": "1m", "strategy": "SlidingWindowLog"});
@@ -391,7 +398,7 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
         let policy = Policy { uid: name.clone(), generation: 1, created, spec, file: None };
         world.apply(Change::Policy(ObjectKey::new("shop", &name), Some((policy, StoredStatus::default()))), &mut dirty);
     }
-    compiler.update(&world.policies, &dirty.policies, |_| None);
+    compiler.update(&world, &mut dirty, |_| None);
     plan.update(&world, compiler.compiled(), &dirty);
     let fits: Vec<String> = content(&plan, "shop", "web").policies.iter().map(|it| it.name.clone()).collect();
     assert_eq!(fits, ["p0", "p1", "p2", "p3", "p5"]);
@@ -402,7 +409,7 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
     let (before, web) = (content(&plan, "shop", "web").revision.clone(), ObjectKey::new("shop", "web"));
     let mut dirty = DirtySet::default();
     world.apply(Change::Policy(ObjectKey::new("shop", "p4"), None), &mut dirty);
-    compiler.update(&world.policies, &dirty.policies, |_| None);
+    compiler.update(&world, &mut dirty, |_| None);
     assert_eq!(plan.update(&world, compiler.compiled(), &dirty).pods, [web].into());
     assert_eq!(content(&plan, "shop", "web").revision, before);
 }
@@ -412,9 +419,9 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     let web = labels(&[("app", "web")]);
     let (mut world, mut compiler, mut plan) = (World::default(), Compiler::default(), Plan::default());
     let key = |name: &str| ObjectKey::new("shop", name);
-    let mut update = |world: &World, dirty: &DirtySet, compiler: &mut Compiler, names: &[&str]| {
-        compiler.update(&world.policies, &dirty.policies, |_| None);
-        let planned = plan.update(world, compiler.compiled(), dirty);
+    let mut update = |world: &World, mut dirty: DirtySet, compiler: &mut Compiler, names: &[&str]| {
+        compiler.update(world, &mut dirty, |_| None);
+        let planned = plan.update(world, compiler.compiled(), &dirty);
         let content = content(&plan, "shop", "web");
         let fits: Vec<(&str, usize)> = content
             .policies
@@ -440,19 +447,20 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     };
     let names = ["a", "b", "c", "d", "small"];
     let mut dirty = DirtySet::default();
-    let pod = Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1") };
+    let pod =
+        Pod { uid: "web".to_owned(), membership: member(web).into(), agent: at("http://1:1"), store_secrets: None };
     world.apply(Change::Pod(key("web"), Some(pod)), &mut dirty);
     for (age, name) in names.iter().enumerate() {
         let kilobytes = if *name == "small" { 1 } else { 300 };
         add(&mut world, &mut dirty, name, i64::try_from(age).unwrap(), 1, kilobytes);
     }
-    let (fits, out, _) = update(&world, &dirty, &mut compiler, &names);
+    let (fits, out, _) = update(&world, std::mem::take(&mut dirty), &mut compiler, &names);
     assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#);
     assert_eq!(out, r#"["d"]"#);
 
     let mut dirty = DirtySet::default();
     add(&mut world, &mut dirty, "c", 2, 2, 500);
-    let (fits, out, told) = update(&world, &dirty, &mut compiler, &names);
+    let (fits, out, told) = update(&world, std::mem::take(&mut dirty), &mut compiler, &names);
     assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "its last good rules were removed");
     assert_eq!(out, r#"["c", "d"]"#);
     assert!(told.contains(&key("c")));
@@ -460,7 +468,7 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     // The space goes to the policy that was left out, and the update reports it.
     let mut dirty = DirtySet::default();
     world.apply(Change::Policy(key("a"), None), &mut dirty);
-    let (fits, out, told) = update(&world, &dirty, &mut compiler, &names);
+    let (fits, out, told) = update(&world, std::mem::take(&mut dirty), &mut compiler, &names);
     assert_eq!(fits, r#"[("b", 300), ("c", 500), ("small", 1)]"#);
     assert_eq!(out, r#"["d"]"#);
     assert!(told.contains(&key("c")) && !told.contains(&key("small")), "{told:?}");

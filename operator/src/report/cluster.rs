@@ -14,9 +14,9 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use weir_api::RateLimitPolicy;
+use weir_api::{RateLimitPolicy, RateLimitStore};
 
-use super::{Announcement, Report, SinkError, Stored};
+use super::{Announcement, Report, SinkError, StoreReport, Stored};
 use crate::{clock, source::objects};
 
 /// The field manager of statuses, and the reporter of Events.
@@ -90,6 +90,23 @@ impl ClusterSink {
                     _ => Err(SinkError::Gone),
                 }
             }
+            Err(error) => Err(SinkError::Api(Box::new(error))),
+        }
+    }
+
+    pub(super) async fn write_store(&self, report: &StoreReport) -> Result<(), SinkError> {
+        let resource = ApiResource::erase::<RateLimitStore>(&());
+        let stores: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &report.key.namespace, &resource);
+        let patch = json!({
+            "apiVersion": RateLimitStore::api_version(&()),
+            "kind": RateLimitStore::kind(&()),
+            "metadata": {"name": report.key.name, "namespace": report.key.namespace, "uid": report.uid},
+            "status": report.status,
+        });
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        match stores.patch_status(&report.key.name, &parameters, &Patch::Apply(&patch)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(SinkError::Gone),
             Err(error) => Err(SinkError::Api(Box::new(error))),
         }
     }

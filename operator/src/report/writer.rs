@@ -11,9 +11,10 @@ use tokio::{
 };
 
 use super::{
-    Announcement, ClusterSink, Message, Report, Sink, SinkError, Stored, WrittenStatus,
+    Announcement, ClusterSink, Message, Report, Sink, SinkError, StoreReport, Stored, WrittenStatus,
     budget::Budget,
     queue::{Queue, pause},
+    stores,
 };
 use crate::{clock, metrics::Metrics, world::ObjectKey};
 
@@ -34,9 +35,15 @@ pub async fn run(
     metrics: Metrics,
 ) {
     let (announcements, announced) = mpsc::channel(ANNOUNCEMENTS);
-    let writer =
-        Writer { sink: &sink, queue: Queue::default(), budget: Budget::default(), announcements, landings, metrics };
-    tokio::join!(writer.run(messages), announce(&sink, announced));
+    let (stores, stores_told) = mpsc::unbounded_channel();
+    let (queue, budget) = (Queue::default(), Budget::default());
+    let writer = Writer { sink: &sink, queue, budget, announcements, stores, landings, metrics };
+    let write_stores = async {
+        if let Sink::Cluster(sink) = &sink {
+            stores::run(sink, stores_told).await;
+        }
+    };
+    tokio::join!(writer.run(messages), announce(&sink, announced), write_stores);
 }
 
 async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
@@ -77,6 +84,7 @@ struct Writer<'a> {
     queue: Queue,
     budget: Budget,
     announcements: mpsc::Sender<Announcement>,
+    stores: mpsc::UnboundedSender<StoreReport>,
     landings: mpsc::Sender<WrittenStatus>,
     metrics: Metrics,
 }
@@ -115,6 +123,8 @@ impl Writer<'_> {
     fn take_in(&mut self, message: Message) {
         match message {
             Message::Status(report) => self.queue.put(clock::now(), report),
+            // Without a cluster nobody receives it.
+            Message::Store(report) => drop(self.stores.send(*report)),
             Message::Removed(key) => {
                 self.budget.forget(&key);
                 if self.queue.remove(&key) {

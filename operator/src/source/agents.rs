@@ -96,7 +96,10 @@ impl StandaloneAgent {
         let membership =
             if self.labels.is_empty() { Membership::Everything } else { Membership::Labelled(self.labels.clone()) };
         let agent = Agent::At(self.url.as_str().into());
-        (ObjectKey::new(NAMESPACE, name), Pod { uid: self.url.clone(), membership: membership.into(), agent })
+        (
+            ObjectKey::new(NAMESPACE, name),
+            Pod { uid: self.url.clone(), membership: membership.into(), agent, store_secrets: None },
+        )
     }
 }
 

@@ -32,7 +32,7 @@ use kube::{
 use rand::Rng;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use weir_api::RateLimitPolicy;
+use weir_api::{RateLimitPolicy, RateLimitStore};
 
 use super::{
     objects::{self, Proof},
@@ -48,7 +48,7 @@ pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates:
     let scopes: Vec<Option<String>> =
         if namespaces.is_empty() { vec![None] } else { namespaces.into_iter().map(Some).collect() };
     let mut watches = tokio::task::JoinSet::new();
-    let unlisted: Unlisted = Arc::new(AtomicUsize::new(scopes.len() * 6));
+    let unlisted: Unlisted = Arc::new(AtomicUsize::new(scopes.len() * 7));
     for scope in scopes {
         let namespace = scope.as_deref();
         let policies = ApiResource::erase::<RateLimitPolicy>(&());
@@ -56,7 +56,14 @@ pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates:
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &policies),
             None => Api::all_with(client.clone(), &policies),
         };
+        let stores = ApiResource::erase::<RateLimitStore>(&());
+        let stores: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &stores),
+            None => Api::all_with(client.clone(), &stores),
+        };
         let sink = Sink { updates: updates.clone(), unlisted: unlisted.clone() };
+        let gone = |key| Change::Store(key, None);
+        watches.spawn(follow("RateLimitStore", stores, sink.clone(), objects::store, gone));
         let gone = |key| Change::Policy(key, None);
         watches.spawn(follow("RateLimitPolicy", policies, sink.clone(), objects::policy, gone));
         let pod = move |key, pod| objects::pod(key, pod, proof);
@@ -185,8 +192,8 @@ fn is_undefined(error: &watcher::Error) -> bool {
 }
 
 fn what_is_missing(kind: &str) -> &'static str {
-    if kind == "RateLimitPolicy" {
-        "its CRD is missing; install the chart weir-crds. Until then agents keep their rules"
+    if kind == "RateLimitPolicy" || kind == "RateLimitStore" {
+        "its CRD is missing; install or upgrade the chart weir-crds. Until then agents keep their rules"
     } else {
         "every Kubernetes does; is this the apiserver of a cluster?"
     }

@@ -10,13 +10,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::{api::DynamicObject, core::Selector};
-use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus};
+use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec};
 
 use super::pod::Pod;
 use crate::{
-    labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED},
+    labels::{AGENT_LABEL, CONTROL_ANNOTATION, CONTROL_PORT_ANNOTATION, INJECT, NOT_INJECTED, STORE_SECRETS},
     pod_ports::{PodPorts, Service as Ports},
-    world::{Agent, Change, Fault, Membership, ObjectKey, Policy, StoredStatus, Workload, WorkloadKind},
+    world::{Agent, Change, Fault, Membership, ObjectKey, Policy, Store, StoredStatus, Workload, WorkloadKind},
 };
 
 /// The control port of a pod without the annotation.
@@ -39,6 +39,23 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
         file: None,
     };
     Change::Policy(key, Some((policy, StoredStatus { status, version: object.metadata.resource_version })))
+}
+
+/// A store. If this program cannot read its spec, it is still a store.
+pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
+    let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
+    let spec: Result<RateLimitStoreSpec, _> = serde_path_to_error::deserialize(spec);
+    let spec = spec.map(Arc::new).map_err(|error| {
+        vec![Fault { path: format!("spec.{}", error.path()), message: error.into_inner().to_string() }]
+    });
+    let status = object.data.get_mut("status").map(serde_json::Value::take);
+    let status = status.and_then(|status| serde_json::from_value(status).ok()).map(Box::new);
+    let store = Store {
+        uid: object.metadata.uid.unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or_default(),
+        spec,
+    };
+    Change::Store(key, Some((store, status)))
 }
 
 /// A policy's status. One of another version may be unreadable; then it counts as absent.
@@ -82,10 +99,12 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
             pod.spec.map(|spec| PodPorts::of(&spec.containers, &spec.init_containers)).unwrap_or_default()
         }
     };
+    let store_secrets = annotations.get(STORE_SECRETS).map(|list| Arc::from(list.as_str()));
     let pod = crate::world::Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
         membership: Membership::Pod(labels, pod_ports).into(),
         agent,
+        store_secrets,
     };
     Change::Pod(key, Some(pod))
 }

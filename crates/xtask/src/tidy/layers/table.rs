@@ -138,6 +138,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["check", "identity", "leader"],
             &["inject", "link", "report"],
             &["observed"],
+            &["store_status"],
             &["status"],
             &["announcer", "bypasses"],
             &["policy_record"],

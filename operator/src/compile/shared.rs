@@ -1,0 +1,266 @@
+//! Compiles rules of scope Shared: finds their store, and refuses what that store cannot count.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use weir_api as api;
+use weir_wire as wire;
+
+use super::faults::Faults;
+use crate::world::{ObjectKey, Store};
+
+/// The stores that a policy can name.
+#[derive(Clone, Copy, Debug)]
+pub enum Stores<'a> {
+    /// Nobody knows which there are, as in a check of a file. Each name is a store that counts everything.
+    Unknown,
+    /// Exactly these.
+    Known(&'a BTreeMap<ObjectKey, Store>),
+}
+
+/// What the rules of one policy say about their counters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharing<'a> {
+    pub(super) policy: &'a ObjectKey,
+    /// Orders the generations.
+    pub(super) stamp: u64,
+    /// How many pods of this cluster share the counters, perhaps rounded up.
+    pub(super) pods: u32,
+    pub(super) stores: Stores<'a>,
+}
+
+/// The Secrets that an agent needs for one store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StoreSecrets {
+    /// Name of the directory below the agent's directory of secrets.
+    pub directory: String,
+    /// The Secret with the keys `username` and `password`.
+    pub credentials: Option<String>,
+    /// The Secret with the key `ca.crt`.
+    pub authorities: Option<String>,
+}
+
+impl StoreSecrets {
+    /// How the annotation of a pod names them. Names of objects have none of these signs.
+    pub fn mounted_as(&self) -> String {
+        let name = |secret: &Option<String>| secret.clone().unwrap_or_default();
+        format!("{}={}+{}", self.directory, name(&self.credentials), name(&self.authorities))
+    }
+
+    /// Whether a pod with this annotation can read them.
+    pub fn are_in(&self, annotation: Option<&str>) -> bool {
+        annotation.is_some_and(|list| list.split(',').any(|entry| entry == self.mounted_as()))
+    }
+}
+
+/// The latest time, in seconds since 2020, that a stamp can hold: in the year 2088.
+const LATEST: i64 = (1 << 31) - 1;
+const YEAR_2020: i64 = 1_577_836_800;
+/// The bits of a stamp for the generation. A store compares stamps below 2^52, and 31 bits are for the time.
+const GENERATION_BITS: u32 = 21;
+
+/// The stamp of a policy's generation: a later generation has a larger one. A policy that is deleted and created again
+/// begins with generation 1, and finds the counters of the first one in the store, so the time of creation comes first.
+/// A policy in a file has no such time. Its generations continue from its status file, so they suffice.
+pub(super) fn stamp(created: Option<Timestamp>, generation: i64) -> u64 {
+    let seconds = created.map_or(0, |created| (created.as_second() - YEAR_2020).clamp(0, LATEST));
+    let generation = generation.clamp(0, (1 << GENERATION_BITS) - 1);
+    u64::try_from((seconds << GENERATION_BITS) | generation).unwrap_or(0)
+}
+
+/// How many pods to count with, given the last result: at least `pods`, and a power of two, so that few changes of the
+/// number of pods change the rules. It shrinks only when a quarter of it suffices: a rolling update, which adds some
+/// pods and removes as many, changes it at most once.
+pub(super) fn rounded(pods: usize, before: Option<u32>) -> u32 {
+    const MOST: u32 = 1 << 30;
+    let pods = u32::try_from(pods).unwrap_or(MOST).clamp(1, MOST);
+    match before {
+        Some(before) if pods <= before && pods > before / 4 => before,
+        _ => pods.next_power_of_two(),
+    }
+}
+
+/// What the agents need to share the counters of a rule, and the store. `None` if the rule has scope Pod, or a fault.
+pub(super) fn shared(
+    rule: &api::Rule,
+    sharing: Sharing<'_>,
+    path: &str,
+    faults: &mut Faults,
+) -> Option<(wire::Shared, Option<(wire::Store, Option<StoreSecrets>)>)> {
+    let shared = match (rule.scope, &rule.shared) {
+        (api::Scope::Pod, None) => return None,
+        (api::Scope::Shared, Some(shared)) => shared,
+        (api::Scope::Pod, Some(_)) => {
+            faults.add(format!("{path}.shared"), "goes only with scope Shared: remove it, or add scope: Shared");
+            return None;
+        }
+        (api::Scope::Shared, None) => {
+            faults.add(format!("{path}.shared"), "is required with scope Shared: name the store, or use scope Pod");
+            return None;
+        }
+    };
+    if rule.per == api::Per::Message {
+        faults.add(format!("{path}.scope"), "does not go with per Message: use scope Pod, or per Request");
+    }
+    let key = ObjectKey::new(&sharing.policy.namespace, &shared.store_ref.name);
+    let clusters: u32 = faults.number(format!("{path}.shared.clusters"), shared.clusters.into(), 1);
+    let compiled = wire::Shared {
+        store: key.to_string(),
+        counters: format!("{}.{}", sharing.policy, rule.name),
+        stamp: sharing.stamp,
+        on_store_loss: match shared.on_store_loss {
+            api::OnStoreLoss::FailOpen => wire::OnStoreLoss::FailOpen,
+            api::OnStoreLoss::FailClosed => wire::OnStoreLoss::FailClosed,
+            api::OnStoreLoss::LocalShare => wire::OnStoreLoss::LocalShare,
+        },
+        sharers: sharing.pods.saturating_mul(clusters),
+    };
+    let Stores::Known(stores) = sharing.stores else { return Some((compiled, None)) };
+    let (name, namespace) = (&key.name, &key.namespace);
+    let Some(store) = stores.get(&key) else {
+        faults.add(
+            format!("{path}{STORE_NAME}"),
+            format!(
+                "there is no RateLimitStore {name:?} in namespace {namespace:?}: create it, or name one that exists"
+            ),
+        );
+        return None;
+    };
+    match &store.spec {
+        Ok(spec) => {
+            if spec.memcached.is_some() {
+                check_memcached(rule, name, path, faults);
+            }
+            Some((compiled, Some(compile_store(&key, spec))))
+        }
+        Err(unreadable) => {
+            let why = unreadable.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            faults.add(format!("{path}.shared.storeRef"), format!("RateLimitStore {name:?} cannot be read: {why}"));
+            None
+        }
+    }
+}
+
+const STORE_NAME: &str = ".shared.storeRef.name";
+
+/// Whether a policy with these faults only waits for stores that do not exist yet.
+pub(crate) fn only_waits_for_stores(faults: &[crate::world::Fault]) -> bool {
+    !faults.is_empty() && faults.iter().all(|fault| fault.path.ends_with(STORE_NAME))
+}
+
+/// A store on the wire, and its Secrets.
+pub fn compile_store(key: &ObjectKey, spec: &api::RateLimitStoreSpec) -> (wire::Store, Option<StoreSecrets>) {
+    let (backend, secrets) = match (&spec.redis, &spec.memcached) {
+        (Some(redis), _) => {
+            let name = |secret: &api::SecretRef| secret.name.clone();
+            let secrets = StoreSecrets {
+                // A namespace has no dot in its name.
+                directory: format!("{}.{}", key.namespace, key.name),
+                credentials: redis.credentials_secret_ref.as_ref().map(name),
+                authorities: redis.tls.as_ref().and_then(|tls| tls.ca_secret_ref.as_ref()).map(name),
+            };
+            let backend = wire::StoreBackend::Redis {
+                topology: match redis.topology {
+                    api::Topology::Standalone => wire::Topology::Standalone,
+                    api::Topology::Sentinel => wire::Topology::Sentinel,
+                    api::Topology::Cluster => wire::Topology::Cluster,
+                },
+                endpoints: redis.endpoints.clone(),
+                master_name: redis.master_name.clone(),
+                tls: redis.tls.is_some(),
+            };
+            (backend, Some(secrets))
+        }
+        (None, memcached) => {
+            let servers = memcached.as_ref().map(|memcached| memcached.servers.clone()).unwrap_or_default();
+            (wire::StoreBackend::Memcached { servers }, None)
+        }
+    };
+    let secrets = secrets.filter(|secrets| secrets.credentials.is_some() || secrets.authorities.is_some());
+    let directory = secrets.as_ref().map(|secrets| secrets.directory.clone());
+    (wire::Store { name: key.to_string(), backend, secrets: directory }, secrets)
+}
+
+/// Memcached has no scripts: it cannot keep a queue or a log.
+fn check_memcached(rule: &api::Rule, store: &str, path: &str, faults: &mut Faults) {
+    for (index, limit) in rule.limits.iter().enumerate() {
+        if matches!(limit.strategy, api::Strategy::LeakyBucket | api::Strategy::SlidingWindowLog) {
+            let other =
+                if limit.strategy == api::Strategy::LeakyBucket { "TokenBucket" } else { "SlidingWindowCounter" };
+            faults.add(
+                format!("{path}.limits[{index}].strategy"),
+                format!(
+                    "{:?} cannot be counted in Memcached, which store {store:?} is: use {other}, or a store with redis",
+                    limit.strategy
+                ),
+            );
+        }
+    }
+    if rule.on_limit.as_ref().is_some_and(|on_limit| on_limit.action == api::OnLimitAction::Wait) {
+        faults.add(
+            format!("{path}.onLimit.action"),
+            format!(
+                "Wait needs a store with a queue, and store {store:?} is Memcached: use Reject, or a store with redis"
+            ),
+        );
+    }
+}
+
+/// The most units that one request can take from a store.
+pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
+    let (most, field) = match cost {
+        wire::Cost::Fixed(requests) => (*requests, "requests"),
+        wire::Cost::RequestHeader { most, .. } => (*most, "header.most"),
+        wire::Cost::ResponseHeader { .. } | wire::Cost::ResponseBytes => return,
+    };
+    if u128::from(most) > MOST_UNITS {
+        faults.add(
+            format!("{path}.{field}"),
+            format!("{most} is more than a store charges at once, which is {MOST_UNITS}: count in larger units"),
+        );
+    }
+}
+
+/// Numbers that a store's script counts exactly, in floating-point numbers of 52 bits.
+const EXACT: u128 = 1 << 52;
+/// The most units of one question to a store.
+const MOST_UNITS: u128 = 1 << 20;
+/// The longest log in a store.
+const LONGEST_LOG: u64 = 8192;
+
+/// Checks the numbers of a limit that is counted in a store.
+pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults) {
+    use wire::Strategy::{
+        FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket, TokenBucketWithDebt,
+    };
+    match limit.strategy {
+        FixedWindow | SlidingWindowCounter => {}
+        SlidingWindowLog if limit.requests <= LONGEST_LOG => {}
+        SlidingWindowLog => faults.add(
+            format!("{path}.requests"),
+            format!(
+                "{} is more than the {LONGEST_LOG} that a store remembers: use SlidingWindowCounter",
+                limit.requests
+            ),
+        ),
+        TokenBucket | TokenBucketWithDebt | LeakyBucket | Gcra => {
+            let (requests, period) = (limit.requests.max(1), limit.period_millis.saturating_mul(1000).max(1));
+            let divisor = gcd(requests, period);
+            let (requests, period) = (u128::from(requests / divisor), u128::from(period / divisor));
+            let most = u128::from(limit.burst.unwrap_or(0)) + u128::from(limit.debt.unwrap_or(0)) + 1;
+            let parts = (most + 4 * MOST_UNITS) * requests;
+            let time = most * period / requests;
+            if parts >= EXACT || time >= EXACT / 4 || period >= EXACT / 4 {
+                faults.add(
+                    format!("{path}.requests"),
+                    "the numbers are too large or too odd to be counted in a store: lower burst, or write the rate with \
+                     smaller or rounder numbers",
+                );
+            }
+        }
+    }
+}
+
+fn gcd(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { gcd(other, one % other) }
+}

@@ -1,0 +1,294 @@
+//! Rules of scope Shared: their stores, their stamps, and for how many pods they are.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use weir_api::RateLimitPolicySpec;
+use weir_wire::{OnStoreLoss, StoreBackend, Topology};
+
+use super::{
+    shared::{rounded, stamp},
+    *,
+};
+use crate::world::Store;
+
+const STORE: &str = "spec.rules[0].shared.storeRef.name";
+
+fn key() -> ObjectKey {
+    ObjectKey::new("shop", "checkout")
+}
+
+fn store_key_of(name: &str) -> ObjectKey {
+    ObjectKey::new("shop", name)
+}
+
+fn rule(limit: &Value, more: &Value) -> Value {
+    let mut rule =
+        json!({"name": "all", "scope": "Shared", "shared": {"storeRef": {"name": "limits"}}, "limits": [limit]});
+    rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    rule
+}
+
+fn window(requests: i64) -> Value {
+    json!({"name": "a", "requests": requests, "per": "10m", "strategy": "FixedWindow"})
+}
+
+fn policy(generation: i64, rule: &Value) -> Policy {
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [rule]});
+    let spec: RateLimitPolicySpec = serde_json::from_value(spec).unwrap();
+    Policy { uid: "uid".to_owned(), generation, created: None, spec: Ok(Arc::new(spec)), file: None }
+}
+
+fn redis(endpoint: &str) -> Store {
+    store(&json!({"redis": {"endpoints": [endpoint]}}))
+}
+
+fn memcached() -> Store {
+    store(&json!({"memcached": {"servers": ["memcached:11211"]}}))
+}
+
+fn store(spec: &Value) -> Store {
+    Store { uid: "s".to_owned(), generation: 1, spec: Ok(Arc::new(serde_json::from_value(spec.clone()).unwrap())) }
+}
+
+/// A compiler with its world.
+#[derive(Default)]
+struct Bench {
+    world: World,
+    compiler: Compiler,
+}
+
+impl Bench {
+    fn policy(&mut self, policy: Policy) -> &Compiled {
+        self.world.policies.insert(key(), policy);
+        let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
+        self.compiler.update(&self.world, &mut dirty, |_| None);
+        &self.compiler.compiled()[&key()]
+    }
+
+    fn store(&mut self, store: Option<Store>) -> &Compiled {
+        let limits = store_key_of("limits");
+        match store {
+            Some(store) => drop(self.world.stores.insert(limits.clone(), store)),
+            None => drop(self.world.stores.remove(&limits)),
+        }
+        let mut dirty = DirtySet { stores: [limits].into(), ..DirtySet::default() };
+        self.compiler.update(&self.world, &mut dirty, |_| None);
+        assert!(dirty.policies.contains(&key()), "whoever plans must learn of it");
+        &self.compiler.compiled()[&key()]
+    }
+
+    fn pods(&mut self, pods: usize) -> (bool, u32) {
+        let changed = self.compiler.count_pods(&self.world, &[key()].into(), |_| pods);
+        (changed.contains(&key()), shared_of(&self.compiler.compiled()[&key()]).sharers)
+    }
+}
+
+fn shared_of(compiled: &Compiled) -> wire::Shared {
+    compiled.rules.as_ref().unwrap().rules[0].shared.clone().unwrap()
+}
+
+fn faults(compiled: &Compiled) -> Vec<String> {
+    compiled.faults.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_shared_rule_names_its_store_and_its_counters() {
+    let mut bench = Bench::default();
+    let spec = json!({"redis": {
+        "topology": "Sentinel", "endpoints": ["s:26379"], "masterName": "m", "tls": {"caSecretRef": {"name": "ca"}},
+        "credentialsSecretRef": {"name": "redis"},
+    }});
+    bench.world.stores.insert(store_key_of("limits"), store(&spec));
+    let more = json!({"shared": {"storeRef": {"name": "limits"}, "onStoreLoss": "FailClosed", "clusters": 3}});
+    let compiled = bench.policy(policy(7, &rule(&window(100), &more)));
+    let expected = wire::Shared {
+        store: "shop/limits".to_owned(),
+        counters: "shop/checkout.all".to_owned(),
+        stamp: 7,
+        on_store_loss: OnStoreLoss::FailClosed,
+        sharers: 3,
+    };
+    assert_eq!(shared_of(compiled), expected);
+    let rules = compiled.rules.as_ref().unwrap();
+    let backend = StoreBackend::Redis {
+        topology: Topology::Sentinel,
+        endpoints: vec!["s:26379".to_owned()],
+        master_name: Some("m".to_owned()),
+        tls: true,
+    };
+    let directory = "shop.limits".to_owned();
+    assert_eq!(
+        rules.stores,
+        [wire::Store { name: "shop/limits".to_owned(), backend, secrets: Some(directory.clone()) }]
+    );
+    let [credentials, authorities] = ["redis", "ca"].map(|name| Some(name.to_owned()));
+    assert_eq!(rules.secrets, [StoreSecrets { directory, credentials, authorities }]);
+}
+
+#[test]
+fn a_store_that_is_missing_or_cannot_count_this_is_a_fault_with_its_fix() {
+    let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
+    let log = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "SlidingWindowLog"});
+    let long = json!({"name": "a", "requests": 9000, "per": "1s", "strategy": "SlidingWindowLog"});
+    let odd = json!({"name": "a", "requests": 999_999_937, "per": "23h59m59s999ms", "burst": 1_000_000_000});
+    let waits = json!({"onLimit": {"action": "Wait", "maxWait": "1s"}});
+    let costly = json!({"cost": {"header": {"name": "x", "most": 2_000_000}}});
+    for (what, store, rule, expected) in [
+        ("missing", None, rule(&window(5), &json!({})), Some((STORE, "create it, or name one that exists"))),
+        (
+            "a queue",
+            Some(memcached()),
+            rule(&leaky, &json!({})),
+            Some(("spec.rules[0].limits[0].strategy", "use TokenBucket")),
+        ),
+        (
+            "a log",
+            Some(memcached()),
+            rule(&log, &json!({})),
+            Some(("spec.rules[0].limits[0].strategy", "use SlidingWindowCounter")),
+        ),
+        ("a wait", Some(memcached()), rule(&window(5), &waits), Some(("spec.rules[0].onLimit.action", "use Reject"))),
+        ("a window", Some(memcached()), rule(&window(5), &json!({})), None),
+        ("all of these on Redis", Some(redis("r:1")), rule(&leaky, &waits), None),
+        ("a log on Redis", Some(redis("r:1")), rule(&log, &json!({})), None),
+        (
+            "a long log",
+            Some(redis("r:1")),
+            rule(&long, &json!({})),
+            Some(("spec.rules[0].limits[0].requests", "use SlidingWindowCounter")),
+        ),
+        (
+            "odd numbers",
+            Some(redis("r:1")),
+            rule(&odd, &json!({})),
+            Some(("spec.rules[0].limits[0].requests", "lower burst")),
+        ),
+        (
+            "a large cost",
+            Some(redis("r:1")),
+            rule(&window(5), &costly),
+            Some(("spec.rules[0].cost.header.most", "larger units")),
+        ),
+    ] {
+        let mut bench = Bench::default();
+        bench.world.stores.extend(store.map(|store| (store_key_of("limits"), store)));
+        let compiled = bench.policy(policy(1, &rule));
+        let found: Vec<_> = compiled.faults.iter().map(|fault| (fault.path.as_str(), fault.message.as_str())).collect();
+        match expected {
+            None => assert_eq!(found, [], "{what}"),
+            Some((path, fix)) => {
+                assert!(
+                    matches!(found[..], [(at, message)] if at == path && message.contains(fix)),
+                    "{what}: {found:?}"
+                );
+            }
+        }
+        assert_eq!(only_waits_for_stores(&compiled.faults), what == "missing");
+    }
+}
+
+/// Stores change later than policies, and users of no store must not notice.
+#[test]
+fn a_store_that_appears_changes_or_goes_recompiles_its_policies() {
+    let mut bench = Bench::default();
+    bench.policy(policy(1, &rule(&window(5), &json!({}))));
+    assert!(bench.compiler.compiled()[&key()].rules.is_none());
+    assert_eq!(faults(bench.store(Some(redis("r:1")))), [""; 0]);
+    let first = bench.compiler.compiled()[&key()].rules.clone().unwrap();
+    let second = bench.store(Some(redis("r:2"))).rules.clone().unwrap();
+    assert_ne!(first.revision, second.revision, "agents must connect to the other one");
+    assert_eq!(first.rules, second.rules);
+    // Without the store, the rules stay in force.
+    let gone = bench.store(None);
+    assert_eq!((faults(gone).len(), gone.rules.as_ref()), (1, Some(&second)));
+    assert_eq!(bench.store(Some(redis("r:2"))).rules.as_ref(), Some(&second));
+}
+
+#[test]
+fn the_last_good_generation_follows_its_store() {
+    let mut bench = Bench::default();
+    bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+    bench.policy(policy(3, &rule(&window(5), &json!({}))));
+    bench.policy(policy(4, &rule(&window(5), &json!({"match": [{"pathRegexes": ["("]}]}))));
+    let compiled = bench.store(Some(redis("r:2")));
+    assert_eq!(faults(compiled).len(), 1, "{:?}", compiled.faults);
+    let rules = compiled.rules.as_ref().unwrap();
+    assert!(format!("{:?}", rules.stores).contains("r:2"), "{rules:?}");
+    assert_eq!(shared_of(compiled).stamp, 3, "the stamp of what is in force");
+}
+
+/// Another policy may use the new store under the same name, in the same pod.
+#[test]
+fn rules_that_cannot_use_the_new_store_keep_the_old_one_under_another_name() {
+    let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
+    let mut bench = Bench::default();
+    bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+    let before = shared_of(bench.policy(policy(1, &rule(&leaky, &json!({})))));
+    let compiled = bench.store(Some(memcached()));
+    assert_eq!(compiled.faults.len(), 1);
+    let (rules, shared) = (compiled.rules.clone().unwrap(), shared_of(compiled));
+    assert_eq!(
+        (rules.stores[0].name.as_str(), shared.store.as_str()),
+        ("shop/limits@replaced", "shop/limits@replaced")
+    );
+    assert!(matches!(rules.stores[0].backend, StoreBackend::Redis { .. }));
+    assert_eq!((&shared.counters, store_key(&shared.store)), (&before.counters, Some(store_key_of("limits"))));
+    // Again, and back.
+    assert_eq!(bench.store(Some(memcached())).rules, Some(rules));
+    assert_eq!(shared_of(bench.store(Some(redis("r:1")))), before);
+}
+
+#[test]
+fn sharers_follow_the_number_of_pods_without_haste() {
+    let mut bench = Bench::default();
+    bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+    let clusters = json!({"shared": {"storeRef": {"name": "limits"}, "clusters": 3}});
+    bench.policy(policy(1, &rule(&window(5), &clusters)));
+    for (pods, expected) in [
+        (6, (true, 24)),
+        (6, (false, 24)),
+        // A rolling update.
+        (8, (false, 24)),
+        (9, (true, 48)),
+        (6, (false, 48)),
+        (5, (false, 48)),
+        (4, (true, 12)),
+        (0, (true, 3)),
+        (0, (false, 3)),
+    ] {
+        assert_eq!(bench.pods(pods), expected, "{pods} pods");
+    }
+    // A new generation keeps the number.
+    bench.pods(100);
+    assert_eq!(shared_of(bench.policy(policy(2, &rule(&window(6), &clusters)))).sharers, 128 * 3);
+}
+
+#[test]
+fn stamps_grow_with_generations_and_with_new_policies_of_the_name() {
+    let at = |seconds: i64| Some(Timestamp::from_second(seconds).unwrap());
+    let in_order = [
+        stamp(None, 1),
+        stamp(None, 2),
+        stamp(None, i64::MAX),
+        stamp(at(1_763_000_000), 1),
+        stamp(at(1_763_000_000), 900),
+        stamp(at(1_763_000_001), 1),
+        stamp(at(253_402_207_200), 1),
+    ];
+    assert!(in_order.is_sorted_by(|one, next| one < next), "{in_order:?}");
+    assert!(in_order.iter().all(|stamp| *stamp < 1 << 52), "a store cannot compare it");
+    assert_eq!(stamp(at(0), -5), 0);
+}
+
+proptest! {
+    /// The local share never lets all pods together exceed the limit, and a share is at least an eighth of an even one.
+    #[test]
+    fn the_rounded_number_of_pods_is_enough_and_not_far_too_much(counts in proptest::collection::vec(0..3000_usize, 1..40)) {
+        let mut before = None;
+        for pods in counts {
+            let now = rounded(pods, before);
+            prop_assert!(now as usize >= pods && (now as usize) < 4 * pods.max(1), "{pods}: {now}");
+            before = Some(now);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Builds the status of a store, and what a policy's status says about its stores. Pure: from what agents reported.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use weir_api::{CutOff, RateLimitStoreSpec, RateLimitStoreStatus, StoreSummary, Topology, condition_types::REACHABLE};
+use weir_wire::StoreStatus;
+
+use crate::world::{ObjectKey, Store};
+
+/// How many pods to name.
+const NAMED: usize = 10;
+/// The longest message of a pod, in bytes.
+const LONGEST_MESSAGE: usize = 256;
+
+/// A pod that does not reach a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostStore {
+    /// The pod.
+    pub pod: ObjectKey,
+    /// The store.
+    pub store: ObjectKey,
+    /// Since when, in milliseconds of Unix time by the pod's clock.
+    pub since_unix_millis: u64,
+    /// Why, as far as the agent knows.
+    pub error: Option<String>,
+    /// Whether the pod was created before the store named its Secrets, so that it cannot read them.
+    pub needs_restart: bool,
+}
+
+impl LostStore {
+    /// What an agent says about a store that it does not reach.
+    pub fn new(pod: &ObjectKey, store: ObjectKey, said: &StoreStatus, needs_restart: bool) -> Self {
+        let StoreStatus { since_unix_millis, error, .. } = said.clone();
+        Self { pod: pod.clone(), store, since_unix_millis, error, needs_restart }
+    }
+
+    fn since(&self) -> Timestamp {
+        let millis = i64::try_from(self.since_unix_millis).unwrap_or(i64::MAX);
+        Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+
+    fn why(&self) -> Option<String> {
+        let restart = self.needs_restart.then_some(
+            "the pod has no Secrets of this store, because it was created before the store named them: kubectl rollout \
+             restart its workload",
+        );
+        let why: Vec<&str> = restart.into_iter().chain(self.error.as_deref()).collect();
+        (!why.is_empty()).then(|| shorten(&why.join("; ")))
+    }
+}
+
+/// The `StoreReachable` condition of a policy: whether it is true, its reason, and its message. `lost` has each pod
+/// that does not reach one of `stores`.
+pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool, &'static str, String)> {
+    if stores.is_empty() {
+        return None;
+    }
+    let names = stores.iter().map(|store| store.name.as_str()).collect::<Vec<_>>().join(", ");
+    if lost.is_empty() {
+        return Some((true, "Reached", format!("no pod reports that it does not reach {names}")));
+    }
+    let mut worst: Vec<&LostStore> = lost.iter().collect();
+    worst.sort_by_key(|lost| (lost.since_unix_millis, &lost.pod, &lost.store));
+    let told = worst.iter().take(NAMED).map(|lost| {
+        let why = lost.why().map(|why| format!(" ({why})")).unwrap_or_default();
+        format!("{} does not reach {} since {:.0}{why}", lost.pod.name, lost.store.name, lost.since())
+    });
+    let mut told: Vec<String> = told.collect();
+    if worst.len() > NAMED {
+        told.push(format!("{} more", worst.len() - NAMED));
+    }
+    let restart = worst.iter().all(|lost| lost.needs_restart);
+    Some((false, if restart { "RestartNeeded" } else { "CutOff" }, told.join(", ")))
+}
+
+/// The status of a store that `using` pods use. `previous` is the one that was written last.
+pub fn build_store(
+    store: &Store,
+    using: usize,
+    lost: &[LostStore],
+    previous: Option<&RateLimitStoreStatus>,
+    now: Timestamp,
+) -> RateLimitStoreStatus {
+    let reaching = using.saturating_sub(lost.len());
+    let mut worst: Vec<&LostStore> = lost.iter().collect();
+    worst.sort_by_key(|lost| (lost.since_unix_millis, &lost.pod));
+    let (status, reason, message) = match (&store.spec, using) {
+        (Err(faults), _) => {
+            let faults = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            ("Unknown", "Invalid", format!("this version of Weir cannot read it: {faults}"))
+        }
+        (_, 0) => ("Unknown", "Unused", "no agent has reported that it uses the store".to_owned()),
+        (_, using) if reaching == using => ("True", "Reached", format!("all {using} pods that use it reach it")),
+        (_, using) => {
+            let names: Vec<&str> = worst.iter().take(3).map(|lost| lost.pod.name.as_str()).collect();
+            let message = format!("{reaching} of {using} pods reach it; cut off: {}", names.join(", "));
+            ("False", "CutOff", message)
+        }
+    };
+    let before = previous.and_then(|it| it.conditions.iter().find(|it| it.type_ == REACHABLE && it.status == status));
+    let condition = Condition {
+        type_: REACHABLE.to_owned(),
+        status: status.to_owned(),
+        observed_generation: Some(store.generation),
+        last_transition_time: before.map_or(Time(now), |condition| condition.last_transition_time.clone()),
+        reason: reason.to_owned(),
+        message,
+    };
+    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+    let cut_off = |lost: &&LostStore| CutOff {
+        pod: lost.pod.name.clone(),
+        // As the apiserver stores it.
+        since: Time(Timestamp::from_second(lost.since().as_second()).unwrap_or_default()),
+        message: lost.why(),
+    };
+    RateLimitStoreStatus {
+        observed_generation: Some(store.generation),
+        conditions: vec![condition],
+        pods_using: count(using),
+        pods_reaching: count(reaching),
+        cut_off: worst.iter().take(NAMED).map(cut_off).collect(),
+        summary: Some(StoreSummary {
+            backend: store.spec.as_deref().map_or("unknown", backend).to_owned(),
+            reached: format!("{reaching}/{using}"),
+        }),
+    }
+}
+
+fn backend(spec: &RateLimitStoreSpec) -> &'static str {
+    match spec.redis.as_ref().map(|redis| redis.topology) {
+        Some(Topology::Standalone) => "Redis",
+        Some(Topology::Sentinel) => "Redis Sentinel",
+        Some(Topology::Cluster) => "Redis Cluster",
+        None => "Memcached",
+    }
+}
+
+fn shorten(text: &str) -> String {
+    if text.len() <= LONGEST_MESSAGE {
+        return text.to_owned();
+    }
+    let end = (0..=LONGEST_MESSAGE - 3).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    format!("{}…", &text[..end])
+}
+
+#[cfg(test)]
+#[path = "store_status_tests.rs"]
+mod tests;

@@ -1,0 +1,67 @@
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+
+fn lost(pod: &str, since: u64, error: Option<&str>, needs_restart: bool) -> LostStore {
+    let store = ObjectKey::new("shop", "limits");
+    let error = error.map(str::to_owned);
+    LostStore { pod: ObjectKey::new("shop", pod), store, since_unix_millis: since * 1000, error, needs_restart }
+}
+
+fn store() -> Store {
+    let spec = json!({"redis": {"topology": "Sentinel", "endpoints": ["s:1"], "masterName": "m"}});
+    Store { uid: "s".to_owned(), generation: 4, spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())) }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+#[test]
+fn a_policy_names_the_pods_that_are_cut_off_and_since_when() {
+    let stores = [ObjectKey::new("shop", "limits")];
+    assert_eq!(store_reachable(&[], &[]), None);
+    let (holds, reason, message) = store_reachable(&stores, &[]).unwrap();
+    assert_eq!((holds, reason), (true, "Reached"), "{message}");
+
+    let cut = [lost("b", 60, None, false), lost("a", 3600, Some("refused"), false)];
+    let (holds, reason, message) = store_reachable(&stores, &cut).unwrap();
+    assert_eq!((holds, reason), (false, "CutOff"));
+    assert_eq!(
+        message,
+        "b does not reach limits since 1970-01-01T00:01:00Z, a does not reach limits since 1970-01-01T01:00:00Z (refused)"
+    );
+    let (_, reason, message) = store_reachable(&stores, &[lost("a", 1, Some("NOAUTH"), true)]).unwrap();
+    assert_eq!(reason, "RestartNeeded");
+    assert!(message.contains("rollout restart") && message.contains("NOAUTH"), "{message}");
+
+    let many: Vec<_> = (0..30).map(|number| lost(&format!("p{number}"), 1, Some(&"x".repeat(500)), false)).collect();
+    let (_, _, message) = store_reachable(&stores, &many).unwrap();
+    assert!(message.ends_with(", 20 more") && message.len() < 4096, "{} bytes: {message}", message.len());
+}
+
+#[test]
+fn a_store_says_how_many_pods_reach_it() {
+    let build = |using: usize, lost: &[LostStore], previous: Option<&RateLimitStoreStatus>, now: i64| {
+        build_store(&store(), using, lost, previous, at(now))
+    };
+    let condition = |status: &RateLimitStoreStatus| {
+        let it = &status.conditions[0];
+        (it.status.clone(), it.reason.clone(), it.last_transition_time.0.as_second())
+    };
+    let unused = build(0, &[], None, 1);
+    assert_eq!(condition(&unused), ("Unknown".to_owned(), "Unused".to_owned(), 1));
+    let all = build(3, &[], Some(&unused), 2);
+    assert_eq!(condition(&all), ("True".to_owned(), "Reached".to_owned(), 2));
+    let cut = build(3, &[lost("b", 9, Some("refused"), false), lost("a", 8, None, false)], Some(&all), 3);
+    assert_eq!(condition(&cut), ("False".to_owned(), "CutOff".to_owned(), 3));
+    assert_eq!((cut.pods_using, cut.pods_reaching, cut.observed_generation), (3, 1, Some(4)));
+    let pods: Vec<_> = cut.cut_off.iter().map(|it| (it.pod.as_str(), it.message.as_deref())).collect();
+    assert_eq!(pods, [("a", None), ("b", Some("refused"))], "the longest first");
+    let summary = cut.summary.clone().unwrap();
+    assert_eq!((summary.backend.as_str(), summary.reached.as_str()), ("Redis Sentinel", "1/3"));
+    // The time of the transition stays.
+    assert_eq!(condition(&build(4, &[lost("a", 8, None, false)], Some(&cut), 7)).2, 3);
+}
