@@ -1,5 +1,6 @@
 #!/bin/bash
-# build.sh [TAG]: images weir.test/{operator,agent,testapp}:TAG (default e2e) from release binaries built on this machine.
+# build.sh [TAG]: images weir.test/{operator,agent,testapp}:TAG (default e2e) from release binaries built on this machine,
+# and weir.test/redis:TAG from the redis-server that is installed on it.
 #
 # Needs docker and cargo, and no registry: each image is FROM scratch with what layout.sh puts together.
 # glibc is linked dynamically on purpose: name resolution in a static one needs the very same glibc at run time.
@@ -13,9 +14,11 @@ if [ -z "${BIN_DIR:-}" ]; then
 fi
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-for part in operator agent testapp; do
+for part in operator agent testapp redis; do
   context=$work/$part
-  "$here/layout.sh" "$BIN_DIR/weir-$part" "$context"
+  binary=$BIN_DIR/weir-$part
+  if [ "$part" = redis ]; then binary=$(command -v redis-server); fi
+  "$here/layout.sh" "$binary" "$context"
   # The classic builder: these machines may have no BuildKit.
   DOCKER_BUILDKIT=0 docker build --quiet --tag "weir.test/$part:$tag" --file "$here/$part.Dockerfile" "$context" >/dev/null
   size=$(docker image inspect --format '{{.Size}}' "weir.test/$part:$tag")

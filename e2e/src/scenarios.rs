@@ -15,6 +15,7 @@ mod released;
 mod rollouts;
 mod rotated;
 mod scale;
+mod shared;
 mod wrong_policies;
 
 use anyhow::Result;
@@ -47,6 +48,8 @@ pub(crate) enum Scenario {
     Rotated,
     /// New pods are limited before they count; deleted pods are forgotten
     Scale,
+    /// Six pods share one limit in Redis, and the status says who does not reach it
+    Shared,
     /// Agents that restart keep their limits, and a rolling update fails no request
     PodLife,
     /// Pods of a drained machine, including the operators, start elsewhere with their limits
@@ -80,6 +83,7 @@ impl Scenario {
             Self::Outages => outages::run(space).await,
             Self::Rotated => rotated::run(space).await,
             Self::Scale => scale::run(space).await,
+            Self::Shared => shared::run(space).await,
             Self::PodLife => pod_life::run(space).await,
             Self::Drained => drained::run(space).await,
             Self::Released => released::run(space, release).await,

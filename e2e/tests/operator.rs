@@ -38,7 +38,7 @@ use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
-use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus};
+use weir_api::{DriftReason, RateLimitPolicy, RateLimitPolicyStatus, RateLimitStore};
 use weir_testbed::ControlPlane;
 use weir_wire::Snapshot;
 
@@ -67,6 +67,8 @@ mod relay;
 mod replaced;
 #[path = "operator/rights.rs"]
 mod rights;
+#[path = "operator/shared.rs"]
+mod shared;
 #[path = "operator/silent.rs"]
 mod silent;
 #[path = "operator/struggling.rs"]
@@ -336,6 +338,26 @@ impl Stage {
         let policy = RateLimitPolicy::new(name, serde_json::from_value(spec)?);
         self.api().create(&PostParams::default(), &policy).await?;
         Ok(())
+    }
+
+    async fn create_store(&self, name: &str) -> Result<()> {
+        let spec = serde_json::from_value(json!({"redis": {"endpoints": ["redis:6379"]}}))?;
+        self.api().create(&PostParams::default(), &RateLimitStore::new(name, spec)).await?;
+        Ok(())
+    }
+
+    /// Waits until the status of a store gives this reason.
+    async fn until_store(&self, name: &str, reason: &str) -> Result<()> {
+        let stores: Api<RateLimitStore> = self.api();
+        let start = Instant::now();
+        loop {
+            let status = stores.get(name).await?.status.unwrap_or_default();
+            if status.conditions.iter().any(|condition| condition.reason == reason) {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "waited for {reason}, the status is {status:#?}");
+            sleep(BETWEEN_LOOKS).await;
+        }
     }
 
     async fn patch_policy(&self, name: &str, patch: &Value) -> Result<()> {

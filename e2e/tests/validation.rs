@@ -12,7 +12,8 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::Status,
 };
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use weir_api::{RateLimitPolicy, check};
 use weir_testbed::ControlPlane;
 
@@ -27,9 +28,9 @@ async fn check_agrees_with_the_apiserver() -> Result<()> {
     for (path, document) in policies("good")? {
         let found = create(&client, &document).await;
         let disagreement = if document["kind"] == "RateLimitStore" {
-            disagreement(&check::parse_store(&document), &found, |store| json!(store.spec))
+            disagreement(&check::parse_store(&document), &found, |store| &store.spec)
         } else {
-            disagreement(&check::parse(&document), &found, |policy| json!(policy.spec))
+            disagreement(&check::parse(&document), &found, |policy| &policy.spec)
         };
         disagreements.extend(disagreement.map(|it| format!("{path}\n{it}")));
     }
@@ -104,13 +105,13 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
 }
 
 /// How the apiserver's object differs from the one of `check`; `None` if it does not.
-fn disagreement<T: std::fmt::Debug>(
+fn disagreement<T: std::fmt::Debug, S: DeserializeOwned + PartialEq>(
     expected: &Result<T, Vec<check::Fault>>,
     found: &Result<Value, Box<Status>>,
-    spec: impl Fn(&T) -> Value,
+    spec: impl Fn(&T) -> &S,
 ) -> Option<String> {
-    let both = found.as_ref().ok().zip(expected.as_ref().ok());
-    let agree = both.is_some_and(|(found, expected)| found["spec"] == spec(expected));
+    let stored = found.as_ref().ok().and_then(|found| serde_json::from_value::<S>(found["spec"].clone()).ok());
+    let agree = stored.is_some() && stored.as_ref() == expected.as_ref().ok().map(spec);
     (!agree).then(|| format!("  check: {expected:#?}\n  apiserver: {found:#?}"))
 }
 

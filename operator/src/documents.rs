@@ -14,7 +14,7 @@ use std::{
 
 use kube::Resource;
 use serde_json::Value;
-use weir_api::{RateLimitPolicy, RateLimitPolicySpec, check};
+use weir_api::{RateLimitPolicy, RateLimitPolicySpec, RateLimitStore, RateLimitStoreSpec, check};
 
 use self::yaml::Tree;
 use crate::{
@@ -29,6 +29,9 @@ const DEFAULT_NAMESPACE: &str = "default";
 
 /// Specs by policy.
 pub type Specs = BTreeMap<ObjectKey, Arc<RateLimitPolicySpec>>;
+
+/// Specs by store.
+pub type Stores = BTreeMap<ObjectKey, Arc<RateLimitStoreSpec>>;
 
 /// A fault in a text, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +73,10 @@ impl Document {
 pub struct Text {
     /// Every policy, and every document that may have been intended as one.
     pub policies: Vec<Document>,
+    /// Every store without faults.
+    pub stores: Stores,
+    /// The faults of stores.
+    pub store_findings: Vec<Finding>,
     /// The number of documents of other kinds.
     pub others: usize,
 }
@@ -104,16 +111,17 @@ pub fn values(text: &str) -> Vec<Value> {
 impl Text {
     /// Whether it holds nothing, as an emptied file does.
     pub fn is_empty(&self) -> bool {
-        self.policies.is_empty() && self.others == 0
+        self.policies.is_empty() && self.stores.is_empty() && self.store_findings.is_empty() && self.others == 0
     }
 
     /// The policies of a text without faults.
     ///
     /// # Errors
     ///
-    /// Every fault, including two policies of the same name.
+    /// Every fault, including those of stores, and two policies of the same name.
     pub fn policies(self) -> Result<Specs, Broken> {
-        let (mut specs, mut broken) = (Specs::new(), Broken::default());
+        let mut specs = Specs::new();
+        let mut broken = Broken { findings: self.store_findings, named: BTreeSet::new() };
         for document in self.policies {
             if let Some(key) = &document.key
                 && !broken.named.insert(key.clone())
@@ -134,7 +142,7 @@ impl Text {
         let group = word("apiVersion").map(|version| version.split('/').next().unwrap_or_default());
         let is_list = matches!(
             (group, word("kind")),
-            (Some("v1"), Some("List")) | (Some("weir.dev"), Some("RateLimitPolicyList"))
+            (Some("v1"), Some("List")) | (Some("weir.dev"), Some("RateLimitPolicyList" | "RateLimitStoreList"))
         );
         if let (true, Some(Value::Array(items))) = (is_list, value.get("items")) {
             for (index, item) in items.iter().enumerate() {
@@ -149,16 +157,12 @@ impl Text {
             self.others += 1;
             return;
         }
-        let metadata = |field| value.pointer(field).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let namespace = metadata("/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE);
-        let key = metadata("/metadata/name").map(|name| ObjectKey::new(namespace, name));
+        let key = key_of(value);
+        if word("kind") == Some(&*RateLimitStore::kind(&())) {
+            return self.add_store(tree, prefix, key, value);
+        }
         let mut document = Document { key, policy: Err(Vec::new()), tree: tree.clone(), prefix: prefix.to_owned() };
-        let form = tree.faults.iter().filter(|(_, path, _)| path.is_empty() || path.starts_with(prefix));
-        let form = form.map(|(place, path, message)| {
-            let fault = Fault { path: path.clone(), message: message.clone() };
-            Finding { place: *place, fault }
-        });
-        let mut findings: Vec<Finding> = form.collect();
+        let mut findings = faults_of_form(tree, prefix);
         let judged = match (value, findings.is_empty()) {
             // An unreadable document has no further faults.
             (Value::Null, false) => Err(Vec::new()),
@@ -173,6 +177,42 @@ impl Text {
         };
         self.policies.push(document);
     }
+
+    fn add_store(&mut self, tree: &Rc<Tree>, prefix: &str, key: Option<ObjectKey>, value: &Value) {
+        let mut findings = faults_of_form(tree, prefix);
+        let mut find = |path: &str, message: String| {
+            let path = format!("{prefix}{path}");
+            findings.push(Finding { place: tree.place(&path), fault: Fault { path, message } });
+        };
+        match (check::review_store(value), key) {
+            (Ok(store), Some(key)) => {
+                if self.stores.contains_key(&key) {
+                    find("metadata.name", format!("store {key} is in here twice: give one of them another name"));
+                }
+                self.stores.insert(key, Arc::new(store.spec));
+            }
+            (Ok(_), None) => find("metadata.name", "a store must have a name".to_owned()),
+            (Err(faults), _) => faults.into_iter().for_each(|fault| find(&fault.path, fault.message)),
+        }
+        self.store_findings.append(&mut findings);
+    }
+}
+
+/// The name of a document, if it can be read.
+fn key_of(value: &Value) -> Option<ObjectKey> {
+    let metadata = |field| value.pointer(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let namespace = metadata("/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE);
+    metadata("/metadata/name").map(|name| ObjectKey::new(namespace, name))
+}
+
+/// What is wrong with the form of a text, below this prefix.
+fn faults_of_form(tree: &Tree, prefix: &str) -> Vec<Finding> {
+    let form = tree.faults.iter().filter(|(_, path, _)| path.is_empty() || path.starts_with(prefix));
+    form.map(|(place, path, message)| {
+        let fault = Fault { path: path.clone(), message: message.clone() };
+        Finding { place: *place, fault }
+    })
+    .collect()
 }
 
 fn judge(key: Option<&ObjectKey>, value: &Value) -> Result<Arc<RateLimitPolicySpec>, Vec<Fault>> {

@@ -222,6 +222,14 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     if !facts.compiled.faults.is_empty() {
         let generation = facts.compiled.generation;
         let good = facts.compiled.good.as_ref().map_or(0, GoodGeneration::generation);
+        if good == generation {
+            // One of its stores was deleted or replaced since.
+            return (
+                false,
+                "Invalid",
+                format!("generation {generation} is invalid now, its rules stay in force: {count}"),
+            );
+        }
         return (false, "Invalid", format!("generation {generation} is invalid, {good} stays in force: {count}"));
     }
     if !facts.missing.is_empty() {

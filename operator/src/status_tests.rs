@@ -108,6 +108,15 @@ fn conditions_say_what_the_pods_acknowledged() {
             ("False", "Invalid"),
             "2/2",
         ),
+        (
+            "a store that is not there yet",
+            compiled(false, no_store()),
+            &none,
+            vec![],
+            ("False", "StoreNotFound"),
+            ("False", "Invalid"),
+            "0/0",
+        ),
         ("never valid", compiled(false, fault()), &none, vec![], ("False", "Invalid"), ("False", "Invalid"), "0/0"),
     ] {
         let status = status_of(&compiled, targets, &standings, None, 1);
@@ -117,6 +126,10 @@ fn conditions_say_what_the_pods_acknowledged() {
         assert_eq!(status.summary.unwrap().enforced, count, "{what}");
         assert_eq!(status.observed_generation, Some(7), "{what}");
     }
+}
+
+fn no_store() -> Vec<Fault> {
+    vec![Fault { path: "spec.rules[3].shared.storeRef.name".to_owned(), message: "there is none".to_owned() }]
 }
 
 fn condition<'a>(status: &'a RateLimitPolicyStatus, type_: &str) -> &'a Condition {
@@ -136,6 +149,13 @@ fn conditions_for_other_tools_follow_the_state() {
     let (yes, no) = (|reason| Some(("True", reason)), |reason| Some(("False", reason)));
     for (what, compiled, targets, standings, expected) in [
         ("all", compiled(true, vec![]), &none, enforcing(3), [yes("Enforced"), None, None, yes("Programmed")]),
+        (
+            "no store",
+            compiled(true, no_store()),
+            &none,
+            enforcing(3),
+            [no("StoreNotFound"), yes("StoreNotFound"), None, None],
+        ),
         ("no pods", compiled(true, vec![]), &none, vec![], [yes("NoPods"), None, None, yes("NoPods")]),
         (
             "under way",

@@ -42,6 +42,8 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
     stage.until_event("Enforced", "pods enforce revision").await?;
+    stage.create_store("limits").await?;
+    stage.until_store("limits", "Unused").await?;
     goes_with_the_release(&stage).await?;
     operator.signal(Signal::TERM)?;
     timeout(PATIENCE, operator.program.0.wait()).await.context("it does not end")??;

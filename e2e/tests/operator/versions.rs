@@ -52,6 +52,8 @@ async fn a_definition_that_is_too_old_costs_the_status_only_what_it_does_not_kno
     let newest = status.properties.as_mut().and_then(|fields| fields.remove("lastKnownGood"));
     ensure!(newest.is_some(), "the definition of today has no lastKnownGood");
     definitions.replace("ratelimitpolicies.weir.dev", &PostParams::default(), &older).await?;
+    // An older chart has no stores at all.
+    definitions.delete("ratelimitstores.weir.dev", &DeleteParams::default()).await?;
 
     let _operator = Operator::start(&stage).await?;
     let agent = stage.pod("a").await?;

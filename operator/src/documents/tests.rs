@@ -57,3 +57,24 @@ fn only_a_text_without_documents_is_empty() {
         assert_eq!(read(text).is_empty(), empty, "{text:?}");
     }
 }
+
+#[test]
+fn stores_are_found_beside_policies_and_checked_like_them() {
+    let store = |name: &str, server: &str| {
+        format!(
+            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{memcached: {{servers: [\"{server}\"]}}}}\n"
+        )
+    };
+    let good = format!("{}---\n{}", store("s", "m:1"), policy("p", "5"));
+    let text = read(&good);
+    assert_eq!(text.stores.keys().collect::<Vec<_>>(), [&ObjectKey::new("shop", "s")]);
+    assert_eq!((text.policies.len(), text.others, text.is_empty()), (1, 0, false));
+    assert!(text.policies().is_ok());
+    assert!(!read(&store("s", "m:1")).is_empty(), "a store alone is something");
+
+    let twice = format!("{}---\n{}", store("s", "m:1"), store("s", "m:2"));
+    assert_eq!(findings(&twice), ["6:18: metadata.name: store shop/s is in here twice: give one of them another name"]);
+    let found = findings(&format!("{}---\n{}", policy("p", "5"), store("s", "m")));
+    assert!(found.len() == 1 && found[0].starts_with("14:28: spec.memcached.servers: servers must"), "{found:?}");
+}

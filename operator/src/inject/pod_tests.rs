@@ -103,6 +103,39 @@ fn the_complete_injected_pod() {
     assert_eq!(pod, expected);
 }
 
+/// The Secrets of stores are for the agent alone, and the pod says which ones it has.
+#[test]
+fn an_agent_gets_the_secrets_of_its_stores() {
+    let name = |name: &str| Some(name.to_owned());
+    let secrets = vec![
+        StoreSecrets { directory: "shop.a".to_owned(), credentials: name("redis"), authorities: name("ca") },
+        StoreSecrets { directory: "shop.b".to_owned(), credentials: None, authorities: name("ca") },
+    ];
+    let start = AgentStart { bootstrap: Some("{}"), secrets: secrets.clone(), ..AgentStart::default() };
+    let Outcome::Injected { pod, .. } = inject(&http(), &cluster(), &start).unwrap() else { panic!("it fits") };
+    let item = |key: &str, directory: &str| json!({"key": key, "path": format!("{directory}/{key}")});
+    let sources = json!([
+        {"secret": {"name": "redis", "optional": true, "items": [item("username", "shop.a"), item("password", "shop.a")]}},
+        {"secret": {"name": "ca", "optional": true, "items": [item("ca.crt", "shop.a")]}},
+        {"secret": {"name": "ca", "optional": true, "items": [item("ca.crt", "shop.b")]}},
+    ]);
+    assert_eq!(pod["spec"]["volumes"][1], json!({"name": "weir-stores", "projected": {"sources": sources}}));
+    let (agent, folder) = (agent(&pod), "/var/run/secrets/weir.dev/stores");
+    assert!(has_arg(agent, &format!("--store-secrets={folder}")), "{agent:#}");
+    let mount = json!({"name": "weir-stores", "mountPath": folder, "readOnly": true});
+    assert_eq!(agent["volumeMounts"][1], mount);
+    assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app has no use for it");
+    let annotation = pod["metadata"]["annotations"]["weir.dev/store-secrets"].as_str();
+    assert_eq!(annotation, Some("shop.a=redis+ca,shop.b=+ca"));
+    assert!(secrets.iter().all(|secrets| secrets.are_in(annotation)));
+    let renamed = StoreSecrets { credentials: name("other"), ..secrets[0].clone() };
+    assert!(!renamed.are_in(annotation) && !secrets[0].are_in(None));
+    assert_eq!(inject(&pod, &cluster(), &start).unwrap(), Outcome::Untouched);
+    // Without stores there is nothing of all this.
+    let (pod, _) = injected(&http(), &cluster());
+    assert!(!pod.to_string().contains("store"), "{pod}");
+}
+
 /// The agent gets a token that only the operator accepts; the app gets none.
 #[test]
 fn an_agent_is_told_how_to_prove_which_pod_it_is() {

@@ -40,6 +40,9 @@ use super::{
 };
 use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 
+/// The kind of stores.
+const STORE: &str = "RateLimitStore";
+
 /// How many watches have not sent their first listing.
 type Unlisted = Arc<AtomicUsize>;
 
@@ -63,7 +66,7 @@ pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates:
         };
         let sink = Sink { updates: updates.clone(), unlisted: unlisted.clone() };
         let gone = |key| Change::Store(key, None);
-        watches.spawn(follow("RateLimitStore", stores, sink.clone(), objects::store, gone));
+        watches.spawn(follow(STORE, stores, sink.clone(), objects::store, gone));
         let gone = |key| Change::Policy(key, None);
         watches.spawn(follow("RateLimitPolicy", policies, sink.clone(), objects::policy, gone));
         let pod = move |key, pod| objects::pod(key, pod, proof);
@@ -170,7 +173,12 @@ async fn follow<K>(
             }
             Err(error) if is_undefined(&error) => {
                 tracing::warn!(kind, "the cluster does not serve this kind, trying again: {}", what_is_missing(kind));
-                !sink.updates.is_closed()
+                // An older chart of CRDs has no stores. Policies without them must not wait for it.
+                if kind == STORE && std::mem::take(&mut first) {
+                    sink.listed().await
+                } else {
+                    !sink.updates.is_closed()
+                }
             }
             Err(error) => {
                 tracing::warn!(kind, error = %format!("{error:#}"), "watch failed, trying again");
@@ -192,7 +200,7 @@ fn is_undefined(error: &watcher::Error) -> bool {
 }
 
 fn what_is_missing(kind: &str) -> &'static str {
-    if kind == "RateLimitPolicy" || kind == "RateLimitStore" {
+    if kind == "RateLimitPolicy" || kind == STORE {
         "its CRD is missing; install or upgrade the chart weir-crds. Until then agents keep their rules"
     } else {
         "every Kubernetes does; is this the apiserver of a cluster?"

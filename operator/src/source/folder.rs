@@ -16,14 +16,14 @@ use std::{
 };
 
 use tokio::time::Instant;
-use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus};
+use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec};
 
 use super::listing::Listing;
 use crate::{
     compile::revision_of,
-    documents::{self, Broken as Faulty, Finding, Position, Specs},
+    documents::{self, Broken as Faulty, Finding, Position, Specs, Stores},
     metrics::FileCounts,
-    world::{Change, Fault, ObjectKey, Policy, StoredStatus},
+    world::{Change, Fault, ObjectKey, Policy, Store, StoredStatus},
 };
 
 /// How long a bad state must last to be accepted.
@@ -92,6 +92,7 @@ pub(super) struct Folder {
     gone_since: BTreeMap<ObjectKey, Instant>,
     /// Policies that a second file has as well, so that it is reported once.
     doubled: BTreeSet<(ObjectKey, Arc<str>)>,
+    stores: StoresOfFolder,
     /// The stored generations, by file, until the directory was read.
     kept: BTreeMap<Arc<str>, Vec<Kept>>,
     /// The stored generations by policy.
@@ -105,6 +106,8 @@ struct File {
     seen: Result<Arc<str>, String>,
     /// The last good content.
     good: Specs,
+    /// The stores of the last good content.
+    stores: Stores,
     /// Whether its text ended with a line break.
     has_last_line: bool,
     broken: Option<Broken>,
@@ -124,6 +127,10 @@ impl Broken {
 }
 
 impl File {
+    fn is_empty(&self) -> bool {
+        self.good.is_empty() && self.stores.is_empty()
+    }
+
     /// Whether it has been broken for long enough to be reported.
     fn is_reported(&self) -> bool {
         self.broken.as_ref().is_some_and(|broken| broken.reported)
@@ -146,7 +153,7 @@ impl Folder {
     pub(super) fn counts(&self) -> FileCounts {
         let mut counts = FileCounts::default();
         for file in self.files.values() {
-            let state = match (file.is_reported(), file.good.is_empty()) {
+            let state = match (file.is_reported(), file.is_empty()) {
                 (false, _) => &mut counts.good,
                 (true, false) => &mut counts.kept,
                 (true, true) => &mut counts.broken,
@@ -173,7 +180,7 @@ impl Folder {
                 let tell = |place, message| FileNotice { file: name.clone(), place, message };
                 let findings = broken.faulty.findings.iter();
                 outcome.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
-                let rest = if file.good.is_empty() {
+                let rest = if file.is_empty() {
                     "no policy of it is in force, because no good content is known"
                 } else {
                     "its last good content stays in force"
@@ -181,6 +188,7 @@ impl Folder {
                 outcome.notices.push(tell(None, rest.to_owned()));
             }
         }
+        self.stores.update(now, &self.files, &mut outcome);
         let wanted = self.wanted(&mut outcome);
         let gone = std::mem::take(&mut self.kept).into_values().flatten();
         outcome.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key)));
@@ -195,11 +203,11 @@ impl Folder {
     fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, outcome: &mut Outcome) {
         let known = self.files.remove(&name).or_else(|| {
             let kept = self.kept.get(&name)?.iter().map(|kept| (kept.key.clone(), kept.spec.clone())).collect();
-            Some(File { seen: Ok("".into()), good: kept, has_last_line: false, broken: None })
+            Some(File { seen: Ok("".into()), good: kept, stores: Stores::new(), has_last_line: false, broken: None })
         });
         let has_last_line = known.as_ref().is_some_and(|file| file.has_last_line);
         let file = match read(&seen, known.as_ref()) {
-            Ok(good) => {
+            Ok((good, stores)) => {
                 if known.as_ref().is_some_and(File::is_reported) {
                     outcome.notices.push(FileNotice {
                         file: name.clone(),
@@ -208,12 +216,12 @@ impl Folder {
                     });
                 }
                 let has_last_line = seen.as_ref().is_ok_and(|text| text.ends_with('\n'));
-                File { seen, good, has_last_line, broken: None }
+                File { seen, good, stores, has_last_line, broken: None }
             }
             Err(faulty) => {
                 let since = known.as_ref().and_then(|file| file.broken.as_ref()).map_or(now, |broken| broken.since);
-                let good = known.map(|file| file.good).unwrap_or_default();
-                File { seen, good, has_last_line, broken: Some(Broken { since, faulty, reported: false }) }
+                let (good, stores) = known.map(|file| (file.good, file.stores)).unwrap_or_default();
+                File { seen, good, stores, has_last_line, broken: Some(Broken { since, faulty, reported: false }) }
             }
         };
         self.files.insert(name, file);
@@ -255,7 +263,7 @@ impl Folder {
         for (name, file) in reported {
             let Some(broken) = &file.broken else { continue };
             let mut named: Vec<ObjectKey> = broken.faulty.named.iter().cloned().collect();
-            if named.is_empty() && file.good.is_empty() {
+            if named.is_empty() && file.is_empty() {
                 named.push(ObjectKey::new(UNNAMED, &**name));
             }
             for key in named {
@@ -314,18 +322,73 @@ impl Outcome {
     }
 }
 
-/// The policies of a file. `known` is its earlier state.
-fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<Specs, Faulty> {
+/// The stores of all files.
+#[derive(Debug, Default)]
+struct StoresOfFolder {
+    current: BTreeMap<ObjectKey, Store>,
+    gone_since: BTreeMap<ObjectKey, Instant>,
+    /// Stores that a second file has as well, so that it is reported once.
+    doubled: BTreeSet<(ObjectKey, Arc<str>)>,
+}
+
+impl StoresOfFolder {
+    /// Compares with the files. A store that is gone must still be so after [`CONFIRM`].
+    fn update(&mut self, now: Instant, files: &BTreeMap<Arc<str>, File>, outcome: &mut Outcome) {
+        let mut wanted = BTreeMap::<&ObjectKey, (&Arc<str>, &Arc<RateLimitStoreSpec>)>::new();
+        let mut doubled = BTreeSet::new();
+        for (file, key, spec) in
+            files.iter().flat_map(|(name, file)| file.stores.iter().map(move |it| (name, it.0, it.1)))
+        {
+            let Some((first, _)) = wanted.get(key) else {
+                wanted.insert(key, (file, spec));
+                continue;
+            };
+            let double = (key.clone(), file.clone());
+            if !self.doubled.contains(&double) {
+                let message = format!("store {key} is ignored: it is in {first} already");
+                outcome.notices.push(FileNotice { file: file.clone(), place: None, message });
+            }
+            doubled.insert(double);
+        }
+        self.doubled = doubled;
+        self.gone_since.retain(|key, _| !wanted.contains_key(key));
+        let lost: Vec<ObjectKey> = self.current.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
+        for key in lost {
+            let since = *self.gone_since.entry(key.clone()).or_insert(now);
+            if now.duration_since(since) < CONFIRM {
+                outcome.look_again_at(since + CONFIRM);
+            } else {
+                self.gone_since.remove(&key);
+                self.current.remove(&key);
+                outcome.changes.push(Change::Store(key, None));
+            }
+        }
+        for (key, (_, spec)) in wanted {
+            let known = self.current.get(key);
+            if known.is_some_and(|known| known.spec.as_ref() == Ok(spec)) {
+                continue;
+            }
+            let generation = known.map_or(1, |known| known.generation + 1);
+            let store = Store { uid: String::new(), generation, spec: Ok(spec.clone()) };
+            self.current.insert(key.clone(), store.clone());
+            outcome.changes.push(Change::Store(key.clone(), Some((store, None))));
+        }
+    }
+}
+
+/// The policies and stores of a file. `known` is its earlier state.
+fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<(Specs, Stores), Faulty> {
     let text = match seen {
         Ok(text) => text,
         Err(error) => return Err(faulty(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))),
     };
-    let held_something = known.is_some_and(|file| !file.good.is_empty());
-    let read = documents::read(text);
+    let held_something = known.is_some_and(|file| !file.is_empty());
+    let mut read = documents::read(text);
     if read.is_empty() && held_something {
         let message = "is empty, and its last good content stays in force: delete the file to remove its policies";
         return Err(faulty(Position { line: 1, column: 1 }, message.to_owned()));
     }
+    let stores = std::mem::take(&mut read.stores);
     let specs = read.policies()?;
     // A text in brackets that was cut off does not parse anyway.
     let is_block = !text.trim_start().starts_with(['{', '[']);
@@ -335,7 +398,7 @@ fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<Specs, 
         let message = "ends within a line, as if it were cut off: end the last line with a line break";
         return Err(faulty(place, message.to_owned()));
     }
-    Ok(specs)
+    Ok((specs, stores))
 }
 
 fn faulty(place: Position, message: String) -> Faulty {

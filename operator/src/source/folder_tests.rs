@@ -23,7 +23,12 @@ fn said(outcome: &Outcome) -> Vec<String> {
                 .map_or_else(|_| "invalid".to_owned(), |spec| spec.rules[0].limits[0].requests.to_string());
             format!("{} {} {content}", key.name, policy.generation)
         }
-        other => panic!("a folder only has policies, not {other:?}"),
+        Change::Store(key, None) => format!("store {} gone", key.name),
+        Change::Store(key, Some((store, _))) => {
+            let servers = &store.spec.as_ref().unwrap().memcached.as_ref().unwrap().servers;
+            format!("store {} {} {}", key.name, store.generation, servers.join(" "))
+        }
+        other => panic!("a folder only has policies and stores, not {other:?}"),
     };
     outcome.changes.iter().map(say).collect()
 }
@@ -57,6 +62,40 @@ async fn a_file_that_is_replaced_or_truncated_for_a_moment_loses_nothing() {
         let outcome = folder.absorb(now + CONFIRM / 2, listing(&[("a.yaml", &text)]));
         assert!(outcome.changes.is_empty() && outcome.look_again.is_none(), "{moment:?}: {outcome:?}");
     }
+}
+
+fn store(name: &str, server: &str) -> String {
+    format!(
+        "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec: {{memcached: {{servers: [\"{server}\"]}}}}\n"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn stores_are_read_beside_policies() {
+    let now = Instant::now();
+    let mut folder = Folder::default();
+    let both = format!("{}---\n{}", store("s", "m:1"), policy("p", "50"));
+    assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &both)]))), ["store s 1 m:1", "p 1 50"]);
+    assert!(said(&folder.absorb(now, listing(&[("a.yaml", &format!("# the same\n{both}"))]))).is_empty());
+    let moved = format!("{}---\n{}", store("s", "m:2"), policy("p", "50"));
+    let second = store("s", "m:3");
+    let outcome = folder.absorb(now, listing(&[("a.yaml", &moved), ("b.yaml", &second)]));
+    assert_eq!(said(&outcome), ["store s 2 m:2"]);
+    assert_eq!(notices(&outcome), ["b.yaml: store shop/s is ignored: it is in a.yaml already"]);
+    // A broken file keeps its store.
+    let broken = format!("{}---\n{}", store("s", "m"), policy("p", "50"));
+    folder.absorb(now, listing(&[("a.yaml", &broken)]));
+    let outcome = folder.absorb(now + CONFIRM, listing(&[("a.yaml", &broken)]));
+    assert_eq!(said(&outcome), ["p 2 invalid"]);
+    assert!(
+        notices(&outcome)[0].starts_with("a.yaml:4:20: spec.memcached.servers: servers must have a host"),
+        "{outcome:?}"
+    );
+    // A store that is gone for a moment is not gone.
+    let alone = policy("p", "50");
+    assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &alone)]))), ["p 3 50"]);
+    assert_eq!(said(&folder.absorb(now + CONFIRM, listing(&[("a.yaml", &alone)]))), ["store s gone"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,8 @@ use super::{
 
 const WORKERS: &str = "1";
 /// The images that e2e/images/build.sh builds and the scenarios run.
-const IMAGES: [&str; 3] = ["weir.test/operator:e2e", "weir.test/agent:e2e", "weir.test/testapp:e2e"];
+const IMAGES: [&str; 4] =
+    ["weir.test/operator:e2e", "weir.test/agent:e2e", "weir.test/testapp:e2e", "weir.test/redis:e2e"];
 
 pub(super) async fn run(stage: &str, runner: &Runner<'_>) -> Tally {
     let mut tally = Tally::default();

@@ -32,6 +32,7 @@ const DASHBOARDS: &[Need] = &[
 ];
 const E2E: &[Need] = &[
     ("docker", "the nodes of the kind cluster are containers"),
+    ("redis-server", "an image for the scenario of shared limits"),
     ("dockerd", "same"),
     ("iptables", "keeps the cluster's traffic on this machine"),
     ("ip", "same"),
