@@ -31,7 +31,7 @@ const DEFAULT_NAMESPACE: &str = "default";
 pub type Specs = BTreeMap<ObjectKey, Arc<RateLimitPolicySpec>>;
 
 /// Specs by store.
-pub type Stores = BTreeMap<ObjectKey, Arc<RateLimitStoreSpec>>;
+pub type StoreSpecs = BTreeMap<ObjectKey, Arc<RateLimitStoreSpec>>;
 
 /// A fault in a text, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub struct Text {
     /// Every policy, and every document that may have been intended as one.
     pub policies: Vec<Document>,
     /// Every store without faults.
-    pub stores: Stores,
+    pub stores: StoreSpecs,
     /// The faults of stores.
     pub store_findings: Vec<Finding>,
     /// The number of documents of other kinds.

@@ -35,7 +35,7 @@ async fn a_policy_waits_for_its_store_and_follows_it() -> Result<()> {
     second.until("two pods", |snapshot| sharers(snapshot) == Some(6)).await?;
     agent.until("two pods", |snapshot| sharers(snapshot) == Some(6)).await?;
 
-    // Whoever deletes the store takes no limit away.
+    // Deleting the store takes no limit away.
     stores.delete("limits", &DeleteParams::default()).await?;
     stage.until("StoreNotFound", |status| accepted(status) == ("False", "StoreNotFound")).await?;
     ensure!(agent.in_force().await?.is_some_and(|snapshot| names(&snapshot, "redis:6380")), "its limit is gone");

@@ -53,6 +53,9 @@ impl StoreSecrets {
     }
 }
 
+/// A store on the wire, and its Secrets if it has some.
+type StoreWithSecrets = (wire::Store, Option<StoreSecrets>);
+
 /// The latest time, in seconds since 2020, that a stamp can hold: in the year 2088.
 const LATEST: i64 = (1 << 31) - 1;
 const YEAR_2020: i64 = 1_577_836_800;
@@ -86,7 +89,7 @@ pub(super) fn shared(
     sharing: Sharing<'_>,
     path: &str,
     faults: &mut Faults,
-) -> Option<(wire::Shared, Option<(wire::Store, Option<StoreSecrets>)>)> {
+) -> Option<(wire::Shared, Option<StoreWithSecrets>)> {
     let shared = match (rule.scope, &rule.shared) {
         (api::Scope::Pod, None) => return None,
         (api::Scope::Shared, Some(shared)) => shared,
@@ -149,7 +152,7 @@ pub(crate) fn only_waits_for_stores(faults: &[crate::world::Fault]) -> bool {
 }
 
 /// A store on the wire, and its Secrets.
-pub fn compile_store(key: &ObjectKey, spec: &api::RateLimitStoreSpec) -> (wire::Store, Option<StoreSecrets>) {
+pub fn compile_store(key: &ObjectKey, spec: &api::RateLimitStoreSpec) -> StoreWithSecrets {
     let (backend, secrets) = match (&spec.redis, &spec.memcached) {
         (Some(redis), _) => {
             let name = |secret: &api::SecretRef| secret.name.clone();

@@ -73,7 +73,7 @@ impl Bench {
         }
         let mut dirty = DirtySet { stores: [limits].into(), ..DirtySet::default() };
         self.compiler.update(&self.world, &mut dirty, |_| None);
-        assert!(dirty.policies.contains(&key()), "whoever plans must learn of it");
+        assert!(dirty.policies.contains(&key()), "the plan must learn of it");
         &self.compiler.compiled()[&key()]
     }
 

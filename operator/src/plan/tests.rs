@@ -330,7 +330,7 @@ fn bypasses_follow_services_pods_and_policies() {
     let mut ways = |world: &mut World, change: Change| {
         let mut dirty = DirtySet::default();
         world.apply(change, &mut dirty);
-        compiler.update(&world, &mut dirty, |_| None);
+        compiler.update(world, &mut dirty, |_| None);
         let of_p = |plan: &Plan| plan.targets(&key("p")).map(|targets| (targets.changes, targets.bypasses.clone()));
         let before = of_p(&plan);
         let planned = plan.update(world, compiler.compiled(), &dirty);

@@ -21,7 +21,7 @@ use weir_api::{LastKnownGood, RateLimitPolicySpec, RateLimitPolicyStatus, RateLi
 use super::listing::Listing;
 use crate::{
     compile::revision_of,
-    documents::{self, Broken as Faulty, Finding, Position, Specs, Stores},
+    documents::{self, Broken as Faulty, Finding, Position, Specs, StoreSpecs},
     metrics::FileCounts,
     world::{Change, Fault, ObjectKey, Policy, Store, StoredStatus},
 };
@@ -107,7 +107,7 @@ struct File {
     /// The last good content.
     good: Specs,
     /// The stores of the last good content.
-    stores: Stores,
+    stores: StoreSpecs,
     /// Whether its text ended with a line break.
     has_last_line: bool,
     broken: Option<Broken>,
@@ -203,7 +203,13 @@ impl Folder {
     fn reread(&mut self, now: Instant, name: Arc<str>, seen: Result<Arc<str>, String>, outcome: &mut Outcome) {
         let known = self.files.remove(&name).or_else(|| {
             let kept = self.kept.get(&name)?.iter().map(|kept| (kept.key.clone(), kept.spec.clone())).collect();
-            Some(File { seen: Ok("".into()), good: kept, stores: Stores::new(), has_last_line: false, broken: None })
+            Some(File {
+                seen: Ok("".into()),
+                good: kept,
+                stores: StoreSpecs::new(),
+                has_last_line: false,
+                broken: None,
+            })
         });
         let has_last_line = known.as_ref().is_some_and(|file| file.has_last_line);
         let file = match read(&seen, known.as_ref()) {
@@ -377,7 +383,7 @@ impl StoresOfFolder {
 }
 
 /// The policies and stores of a file. `known` is its earlier state.
-fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<(Specs, Stores), Faulty> {
+fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<(Specs, StoreSpecs), Faulty> {
     let text = match seen {
         Ok(text) => text,
         Err(error) => return Err(faulty(Position { line: 1, column: 1 }, format!("cannot be read: {error}"))),
