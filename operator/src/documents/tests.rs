@@ -74,7 +74,7 @@ fn stores_are_found_beside_policies_and_checked_like_them() {
     assert!(!read(&store("s", "m:1")).is_empty(), "a store alone is something");
 
     let twice = format!("{}---\n{}", store("s", "m:1"), store("s", "m:2"));
-    assert_eq!(findings(&twice), ["6:18: metadata.name: store shop/s is in here twice: give one of them another name"]);
+    assert_eq!(findings(&twice), ["8:12: metadata.name: store shop/s is in here twice: give one of them another name"]);
     let found = findings(&format!("{}---\n{}", policy("p", "5"), store("s", "m")));
-    assert!(found.len() == 1 && found[0].starts_with("14:28: spec.memcached.servers: servers must"), "{found:?}");
+    assert!(found.len() == 1 && found[0].starts_with("14:20: spec.memcached.servers: servers must"), "{found:?}");
 }
