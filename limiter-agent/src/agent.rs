@@ -94,7 +94,8 @@ impl Agent {
         let (paths, log_keys) = (config.proxy.ambiguous_paths, config.logs.keys);
         let rules = LiveRules::new(GateOptions { clock, paths, log_keys });
         let cache = config.snapshot_cache.clone().map(Cache::new);
-        let snapshots = Arc::new(Snapshots::new(rules.clone(), clock, cache.clone()));
+        let snapshots = Snapshots::new(rules.clone(), clock, cache.clone());
+        let snapshots = Arc::new(snapshots.with_store_secrets(config.store_secrets.clone()));
         if let Some(jwks) = &config.jwks {
             snapshots.verify_with(jwks.first());
         }

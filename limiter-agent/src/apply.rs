@@ -15,6 +15,7 @@ mod words;
 
 use std::{
     convert::Infallible,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -30,7 +31,7 @@ use weir_wire::{
     ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION,
 };
 
-use crate::cache::Cache;
+use crate::{cache::Cache, stores::Stores};
 
 /// The result of a push, as in `weir_snapshots_total`.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +80,7 @@ pub(crate) struct Snapshots {
     outcomes: [AtomicU64; OUTCOMES.len()],
     /// Notified when a snapshot came into force, because it may have removed limiters.
     applied: Notify,
+    stores: Stores,
 }
 
 /// The parts of a refusal that do not depend on the rules in force.
@@ -87,7 +89,17 @@ struct Refused(Outcome, RefusalKind, String, Vec<Fault>);
 impl Snapshots {
     pub(crate) fn new(rules: LiveRules, clock: MonotonicClock, cache: Option<Cache>) -> Self {
         let (origin, outcomes) = (watch::Sender::default(), Default::default());
-        Self { rules, clock, origin, cache, outcomes, applied: Notify::new() }
+        Self { rules, clock, origin, cache, outcomes, applied: Notify::new(), stores: Stores::new(clock, None) }
+    }
+
+    /// With the secrets of stores in this directory.
+    pub(crate) fn with_store_secrets(self, secrets: Option<PathBuf>) -> Self {
+        Self { stores: Stores::new(self.clock, secrets), ..self }
+    }
+
+    /// The stores of the snapshot in force.
+    pub(crate) fn stores(&self) -> &Stores {
+        &self.stores
     }
 
     /// How many pushed snapshots had each of the [`OUTCOMES`].
@@ -169,7 +181,7 @@ impl Snapshots {
             if self.origin() == Some(Origin::Bootstrap) {
                 // The bootstrap snapshot's sequence and revision do not come from the operator; someone may have
                 // written them by hand.
-                same_content &= current.policies == snapshot.policies;
+                same_content &= current.policies == snapshot.policies && current.stores == snapshot.stores;
             } else {
                 in_order(&snapshot, current)?;
             }
@@ -182,7 +194,8 @@ impl Snapshots {
             return Ok(Outcome::Unchanged);
         }
         let lowered = lower(&snapshot).map_err(invalid)?;
-        let next = before.succeed(snapshot, lowered, || self.clock.now());
+        let stores = self.stores.of(&snapshot).map_err(invalid)?;
+        let next = before.succeed(snapshot, lowered, &stores, || self.clock.now());
         if let Some((snapshot, _)) = next.snapshot() {
             let (sequence, revision, policies) = (snapshot.sequence, &snapshot.revision, snapshot.policies.len());
             tracing::info!(sequence, revision, policies, origin = origin.name(), "snapshot in force");
@@ -207,7 +220,7 @@ fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Refused> {
     if snapshot.sequence < current.sequence || (snapshot.sequence == current.sequence && !same_revision) {
         return Err(stale(snapshot, current));
     }
-    if same_revision && current.policies != snapshot.policies {
+    if same_revision && (current.policies != snapshot.policies || current.stores != snapshot.stores) {
         let message = "is in force with other policies: give each content a revision of its own";
         return Err(invalid(vec![Fault { path: "revision".into(), message: message.into() }]));
     }

@@ -41,6 +41,8 @@ pub struct Config {
     pub(crate) bootstrap: Option<Vec<u8>>,
     pub(crate) snapshot_cache: Option<PathBuf>,
     pub(crate) wait_for_config: bool,
+    /// Where the secrets of stores are.
+    pub(crate) store_secrets: Option<PathBuf>,
     /// `None`: tokens are not verified.
     pub(crate) jwks: Option<Keys>,
     pub(crate) logs: Logs,
@@ -137,6 +139,7 @@ impl TryFrom<Flags> for Config {
             bootstrap: flags.bootstrap.map(bootstrap).transpose()?,
             snapshot_cache: flags.snapshot_cache,
             wait_for_config: flags.wait_for_config,
+            store_secrets: flags.store_secrets,
             jwks,
             logs: Logs { format: flags.log_format, level: flags.log_level, keys: flags.log_keys },
             proxy: flags.proxy,

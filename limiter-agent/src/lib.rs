@@ -26,6 +26,7 @@ mod proxy;
 mod ready;
 mod serve;
 mod slots;
+mod stores;
 mod telemetry;
 mod watch;
 

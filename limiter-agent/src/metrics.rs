@@ -30,6 +30,12 @@
 //! | `weir_key_evictions_total` | rule | idle keys evicted for others |
 //! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
+//! | `weir_store_up` | `store` | for each store that rules use: 1 if it answers, 0 if it is lost |
+//! | `weir_store_trips_total` | `store` | questions to the store |
+//! | `weir_store_seats_leased_total` | `store` | seats that it handed out for requests to come |
+//! | `weir_store_seats_returned_total` | `store` | seats that were given back |
+//! | `weir_store_seats_lost_total` | `store` | seats that expired unused |
+//! | `weir_store_latency_seconds` | `store` | histogram: from a question until its answer |
 //! | `weir_snapshot_info` | `revision`, `origin` | 1 for the snapshot in force |
 //! | `weir_snapshot_sequence` | | its sequence; 0 before the first |
 //! | `weir_snapshot_in_force_since_timestamp_seconds` | | when its revision came into force |
@@ -49,6 +55,7 @@ mod control;
 mod family;
 mod proxy;
 mod rules;
+mod stores;
 
 use std::sync::Arc;
 
@@ -98,6 +105,7 @@ impl Metrics {
         let mut families = Vec::new();
         families.extend(proxy::families(&self.proxy));
         families.extend(rules::families(&rules, self.clock.now()));
+        families.extend(stores::families(self.snapshots.stores()));
         families.extend(control::snapshots(&rules, &self.snapshots));
         families.extend(self.tls.iter().flat_map(|tls| control::tls(tls)));
         families.extend(self.jwks.iter().flat_map(|jwks| control::jwks(jwks)));

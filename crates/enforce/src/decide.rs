@@ -5,6 +5,8 @@
 //! charged. If it would refuse, the refusal is counted. It never affects the verdict or a wait. For this reason a
 //! bypass of a policy in shadow mode exempts a request only from the limits of that policy.
 
+mod with_stores;
+
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -71,10 +73,12 @@ impl RulesInForce {
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
             let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
             let mut deciding = enforced.iter().chain(shadows).map(|index| set.get(*index));
-            if deciding.any(|member| member.may_take_more) {
-                return None;
-            }
-            let mut verdict = asked.enforce(set, enforced, keys);
+            let mut verdict = match (enforced, shadows) {
+                // A rule that a store counts, and seats in hand, or a key that the store refuses.
+                ([only], []) if set.get(*only).may_ask_only => asked.claim_one(set.get(*only), keys)?,
+                _ if deciding.any(|member| member.may_take_more) => return None,
+                _ => asked.enforce(set, enforced, keys),
+            };
             asked.try_out(set, shadows, keys, &mut verdict);
             match &mut verdict {
                 Verdict::Pass(pass) => Some(then(Ok(std::mem::take(&mut pass.fields)))),
@@ -134,6 +138,9 @@ impl Asked<'_> {
         let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
             let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, true)).collect();
+            if asks.iter().any(|ask| ask.limits.shared.is_some()) {
+                return self.enforce_with_stores(asks, FollowUp { deadline, costs: costs() });
+            }
             match enter(asks, self.clock) {
                 Ok(Entry::Waits(mut wait)) => {
                     wait.follow_up = FollowUp { deadline, costs: costs() };
@@ -165,20 +172,25 @@ impl Asked<'_> {
             }
             let rules = limiting(set, indices);
             let deadline = rules.iter().filter_map(|(member, _)| member.deadline).min();
-            let costs = self.with_asks(&rules, deadline, keys, |asks| match charge_all(asks, || self.now()) {
-                Ok(charged) => {
-                    let now = self.now();
-                    for (ask, RuleCharged { at, .. }) in asks.iter().zip(charged) {
-                        ask.rule.counters.count_allowed();
-                        if let Some(at) = at {
-                            ask.rule.counters.count_wait(at.duration_since(now));
-                        }
-                    }
-                    asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect()
+            let costs = self.with_asks(&rules, deadline, keys, |asks| {
+                if asks.iter().any(|ask| ask.limits.shared.is_some()) {
+                    return self.try_with_stores(asks);
                 }
-                Err(RuleRefusedAt { ask, .. }) => {
-                    asks[ask].rule.counters.count_shadow_limited();
-                    Vec::new()
+                match charge_all(asks, || self.now()) {
+                    Ok(charged) => {
+                        let now = self.now();
+                        for (ask, RuleCharged { at, .. }) in asks.iter().zip(charged) {
+                            ask.rule.counters.count_allowed();
+                            if let Some(at) = at {
+                                ask.rule.counters.count_wait(at.duration_since(now));
+                            }
+                        }
+                        asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect()
+                    }
+                    Err(RuleRefusedAt { ask, .. }) => {
+                        asks[ask].rule.counters.count_shadow_limited();
+                        Vec::new()
+                    }
                 }
             });
             verdict.add(costs);

@@ -13,7 +13,7 @@ use http::HeaderMap;
 use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
-use super::{charge::Ask, cost::Cost, rule::Rule};
+use super::{charge::Ask, cost::Cost, lower::hash, rule::Rule};
 
 /// Later than any reservation can be.
 const FAR: Duration = Duration::from_hours(24);
@@ -62,6 +62,13 @@ impl DeferredCost {
 
     /// Charges as much of the cost as can be reserved.
     pub(super) fn charge(&self, cost: u64, clock: MonotonicClock) {
+        if let Some(shared) = self.rule.limits.as_ref().and_then(|limits| limits.shared.as_ref()) {
+            if cost > 0 {
+                let set = shared.terms.override_of(&self.key).map_or(0, |index| index + 1);
+                shared.limiter.owe(hash(&self.key), set, cost);
+            }
+            return;
+        }
         let (mut rest, mut piece) = (cost, cost);
         for _ in 0..MOST_PLACES {
             if rest.min(piece) == 0 {

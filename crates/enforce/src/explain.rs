@@ -5,7 +5,8 @@
 use std::{str::FromStr, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Uri};
-use weir_core::Tightest;
+use weir_core::{Tightest, Time};
+use weir_store::Known;
 use weir_tower::MonotonicClock;
 use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, Per};
 
@@ -15,6 +16,7 @@ use super::{
     in_force::RulesInForce,
     jwt::Tokens,
     rule::{Policy, Rule},
+    shared::split,
 };
 use crate::matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous};
 
@@ -118,12 +120,23 @@ impl Asked<'_> {
             override_index: None,
             cost: 0,
             limit: None,
+            source: None,
         };
         let Some(limits) = &rule.limits else { return explained };
         let mut key = Vec::new();
         limits.key.write(&self.request, &self.tokens, &mut key);
         let ask = Ask { rule, limits, key: &key, cost: limits.cost.on_arrival(&self.request), latest: None };
         let now = self.now();
+        if limits.shared.is_some() {
+            explained.key = limits.key.show(&self.request, &self.tokens);
+            let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+            explain_shared(
+                Ask { latest: patience.map(|patience| now.saturating_add(patience)), ..ask },
+                now,
+                &mut explained,
+            );
+            return explained;
+        }
         let standing = limits.limiter.peek(now, ask.key, ask.cost);
         explained.key = limits.key.show(&self.request, &self.tokens);
         explained.cost = ask.cost;
@@ -157,6 +170,34 @@ impl Asked<'_> {
         });
         explained
     }
+}
+
+/// What this program knows about a rule that a store counts. The store is not asked.
+fn explain_shared(ask: Ask<'_, '_>, now: Time, explained: &mut ExplainedRule) {
+    let (shared, _) = split(&[ask], now);
+    let Some(shared) = shared.first() else { return };
+    let Known { seats, left, refused_for, is_lost } = shared.known();
+    let patience = ask.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now));
+    explained.cost = ask.cost;
+    explained.override_index = shared.override_index();
+    explained.decision = match refused_for {
+        _ if u64::from(seats) >= ask.cost => Decision::Allow,
+        Some(wait) if wait > patience => Decision::Limit,
+        Some(_) => Decision::Wait,
+        None => Decision::Allow,
+    };
+    explained.after_millis = refused_for.filter(|_| explained.decision != Decision::Allow).map(millis);
+    explained.limit = left.map(|left| ExplainedLimit {
+        name: ask.limits.names.get(left.limit).map(ToString::to_string).unwrap_or_default(),
+        remaining: left.units,
+        reset_after_millis: millis(left.full_in),
+    });
+    let store = shared.store();
+    explained.source = Some(match (is_lost, left) {
+        (true, _) => format!("store {store} is lost: onStoreLoss decides"),
+        (false, Some(_)) => format!("last answer of store {store}; seats in hand: {seats}"),
+        (false, None) => format!("store {store}, which was not asked about this key yet"),
+    });
 }
 
 /// Rounded up, so that a client that waits this long is admitted.

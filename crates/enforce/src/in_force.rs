@@ -20,7 +20,7 @@ use super::{
     jwt::Jwks,
     lower::Lowered,
     removed::{Removed, full_name},
-    rule::{Policy, Rule},
+    rule::{Policy, Rule, Stores},
     rule_set::{Member, RuleSet},
 };
 
@@ -72,8 +72,8 @@ impl RulesInForce {
         Self { snapshot: Some((Arc::new(snapshot), since)), ..self.clone() }
     }
 
-    /// The rules that succeed these.
-    pub fn succeed(&self, snapshot: Snapshot, lowered: Lowered, clock: impl Fn() -> Time) -> Self {
+    /// The rules that succeed these. A rule whose store is not in `stores` is counted in this program alone.
+    pub fn succeed(&self, snapshot: Snapshot, lowered: Lowered, stores: &Stores, clock: impl Fn() -> Time) -> Self {
         let before: HashMap<(&str, &str), &Arc<Rule>> =
             self.rules().map(|(policy, rule)| ((policy.uid.as_str(), rule.name.as_str()), rule)).collect();
         let now = clock();
@@ -94,7 +94,7 @@ impl RulesInForce {
                     let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
                     let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
                     let limits = follows.or(removed.as_ref()).and_then(|before| before.limits.as_ref());
-                    Arc::new(Rule::follow(counters, limits, rule, &full_name, &clock))
+                    Arc::new(Rule::follow(counters, limits, rule, &full_name, (&clock, stores)))
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);

@@ -9,7 +9,8 @@
 //! requests, ends those that exceed a deadline, and charges costs that the response supplies. Nothing below it depends
 //! on bodies or tower.
 //!
-//! This crate opens no socket and does not know where snapshots come from. The agent puts them in force when the
+//! This crate opens no socket and does not know where snapshots come from. For rules that a store counts, the program
+//! supplies the clients of the stores ([`RulesInForce::succeed`]). The agent puts snapshots in force when the
 //! operator pushes them. A program can also do so by itself:
 //!
 //! ```
@@ -70,6 +71,7 @@ mod removed;
 mod rule;
 mod rule_set;
 mod sampled;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -92,7 +94,7 @@ pub use self::{
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
     refusal::{Refusal, TextKey},
-    rule::{Policy, Rule},
+    rule::{Policy, Rule, Stores},
     sampled::Sample,
     verdict::{Pass, Verdict},
     wait::{LateRefusal, Wait},

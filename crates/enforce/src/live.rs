@@ -15,6 +15,7 @@ use super::{
     jwt::Jwks,
     layer::LimitLayer,
     lower::lower,
+    rule::Stores,
 };
 
 /// The rules in force of a program. They may change at any moment, and all clones share them.
@@ -61,7 +62,7 @@ impl LiveRules {
         }
         let lowered = lower(&snapshot)?;
         let change = self.change();
-        change.put(change.rules().succeed(snapshot, lowered, || self.0.options.clock.now()));
+        change.put(change.rules().succeed(snapshot, lowered, &Stores::new(), || self.0.options.clock.now()));
         Ok(())
     }
 
@@ -127,6 +128,10 @@ fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
     if snapshot.wire_version != WIRE_VERSION {
         let message = format!("is {}, and this program speaks {WIRE_VERSION}", snapshot.wire_version);
         faults.push(Fault { path: "wireVersion".into(), message });
+    }
+    if !snapshot.stores.is_empty() {
+        let message = "a layer connects to no store: count requests in this program, and leave it out";
+        faults.push(Fault { path: "stores".into(), message: message.into() });
     }
     for (number, policy) in snapshot.policies.iter().enumerate() {
         for (index, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.per == Per::Message) {

@@ -8,6 +8,7 @@ mod cost;
 mod faults;
 mod limits;
 mod on_limit;
+mod shared;
 
 use std::{collections::HashSet, time::Duration};
 
@@ -16,6 +17,8 @@ use weir_wire::{Action, Fault, HeaderStyle, MAX_LOG_BYTES, Mode, Per, PolicyRule
 use self::faults::{Faults, Path};
 use super::{cost::Cost, fields::Advice, key::KeySpec, refusal_text::RefusalForm};
 use crate::matching::Matcher;
+
+pub(super) use self::shared::{LoweredShared, hash};
 
 /// A snapshot's rules, parsed.
 #[derive(Debug)]
@@ -52,6 +55,7 @@ pub(super) struct LoweredLimits {
     pub(super) max_wait: Option<Duration>,
     pub(super) refusal: RefusalForm,
     pub(super) advice: Advice,
+    pub(super) shared: Option<LoweredShared>,
 }
 
 /// Parses a snapshot's rules.
@@ -64,6 +68,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
     let root = Path::default();
     revision(&snapshot.revision, &root, &mut faults);
 
+    let stores = shared::kinds(&snapshot.stores, &root.field("stores"), &mut faults);
     let (mut uids, mut names) = (HashSet::new(), HashSet::new());
     let mut policies = Vec::with_capacity(snapshot.policies.len());
     let (mut logs, mut logs_reported) = (0_u64, false);
@@ -79,7 +84,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
             faults.add(&path.field("name"), "an earlier policy has this namespace and name");
         }
         let before = faults.len();
-        policies.extend(lower_policy(policy, &path, &mut faults));
+        policies.extend(lower_policy(policy, &stores, &path, &mut faults));
         // A policy with faults is reported for those faults only.
         logs = logs.saturating_add(if faults.len() == before { log_bytes(policy) } else { 0 });
         if logs > MAX_LOG_BYTES && !logs_reported {
@@ -95,7 +100,12 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
     faults.or(Lowered { policies })
 }
 
-fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Option<LoweredPolicy> {
+fn lower_policy(
+    policy: &PolicyRules,
+    stores: &shared::Kinds<'_>,
+    path: &Path,
+    faults: &mut Faults,
+) -> Option<LoweredPolicy> {
     if policy.uid.is_empty() || policy.uid.len() > 128 || !policy.uid.bytes().all(|byte| byte.is_ascii_graphic()) {
         faults.add(&path.field("uid"), "must be 1 to 128 visible ASCII characters");
     }
@@ -119,7 +129,7 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
         if !names.insert(&rule.name) {
             faults.add(&path.field("name"), format!("an earlier rule is named {}: give each its own name", rule.name));
         }
-        rules.extend(lower_rule(rule, &path, faults));
+        rules.extend(lower_rule(rule, stores, &path, faults));
     }
     Some(LoweredPolicy {
         uid: policy.uid.clone(),
@@ -132,7 +142,7 @@ fn lower_policy(policy: &PolicyRules, path: &Path, faults: &mut Faults) -> Optio
     })
 }
 
-fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
+fn lower_rule(rule: &Rule, stores: &shared::Kinds<'_>, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
     let before = faults.len();
     let matcher = conditions::lower_matches(&rule.matches, rule.action, &path.field("match"), faults);
     let limits = match rule.action {
@@ -145,6 +155,7 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
                 ("cost", rule.cost.is_some()),
                 ("onLimit", rule.on_limit.is_some()),
                 ("maxKeys", rule.max_keys.is_some()),
+                ("shared", rule.shared.is_some()),
             ] {
                 if given {
                     faults.add(&path.field(field), "has no meaning for a rule with action Bypass: leave it out");
@@ -159,6 +170,7 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
             let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
+            let shared = shared::lower_shared(rule, (terms.as_ref(), counted_by), stores, path, faults);
             // The next step renders response fields that contain names.
             if faults.len() > before {
                 return None;
@@ -167,7 +179,7 @@ fn lower_rule(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<LoweredRu
             let (key, terms) = (key?, terms?);
             let advice = Advice::new(style, &terms, rule.overrides.len());
             let (counted_by, cost, refusal) = (counted_by?, cost?, refusal?);
-            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice })
+            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice, shared })
         }
     };
     Some(LoweredRule { name: rule.name.clone(), matcher: matcher?, per: rule.per, limits })

@@ -9,6 +9,7 @@ use super::{
     fields::{self, Fields, QuotaState},
     refusal::Refusal,
     rule::Limits,
+    shared::SharedAsk,
 };
 
 /// Counts a refusal and builds it. `at` is the time of the decision.
@@ -42,6 +43,31 @@ pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
         return Fields::default();
     }
     Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
+}
+
+/// The fields of a request that shared rules admitted, and perhaps others.
+pub(super) fn fields_with_shared(
+    asks: &[Ask<'_, '_>],
+    charged: &[RuleCharged],
+    shared: &[(&SharedAsk, QuotaState)],
+) -> Fields {
+    let own = asks.iter().zip(charged).map(|(ask, one)| {
+        let state = quota_state(&one.tightest, one.tightest.standing.remaining());
+        (&ask.limits.advice, state, one.tightest.override_index)
+    });
+    let shared = shared.iter().map(|(ask, state)| (&ask.limits().advice, *state, ask.override_index()));
+    let telling: Vec<_> = own.chain(shared).filter(|(advice, ..)| advice.style != HeaderStyle::None).collect();
+    match &telling[..] {
+        [] => Fields::default(),
+        [(advice, state, override_index)] => Fields::of_one(advice, *state, *override_index),
+        [(first, state, _), rest @ ..] => {
+            let tightest = rest.iter().fold((*first, *state), |tightest, (advice, state, _)| {
+                if state.remaining < tightest.1.remaining { (*advice, *state) } else { tightest }
+            });
+            let policies = telling.iter().map(|(advice, _, override_index)| advice.policy(*override_index));
+            Fields::of_several(tightest.0, tightest.1, fields::join(policies))
+        }
+    }
 }
 
 /// The fields of the rule whose limit has the fewest requests left. They list the limits of all rules.

@@ -1,8 +1,9 @@
 //! A rule in force, with its policy and its limits.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use weir_core::{KeyStats, KeySurvey, Quota, RuleLimiter, Terms, Time};
+use weir_store::{SharedKeys, SharedLimiter, StoreClient};
 use weir_wire::{Mode, Per};
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     counters::{Counters, Counts},
     fields::Advice,
     key::KeySpec,
-    lower::{LoweredLimits, LoweredRule},
+    lower::{LoweredLimits, LoweredRule, LoweredShared},
     refusal_text::RefusalText,
 };
 use crate::{histogram, matching::Matcher};
@@ -61,12 +62,31 @@ pub(super) struct Limits {
     pub(super) names: Vec<Box<str>>,
     /// The limits' quotas without overrides, for the metrics.
     quotas: Vec<Quota>,
+    /// A store counts, and the limiter is not used.
+    pub(super) shared: Option<SharedPart>,
 }
+
+/// How a rule is counted in a store.
+#[derive(Debug)]
+pub(super) struct SharedPart {
+    pub(super) limiter: Arc<SharedLimiter>,
+    /// Which keys have limits of their own.
+    pub(super) terms: Terms,
+}
+
+/// The stores that rules use, by name.
+pub type Stores = HashMap<String, Arc<StoreClient>>;
 
 impl Limits {
     /// Whether a request beyond the limits may wait.
     pub(super) fn is_patient(&self) -> bool {
         self.max_wait.is_some()
+    }
+
+    /// The quota of a limit, of a key with or without an override.
+    pub(super) fn quota(&self, limit: usize, override_index: Option<usize>) -> Option<Quota> {
+        let own = self.shared.as_ref().and_then(|shared| shared.terms.quotas(override_index).get(limit).copied());
+        own.or_else(|| self.quotas.get(limit).copied())
     }
 
     /// Whether there is exactly one limit.
@@ -98,21 +118,25 @@ impl Rule {
         before: Option<&Limits>,
         rule: LoweredRule,
         policy: &str,
-        clock: &impl Fn() -> Time,
+        (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
         let LoweredRule { name, matcher, per, limits } = rule;
         let limits = limits.map(|lowered| {
-            let LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice } = lowered;
+            let LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice, shared } = lowered;
             let max_keys = counted_by.max_keys();
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
             let refusal = RefusalText::new(refusal, policy, &name, &names);
-            let limiter = match before.filter(|before| before.key == key) {
+            let shared = shared.and_then(|shared| SharedPart::follow(before, &key, &terms, shared, stores));
+            // A store counts the keys.
+            let max_keys = max_keys.filter(|_| shared.is_none());
+            let limiter = match before.filter(|before| before.key == key && before.shared.is_some() == shared.is_some())
+            {
                 Some(before) => before.limiter.retune(clock, terms, max_keys),
                 None => full(clock(), terms, max_keys),
             };
             let advice = Arc::new(advice);
-            Limits { limiter, key, cost, max_wait, advice, refusal, names, quotas }
+            Limits { limiter, key, cost, max_wait, advice, refusal, names, quotas, shared }
         });
         Self { name, matcher, per, counters, limits }
     }
@@ -145,12 +169,37 @@ impl Rule {
 
     /// How full its table of keys is. `None` without a key.
     pub fn keys(&self) -> Option<KeyStats> {
-        self.limits.as_ref().and_then(|limits| limits.limiter.keys())
+        let limits = self.limits.as_ref()?;
+        let Some(shared) = &limits.shared else { return limits.limiter.keys() };
+        let SharedKeys { tracked, capacity, evicted, overflowed } = shared.limiter.keys();
+        (capacity > 1).then_some(KeyStats { tracked, capacity, evicted, overflowed })
     }
 
     /// How near keys are to their limits. It looks at a bounded number of keys, so that a scrape stays short.
     pub fn survey(&self, now: Time) -> Option<KeySurvey> {
-        self.limits.as_ref()?.limiter.survey(now, SURVEYED)
+        self.limits.as_ref().filter(|limits| limits.shared.is_none())?.limiter.survey(now, SURVEYED)
+    }
+}
+
+impl SharedPart {
+    /// Goes on with the limiter of the rule before, if the store, the counters and the key are the same.
+    fn follow(
+        before: Option<&Limits>,
+        key: &KeySpec,
+        terms: &Terms,
+        LoweredShared { store, rule }: LoweredShared,
+        stores: &Stores,
+    ) -> Option<Self> {
+        let client = stores.get(&store)?;
+        let same = before.filter(|before| before.key == *key).and_then(|before| before.shared.as_ref());
+        let limiter = match same.filter(|before| before.limiter.goes_on_with(client, &rule)) {
+            Some(before) => {
+                before.limiter.retune(rule);
+                Arc::clone(&before.limiter)
+            }
+            None => SharedLimiter::new(Arc::clone(client), rule),
+        };
+        Some(Self { limiter, terms: terms.clone() })
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Member {
     pub(super) deadline: Option<Duration>,
     /// Whether an admitted request may have to wait, may get a deadline, or may be charged again.
     pub(super) may_take_more: bool,
+    /// Whether only a question to a store may delay a request, and nothing follows.
+    pub(super) may_ask_only: bool,
 }
 
 /// Buffers for the indices of rules, reused for the next request.
@@ -53,9 +55,13 @@ pub(super) enum Matching<'a> {
 
 impl Member {
     pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Duration>) -> Self {
-        let more = |limits: &Limits| deadline.is_some() || limits.is_patient() || limits.cost.is_known_later();
+        let more = |limits: &Limits| {
+            deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() || limits.shared.is_some()
+        };
         let may_take_more = rule.limits.as_ref().is_some_and(more);
-        Self { rule: Arc::clone(rule), policy, deadline, may_take_more }
+        let asks = |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
+        let may_ask_only = deadline.is_none() && rule.limits.as_ref().is_some_and(asks);
+        Self { rule: Arc::clone(rule), policy, deadline, may_take_more, may_ask_only }
     }
 }
 

@@ -50,7 +50,7 @@ impl Limits {
             json!({"wireVersion": 1, "sequence": self.sequence.get(), "revision": "r", "policies": policies});
         let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
         let lowered = lower(&snapshot).expect("no faults");
-        let next = self.rules.load().succeed(snapshot, lowered, || self.clock.now());
+        let next = self.rules.load().succeed(snapshot, lowered, &Stores::new(), || self.clock.now());
         self.rules.store(Arc::new(next));
     }
 

@@ -3,6 +3,10 @@
 //! A request that may wait joins the queues of all rules that match it. When it is at the head of these queues and all
 //! rules have capacity, all of them are charged together. A request that leaves earlier was charged nothing. It also
 //! joins the queues of rules that let no request wait, so that these rules count it for later requests.
+//!
+//! A request of shared rules first waits for the store (`asking`). Once it has all its seats, it goes on as above.
+
+mod asking;
 
 use std::{
     sync::Arc,
@@ -11,16 +15,21 @@ use std::{
 };
 
 use weir_core::{Quota, RuleCharged, RuleRefused, RuleRefusedAt, Ticket, Time};
+use weir_store::{Denied, Grant};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
+use self::asking::Asking;
 use super::{
     charge::{Ask, charge_all, opens_after},
     fields::Fields,
     follow_up::FollowUp,
-    outcome::{fields_of_several, refusal},
+    outcome::{fields_of_several, fields_with_shared, refusal},
     refusal::Refusal,
     rule::Rule,
+    shared::SharedAsk,
 };
+
+pub(super) use self::asking::settle;
 
 /// The result for a request that no rule refuses at once.
 pub(super) enum Entry {
@@ -33,8 +42,12 @@ pub(super) enum Entry {
 pub struct Wait {
     /// What remains to do when it goes. The deadline counts from the verdict.
     pub follow_up: FollowUp,
+    /// Before it joins a queue: the questions to stores.
+    asking: Option<Asking>,
     /// `None` once its turn has come, or once it was refused.
     queued: Option<Queued>,
+    /// The seats of shared rules, for as long as it waits.
+    seats: Vec<(SharedAsk, Grant)>,
 }
 
 #[derive(Debug)]
@@ -102,10 +115,14 @@ pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry
     let latest = asks.iter().filter_map(|ask| ask.latest).min();
     let waiting = Waiting::new(patient, latest, clock);
     let queued = Queued { asked: OwnedAsks { all: asked, clock }, waiting, _held: held, since: now };
-    Ok(Entry::Waits(Box::new(Wait { follow_up: FollowUp::default(), queued: Some(queued) })))
+    Ok(Entry::Waits(Box::new(Wait::of_queue(queued))))
 }
 
 impl Wait {
+    fn of_queue(queued: Queued) -> Self {
+        Self { follow_up: FollowUp::default(), asking: None, queued: Some(queued), seats: Vec::new() }
+    }
+
     /// Ready when the request goes: it is charged and counted, and its response gets the fields. Do not poll again
     /// after that.
     ///
@@ -113,13 +130,20 @@ impl Wait {
     ///
     /// The refusal of a request that can no longer go in time.
     pub fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
+        if self.asking.is_some() {
+            match ready!(self.poll_stores(context)) {
+                Ok(None) => {}
+                Ok(Some(fields)) => return Poll::Ready(Ok(fields)),
+                Err(late) => return Poll::Ready(Err(late)),
+            }
+        }
         let queued = self.queued.as_mut().expect("polled again after it was ready");
         let turn = ready!(queued.waiting.poll(&queued.asked, context));
         // Leaves the queues first, because what follows reports their state.
         let Some(Queued { asked, since, .. }) = self.queued.take() else { return Poll::Pending };
         let charged = match turn {
             Ok(charged) => charged,
-            Err(Halt { at, .. }) => return Poll::Ready(Err(LateRefusal { asked, at })),
+            Err(Halt { at, .. }) => return Poll::Ready(Err(LateRefusal(Reason::Own { asked, at }))),
         };
         let waited = asked.clock.now().duration_since(since);
         for OwnedAsk { rule, waits, .. } in &asked.all {
@@ -128,6 +152,11 @@ impl Wait {
                 rule.counters.count_wait(waited);
             }
         }
+        if !self.seats.is_empty() {
+            let states = settle(&mut self.seats);
+            let states: Vec<_> = states.iter().map(|(ask, state)| (ask, *state)).collect();
+            return Poll::Ready(Ok(fields_with_shared(&asked.asks(), &charged, &states)));
+        }
         Poll::Ready(Ok(fields_of_several(&asked.asks(), &charged)))
     }
 }
@@ -135,15 +164,31 @@ impl Wait {
 /// A request that waited and can no longer be admitted in time: its rules changed, or a rule that does not let requests
 /// wait has no capacity.
 #[derive(Debug)]
-pub struct LateRefusal {
-    asked: OwnedAsks,
-    at: RuleRefusedAt,
+pub struct LateRefusal(Reason);
+
+#[derive(Debug)]
+enum Reason {
+    /// A rule of this program alone.
+    Own { asked: OwnedAsks, at: RuleRefusedAt },
+    /// A shared rule.
+    Shared { ask: SharedAsk, denied: Denied, clock: MonotonicClock },
 }
 
 impl LateRefusal {
     /// Counts the refusal and passes it to `then`.
     pub(super) fn refuse<R>(self, then: impl FnOnce(&Refusal<'_>) -> R) -> R {
-        then(&refusal(&self.asked.asks(), self.at, self.asked.clock.now()))
+        match self.0 {
+            Reason::Own { asked, at } => then(&refusal(&asked.asks(), at, asked.clock.now())),
+            Reason::Shared { ask, denied, clock } => then(&ask.refusal(denied, clock.now())),
+        }
+    }
+
+    /// Counts what a policy in shadow mode would have refused.
+    pub(super) fn count_shadow(&self) {
+        match &self.0 {
+            Reason::Own { asked, at } => asked.all[at.ask].rule.counters.count_shadow_limited(),
+            Reason::Shared { ask, .. } => ask.rule.counters.count_shadow_limited(),
+        }
     }
 }
 

@@ -22,9 +22,11 @@
 //! This crate reads no clock: times are arguments. Levels, marks and times of a store are whole microseconds.
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests read clocks"))]
 
+mod backend;
 mod bounds;
 mod breaker;
 mod bucket;
+mod client;
 mod deadline;
 mod error;
 mod key;
@@ -34,6 +36,7 @@ mod memory;
 mod model;
 mod redis;
 mod seats;
+mod shared;
 mod state;
 mod take;
 mod terms;
@@ -43,8 +46,10 @@ mod value;
 mod tests;
 
 pub use self::{
+    backend::Backend,
     bounds::{StoreClock, StoreTime},
     breaker::Breaker,
+    client::{StoreClient, StoreCondition, StoreParts, StoreStats},
     deadline::Deadline,
     error::StoreError,
     key::{InvalidKey, Key},
@@ -52,6 +57,7 @@ pub use self::{
     memory::Memory,
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
     seats::Seats,
-    take::{Level, Next, Reply, Take},
+    shared::{Claim, Denied, Grant, InvalidRule, Known, OnLoss, SharedKeys, SharedLimiter, SharedRule, Waits},
+    take::{Left, Level, Next, Reply, Take},
     terms::{InvalidTerms, Terms},
 };

@@ -3,7 +3,7 @@
 use crate::{
     state::{State, changed},
     take::{Answer, Ask, Next},
-    terms::Limit,
+    terms::{Limit, Terms},
     value::Value,
 };
 
@@ -62,6 +62,13 @@ pub(crate) fn take(stored: Option<&Value>, ask: &Ask, now: u64) -> Outcome {
         marks: [served, lent, marks(&value)],
     };
     Outcome { answer, value, full_at }
+}
+
+/// A value whose limits are all used up: what begins without credit.
+pub(crate) fn used_up(terms: &Terms, now: u64) -> Value {
+    let mut value = Value::new(terms.stamp(), terms.raw(), now);
+    each(&mut value, |_, limit, state| state.charge(limit, now, limit.at_once()));
+    value
 }
 
 /// The value under the newest terms, and whether the asker has others.

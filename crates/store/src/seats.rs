@@ -52,18 +52,47 @@ impl Seats {
     /// Uses seats for a request with this cost, if they surely can be used at this time. Seats that expired are
     /// dropped. Seats of other terms cannot be used: the store has charged them, and counts on.
     pub fn claim(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> bool {
-        if terms.stamp() != self.stamp || terms.raw().len() != self.start.len() {
-            return false;
+        self.take(terms, cost, at).is_some()
+    }
+
+    /// As [`claim`](Self::claim), and returns the seats, which can be given back.
+    pub(crate) fn take(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> Option<Self> {
+        if !self.is_of(terms) {
+            return None;
         }
         let limits = || terms.raw().iter().zip(&self.start);
         let passed = limits().map(|(limit, &mark)| passed(limit, mark, at)).max().unwrap_or(u64::MAX);
         self.skip(terms, passed);
         let limits = || terms.raw().iter().zip(&self.start);
         if cost > self.left || !limits().all(|(limit, &mark)| is_due(limit, mark, cost.into(), at)) {
-            return false;
+            return None;
         }
-        self.skip(terms, cost.into());
-        true
+        Some(self.split(terms, cost))
+    }
+
+    /// Whether they were charged under these terms. The store has charged seats of other terms, and counts on.
+    pub(crate) fn is_of(&self, terms: &Terms) -> bool {
+        terms.stamp() == self.stamp && terms.raw().len() == self.start.len()
+    }
+
+    /// The first of them, at most this many.
+    pub(crate) fn split(&mut self, terms: &Terms, units: u32) -> Self {
+        let first = Self { left: units.min(self.left), ..self.clone() };
+        self.skip(terms, units.into());
+        first
+    }
+
+    /// Adds seats that follow these at once. Returns other seats.
+    pub(crate) fn join(&mut self, terms: &Terms, next: Self) -> Option<Self> {
+        let follow = self.is_of(terms)
+            && (self.stamp, self.birth) == (next.stamp, next.birth)
+            && self.end(terms) == next.start
+            && self.left.checked_add(next.left).is_some();
+        if !follow {
+            return Some(next);
+        }
+        self.left += next.left;
+        None
     }
 
     /// When requests may go that were granted with patience: the store's time, in microseconds, from which the units

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     seats::Seats,
-    state::{Mark, Reach},
+    state::{Mark, Reach, State},
     terms::{Limit, MOST_UNITS, Terms},
 };
 
@@ -131,6 +131,40 @@ pub enum Next {
 pub struct Level {
     stamp: u64,
     marks: Vec<Mark>,
+}
+
+/// How much a key has left, as far as a level says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The index of the limit that has the least.
+    pub limit: usize,
+    /// How many units it would admit now.
+    pub units: u64,
+    /// How long until it is full again if no other request comes.
+    pub full_in: Duration,
+}
+
+impl Level {
+    /// What the tightest limit has left at this time of the store. None if the level is of other terms.
+    pub(crate) fn left(&self, terms: &Terms, now: u64) -> Option<Left> {
+        if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
+            return None;
+        }
+        let each = terms.raw().iter().zip(&self.marks).enumerate().map(|(index, (limit, &mark))| {
+            let Some(mut state) = State::of_numbers(limit, mark) else {
+                // A log: when it was looked at, and how much it had used.
+                let is_past = now >= mark[0].saturating_add(limit.period);
+                let units = limit.requests.saturating_sub(if is_past { 0 } else { mark[1] });
+                let full_in = Duration::from_micros(mark[0].saturating_add(limit.period).saturating_sub(now));
+                return Left { limit: index, units, full_in };
+            };
+            state.advance(limit, now);
+            let most = u64::from(MOST_UNITS);
+            let full_in = Duration::from_micros(state.full_at(limit).saturating_sub(now));
+            Left { limit: index, units: state.fits(limit, now, (most, 1), 0), full_in }
+        });
+        each.min_by_key(|left| left.units)
+    }
 }
 
 /// A store's answer.

@@ -3,7 +3,7 @@
 mod clocks;
 mod faults;
 mod histories;
-mod oracle;
+pub(crate) mod oracle;
 mod retunes;
 mod servers;
 mod simulated;

@@ -81,6 +81,9 @@ pub struct ExplainedRule {
     /// The limit that refuses, or else the limit with the least left. None for a bypass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<ExplainedLimit>,
+    /// Where the numbers of a shared rule come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 /// The state of a limit.

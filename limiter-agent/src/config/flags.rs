@@ -170,6 +170,11 @@ pub struct Flags {
     #[arg(long, env = "WEIR_WAIT_FOR_CONFIG", value_parser = BoolishValueParser::new(), help_heading = "Snapshots")]
     pub wait_for_config: bool,
 
+    /// Directory with the secrets of stores: a directory for each, with the files `username`, `password` and `ca.crt`,
+    /// each of which may be absent. The agent reads them for each new connection.
+    #[arg(long, env = "WEIR_STORE_SECRETS", value_name = "DIR", help_heading = "Snapshots")]
+    pub store_secrets: Option<PathBuf>,
+
     /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when
     /// it changes. A key part jwtClaim then sees only claims of unexpired tokens that one of the keys has signed.
     /// Without this flag, tokens are read but not verified: anyone can write one.

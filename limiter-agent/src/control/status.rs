@@ -106,7 +106,7 @@ impl Control {
             uptime_millis: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
             in_force: in_force(&rules),
             policies: rules.policies().iter().map(|policy| policy_status(policy)).collect(),
-            stores: Vec::new(),
+            stores: self.snapshots.stores().statuses(),
         }
     }
 }
@@ -115,7 +115,7 @@ impl Control {
 /// can compute it.
 pub(super) fn entity_tag(status: &Status) -> String {
     let mut hasher = DefaultHasher::new();
-    (&status.instance, &status.in_force, &status.policies).hash(&mut hasher);
+    (&status.instance, &status.in_force, &status.policies, &status.stores).hash(&mut hasher);
     format!("W/\"{:016x}\"", hasher.finish())
 }
 

@@ -25,6 +25,7 @@ mod process;
 mod proxying;
 mod restarts;
 mod rollouts;
+mod shared;
 mod slow;
 mod smuggling;
 mod snapshots;

@@ -3,6 +3,7 @@
 mod agent;
 mod app;
 mod certificates;
+mod stores;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -18,6 +19,7 @@ pub(crate) use self::{
     agent::{Agent, PATIENCE, binary},
     app::{App, Body, body, empty},
     certificates::{Authority, TlsClient, tls},
+    stores::{Server, delayed, memcached_at, redis_at},
 };
 
 /// A client with its own connections.

@@ -257,3 +257,52 @@ fn the_logs_of_all_policies_together_are_bounded() {
         assert!(fault.message.contains("more than 256 MiB"), "{}", fault.message);
     }
 }
+
+fn stored(rule: &Value, backend: &Value) -> Vec<String> {
+    let stores = json!([{"name": "shop/limits", "backend": backend}]);
+    let snapshot = json!({
+        "wireVersion": 1, "sequence": 1, "revision": "r", "policies": [policy(&json!([rule]))], "stores": stores,
+    });
+    let faults = lower(&serde_json::from_value(snapshot).expect("a snapshot")).err().unwrap_or_default();
+    faults.into_iter().map(|fault| fault.path).collect()
+}
+
+#[test]
+fn what_a_store_cannot_do_is_refused() {
+    let shared = |fields: Value| {
+        let mut shared = json!({
+            "store": "shop/limits", "counters": "shop/p.r", "stamp": 3, "onStoreLoss": "LocalShare", "sharers": 2,
+        });
+        let (Value::Object(into), Value::Object(fields)) = (&mut shared, fields) else { panic!("not objects") };
+        into.extend(fields);
+        shared
+    };
+    let redis = json!({"redis": {"topology": "Standalone", "endpoints": ["a:1"]}});
+    let memcached = json!({"memcached": {"servers": ["a:1"]}});
+    let of = |strategy: &str| json!([{"name": "l", "strategy": strategy, "requests": 10, "periodMillis": 1000}]);
+    let patient = json!({"status": 429, "headers": "IETF", "maxWaitMillis": 10});
+    let at = "policies[0].rules[0]";
+    for (fields, on_redis, on_memcached) in [
+        (json!({}), None, None),
+        (json!({"limits": of("LeakyBucket")}), None, Some("limits[0].strategy")),
+        (json!({"limits": of("SlidingWindowLog")}), None, Some("limits[0].strategy")),
+        (json!({"limits": of("GCRA")}), None, None),
+        (json!({"onLimit": patient}), None, Some("onLimit.maxWaitMillis")),
+        (json!({"per": "Message"}), Some("per"), Some("per")),
+        (json!({"limits": of("TokenBucketWithDebt"), "cost": "responseBytes"}), Some("cost"), Some("cost")),
+        (json!({"shared": shared(json!({"store": "shop/other"}))}), Some("shared.store"), Some("shared.store")),
+        (json!({"shared": shared(json!({"sharers": 0}))}), Some("shared.sharers"), Some("shared.sharers")),
+        (json!({"shared": shared(json!({"counters": "a{b"}))}), Some("shared.counters"), Some("shared.counters")),
+        (json!({"action": "Bypass", "limits": []}), Some("shared"), Some("shared")),
+    ] {
+        let mut one = rule(json!({"shared": shared(json!({}))}));
+        let (Value::Object(into), Value::Object(fields)) = (&mut one, fields) else { panic!("not objects") };
+        into.extend(fields);
+        for (backend, expected) in [(&redis, on_redis), (&memcached, on_memcached)] {
+            let expected: Vec<String> = expected.iter().map(|field| format!("{at}.{field}")).collect();
+            assert_eq!(stored(&one, backend), expected, "{one} {backend}");
+        }
+    }
+    let sentinel = json!({"redis": {"topology": "Sentinel", "endpoints": ["a:1"]}});
+    assert_eq!(stored(&rule(json!({})), &sentinel), ["stores[0].backend.redis.masterName"]);
+}

@@ -1,0 +1,133 @@
+//! Decides on requests of rules that a store counts.
+
+use std::future::poll_fn;
+
+use weir_core::RuleRefusedAt;
+use weir_store::{Claim, Denied, Grant};
+
+use super::{Asked, Member};
+use crate::{
+    charge::{Ask, charge_all},
+    deferred::DeferredCost,
+    fields::Fields,
+    follow_up::FollowUp,
+    outcome::{fields_with_shared, refusal},
+    refusal::Refusal,
+    shared::{SharedAsk, claim_all, refusal_of, split},
+    verdict::{Pass, Verdict},
+    wait::{Entry, Wait, enter, settle},
+};
+
+impl Asked<'_> {
+    /// Decides on a request of one shared rule. `None` if the store must be asked.
+    pub(super) fn claim_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Option<Verdict<'r>> {
+        let rule = &member.rule;
+        let limits = rule.limits.as_ref()?;
+        keys.clear();
+        limits.key.write(&self.request, &self.tokens, keys);
+        let cost = limits.cost.on_arrival(&self.request);
+        let ask = Ask { rule, limits, key: keys, cost, latest: None };
+        let now = self.now();
+        let (shared, _) = split(&[ask], now);
+        let shared = shared.into_iter().next()?;
+        match shared.claim() {
+            Claim::Granted(grant) => {
+                let fields = all_settled(&mut vec![(shared, grant)], &[], &[]);
+                Some(Verdict::Pass(Pass { fields, follow_up: None }))
+            }
+            Claim::Denied(denied) => Some(Verdict::Refuse(refused(&shared, &[ask], denied, self))),
+            Claim::Ask => None,
+        }
+    }
+
+    pub(super) fn enforce_with_stores<'r>(&self, asks: &[Ask<'r, '_>], follow_up: FollowUp) -> Verdict<'r> {
+        let now = self.now();
+        let (shared, others) = split(asks, now);
+        // A rule that refuses at once spares a trip.
+        for (index, ask) in others.iter().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
+            if let Err(refused) = ask.limits.limiter.peek(now, ask.key, ask.cost) {
+                return Verdict::Refuse(refusal(&others, RuleRefusedAt { ask: index, refused }, now));
+            }
+        }
+        let grants = match claim_all(&shared) {
+            Ok(grants) => grants,
+            Err((index, denied)) => return Verdict::Refuse(refused(&shared[index], asks, denied, self)),
+        };
+        if grants.iter().any(Option::is_none) {
+            let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);
+            wait.follow_up = follow_up;
+            return Verdict::Wait(Box::new(wait));
+        }
+        let mut seats: Vec<(SharedAsk, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
+        match enter(&others, self.clock) {
+            Ok(Entry::Waits(mut wait)) => {
+                wait.hold(seats);
+                wait.follow_up = follow_up;
+                Verdict::Wait(wait)
+            }
+            Ok(Entry::Goes(charged)) => {
+                others.iter().for_each(|ask| ask.rule.counters.count_allowed());
+                let fields = all_settled(&mut seats, &others, &charged);
+                Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
+            }
+            Err(at) => {
+                drop(seats);
+                Verdict::Refuse(refusal(&others, at, self.now()))
+            }
+        }
+    }
+
+    /// Tries the rules of a policy in shadow mode. What the store must be asked for is counted when it answers.
+    pub(super) fn try_with_stores(&self, asks: &[Ask<'_, '_>]) -> Vec<DeferredCost> {
+        let (shared, others) = split(asks, self.now());
+        let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect();
+        let grants = match claim_all(&shared) {
+            Ok(grants) => grants,
+            Err((index, _)) => {
+                shared[index].rule.counters.count_shadow_limited();
+                return Vec::new();
+            }
+        };
+        if grants.iter().any(Option::is_none) {
+            let Some(first) = shared.first().cloned() else { return Vec::new() };
+            let others: Vec<_> = others.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
+            let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);
+            first.spawn(async move {
+                if let Err(late) = poll_fn(|context| wait.poll_turn(context)).await {
+                    late.count_shadow();
+                }
+            });
+            return costs();
+        }
+        let mut seats: Vec<(SharedAsk, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
+        match charge_all(&others, || self.now()) {
+            Ok(_) => {
+                others.iter().for_each(|ask| ask.rule.counters.count_allowed());
+                settle(&mut seats);
+                costs()
+            }
+            Err(RuleRefusedAt { ask, .. }) => {
+                others[ask].rule.counters.count_shadow_limited();
+                Vec::new()
+            }
+        }
+    }
+}
+
+fn all_settled(
+    seats: &mut Vec<(SharedAsk, Grant)>,
+    others: &[Ask<'_, '_>],
+    charged: &[weir_core::RuleCharged],
+) -> Fields {
+    let states = settle(seats);
+    let states: Vec<_> = states.iter().map(|(ask, state)| (ask, *state)).collect();
+    fields_with_shared(others, charged, &states)
+}
+
+/// Counts and builds the refusal of a shared rule. It borrows the rule of the rule set.
+fn refused<'r>(shared: &SharedAsk, asks: &[Ask<'r, '_>], denied: Denied, asked: &Asked<'_>) -> Refusal<'r> {
+    let rule = asks.iter().map(|ask| ask.rule).find(|rule| std::ptr::eq(&***rule, &*shared.rule));
+    let rule = rule.expect("the rule of this request");
+    rule.counters.count_limited();
+    refusal_of(rule, shared.state(denied.left), shared.override_index(), denied.retry_after, asked.now())
+}

@@ -1,0 +1,124 @@
+//! What a rule needs to be shared, and what its store cannot do.
+
+use std::collections::HashMap;
+
+use sha2::{Digest, Sha256};
+use weir_core::Terms;
+use weir_store::{InvalidRule, OnLoss, SharedRule};
+use weir_wire::{Cost, OnStoreLoss, Per, Rule, Store, StoreBackend, Topology};
+
+use super::{
+    faults::{Faults, Path},
+    limits::CountedBy,
+};
+
+/// A rule that is counted in a store.
+#[derive(Debug)]
+pub(crate) struct LoweredShared {
+    pub(crate) store: String,
+    pub(crate) rule: SharedRule,
+}
+
+/// The stores of a snapshot, and whether each is Memcached.
+pub(super) type Kinds<'a> = HashMap<&'a str, bool>;
+
+/// Checks the stores.
+pub(super) fn kinds<'a>(stores: &'a [Store], path: &Path, faults: &mut Faults) -> Kinds<'a> {
+    let mut kinds = HashMap::new();
+    for (index, store) in stores.iter().enumerate() {
+        let path = path.index(index);
+        let is_memcached = matches!(store.backend, StoreBackend::Memcached { .. });
+        if kinds.insert(store.name.as_str(), is_memcached).is_some() {
+            faults.add(&path.field("name"), "an earlier store has this name: give each its own name");
+        }
+        if let StoreBackend::Redis { topology, master_name, .. } = &store.backend
+            && (*topology == Topology::Sentinel) != master_name.is_some()
+        {
+            let at = path.field("backend").field("redis").field("masterName");
+            faults.add(&at, "must be given with topology Sentinel, and only then");
+        }
+        let is_name = |name: &str| !name.is_empty() && name != "." && name != ".." && !name.contains('/');
+        if store.secrets.as_deref().is_some_and(|secrets| !is_name(secrets)) {
+            faults.add(&path.field("secrets"), "must be the name of one directory, without `/`");
+        }
+    }
+    kinds
+}
+
+/// The shared part of a rule. None if it has none, or if it is faulty.
+pub(super) fn lower_shared(
+    rule: &Rule,
+    (terms, counted_by): (Option<&Terms>, Option<CountedBy>),
+    stores: &Kinds<'_>,
+    path: &Path,
+    faults: &mut Faults,
+) -> Option<LoweredShared> {
+    let shared = rule.shared.as_ref()?;
+    let at = path.field("shared");
+    let Some(&is_memcached) = stores.get(shared.store.as_str()) else {
+        let message = format!("{} is not a store of this snapshot: add it to `stores`", shared.store);
+        faults.add(&at.field("store"), message);
+        return None;
+    };
+    if rule.per == Per::Message {
+        faults.add(&path.field("per"), "messages cannot be counted in a store: count requests, or leave `shared` out");
+    }
+    if rule.cost == Some(Cost::ResponseBytes) {
+        let message = "the bytes of responses cannot be counted in a store: use another cost, or leave `shared` out";
+        faults.add(&path.field("cost"), message);
+    }
+    if shared.sharers == 0 {
+        faults.add(&at.field("sharers"), "must be at least 1");
+    }
+    if is_memcached {
+        if rule.on_limit.as_ref().is_some_and(|on_limit| on_limit.max_wait_millis.is_some_and(|wait| wait > 0)) {
+            let message = "requests cannot wait for a limit in Memcached: leave it out, or use a store on Redis";
+            faults.add(&path.field("onLimit").field("maxWaitMillis"), message);
+        }
+        for (index, limit) in rule.limits.iter().enumerate() {
+            let instead = match limit.strategy {
+                weir_wire::Strategy::LeakyBucket => "GCRA",
+                weir_wire::Strategy::SlidingWindowLog => "SlidingWindowCounter",
+                _ => continue,
+            };
+            let message = format!("Memcached cannot count this: use {instead}, or a store on Redis");
+            faults.add(&path.field("limits").index(index).field("strategy"), message);
+        }
+    }
+    let (terms, counted_by) = (terms?, counted_by?);
+    let sets = std::iter::once(None).chain((0..rule.overrides.len()).map(Some));
+    let sets: Vec<Vec<_>> = sets
+        .map(|set| {
+            let names = terms.limits().map(|(name, _)| number(name));
+            names.zip(terms.quotas(set).iter().copied()).collect()
+        })
+        .collect();
+    let on_loss = match shared.on_store_loss {
+        OnStoreLoss::FailOpen => OnLoss::Open,
+        OnStoreLoss::FailClosed => OnLoss::Closed,
+        OnStoreLoss::LocalShare => OnLoss::LocalShare,
+    };
+    let most_keys = counted_by.max_keys().map_or(1, usize::from);
+    let lowered = SharedRule::new(&shared.counters, shared.stamp, &sets, on_loss, shared.sharers, most_keys);
+    match lowered {
+        Ok(rule) => Some(LoweredShared { store: shared.store.clone(), rule }),
+        Err(invalid) => {
+            let at =
+                if matches!(invalid, InvalidRule::Counters(_)) { at.field("counters") } else { path.field("limits") };
+            faults.add(&at, invalid.to_string());
+            None
+        }
+    }
+}
+
+/// The number of a limit in the store: the same for each agent, as long as the limit has this name.
+fn number(name: &str) -> u32 {
+    let digest = Sha256::digest(name);
+    u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
+}
+
+/// Names a key in the store, the same for each agent.
+pub(crate) fn hash(key: &[u8]) -> u128 {
+    let digest = Sha256::digest(key);
+    digest.iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
+}

@@ -1,0 +1,129 @@
+//! Rules that a store counts: what a request asks of them, and what it gets at once.
+//!
+//! Rules of both scopes are all or none together. A request first takes its seats. Then the rules of this program alone
+//! are charged. If they refuse, the seats are for other requests.
+
+use std::{sync::Arc, time::Duration};
+
+use weir_core::Time;
+use weir_store::{Claim, Denied, Grant, Known, Left, Waits};
+use weir_tower::retry_after_seconds;
+
+use super::{
+    charge::Ask,
+    fields::QuotaState,
+    lower::hash,
+    refusal::Refusal,
+    rule::{Limits, Rule, SharedPart},
+};
+
+/// How long a client waits if nothing else is known.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What a request asks of one shared rule.
+#[derive(Clone, Debug)]
+pub(super) struct SharedAsk {
+    pub(super) rule: Arc<Rule>,
+    hash: u128,
+    override_index: Option<usize>,
+    cost: u32,
+    patience: Duration,
+}
+
+/// Splits what a request asks: of shared rules, and of the others.
+pub(super) fn split<'r, 'k>(asks: &[Ask<'r, 'k>], now: Time) -> (Vec<SharedAsk>, Vec<Ask<'r, 'k>>) {
+    let shared = asks.iter().filter_map(|ask| {
+        let SharedPart { terms, .. } = ask.limits.shared.as_ref()?;
+        Some(SharedAsk {
+            rule: Arc::clone(ask.rule),
+            hash: hash(ask.key),
+            override_index: terms.override_of(ask.key),
+            cost: u32::try_from(ask.cost).unwrap_or(u32::MAX),
+            patience: ask.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now)),
+        })
+    });
+    let others = asks.iter().filter(|ask| ask.limits.shared.is_none()).copied();
+    (shared.collect(), others.collect())
+}
+
+/// Takes the seats of all rules that have some, or none if one refuses. `None` stands for a question to the store.
+pub(super) fn claim_all(asks: &[SharedAsk]) -> Result<Vec<Option<Grant>>, (usize, Denied)> {
+    let mut grants = Vec::with_capacity(asks.len());
+    for (index, ask) in asks.iter().enumerate() {
+        match ask.claim() {
+            Claim::Granted(grant) => grants.push(Some(grant)),
+            Claim::Ask => grants.push(None),
+            Claim::Denied(denied) => return Err((index, denied)),
+        }
+    }
+    Ok(grants)
+}
+
+impl SharedAsk {
+    pub(super) fn limits(&self) -> &Limits {
+        self.rule.limits.as_ref().expect("a shared rule has limits")
+    }
+
+    fn part(&self) -> &SharedPart {
+        self.limits().shared.as_ref().expect("it is shared")
+    }
+
+    fn set(&self) -> usize {
+        self.override_index.map_or(0, |index| index + 1)
+    }
+
+    pub(super) fn claim(&self) -> Claim {
+        self.part().limiter.claim(self.hash, self.set(), self.cost, self.patience)
+    }
+
+    /// Asks the store.
+    pub(super) fn ask(&self) -> Waits {
+        self.part().limiter.ask(self.hash, self.set(), self.cost, self.patience)
+    }
+
+    /// What this program knows about the key.
+    pub(super) fn known(&self) -> Known {
+        self.part().limiter.known(self.hash, self.set(), self.cost)
+    }
+
+    /// The name of the store.
+    pub(super) fn store(&self) -> &str {
+        self.part().limiter.client().name()
+    }
+
+    /// Runs beside requests.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.part().limiter.spawn(task);
+    }
+
+    pub(super) fn override_index(&self) -> Option<usize> {
+        self.override_index
+    }
+
+    /// The state of the tightest limit, as far as the store said it.
+    pub(super) fn state(&self, left: Option<Left>) -> QuotaState {
+        let limit = left.map_or(0, |left| left.limit);
+        let requests = self.limits().quota(limit, self.override_index).map_or(0, |quota| quota.requests());
+        let seconds = retry_after_seconds(left.map_or(Duration::ZERO, |left| left.full_in));
+        QuotaState { limit, requests, remaining: left.map_or(0, |left| left.units), seconds }
+    }
+
+    /// Counts a refusal and builds it.
+    pub(super) fn refusal(&self, denied: Denied, at: Time) -> Refusal<'_> {
+        self.rule.counters.count_limited();
+        refusal_of(&self.rule, self.state(denied.left), self.override_index, denied.retry_after, at)
+    }
+}
+
+/// A refusal of a rule that outlives the request.
+pub(super) fn refusal_of(
+    rule: &Arc<Rule>,
+    state: QuotaState,
+    override_index: Option<usize>,
+    retry_after: Option<Duration>,
+    at: Time,
+) -> Refusal<'_> {
+    let seconds = retry_after_seconds(retry_after.unwrap_or(SOON));
+    let state = QuotaState { remaining: 0, seconds, ..state };
+    Refusal { rule, state, override_index, retry_after, at }
+}

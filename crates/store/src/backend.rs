@@ -1,0 +1,45 @@
+//! Any of the stores.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    error::StoreError,
+    key::Key,
+    memcached::MemcachedStore,
+    memory::Memory,
+    redis::RedisStore,
+    take::{Reply, Take},
+};
+
+/// A store of any kind.
+#[derive(Debug)]
+pub enum Backend {
+    /// Redis or Valkey.
+    Redis(RedisStore),
+    /// Memcached.
+    Memcached(MemcachedStore),
+    /// The memory of this process.
+    Memory(Arc<Memory>),
+}
+
+impl Backend {
+    /// Asks the store. `clock` is for stores that tell no time: microseconds since the Unix epoch.
+    pub(crate) async fn take(
+        &self,
+        key: &Key,
+        question: &Take<'_>,
+        clock: impl Fn() -> u64,
+        deadline: Duration,
+    ) -> Result<Reply, StoreError> {
+        match self {
+            Self::Redis(store) => store.take(key, question, deadline).await,
+            Self::Memcached(store) => store.take(key, question, clock, deadline).await,
+            Self::Memory(store) => store.take(key, question, clock),
+        }
+    }
+
+    /// Whether it takes unused seats back.
+    pub(crate) fn takes_back(&self) -> bool {
+        !matches!(self, Self::Memcached(_))
+    }
+}

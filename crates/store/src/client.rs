@@ -1,0 +1,353 @@
+//! A program's view of one store: its clock, how fast it answers, and whether it is lost.
+//!
+//! A task of its own looks after the store while anybody uses it: it probes a store that is lost or idle, and connects
+//! again with each probe. Requests never probe. So a request never waits for a lost store.
+
+mod stats;
+
+use std::{
+    fmt,
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+use weir_core::{Quota, Strategy};
+
+use crate::{
+    backend::Backend,
+    bounds::{StoreClock, StoreTime},
+    breaker::Breaker,
+    deadline::Deadline,
+    error::StoreError,
+    key::Key,
+    take::{Reply, Take},
+    terms::Terms,
+};
+
+pub(crate) use self::stats::Stats;
+pub use self::stats::StoreStats;
+
+/// How long a question may take before enough answers were seen: 50 ms would be too short for a far store.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// How many answers are enough.
+const ENOUGH: u32 = 16;
+
+/// How long a probe may take. A probe connects again.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// A store that was not asked for this long is probed.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// How often the task looks after a store that is lost, and one that answers.
+const LOOKS: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(250)];
+
+/// The longest wait for the answer to one question, as a multiple of the deadline. What comes after the deadline is
+/// used by later requests.
+const LATE: u32 = 4;
+
+/// What a client of a store needs from its program.
+pub struct StoreParts {
+    /// The store's name in metrics and statuses.
+    pub name: String,
+    /// Makes the store. It is called again after the store was lost, so it reads passwords that have changed since.
+    pub open: Box<dyn Fn() -> Result<Backend, String> + Send + Sync>,
+    /// Unix time that never runs backwards, and ignores changes of the system's clock.
+    pub clock: Box<dyn Fn() -> Duration + Send + Sync>,
+    /// Learns how long each answer took.
+    pub took: Box<dyn Fn(Duration) + Send + Sync>,
+    /// Where questions run.
+    pub runtime: Handle,
+}
+
+/// A store that a program asks. All rules that use this store share it, and the connection with it.
+pub struct StoreClient {
+    parts: StoreParts,
+    backend: Mutex<Option<Arc<Backend>>>,
+    time: Mutex<StoreClock>,
+    condition: Mutex<Condition>,
+    /// How often an answer was missed. A level that was seen before the last miss is sent to the store again.
+    breaks: AtomicU64,
+    pub(crate) stats: Stats,
+    random: AtomicU64,
+    /// What else is to do for the rules that use the store.
+    sweeps: Mutex<Vec<Weak<dyn Sweep>>>,
+}
+
+/// A rule that uses a store.
+pub(crate) trait Sweep: Send + Sync {
+    /// Called some times in each second.
+    fn sweep(self: Arc<Self>);
+}
+
+#[derive(Debug, Default)]
+struct Condition {
+    breaker: Breaker,
+    deadline: Deadline,
+    /// How many answers the deadline has learned.
+    answers: u32,
+    /// How long an answer takes, averaged.
+    round: Option<Duration>,
+    error: Option<String>,
+    /// Since when the store has answered.
+    reached_since: Option<Duration>,
+    begun: Duration,
+    asked: Option<Duration>,
+    /// How often it was lost.
+    losses: u64,
+}
+
+/// Whether a store answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreCondition {
+    /// Whether it does.
+    pub reached: bool,
+    /// Since when, as Unix time.
+    pub since: Duration,
+    /// Why it does not.
+    pub error: Option<String>,
+}
+
+/// An answer, and when it came.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) reply: Reply,
+    pub(crate) at: Duration,
+}
+
+impl fmt::Debug for StoreClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreClient").field("name", &self.parts.name).finish_non_exhaustive()
+    }
+}
+
+impl StoreClient {
+    /// A client, with its task. It connects at once, so that the status says whether the store answers.
+    pub fn start(parts: StoreParts) -> Arc<Self> {
+        let runtime = parts.runtime.clone();
+        let now = (parts.clock)();
+        let client = Arc::new(Self {
+            parts,
+            backend: Mutex::default(),
+            time: Mutex::default(),
+            condition: Mutex::new(Condition { begun: now, ..Condition::default() }),
+            breaks: AtomicU64::new(0),
+            stats: Stats::default(),
+            random: AtomicU64::new(RandomState::new().hash_one(now)),
+            sweeps: Mutex::default(),
+        });
+        runtime.spawn(look_after(Arc::downgrade(&client)));
+        client
+    }
+
+    /// The store's name.
+    pub fn name(&self) -> &str {
+        &self.parts.name
+    }
+
+    /// Counts so far.
+    pub fn stats(&self) -> StoreStats {
+        self.stats.read()
+    }
+
+    /// Whether it answers. A store that has not been asked yet is taken to answer.
+    pub fn condition(&self) -> StoreCondition {
+        let condition = lock(&self.condition);
+        match (condition.breaker.lost_since(), condition.reached_since) {
+            (None, since) => StoreCondition { reached: true, since: since.unwrap_or(condition.begun), error: None },
+            (Some(since), _) => StoreCondition { reached: false, since, error: condition.error.clone() },
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        (self.parts.clock)()
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.parts.runtime
+    }
+
+    /// The store's time. None before the first answer.
+    pub(crate) fn time(&self, now: Duration) -> Option<StoreTime> {
+        lock(&self.time).at(now)
+    }
+
+    /// If the store is lost, the number of this loss.
+    pub(crate) fn lost(&self) -> Option<u64> {
+        let condition = lock(&self.condition);
+        condition.breaker.lost_since().map(|_| condition.losses)
+    }
+
+    /// The number of this loss, or of the next.
+    pub(crate) fn loss(&self) -> u64 {
+        let condition = lock(&self.condition);
+        condition.losses + u64::from(condition.breaker.lost_since().is_none())
+    }
+
+    pub(crate) fn breaks(&self) -> u64 {
+        self.breaks.load(Relaxed)
+    }
+
+    /// How long a request waits for an answer.
+    pub(crate) fn deadline(&self) -> Duration {
+        let condition = lock(&self.condition);
+        if condition.answers >= ENOUGH { condition.deadline.within(FIRST) } else { FIRST }
+    }
+
+    /// How long an answer takes.
+    pub(crate) fn round(&self) -> Duration {
+        lock(&self.condition).round.unwrap_or_default()
+    }
+
+    /// A number from zero to one, so that programs do not ask at the same moment.
+    pub(crate) fn jitter(&self) -> f64 {
+        f64::from(self.random()) / f64::from(u32::MAX)
+    }
+
+    fn random(&self) -> u32 {
+        // SplitMix64 (Steele, Lea and Flood, 2014).
+        let mut mixed = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap_or_default()
+    }
+
+    pub(crate) fn sweeps(&self, rule: Weak<dyn Sweep>) {
+        lock(&self.sweeps).push(rule);
+    }
+
+    /// Asks, and learns from the answer. It waits longer than the deadline.
+    pub(crate) async fn ask(&self, key: &Key, question: &Take<'_>) -> Result<Answered, StoreError> {
+        let begun = self.now();
+        let answered = self.ask_within(key, question, self.deadline() * LATE).await?;
+        self.learn(answered.at.saturating_sub(begun));
+        Ok(answered)
+    }
+
+    async fn ask_within(&self, key: &Key, question: &Take<'_>, most: Duration) -> Result<Answered, StoreError> {
+        let backend = self.backend().map_err(StoreError::Lost).inspect_err(|error| self.failed(error))?;
+        let sent = self.now();
+        lock(&self.condition).asked = Some(sent);
+        self.stats.count_trip();
+        let clock = || u64::try_from(self.now().as_micros()).unwrap_or_default();
+        let reply = backend.take(key, question, clock, most).await.inspect_err(|error| self.failed(error))?;
+        let at = self.now();
+        lock(&self.time).learn(reply.time, sent, at);
+        self.answered(at);
+        Ok(Answered { reply, at })
+    }
+
+    /// An answer to a question over a connection that was there. A probe may have to connect first.
+    fn learn(&self, took: Duration) {
+        (self.parts.took)(took);
+        let mut condition = lock(&self.condition);
+        condition.deadline.learn(took);
+        condition.answers = condition.answers.saturating_add(1);
+        condition.round = Some(condition.round.map_or(took, |round| (round * 7 + took) / 8));
+    }
+
+    fn answered(&self, now: Duration) {
+        let mut condition = lock(&self.condition);
+        condition.breaker.answered();
+        condition.error = None;
+        condition.reached_since.get_or_insert(now);
+    }
+
+    /// A request no longer waits for an answer. The answer may still come.
+    pub(crate) fn missed(&self, waited: Duration) {
+        lock(&self.condition).deadline.learn(waited);
+        self.failed(&StoreError::Late);
+    }
+
+    fn failed(&self, error: &StoreError) {
+        if matches!(error, StoreError::Cost | StoreError::Unsupported(_)) {
+            return;
+        }
+        self.breaks.fetch_add(1, Relaxed);
+        let (now, jitter) = (self.now(), self.random());
+        let mut condition = lock(&self.condition);
+        let was_lost = condition.breaker.lost_since().is_some();
+        condition.breaker.missed(now, jitter);
+        condition.error = Some(error.to_string());
+        if !was_lost && condition.breaker.lost_since().is_some() {
+            condition.losses += 1;
+            condition.reached_since = None;
+            // The counts of latency are those of another time.
+            (condition.deadline, condition.answers) = (Deadline::default(), 0);
+        }
+    }
+
+    fn backend(&self) -> Result<Arc<Backend>, String> {
+        let mut backend = lock(&self.backend);
+        if let Some(backend) = &*backend {
+            return Ok(Arc::clone(backend));
+        }
+        let new = Arc::new((self.parts.open)()?);
+        *backend = Some(Arc::clone(&new));
+        Ok(new)
+    }
+
+    pub(crate) fn takes_back(&self) -> bool {
+        self.backend().is_ok_and(|backend| backend.takes_back())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn forget_backend(&self) {
+        *lock(&self.backend) = None;
+    }
+
+    /// A question that changes nothing, over a new connection if the store is lost.
+    async fn probe(&self, is_lost: bool) {
+        if is_lost {
+            *lock(&self.backend) = None;
+        }
+        let quota = Quota::new(Strategy::FixedWindow, 1, Duration::from_secs(1), None);
+        let terms = quota.ok().and_then(|quota| Terms::new(0, &[(0, quota)]).ok());
+        let (Some(terms), Ok(key)) = (terms, Key::new("weir.probe", 0)) else { return };
+        let _ = self.ask_within(&key, &Take { requests: 0, ..Take::new(&terms) }, PROBE).await;
+    }
+
+    /// Whether to probe now, and whether the store is lost.
+    fn looks(&self) -> (bool, bool) {
+        let now = self.now();
+        let mut condition = lock(&self.condition);
+        let is_lost = condition.breaker.lost_since().is_some();
+        let is_idle = condition.asked.is_none_or(|asked| now.saturating_sub(asked) >= IDLE);
+        let is_unknown = condition.reached_since.is_none() || condition.error.is_some();
+        let probes = if is_lost { condition.breaker.allows(now) } else { is_idle || is_unknown };
+        (probes, is_lost)
+    }
+
+    fn sweep(&self) {
+        let mut rules = lock(&self.sweeps);
+        rules.retain(|rule| rule.strong_count() > 0);
+        let all: Vec<_> = rules.iter().filter_map(Weak::upgrade).collect();
+        drop(rules);
+        all.into_iter().for_each(Sweep::sweep);
+    }
+}
+
+/// Ends when nobody uses the client any more.
+async fn look_after(client: Weak<StoreClient>) {
+    loop {
+        let Some(store) = client.upgrade() else { return };
+        let (probes, is_lost) = store.looks();
+        if probes {
+            store.probe(is_lost).await;
+        }
+        store.sweep();
+        let pause = LOOKS[usize::from(store.lost().is_none())];
+        drop(store);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Nothing panics while it holds these locks, and nobody waits while it holds one.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

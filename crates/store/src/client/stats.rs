@@ -1,0 +1,52 @@
+//! What a client of a store counts. The counters only grow.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    trips: AtomicU64,
+    leased: AtomicU64,
+    returned: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// The counts at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Questions to the store.
+    pub trips: u64,
+    /// Seats that it handed out for requests to come.
+    pub leased: u64,
+    /// Seats that were given back.
+    pub returned: u64,
+    /// Seats that expired unused.
+    pub lost: u64,
+}
+
+impl Stats {
+    pub(crate) fn count_trip(&self) {
+        self.trips.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_leased(&self, seats: u32) {
+        self.leased.fetch_add(seats.into(), Relaxed);
+    }
+
+    pub(crate) fn count_returned(&self, seats: u32) {
+        self.returned.fetch_add(seats.into(), Relaxed);
+    }
+
+    pub(crate) fn count_lost(&self, seats: u32) {
+        self.lost.fetch_add(seats.into(), Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> StoreStats {
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        StoreStats {
+            trips: read(&self.trips),
+            leased: read(&self.leased),
+            returned: read(&self.returned),
+            lost: read(&self.lost),
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The task that asks the store for one key, question by question, until nobody waits for it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
+
+use super::{
+    Denied, Entry, Heard, SharedLimiter, SharedRule, Waiter, hand::Found, micros, rule::reach, table::Refused,
+};
+use crate::{
+    client::Answered,
+    error::StoreError,
+    key::Key,
+    seats::Seats,
+    take::{Level, Next, Reply, Take},
+    terms::{MOST_UNITS, Terms},
+};
+
+/// The most requests of one question.
+const MOST_REQUESTS: usize = 4_096;
+
+/// The longest that a program waits after the moment at which a refused request may go.
+const LONGEST_JITTER: Duration = Duration::from_millis(50);
+
+/// What to do next for a key.
+enum Step {
+    /// Nobody waits.
+    Ends,
+    /// Until the store may admit somebody who waits, or until somebody comes who waits for nothing.
+    Sleeps(Duration, Arc<Notify>),
+    Asks(Box<Question>),
+}
+
+/// A question on its way.
+struct Question {
+    batch: Vec<Waiter>,
+    owned: Owned,
+}
+
+/// What a question says.
+#[derive(Clone)]
+struct Owned {
+    key: Key,
+    terms: Arc<Terms>,
+    requests: u32,
+    cost: u32,
+    patience: Duration,
+    prefetch: u32,
+    reach: Duration,
+    owed: u32,
+    seen: Option<Level>,
+}
+
+/// The answers to requests, which are sent when no lock is held.
+type News = Vec<(oneshot::Sender<Heard>, Heard)>;
+
+impl Owned {
+    fn take(&self) -> Take<'_> {
+        Take {
+            requests: self.requests,
+            cost: self.cost,
+            patience: self.patience,
+            prefetch: self.prefetch,
+            guard: self.reach,
+            lookahead: self.reach,
+            owed: self.owed,
+            seen: self.seen.as_ref(),
+            ..Take::new(&self.terms)
+        }
+    }
+}
+
+impl SharedLimiter {
+    /// Begins to ask for a key whose entry says that somebody does.
+    pub(super) fn drive(&self, hash: u128) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.client.runtime().spawn(async move { me.drive_on(hash).await });
+    }
+
+    async fn drive_on(self: Arc<Self>, hash: u128) {
+        loop {
+            let (step, news) = self.step(hash);
+            tell(&self, news);
+            match step {
+                Step::Ends => return,
+                Step::Sleeps(pause, wakes) => drop(timeout(pause, wakes.notified()).await),
+                Step::Asks(question) => self.put(hash, *question).await,
+            }
+        }
+    }
+
+    /// Looks who waits, and for what.
+    fn step(&self, hash: u128) -> (Step, News) {
+        let (rule, now) = (self.rule(), self.client.now());
+        let lost = self.client.lost();
+        let mut news = News::new();
+        let mut shard = self.table.shard_of(hash);
+        let Some(entry) = shard.get_mut(&hash) else { return (Step::Ends, news) };
+        let mut waiting = std::mem::take(&mut entry.waiting);
+        let before = waiting.len();
+        waiting.retain(|waiter| !waiter.tell.is_closed());
+        self.waiting.fetch_sub(before - waiting.len(), Relaxed);
+        let (mut pause, mut asks) = (None::<Duration>, VecDeque::new());
+        for waiter in waiting {
+            match self.settle(entry, &rule, (hash, &waiter), now, lost) {
+                Settled::Heard(heard) => news.push((waiter.tell, heard)),
+                Settled::Waits(wait) => {
+                    pause = Some(pause.map_or(wait, |pause| pause.min(wait)));
+                    entry.waiting.push_back(waiter);
+                }
+                Settled::Asks => asks.push_back(waiter),
+            }
+        }
+        let has_more = lost.is_none() && self.has_more(entry, &rule, now);
+        let step = if !asks.is_empty() || has_more {
+            self.question(entry, &rule, (hash, asks), now)
+        } else if let Some(pause) = pause {
+            Step::Sleeps(pause, Arc::clone(entry.sleeps.insert(Arc::default())))
+        } else {
+            entry.asks = false;
+            Step::Ends
+        };
+        (step, news)
+    }
+
+    /// Whether there is something to ask although nobody waits.
+    fn has_more(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
+        let wanted = self.wanted(entry, rule);
+        entry.owed > 0 || (wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2)
+    }
+
+    /// Decides on one request without a question, if possible.
+    fn settle(
+        &self,
+        entry: &mut Entry,
+        rule: &SharedRule,
+        (hash, waiter): (u128, &Waiter),
+        now: Duration,
+        lost: Option<u64>,
+    ) -> Settled {
+        let (cost, patience) = (waiter.cost, waiter.patience(now));
+        if let Some(time) = self.client.time(now) {
+            let (found, expired) = entry.hand.claim(&rule.set(entry.set).terms, cost, time);
+            self.client.stats.count_lost(expired);
+            if let Found::Seats(seats) = found {
+                let left = entry.left(rule, time.latest);
+                return Settled::Heard(Ok((self.grant(hash, entry.set, Some(seats), left), 0)));
+            }
+            if let (None, Some(refused)) = (lost, entry.refused)
+                && cost >= refused.cost
+                && refused.asks_at > time.latest
+            {
+                let wait = Duration::from_micros(refused.asks_at - time.latest);
+                if refused.holds(cost, patience, time) {
+                    let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
+                    let left = entry.left(rule, time.latest);
+                    return Settled::Heard(Err(Denied { retry_after, left }));
+                }
+                if !rule.set(entry.set).has_slots() {
+                    return Settled::Waits(wait);
+                }
+            }
+        }
+        match lost {
+            Some(loss) => {
+                let decided = self.without_store(entry, rule, (hash, cost), (now, loss));
+                Settled::Heard(decided.map(|grant| (grant, 0)))
+            }
+            None => Settled::Asks,
+        }
+    }
+
+    /// The next question: all requests with the cost of the first.
+    fn question(
+        &self,
+        entry: &mut Entry,
+        rule: &SharedRule,
+        (hash, asks): (u128, VecDeque<Waiter>),
+        now: Duration,
+    ) -> Step {
+        let Ok(key) = Key::new(&rule.counters, hash) else {
+            entry.asks = false;
+            return Step::Ends;
+        };
+        let cost = asks.front().map_or(1, |waiter| waiter.cost);
+        let most = MOST_REQUESTS.min(usize::try_from(MOST_UNITS / cost).unwrap_or(1)).max(1);
+        let mut batch = Vec::new();
+        for waiter in asks {
+            if waiter.cost == cost && batch.len() < most {
+                batch.push(waiter);
+            } else {
+                entry.waiting.push_back(waiter);
+            }
+        }
+        let round = self.client.round();
+        let wanted = self.wanted(entry, rule);
+        // The shortest: a slot that comes too late for one is of no use to it.
+        let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
+        let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
+        let owned = Owned {
+            key,
+            terms: Arc::clone(&rule.set(entry.set).terms),
+            requests: u32::try_from(batch.len()).unwrap_or(u32::MAX),
+            cost,
+            patience,
+            prefetch: wanted.saturating_sub(entry.hand.units()),
+            reach: reach(round),
+            owed: entry.owed.min(MOST_UNITS),
+            seen,
+        };
+        entry.owed -= owned.owed;
+        Step::Asks(Box::new(Question { batch, owned }))
+    }
+
+    /// Asks, and tells those who wait.
+    async fn put(self: &Arc<Self>, hash: u128, question: Question) {
+        let Question { batch, owned } = question;
+        let (deadline, breaks) = (self.client.deadline(), self.client.breaks());
+        let (client, asks) = (Arc::clone(&self.client), owned.clone());
+        // A task of its own, because an answer that comes late still has seats.
+        let mut answer = self.client.runtime().spawn(async move { client.ask(&asks.key, &asks.take()).await });
+        let news = match timeout(deadline, &mut answer).await {
+            Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
+            Ok(Ok(Err(_)) | Err(_)) => {
+                // The store may have counted it. To count it twice admits nothing too much.
+                self.note_owed(hash, owned.owed);
+                self.unanswered(hash, batch)
+            }
+            Err(_) => {
+                self.client.missed(deadline);
+                let me = Arc::clone(self);
+                self.client.runtime().spawn(async move {
+                    match answer.await {
+                        // Nobody waits for it any more, and its seats are for others.
+                        Ok(Ok(answered)) => tell(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
+                        _ => me.note_owed(hash, owned.owed),
+                    }
+                });
+                self.unanswered(hash, batch)
+            }
+        };
+        tell(self, news);
+    }
+
+    fn note_owed(&self, hash: u128, units: u32) {
+        if units == 0 {
+            return;
+        }
+        let mut shard = self.table.shard_of(hash);
+        if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
+            entry.owed = entry.owed.saturating_add(units);
+        }
+    }
+
+    /// Those who waited are decided as if the store were lost.
+    fn unanswered(&self, hash: u128, batch: Vec<Waiter>) -> News {
+        let (rule, now) = (self.rule(), self.client.now());
+        let loss = self.client.loss();
+        let mut shard = self.table.shard_of(hash);
+        let Some(entry) = shard.get_mut(&hash) else { return News::new() };
+        let decide = |waiter: Waiter| {
+            let decided = self.without_store(entry, &rule, (hash, waiter.cost), (now, loss));
+            (waiter.tell, decided.map(|grant| (grant, 0)))
+        };
+        batch.into_iter().map(decide).collect()
+    }
+
+    fn answered(
+        &self,
+        hash: u128,
+        batch: Vec<Waiter>,
+        owned: &Owned,
+        Answered { reply, at }: Answered,
+        breaks: u64,
+    ) -> News {
+        let (rule, now) = (self.rule(), self.client.now());
+        let mut news = News::new();
+        let mut shard = self.table.shard_of(hash);
+        let Some(entry) = shard.get_mut(&hash) else { return news };
+        let Reply { granted, served, prefetched, level, time, next, newer } = reply;
+        let terms = newer.as_ref().unwrap_or(&owned.terms);
+        entry.local = None;
+        (entry.level, entry.level_breaks) = (Some(level), breaks);
+        let mut served = served;
+        let mut refused = Vec::new();
+        for (index, waiter) in (0_u32..).zip(batch) {
+            let Some(seats) = served.as_mut().filter(|_| index < granted) else {
+                refused.push(waiter);
+                continue;
+            };
+            let due = if owned.patience.is_zero() { 0 } else { seats.due(terms, 0, owned.cost) };
+            let seats = seats.split(terms, owned.cost);
+            if waiter.tell.is_closed() {
+                let dropped = entry.hand.add(terms, seats);
+                self.client.stats.count_lost(dropped);
+                self.waiting.fetch_sub(1, Relaxed);
+            } else {
+                let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
+                news.push((waiter.tell, Ok((self.grant(hash, entry.set, Some(seats), left), due))));
+            }
+        }
+        if let Some(rest) = served {
+            self.client.stats.count_lost(entry.hand.add(terms, rest));
+        }
+        let leased = prefetched.as_ref().map_or(0, Seats::left);
+        self.client.stats.count_leased(leased);
+        if let Some(seats) = prefetched {
+            self.client.stats.count_lost(entry.hand.add(terms, seats));
+        }
+        if owned.prefetch > 0 && leased < owned.prefetch / 2 {
+            entry.refill_after = now + owned.reach / 2;
+        }
+        entry.refused = self.refusal(next, owned, time);
+        let retry_after = match next {
+            Next::Now => Some(Duration::ZERO),
+            Next::At(until) => {
+                let passed = micros(now.saturating_sub(at));
+                Some(Duration::from_micros(until.saturating_sub(time + passed)))
+            }
+            Next::Never => None,
+        };
+        // Where the store has slots, it has none in time.
+        let may_wait = !rule.set(entry.set).has_slots();
+        let waits_on = |waiter: &Waiter| {
+            may_wait && waiter.is_patient && retry_after.is_some_and(|wait| now + wait <= waiter.latest)
+        };
+        for waiter in refused.into_iter().rev() {
+            if waits_on(&waiter) {
+                entry.waiting.push_front(waiter);
+            } else {
+                let left = entry.left(&rule, time);
+                news.push((waiter.tell, Err(Denied { retry_after, left })));
+            }
+        }
+        news
+    }
+
+    /// What an answer says about later requests.
+    fn refusal(&self, next: Next, owned: &Owned, time: u64) -> Option<Refused> {
+        let Next::At(until) = next else { return None };
+        let wait = Duration::from_micros(until.saturating_sub(time));
+        let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
+        Some(Refused { cost: owned.cost, until, asks_at: until + micros(jitter) })
+    }
+
+    /// Gives seats back that nobody here needs.
+    pub(super) fn give_back(&self, hash: u128, set: usize, seats: Seats) {
+        let rule = self.rule();
+        let terms = Arc::clone(&rule.set(set).terms);
+        let units = seats.left();
+        let Ok(key) = Key::new(&rule.counters, hash) else { return };
+        if units == 0 || !seats.is_of(&terms) || self.client.lost().is_some() || !self.client.takes_back() {
+            self.client.stats.count_lost(units);
+            return;
+        }
+        let client = Arc::clone(&self.client);
+        self.client.runtime().spawn(async move {
+            let question = Take { requests: 0, returned: Some(&seats), ..Take::new(&terms) };
+            let answer: Result<_, StoreError> = client.ask(&key, &question).await;
+            match answer {
+                Ok(_) => client.stats.count_returned(units),
+                Err(_) => client.stats.count_lost(units),
+            }
+        });
+    }
+}
+
+enum Settled {
+    Heard(Heard),
+    /// It may be worth asking after this time.
+    Waits(Duration),
+    Asks,
+}
+
+impl Waiter {
+    /// How long it may still wait.
+    fn patience(&self, now: Duration) -> Duration {
+        if self.is_patient { self.latest.saturating_sub(now) } else { Duration::ZERO }
+    }
+}
+
+/// No lock may be held: who does not listen any more gives seats back.
+fn tell(limiter: &SharedLimiter, news: News) {
+    limiter.waiting.fetch_sub(news.len(), Relaxed);
+    for (tell, heard) in news {
+        let _ = tell.send(heard);
+    }
+}

@@ -1,0 +1,77 @@
+//! The seats that a program holds for one key.
+
+use std::collections::VecDeque;
+
+use crate::{bounds::StoreTime, seats::Seats, terms::Terms};
+
+/// The most runs of consecutive seats. Seats that are given back one by one join the run that they came from.
+const RUNS: usize = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Hand {
+    runs: VecDeque<Seats>,
+}
+
+/// What a claim found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Seats(Seats),
+    /// There are enough seats, and the first of them may be used from this time of the store on.
+    Later(u64),
+    Nothing,
+}
+
+impl Hand {
+    /// How many units it holds.
+    pub(super) fn units(&self) -> u32 {
+        self.runs.iter().map(Seats::left).fold(0, u32::saturating_add)
+    }
+
+    /// Adds seats. Returns how many were dropped for them.
+    pub(super) fn add(&mut self, terms: &Terms, seats: Seats) -> u32 {
+        let mut rest = seats;
+        if rest.left() == 0 {
+            return 0;
+        }
+        for run in &mut self.runs {
+            match run.join(terms, rest) {
+                None => return 0,
+                Some(other) => rest = other,
+            }
+            let left = run.clone();
+            if rest.join(terms, left).is_none() {
+                *run = rest;
+                return 0;
+            }
+        }
+        self.runs.push_back(rest);
+        if self.runs.len() > RUNS { self.runs.pop_front().map_or(0, |oldest| oldest.left()) } else { 0 }
+    }
+
+    /// Seats for a request with this cost, and how many expired.
+    pub(super) fn claim(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> (Found, u32) {
+        let (before, mut found) = (self.units(), Found::Nothing);
+        self.runs.retain(|run| run.is_of(terms));
+        for run in &mut self.runs {
+            if let Some(seats) = run.take(terms, cost, at) {
+                found = Found::Seats(seats);
+                break;
+            }
+            if run.left() >= cost {
+                let due = run.due(terms, 0, cost);
+                found = match found {
+                    Found::Later(earlier) if earlier <= due => Found::Later(earlier),
+                    _ => Found::Later(due),
+                };
+            }
+        }
+        self.runs.retain(|run| run.left() > 0);
+        let used = if let Found::Seats(seats) = &found { seats.left() } else { 0 };
+        (found, before.saturating_sub(self.units()).saturating_sub(used))
+    }
+
+    /// Empties it.
+    pub(super) fn drain(&mut self) -> Vec<Seats> {
+        self.runs.drain(..).collect()
+    }
+}

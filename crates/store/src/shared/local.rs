@@ -1,0 +1,56 @@
+//! Decisions while the store is lost.
+
+use std::time::Duration;
+
+use super::{
+    Entry, OnLoss, SOON, SharedLimiter, SharedRule,
+    answer::{Denied, Grant},
+    micros,
+};
+use crate::{
+    model::{Outcome, take, used_up},
+    take::{Next, Take},
+};
+
+impl SharedLimiter {
+    /// Decides by what the rule says for a lost store. `loss` is the number of this loss.
+    pub(super) fn without_store(
+        &self,
+        entry: &mut Entry,
+        rule: &SharedRule,
+        (hash, cost): (u128, u32),
+        (now, loss): (Duration, u64),
+    ) -> Result<Grant, Denied> {
+        let left = None;
+        match rule.on_loss {
+            OnLoss::Open => Ok(self.grant(hash, entry.set, None, left)),
+            OnLoss::Closed => Err(Denied { retry_after: Some(SOON), left }),
+            OnLoss::LocalShare => {
+                let Some(terms) = &rule.set(entry.set).local else {
+                    return Err(Denied { retry_after: Some(SOON), left });
+                };
+                let at = micros(now);
+                // It begins without credit: the store has given that to others.
+                let value = match entry.local.take() {
+                    Some((before, value)) if before == loss && value.stamp == terms.stamp() => value,
+                    _ => used_up(terms, at),
+                };
+                let Some(ask) = (Take { cost, ..Take::new(terms) }).ask() else {
+                    return Err(Denied { retry_after: None, left });
+                };
+                let Outcome { answer, value, .. } = take(Some(&value), &ask, at);
+                entry.local = Some((loss, value));
+                if answer.granted > 0 {
+                    entry.owed = entry.owed.saturating_add(cost);
+                    return Ok(self.grant(hash, entry.set, None, left));
+                }
+                let retry_after = match answer.next {
+                    Next::Now => Some(SOON),
+                    Next::At(opens) => Some(Duration::from_micros(opens.saturating_sub(at))),
+                    Next::Never => None,
+                };
+                Err(Denied { retry_after, left })
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Several programs share one rule over the model in memory, on one paused clock. Real stores are in the tests of the
+//! agent.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, time::Instant};
+use weir_core::{Quota, Strategy};
+
+use super::{Claim, Denied, OnLoss, SharedLimiter, SharedRule};
+use crate::{
+    backend::Backend,
+    client::{StoreClient, StoreParts},
+    memory::Memory,
+    tests::oracle::excess,
+};
+
+const EPOCH: Duration = Duration::from_secs(1_790_000_000);
+
+struct World {
+    start: Instant,
+    store: Arc<Memory>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { start: Instant::now(), store: Arc::default() }
+    }
+
+    fn client(&self) -> Arc<StoreClient> {
+        let (start, store) = (self.start, Arc::clone(&self.store));
+        StoreClient::start(StoreParts {
+            name: "shop/limits".to_owned(),
+            open: Box::new(move || Ok(Backend::Memory(Arc::clone(&store)))),
+            clock: Box::new(move || EPOCH + start.elapsed()),
+            took: Box::new(|_| {}),
+            runtime: Handle::current(),
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from((EPOCH + self.start.elapsed()).as_micros()).expect("fits")
+    }
+}
+
+fn rule(stamp: u64, quota: Quota, on_loss: OnLoss) -> SharedRule {
+    SharedRule::new("shop/api.per-client", stamp, &[vec![(0, quota)]], on_loss, 4, 1_000).expect("a rule")
+}
+
+fn quota(strategy: Strategy, requests: u64, seconds: u64, burst: Option<u64>) -> Quota {
+    Quota::new(strategy, requests, Duration::from_secs(seconds), burst).expect("a quota")
+}
+
+async fn request(limiter: &SharedLimiter, cost: u32, patience: Duration) -> Result<(), Denied> {
+    match limiter.claim(7, 0, cost, patience) {
+        Claim::Granted(grant) => grant.settle(),
+        Claim::Denied(denied) => return Err(denied),
+        Claim::Ask => limiter.ask(7, 0, cost, patience).await?.settle(),
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_in_fifteen_minutes_are_five_over_ten_programs() {
+    for strategy in [Strategy::TokenBucket, Strategy::FixedWindow, Strategy::SlidingWindowLog] {
+        let world = World::new();
+        let quota = quota(strategy, 5, 900, None);
+        let programs: Vec<_> =
+            (0..10).map(|_| SharedLimiter::new(world.client(), rule(1, quota, OnLoss::Closed))).collect();
+        let mut admitted = 0;
+        for _ in 0..10 {
+            for program in &programs {
+                admitted += u32::from(request(program, 1, Duration::ZERO).await.is_ok());
+            }
+        }
+        assert_eq!(admitted, 5, "{strategy:?}");
+        // Five that admit, one more in each program that is refused, and the probes.
+        let trips: u64 = programs.iter().map(|program| program.client().stats().trips).sum();
+        assert!(trips <= 5 + 10 + 2 * 10, "{strategy:?}: {trips} trips");
+    }
+}
+
+/// Many programs, more than the limit allows, and the oracle over all admissions. Nearly all is admitted, and most of
+/// it without a trip.
+#[tokio::test(start_paused = true)]
+async fn programs_with_seats_admit_what_one_would() {
+    let world = World::new();
+    let quota = quota(Strategy::TokenBucket, 1_000, 1, Some(1_000));
+    let admissions: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
+    let programs: Vec<_> = (0..5).map(|_| SharedLimiter::new(world.client(), rule(1, quota, OnLoss::Closed))).collect();
+    for _ in 0..4_000 {
+        for program in &programs {
+            if request(program, 1, Duration::ZERO).await.is_ok() {
+                admissions.lock().expect("no panic").push((world.now(), 1));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    let admissions = admissions.lock().expect("no panic");
+    assert_eq!(excess(quota, &admissions), [""; 0]);
+    let possible = 1_000 + 1_000 * u64::try_from(world.start.elapsed().as_millis()).expect("fits") / 1_000;
+    assert!(admissions.len() as u64 * 100 >= possible * 95, "{} of {possible}", admissions.len());
+    let trips: u64 = programs.iter().map(|program| program.client().stats().trips).sum();
+    println!("{} admitted of {possible} with {trips} trips for 20000 requests", admissions.len());
+    assert!(programs.iter().all(|program| program.client().stats().leased > 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_does_not_go_leaves_its_seat_to_another() {
+    let world = World::new();
+    let limiter =
+        SharedLimiter::new(world.client(), rule(1, quota(Strategy::FixedWindow, 1, 900, None), OnLoss::Closed));
+    let granted = limiter.ask(7, 0, 1, Duration::ZERO).await.expect("one is free");
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_err());
+    drop(granted);
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_err());
+    // The client left while it waited.
+    let limiter =
+        SharedLimiter::new(world.client(), SharedRule { counters: "other".into(), ..(*limiter.rule()).clone() });
+    drop(limiter.ask(7, 0, 1, Duration::ZERO));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_with_patience_get_their_slots() {
+    let world = World::new();
+    for (strategy, seconds) in [(Strategy::LeakyBucket, 3), (Strategy::Gcra, 3), (Strategy::FixedWindow, 0)] {
+        let burst = if strategy == Strategy::LeakyBucket { Some(5) } else { None };
+        let quota = quota(strategy, 1, 1, burst);
+        let counters = format!("{strategy:?}");
+        let rule = SharedRule { counters, ..rule(1, quota, OnLoss::Closed) };
+        let limiter = SharedLimiter::new(world.client(), rule);
+        // To a whole second, so that windows are comparable.
+        let rest = 1_000_000 - world.now() % 1_000_000;
+        tokio::time::sleep(Duration::from_micros(rest)).await;
+        let begun = Instant::now();
+        let all = (0..6).map(|_| {
+            let limiter = Arc::clone(&limiter);
+            tokio::spawn(
+                async move { request(&limiter, 1, Duration::from_millis(3_500)).await.map(|()| Instant::now()) },
+            )
+        });
+        let all: Vec<_> = all.collect();
+        let mut times = VecDeque::new();
+        for one in all {
+            times.extend(one.await.expect("no panic"));
+        }
+        let times: Vec<_> = times.into_iter().map(|time| (time - begun).as_millis()).collect();
+        assert_eq!(times.len(), 4, "{strategy:?}: {times:?}");
+        for (index, &time) in (0..).zip(&times) {
+            let near = index * 1_000..index * 1_000 + 120;
+            assert!(seconds == 0 || near.contains(&time), "{strategy:?}: {times:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_became_known_later_is_charged() {
+    let world = World::new();
+    let bucket = quota(Strategy::TokenBucketWithDebt, 10, 1, Some(10));
+    let limiter = SharedLimiter::new(world.client(), rule(1, bucket, OnLoss::Closed));
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
+    limiter.owe(7, 0, 49);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_err(), "50 of 10 + 30 are used");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_counts_at_once() {
+    let world = World::new();
+    let window = |requests| quota(Strategy::FixedWindow, requests, 900, None);
+    let limiter = SharedLimiter::new(world.client(), rule(1, window(3), OnLoss::Closed));
+    let mut admitted = 0;
+    for (stamp, requests, expected) in [(1, 3, 3), (2, 8, 8), (3, 5, 8), (4, 9, 9)] {
+        limiter.retune(rule(stamp, window(requests), OnLoss::Closed));
+        for _ in 0..20 {
+            admitted += u32::from(request(&limiter, 1, Duration::ZERO).await.is_ok());
+        }
+        assert_eq!(admitted, expected, "with {requests}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_store_decides_as_the_rule_says() {
+    for (on_loss, expected) in [(OnLoss::Open, 40), (OnLoss::Closed, 0), (OnLoss::LocalShare, 10)] {
+        let world = World::new();
+        let (start, store) = (world.start, Arc::clone(&world.store));
+        let is_there = Arc::new(AtomicBool::new(true));
+        let there = Arc::clone(&is_there);
+        let client = StoreClient::start(StoreParts {
+            name: "shop/limits".to_owned(),
+            open: Box::new(move || match there.load(Relaxed) {
+                true => Ok(Backend::Memory(Arc::clone(&store))),
+                false => Err("gone".to_owned()),
+            }),
+            clock: Box::new(move || EPOCH + start.elapsed()),
+            took: Box::new(|_| {}),
+            runtime: Handle::current(),
+        });
+        let limiter = SharedLimiter::new(client, rule(1, quota(Strategy::TokenBucket, 40, 1, Some(40)), on_loss));
+        assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
+        is_there.store(false, Relaxed);
+        limiter.client().forget_backend();
+        // Nobody asks meanwhile: the probes find it out.
+        while limiter.client().condition().reached {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let condition = limiter.client().condition();
+        assert_eq!((condition.reached, condition.error.as_deref()), (false, Some("the store is lost: gone")));
+        let mut admitted = 0;
+        for _ in 0..40 {
+            admitted += u32::from(request(&limiter, 1, Duration::ZERO).await.is_ok());
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        let near = expected - expected / 10..=expected + 2;
+        assert!(near.contains(&admitted), "{on_loss:?}: {admitted}, not about {expected}");
+        is_there.store(true, Relaxed);
+        while !limiter.client().condition().reached {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

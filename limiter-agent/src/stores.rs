@@ -1,0 +1,184 @@
+//! The stores of the snapshot in force: one client for each, which all rules share.
+//!
+//! A client connects when a rule uses its store, and ends when no rule does. Secrets are files, which are read for each
+//! connection, so a password that changes is used from the next connection on.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+use weir_enforce::histogram::{self, Histogram};
+use weir_store::{
+    Backend, Credentials, MemcachedStore, RedisConfig, RedisStore, RedisTls, StoreClient, StoreParts, StoreStats,
+    Topology,
+};
+use weir_tower::MonotonicClock;
+use weir_wire::{Fault, Snapshot, Store, StoreBackend, StoreStatus};
+
+/// Makes the clients of stores, and keeps them while rules use them.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    clock: MonotonicClock,
+    /// `--store-secrets`.
+    secrets: Option<PathBuf>,
+    held: Mutex<Vec<Held>>,
+    runtime: OnceLock<Handle>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    store: Store,
+    client: Arc<StoreClient>,
+    took: Arc<Histogram>,
+}
+
+/// What a scrape reads of one store.
+#[derive(Debug)]
+pub(crate) struct Scraped {
+    pub(crate) name: String,
+    pub(crate) is_up: bool,
+    pub(crate) stats: StoreStats,
+    pub(crate) took: histogram::Snapshot,
+}
+
+impl Stores {
+    pub(crate) fn new(clock: MonotonicClock, secrets: Option<PathBuf>) -> Self {
+        Self { clock, secrets, held: Mutex::default(), runtime: OnceLock::new() }
+    }
+
+    /// The clients of all stores that rules of this snapshot use. Stores that do not change keep their clients.
+    pub(crate) fn of(&self, snapshot: &Snapshot) -> Result<weir_enforce::Stores, Vec<Fault>> {
+        let rules = snapshot.policies.iter().flat_map(|policy| &policy.rules);
+        let used: HashSet<&str> =
+            rules.filter_map(|rule| rule.shared.as_ref().map(|shared| shared.store.as_str())).collect();
+        let mut held = self.held();
+        let (mut next, mut faults) = (Vec::new(), Vec::new());
+        for (index, store) in snapshot.stores.iter().enumerate() {
+            if !used.contains(store.name.as_str()) {
+                continue;
+            }
+            match held.iter().find(|held| held.store == *store) {
+                Some(same) => next.push(same.clone()),
+                None => match self.start(store) {
+                    Ok(new) => next.push(new),
+                    Err(message) => faults.push(Fault { path: format!("stores[{index}]"), message }),
+                },
+            }
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let clients = next.iter().map(|held| (held.store.name.clone(), Arc::clone(&held.client))).collect();
+        *held = next;
+        Ok(clients)
+    }
+
+    /// Whether each store answers.
+    pub(crate) fn statuses(&self) -> Vec<StoreStatus> {
+        let status = |held: &Held| {
+            let condition = held.client.condition();
+            StoreStatus {
+                name: held.store.name.clone(),
+                reached: condition.reached,
+                since_unix_millis: u64::try_from(condition.since.as_millis()).unwrap_or_default(),
+                error: condition.error,
+            }
+        };
+        self.held().iter().map(status).collect()
+    }
+
+    pub(crate) fn scrape(&self) -> Vec<Scraped> {
+        let scraped = |held: &Held| Scraped {
+            name: held.store.name.clone(),
+            is_up: held.client.condition().reached,
+            stats: held.client.stats(),
+            took: held.took.snapshot(),
+        };
+        self.held().iter().map(scraped).collect()
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self, store: &Store) -> Result<Held, String> {
+        let directory = match (&store.secrets, &self.secrets) {
+            (Some(name), Some(secrets)) => Some(secrets.join(name)),
+            (Some(name), None) => {
+                return Err(format!(
+                    "needs the secrets of {name}, and this agent runs without --store-secrets: restart the pod"
+                ));
+            }
+            (None, _) => None,
+        };
+        // What is wrong with addresses is a fault of the snapshot. What is wrong with files may be right later.
+        open(&store.backend, None)?;
+        let (took, clock, backend) = (Arc::<Histogram>::default(), self.clock, store.backend.clone());
+        let record = Arc::clone(&took);
+        let client = StoreClient::start(StoreParts {
+            name: store.name.clone(),
+            open: Box::new(move || open(&backend, directory.as_deref())),
+            clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
+            took: Box::new(move |time| record.record(time)),
+            runtime: self.runtime().map_err(|error| format!("cannot start a thread for stores: {error}"))?,
+        });
+        Ok(Held { store: store.clone(), client, took })
+    }
+
+    /// A thread of its own, so that neither a scrape nor a large snapshot delays answers.
+    fn runtime(&self) -> io::Result<Handle> {
+        if let Some(handle) = self.runtime.get() {
+            return Ok(handle.clone());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        thread::Builder::new()
+            .name("stores".to_owned())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        Ok(self.runtime.get_or_init(|| handle).clone())
+    }
+}
+
+/// A store, with its secrets if it has any.
+fn open(backend: &StoreBackend, secrets: Option<&Path>) -> Result<Backend, String> {
+    match backend {
+        StoreBackend::Memcached { servers } => {
+            MemcachedStore::new(servers).map(Backend::Memcached).map_err(|invalid| invalid.to_string())
+        }
+        StoreBackend::Redis { topology, endpoints, master_name, tls } => {
+            let read = |file| secrets.map_or(Ok(None), |directory| secret(&directory.join(file)));
+            let text =
+                |bytes: Option<Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
+            let (username, password, authorities) = (text(read("username")?), text(read("password")?), read("ca.crt")?);
+            let config = RedisConfig {
+                topology: match topology {
+                    weir_wire::Topology::Standalone => Topology::Standalone,
+                    weir_wire::Topology::Cluster => Topology::Cluster,
+                    weir_wire::Topology::Sentinel => {
+                        let service = master_name.clone().unwrap_or_default();
+                        Topology::Sentinel { service, credentials: None }
+                    }
+                },
+                endpoints: endpoints.clone(),
+                tls: tls.then_some(RedisTls { authorities, identity: None }),
+                credentials: password.map(|password| Credentials { username, password }),
+            };
+            RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
+        }
+    }
+}
+
+/// The content of a file. None if it does not exist.
+fn secret(file: &Path) -> Result<Option<Vec<u8>>, String> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}

@@ -1,0 +1,309 @@
+//! Several agents that share one limit through a real store, in front of one app, which counts what was admitted.
+#![expect(clippy::disallowed_methods, reason = "tests measure rates")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::Response;
+use serde_json::{Value, json};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::support::{
+    Agent, App, PATIENCE, Server, body, daily, delayed, header, json_of, memcached_at, policy, redis_at, rule,
+    snapshot, with,
+};
+
+/// A rule whose limit a store counts.
+fn shared(limit: Value, stamp: u64, on_loss: &str) -> Value {
+    let shared = json!({
+        "store": "shop/limits", "counters": "shop/api.all", "stamp": stamp, "onStoreLoss": on_loss, "sharers": 4,
+    });
+    with(rule("all", &[limit]), json!({"shared": shared}))
+}
+
+fn bucket(requests: u64, millis: u64) -> Value {
+    json!({"name": "l", "strategy": "TokenBucket", "requests": requests, "periodMillis": millis})
+}
+
+fn with_store(sequence: u64, store: &Value, rules: &[Value]) -> Value {
+    with(snapshot(sequence, &[policy("api", rules)]), json!({"stores": [store]}))
+}
+
+fn agents(app: &App, count: usize) -> Vec<Agent> {
+    (0..count).map(|_| Agent::start(app.address, &[])).collect()
+}
+
+async fn apply(agents: &[Agent], snapshot: &Value) {
+    for agent in agents {
+        agent.apply(snapshot).await;
+    }
+}
+
+/// The statuses of requests that come at the same moment.
+async fn at_once(agents: &[Agent], each: usize, path: &str) -> Vec<u16> {
+    let mut requests = JoinSet::new();
+    for agent in agents {
+        for _ in 0..each {
+            let (client, url) = (agent.client.clone(), agent.url(path));
+            requests.spawn(async move { client.get(&url, &[]).await.status().as_u16() });
+        }
+    }
+    requests.join_all().await
+}
+
+fn count(statuses: &[u16], status: u16) -> usize {
+    statuses.iter().filter(|one| **one == status).count()
+}
+
+async fn reached(agent: &Agent) -> bool {
+    let status = json_of(&agent.control("GET", "/v1/status", "").await);
+    status["stores"][0]["reached"].as_bool().expect("a store")
+}
+
+async fn until_reached(agents: &[Agent], is: bool) {
+    for agent in agents {
+        let asks = async { while reached(agent).await != is {} };
+        tokio::time::timeout(PATIENCE, asks).await.unwrap_or_else(|_| panic!("reached was never {is}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_in_fifteen_minutes_are_five_over_ten_agents() {
+    let (redis, memcached) = (Server::redis().await, Server::memcached().await);
+    for (store, kind) in [(redis_at(redis.port), "Redis"), (memcached_at(memcached.port), "Memcached")] {
+        let app = App::start().await;
+        let agents = agents(&app, 10);
+        apply(&agents, &with_store(1, &store, &[shared(bucket(5, 900_000), 1, "FailClosed")])).await;
+        let mut statuses = at_once(&agents, 3, "/").await;
+        for agent in &agents {
+            statuses.extend(agent.statuses("/", &[], 5).await);
+        }
+        assert_eq!((count(&statuses, 200), count(&statuses, 429)), (5, 75), "{kind}");
+        assert_eq!(app.requests(), 5, "{kind}");
+        // A refused key is answered here.
+        let trips = agents[0].metric("weir_store_trips_total{store=\"shop/limits\"}").await.expect("a store");
+        assert!(trips <= 12.0, "{kind}: {trips} trips for 8 requests");
+        let refused = agents[0].get("/", &[]).await;
+        let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
+        assert!((100..=180).contains(&seconds), "{kind}: {seconds}");
+        assert_eq!(agents[0].metric("weir_store_up{store=\"shop/limits\"}").await, Some(1.0));
+        let explained = json_of(&agents[0].control("POST", "/v1/explain", r#"{"target": "/"}"#).await);
+        assert_eq!(explained["decision"], "Limit", "{kind}: {explained}");
+        assert!(explained["rules"][0]["source"].as_str().expect("a source").contains("shop/limits"), "{explained}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_the_limit_counts_in_all_agents() {
+    let redis = Server::redis().await;
+    let app = App::start().await;
+    let agents = agents(&app, 3);
+    let store = redis_at(redis.port);
+    for (sequence, requests, admitted) in [(1, 30, 30), (2, 50, 50), (3, 40, 50), (4, 61, 61)] {
+        let rule = shared(daily("l", "FixedWindow", requests), sequence, "FailClosed");
+        apply(&agents, &with_store(sequence, &store, &[rule])).await;
+        at_once(&agents, 20, "/").await;
+        at_once(&agents, 20, "/").await;
+        assert_eq!(app.requests(), admitted, "with {requests}");
+    }
+}
+
+/// The rule of one agent alone refuses: the seats stay for others. And the other way round.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_of_both_scopes_are_all_or_none() {
+    let redis = Server::redis().await;
+    let app = App::start().await;
+    let agents = agents(&app, 2);
+    let own = with(rule("own", &[daily("l", "TokenBucket", 7)]), json!({"match": [{"paths": ["/own"]}]}));
+    let rules = |limit, stamp| [shared(daily("l", "FixedWindow", limit), stamp, "FailClosed"), own.clone()];
+    apply(&agents, &with_store(1, &redis_at(redis.port), &rules(20, 1))).await;
+    assert_eq!(count(&at_once(&agents[..1], 30, "/own").await, 200), 7);
+    // More of them had asked the store. Seats that they did not use return to it after a second.
+    let explained = json_of(&agents[0].control("POST", "/v1/explain", r#"{"target": "/own"}"#).await);
+    let left = explained["rules"][0]["limit"]["remaining"].as_f64().expect("a number");
+    let returned = "weir_store_seats_returned_total{store=\"shop/limits\"}";
+    agents[0].until_metric(returned, 20.0 - left - 7.0).await;
+    assert_eq!(count(&at_once(&agents[1..], 20, "/").await, 200), 13);
+    assert_eq!(count(&at_once(&agents, 10, "/").await, 200), 0);
+    // The shared rule refuses: the other is not charged.
+    assert_eq!(count(&at_once(&agents[1..], 10, "/own").await, 200), 0);
+    apply(&agents, &with_store(2, &redis_at(redis.port), &rules(40, 2))).await;
+    assert_eq!(count(&at_once(&agents[1..], 10, "/own").await, 200), 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_does_what_the_rule_says() {
+    for on_loss in ["FailOpen", "FailClosed", "LocalShare"] {
+        let mut redis = Server::redis().await;
+        let app = App::start().await;
+        let agents = agents(&app, 2);
+        // Four sharers: each has one request in 250 ms, without credit at first.
+        let rule = shared(bucket(16, 1_000), 1, on_loss);
+        apply(&agents, &with_store(1, &redis_at(redis.port), &[rule])).await;
+        assert!(count(&at_once(&agents, 10, "/").await, 200) >= 16, "{on_loss}");
+        redis.kill();
+        // Requests notice it, and so do probes.
+        until_reached(&agents, false).await;
+        assert_eq!(agents[0].metric("weir_store_up{store=\"shop/limits\"}").await, Some(0.0));
+        let (before, begun) = (app.requests(), Instant::now());
+        let mut refused = 0;
+        for _ in 0..20 {
+            refused += count(&at_once(&agents, 1, "/").await, 429);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let (admitted, seconds) = (app.requests() - before, begun.elapsed().as_secs_f64());
+        match on_loss {
+            "FailOpen" => assert_eq!((admitted, refused), (40, 0)),
+            "FailClosed" => assert_eq!((admitted, refused), (0, 40)),
+            _ => {
+                // Two agents of four sharers. They begin without credit, but some time has passed since.
+                let most = 2.0 * (4.0 * seconds + 4.0);
+                assert!(admitted >= 10 && admitted as f64 <= most, "{admitted} in {seconds} s");
+            }
+        }
+        redis.restart().await;
+        until_reached(&agents, true).await;
+        // First the agents report to the store what they admitted without it.
+        let counts_again = async { while count(&at_once(&agents, 1, "/").await, 200) < 2 {} };
+        tokio::time::timeout(PATIENCE, counts_again).await.unwrap_or_else(|_| panic!("{on_loss}: refused"));
+    }
+}
+
+/// Nobody waits for a store that is silent, and its connection stays open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_store_delays_few_requests() {
+    let redis = Server::redis().await;
+    let app = App::start().await;
+    let agents = agents(&app, 1);
+    let rule = shared(bucket(1_000, 1_000), 1, "FailOpen");
+    apply(&agents, &with_store(1, &redis_at(redis.port), &[rule])).await;
+    assert_eq!(agents[0].statuses("/", &[], 40).await, [200; 40]);
+    redis.signal("STOP");
+    let begun = Instant::now();
+    while reached(&agents[0]).await {
+        assert_eq!(at_once(&agents, 4, "/").await, [200; 4]);
+    }
+    let took = begun.elapsed();
+    // Three misses of 50 ms, or of half a second if hardly any answer was seen. The rest is for a busy machine.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let begun = Instant::now();
+    assert_eq!(agents[0].statuses("/", &[], 100).await, [200; 100]);
+    let each = begun.elapsed() / 100;
+    assert!(each < Duration::from_millis(100), "{each:?} for each request");
+    redis.signal("CONT");
+    until_reached(&agents, true).await;
+}
+
+/// A policy in shadow mode is counted, and refuses and delays nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_in_shadow_mode_is_counted_in_the_store() {
+    let redis = Server::redis().await;
+    let app = App::start().await;
+    let agents = agents(&app, 2);
+    let rule = shared(daily("l", "FixedWindow", 15), 1, "FailClosed");
+    let shadow = with(policy("api", &[rule]), json!({"mode": "Shadow"}));
+    let store = json!({"stores": [redis_at(redis.port)]});
+    apply(&agents, &with(snapshot(1, &[shadow]), store)).await;
+    assert_eq!(count(&at_once(&agents, 20, "/").await, 200), 40);
+    let counted = async {
+        loop {
+            let (one, other) = (agents[0].counts(0, 0).await, agents[1].counts(0, 0).await);
+            let sums = [0, 1, 2].map(|index| one[index] + other[index]);
+            if sums.iter().sum::<u64>() == 40 {
+                return sums;
+            }
+        }
+    };
+    let counts = tokio::time::timeout(PATIENCE, counted).await.expect("each is counted");
+    assert_eq!(counts, [15, 0, 25]);
+}
+
+/// The oracle: a bucket in whole numbers, over the times at which the app saw requests. A request may come as late as
+/// the answer takes on its way back, so `late` more time has passed for the bucket.
+fn excess(times: &[Duration], per_second: u64, burst: u64, late: Duration) -> i128 {
+    let scale = |time: Duration| i128::try_from(time.as_micros()).expect("fits") * i128::from(per_second);
+    let most = i128::from(burst) * 1_000_000 + scale(late);
+    let (mut tokens, mut before, mut worst) = (most, 0, 0);
+    for &time in times {
+        tokens = most.min(tokens + scale(time) - before) - 1_000_000;
+        before = scale(time);
+        worst = worst.max(-tokens);
+    }
+    worst
+}
+
+#[test]
+fn the_oracle_finds_one_too_many() {
+    let at = |millis: u64| Duration::from_millis(millis);
+    let good = [at(0), at(0), at(100), at(200), at(1_000), at(1_000)];
+    assert_eq!(excess(&good, 10, 2, at(0)), 0);
+    assert_eq!(excess(&[at(0), at(0), at(99)], 10, 2, at(0)), 10_000);
+    assert_eq!(excess(&[at(0), at(0), at(0), at(99)], 10, 2, at(100)), 10_000);
+}
+
+const PER_SECOND: u64 = 300;
+const SECONDS: u64 = 10;
+
+/// Three times as many requests as the limit allows. On a calm machine at least 0.93 of what is possible is admitted; a
+/// busy one must not fail this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_far_store_costs_little() {
+    let (admitted, possible) = far(3 * PER_SECOND * SECONDS).await;
+    assert!(admitted * 10 >= possible * 6, "{admitted} of {possible}");
+}
+
+/// Fewer requests than the limit allows. On a calm machine all are admitted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_far_store_refuses_hardly_anybody_below_the_limit() {
+    let all = 4 * PER_SECOND * SECONDS / 5;
+    let (admitted, _) = far(all).await;
+    assert!(admitted * 10 >= all * 8, "{admitted} of {all}");
+}
+
+/// How late the app may see a request that was admitted.
+const LATE: Duration = Duration::from_millis(500);
+
+/// This many requests in ten seconds, and 67 ms to the store and back. Returns how many were admitted, and how many the
+/// limit allows.
+async fn far(all: u64) -> (u64, u64) {
+    let redis = Server::redis().await;
+    let port = delayed(redis.port, Duration::from_micros(33_500)).await;
+    let start = Instant::now();
+    let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
+    let seen = Arc::clone(&times);
+    let app = App::serve(move |_| {
+        seen.lock().expect("no panic").push(start.elapsed());
+        async { Response::new(body("ok")) }
+    })
+    .await;
+    let agents = agents(&app, 4);
+    apply(&agents, &with_store(1, &redis_at(port), &[shared(bucket(PER_SECOND, 1_000), 1, "FailClosed")])).await;
+    until_reached(&agents, true).await;
+    agents[0].until_metric("weir_store_up{store=\"shop/limits\"}", 1.0).await;
+    let (begun, mut requests) = (Instant::now(), JoinSet::new());
+    for index in 0..all {
+        tokio::time::sleep_until(begun + Duration::from_secs(SECONDS).mul_f64(index as f64 / all as f64)).await;
+        let agent = &agents[usize::try_from(index).expect("small") % agents.len()];
+        let (client, url) = (agent.client.clone(), agent.url("/"));
+        requests.spawn(async move { client.get(&url, &[]).await.status().as_u16() });
+        while requests.try_join_next().is_some() {}
+    }
+    requests.join_all().await;
+    let elapsed = begun.elapsed();
+    let possible = PER_SECOND + PER_SECOND * u64::try_from(elapsed.as_millis()).expect("fits") / 1_000;
+    let (admitted, mut times) = (app.requests(), times.lock().expect("no panic").clone());
+    times.sort_unstable();
+    let mut trips = 0.0;
+    for agent in &agents {
+        trips += agent.metric("weir_store_trips_total{store=\"shop/limits\"}").await.expect("a store");
+    }
+    let excess = excess(&times, PER_SECOND, PER_SECOND, LATE);
+    println!(
+        "admitted {admitted} of {possible} possible ({:.3}), {all} requests, {trips} trips, excess {excess}",
+        admitted as f64 / possible as f64
+    );
+    assert_eq!(excess, 0);
+    (admitted, possible)
+}

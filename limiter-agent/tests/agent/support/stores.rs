@@ -1,0 +1,131 @@
+//! Stores as processes on free ports, and a connection to them that delays everything.
+#![expect(clippy::disallowed_methods, reason = "a delay is from now on")]
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+
+use super::PATIENCE;
+
+/// Redis or Memcached, killed when dropped.
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    command: Vec<String>,
+    child: Child,
+}
+
+impl Server {
+    pub(crate) async fn redis() -> Self {
+        let port = free_port();
+        let text = format!("redis-server --port {port} --bind 127.0.0.1 --save  --appendonly no --dir /tmp");
+        Self::start(port, text.split(' ').map(str::to_owned).collect()).await
+    }
+
+    pub(crate) async fn memcached() -> Self {
+        let port = free_port();
+        let text = format!("memcached -l 127.0.0.1 -U 0 -u nobody -m 16 -p {port}");
+        Self::start(port, text.split(' ').map(str::to_owned).collect()).await
+    }
+
+    async fn start(port: u16, command: Vec<String>) -> Self {
+        let server = Self { port, child: spawn(&command), command };
+        server.listens().await;
+        server
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Suspends it, or lets it go on: its connections stay open.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill runs").success());
+    }
+
+    pub(crate) async fn restart(&mut self) {
+        self.child = spawn(&self.command);
+        self.listens().await;
+    }
+
+    async fn listens(&self) {
+        let connected = async { while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {} };
+        tokio::time::timeout(PATIENCE, connected).await.expect("the store starts");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(command: &[String]) -> Child {
+    let mut process = Command::new(&command[0]);
+    process.args(&command[1..]).stdout(Stdio::null()).stderr(Stdio::null());
+    process.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", command[0]))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+/// A store of a snapshot.
+pub(crate) fn redis_at(port: u16) -> Value {
+    let endpoints = [format!("127.0.0.1:{port}")];
+    json!({"name": "shop/limits", "backend": {"redis": {"topology": "Standalone", "endpoints": endpoints}}})
+}
+
+pub(crate) fn memcached_at(port: u16) -> Value {
+    json!({"name": "shop/limits", "backend": {"memcached": {"servers": [format!("127.0.0.1:{port}")]}}})
+}
+
+/// Passes bytes on after `delay`, in each direction. Returns its port.
+pub(crate) async fn delayed(port: u16, delay: Duration) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address: SocketAddr = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+            let _ = (client.set_nodelay(true), server.set_nodelay(true));
+            let (client_reads, client_writes) = client.into_split();
+            let (server_reads, server_writes) = server.into_split();
+            tokio::spawn(pass_on(client_reads, server_writes, delay));
+            tokio::spawn(pass_on(server_reads, client_writes, delay));
+        }
+    });
+    address.port()
+}
+
+async fn pass_on(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin + Send + 'static,
+    delay: Duration,
+) {
+    let (tell, mut pieces) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        while let Some((due, bytes)) = pieces.recv().await {
+            sleep_until(due).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        if tell.send((Instant::now() + delay, buffer[..length].to_vec())).is_err() {
+            return;
+        }
+    }
+}
