@@ -98,7 +98,7 @@ impl Setting {
             report::note(&what);
             for (pods, ended) in [("with agents", with), ("without", without)] {
                 if !ended.by_cause.is_empty() || ended.by_status.len() > 1 {
-                    report::note(&format!("  {pods}: answers {:?}, no answer {:?}", ended.by_status, ended.by_cause));
+                    report::note(format!("  {pods}: answers {:?}, no answer {:?}", ended.by_status, ended.by_cause));
                 }
             }
             let [with, without] = failed.map(|count| count as f64);
