@@ -91,7 +91,7 @@ impl SharedAsk {
         self.part().limiter.client().name()
     }
 
-    /// Runs beside requests.
+    /// Runs a task on the runtime of the store client.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.part().limiter.spawn(task);
     }

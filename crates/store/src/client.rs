@@ -1,6 +1,6 @@
 //! A program's view of one store: its clock, how fast it answers, and whether it is lost.
 //!
-//! A task of its own looks after the store while anybody uses it: it probes a store that is lost or idle, and connects
+//! A task of its own looks after the store while a rule uses it: it probes a store that is lost or idle, and connects
 //! again with each probe. Requests never probe. So a request never waits for a lost store.
 
 mod stats;
@@ -332,7 +332,7 @@ impl StoreClient {
     }
 }
 
-/// Ends when nobody uses the client any more.
+/// Ends when the last handle of the client is dropped.
 async fn look_after(client: Weak<StoreClient>) {
     loop {
         let Some(store) = client.upgrade() else { return };
@@ -347,7 +347,7 @@ async fn look_after(client: Weak<StoreClient>) {
     }
 }
 
-/// Nothing panics while it holds these locks, and nobody waits while it holds one.
+/// No code panics, awaits or does I/O while it holds one of these locks.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

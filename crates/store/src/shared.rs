@@ -1,7 +1,7 @@
 //! One rule that several programs share: decides at once with the seats that it holds, and asks the store otherwise.
 //!
 //! For each key there is at most one question on its way. Requests that come meanwhile wait for it, and share the next.
-//! Locks are held for the length of a decision, never while anybody waits.
+//! A decision holds a lock briefly. No lock is held during I/O.
 
 mod answer;
 mod demand;
@@ -24,7 +24,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use self::{
-    answer::Heard,
+    answer::Decision,
     hand::{Found, Hand},
     rule::reach,
     table::{Entry, Forgotten, Refused, Table, Waiter},
@@ -47,7 +47,7 @@ const MOST_WAITING: usize = 65_536;
 /// Seats that were not used for this long go back to the store.
 const UNUSED: Duration = Duration::from_secs(1);
 
-/// A key that nobody asked for this long is forgotten.
+/// A key without requests for this long is evicted.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// When to come again if this program has no room, or if the store is lost and that closes the rule.
@@ -140,7 +140,7 @@ impl SharedLimiter {
         &self.client
     }
 
-    /// Runs beside requests, where the questions run.
+    /// Runs a task on the runtime of the store client.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.client.runtime().spawn(task);
     }
@@ -220,21 +220,21 @@ impl SharedLimiter {
     /// Asks the store for a request that [`claim`](Self::claim) could not decide.
     pub fn ask(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Waits {
         let (rule, now) = (self.rule(), self.client.now());
-        let (tell, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let limiter = self.me.upgrade().expect("it is used");
-        let waits = Waits { limiter, heard, slot: None };
+        let waits = Waits { limiter, receiver, slot: None };
         let mut shard = self.table.shard_of(hash);
         let is_full = self.waiting.load(Relaxed) >= MOST_WAITING;
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys).filter(|_| !is_full) else {
             drop(shard);
             self.overflowed.fetch_add(1, Relaxed);
-            let _ = tell.send(Err(Denied { retry_after: Some(SOON), left: None }));
+            let _ = sender.send(Err(Denied { retry_after: Some(SOON), left: None }));
             return waits;
         };
         entry.begin(set, now);
         entry.demand.count(now, cost);
         self.waiting.fetch_add(1, Relaxed);
-        entry.waiting.push_back(Waiter { cost, latest: now + patience, is_patient: !patience.is_zero(), tell });
+        entry.waiting.push_back(Waiter { cost, latest: now + patience, is_patient: !patience.is_zero(), sender });
         let begins = !std::mem::replace(&mut entry.asks, true);
         if let Some(sleeps) = entry.sleeps.take() {
             sleeps.notify_one();
@@ -247,7 +247,7 @@ impl SharedLimiter {
         waits
     }
 
-    /// Charges what became known later. The next question of this key tells the store.
+    /// Charges a cost that became known after the decision. The next question of this key reports it to the store.
     pub fn owe(&self, hash: u128, set: usize, units: u64) {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);

@@ -12,7 +12,7 @@ use crate::world::{ObjectKey, Store};
 /// The stores that a policy can name.
 #[derive(Clone, Copy, Debug)]
 pub enum Stores<'a> {
-    /// Nobody knows which there are, as in a check of a file. Each name is a store that counts everything.
+    /// The stores are unknown, as in a check of a file. Each name stands for a store that supports every strategy.
     Unknown,
     /// Exactly these.
     Known(&'a BTreeMap<ObjectKey, Store>),

@@ -69,13 +69,13 @@ pub enum Claim {
 }
 
 /// A grant, and from when on the request may go: the store's time, or zero.
-pub(super) type Heard = Result<(Grant, u64), Denied>;
+pub(super) type Decision = Result<(Grant, u64), Denied>;
 
 /// A request that waits for the store. Dropping it leaves its seats to other requests.
 #[derive(Debug)]
 pub struct Waits {
     pub(super) limiter: Arc<SharedLimiter>,
-    pub(super) heard: oneshot::Receiver<Heard>,
+    pub(super) receiver: oneshot::Receiver<Decision>,
     pub(super) slot: Option<(Grant, u64, Pin<Box<Sleep>>)>,
 }
 
@@ -99,7 +99,7 @@ impl Future for Waits {
                 });
             }
             let gone = Denied { retry_after: Some(Duration::from_secs(1)), left: None };
-            match ready!(Pin::new(&mut self.heard).poll(context)).unwrap_or(Err(gone)) {
+            match ready!(Pin::new(&mut self.receiver).poll(context)).unwrap_or(Err(gone)) {
                 Err(denied) => return Poll::Ready(Err(denied)),
                 Ok((grant, due)) => match self.limiter.until(due).filter(|rest| !rest.is_zero()) {
                     None => return Poll::Ready(Ok(grant)),

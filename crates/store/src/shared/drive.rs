@@ -1,4 +1,4 @@
-//! The task that asks the store for one key, question by question, until nobody waits for it.
+//! The task that asks the store for one key, one question after the other, until no request of this key waits.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Denied, Entry, Heard, SharedLimiter, SharedRule, Waiter, hand::Found, micros, rule::reach, table::Refused,
+    Decision, Denied, Entry, SharedLimiter, SharedRule, Waiter, hand::Found, micros, rule::reach, table::Refused,
 };
 use crate::{
     client::Answered,
@@ -31,9 +31,9 @@ const LONGEST_JITTER: Duration = Duration::from_millis(50);
 
 /// What to do next for a key.
 enum Step {
-    /// Nobody waits.
+    /// No request waits.
     Ends,
-    /// Until the store may admit somebody who waits, or until somebody comes who waits for nothing.
+    /// Until the store may admit a waiting request, or until a request comes that may not wait.
     Sleeps(Duration, Arc<Notify>),
     Asks(Box<Question>),
 }
@@ -59,7 +59,7 @@ struct Owned {
 }
 
 /// The answers to requests, which are sent when no lock is held.
-type News = Vec<(oneshot::Sender<Heard>, Heard)>;
+type Decisions = Vec<(oneshot::Sender<Decision>, Decision)>;
 
 impl Owned {
     fn take(&self) -> Take<'_> {
@@ -78,7 +78,7 @@ impl Owned {
 }
 
 impl SharedLimiter {
-    /// Begins to ask for a key whose entry says that somebody does.
+    /// Starts the task of a key. The caller has set `asks` in its entry.
     pub(super) fn drive(&self, hash: u128) {
         let Some(me) = self.me.upgrade() else { return };
         self.client.runtime().spawn(async move { me.drive_on(hash).await });
@@ -86,8 +86,8 @@ impl SharedLimiter {
 
     async fn drive_on(self: Arc<Self>, hash: u128) {
         loop {
-            let (step, news) = self.step(hash);
-            tell(&self, news);
+            let (step, decisions) = self.step(hash);
+            send(&self, decisions);
             match step {
                 Step::Ends => return,
                 Step::Sleeps(pause, wakes) => drop(timeout(pause, wakes.notified()).await),
@@ -96,21 +96,21 @@ impl SharedLimiter {
         }
     }
 
-    /// Looks who waits, and for what.
-    fn step(&self, hash: u128) -> (Step, News) {
+    /// Decides on the waiting requests as far as possible, and returns what to do next.
+    fn step(&self, hash: u128) -> (Step, Decisions) {
         let (rule, now) = (self.rule(), self.client.now());
         let lost = self.client.lost();
-        let mut news = News::new();
+        let mut decisions = Decisions::new();
         let mut shard = self.table.shard_of(hash);
-        let Some(entry) = shard.get_mut(&hash) else { return (Step::Ends, news) };
+        let Some(entry) = shard.get_mut(&hash) else { return (Step::Ends, decisions) };
         let mut waiting = std::mem::take(&mut entry.waiting);
         let before = waiting.len();
-        waiting.retain(|waiter| !waiter.tell.is_closed());
+        waiting.retain(|waiter| !waiter.sender.is_closed());
         self.waiting.fetch_sub(before - waiting.len(), Relaxed);
         let (mut pause, mut asks) = (None::<Duration>, VecDeque::new());
         for waiter in waiting {
             match self.settle(entry, &rule, (hash, &waiter), now, lost) {
-                Settled::Heard(heard) => news.push((waiter.tell, heard)),
+                Settled::Decided(decision) => decisions.push((waiter.sender, decision)),
                 Settled::Waits(wait) => {
                     pause = Some(pause.map_or(wait, |pause| pause.min(wait)));
                     entry.waiting.push_back(waiter);
@@ -127,10 +127,10 @@ impl SharedLimiter {
             entry.asks = false;
             Step::Ends
         };
-        (step, news)
+        (step, decisions)
     }
 
-    /// Whether there is something to ask although nobody waits.
+    /// Whether the store must be asked although no request waits: units are owed, or seats run low.
     fn has_more(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
         let wanted = self.wanted(entry, rule);
         entry.owed > 0 || (wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2)
@@ -151,7 +151,7 @@ impl SharedLimiter {
             self.client.stats.count_lost(expired);
             if let Found::Seats(seats) = found {
                 let left = entry.left(rule, time.latest);
-                return Settled::Heard(Ok((self.grant(hash, entry.set, Some(seats), left), 0)));
+                return Settled::Decided(Ok((self.grant(hash, entry.set, Some(seats), left), 0)));
             }
             if let (None, Some(refused)) = (lost, entry.refused)
                 && cost >= refused.cost
@@ -161,7 +161,7 @@ impl SharedLimiter {
                 if refused.holds(cost, patience, time) {
                     let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                     let left = entry.left(rule, time.latest);
-                    return Settled::Heard(Err(Denied { retry_after, left }));
+                    return Settled::Decided(Err(Denied { retry_after, left }));
                 }
                 if !rule.set(entry.set).has_slots() {
                     return Settled::Waits(wait);
@@ -171,7 +171,7 @@ impl SharedLimiter {
         match lost {
             Some(loss) => {
                 let decided = self.without_store(entry, rule, (hash, cost), (now, loss));
-                Settled::Heard(decided.map(|grant| (grant, 0)))
+                Settled::Decided(decided.map(|grant| (grant, 0)))
             }
             None => Settled::Asks,
         }
@@ -219,14 +219,14 @@ impl SharedLimiter {
         Step::Asks(Box::new(Question { batch, owned }))
     }
 
-    /// Asks, and tells those who wait.
+    /// Asks the store, and sends the decisions to the waiting requests.
     async fn put(self: &Arc<Self>, hash: u128, question: Question) {
         let Question { batch, owned } = question;
         let (deadline, breaks) = (self.client.deadline(), self.client.breaks());
         let (client, asks) = (Arc::clone(&self.client), owned.clone());
         // A task of its own, because an answer that comes late still has seats.
         let mut answer = self.client.runtime().spawn(async move { client.ask(&asks.key, &asks.take()).await });
-        let news = match timeout(deadline, &mut answer).await {
+        let decisions = match timeout(deadline, &mut answer).await {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
             Ok(Ok(Err(_)) | Err(_)) => {
                 // The store may have counted it. To count it twice admits nothing too much.
@@ -238,15 +238,15 @@ impl SharedLimiter {
                 let me = Arc::clone(self);
                 self.client.runtime().spawn(async move {
                     match answer.await {
-                        // Nobody waits for it any more, and its seats are for others.
-                        Ok(Ok(answered)) => tell(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
+                        // No request waits for it any more: its seats go to later requests.
+                        Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
                         _ => me.note_owed(hash, owned.owed),
                     }
                 });
                 self.unanswered(hash, batch)
             }
         };
-        tell(self, news);
+        send(self, decisions);
     }
 
     fn note_owed(&self, hash: u128, units: u32) {
@@ -259,15 +259,15 @@ impl SharedLimiter {
         }
     }
 
-    /// Those who waited are decided as if the store were lost.
-    fn unanswered(&self, hash: u128, batch: Vec<Waiter>) -> News {
+    /// Decides on the waiting requests as if the store were lost.
+    fn unanswered(&self, hash: u128, batch: Vec<Waiter>) -> Decisions {
         let (rule, now) = (self.rule(), self.client.now());
         let loss = self.client.loss();
         let mut shard = self.table.shard_of(hash);
-        let Some(entry) = shard.get_mut(&hash) else { return News::new() };
+        let Some(entry) = shard.get_mut(&hash) else { return Decisions::new() };
         let decide = |waiter: Waiter| {
             let decided = self.without_store(entry, &rule, (hash, waiter.cost), (now, loss));
-            (waiter.tell, decided.map(|grant| (grant, 0)))
+            (waiter.sender, decided.map(|grant| (grant, 0)))
         };
         batch.into_iter().map(decide).collect()
     }
@@ -279,11 +279,11 @@ impl SharedLimiter {
         owned: &Owned,
         Answered { reply, at }: Answered,
         breaks: u64,
-    ) -> News {
+    ) -> Decisions {
         let (rule, now) = (self.rule(), self.client.now());
-        let mut news = News::new();
+        let mut decisions = Decisions::new();
         let mut shard = self.table.shard_of(hash);
-        let Some(entry) = shard.get_mut(&hash) else { return news };
+        let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = newer.as_ref().unwrap_or(&owned.terms);
         entry.local = None;
@@ -297,13 +297,13 @@ impl SharedLimiter {
             };
             let due = if owned.patience.is_zero() { 0 } else { seats.due(terms, 0, owned.cost) };
             let seats = seats.split(terms, owned.cost);
-            if waiter.tell.is_closed() {
+            if waiter.sender.is_closed() {
                 let dropped = entry.hand.add(terms, seats);
                 self.client.stats.count_lost(dropped);
                 self.waiting.fetch_sub(1, Relaxed);
             } else {
                 let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
-                news.push((waiter.tell, Ok((self.grant(hash, entry.set, Some(seats), left), due))));
+                decisions.push((waiter.sender, Ok((self.grant(hash, entry.set, Some(seats), left), due))));
             }
         }
         if let Some(rest) = served {
@@ -336,10 +336,10 @@ impl SharedLimiter {
                 entry.waiting.push_front(waiter);
             } else {
                 let left = entry.left(&rule, time);
-                news.push((waiter.tell, Err(Denied { retry_after, left })));
+                decisions.push((waiter.sender, Err(Denied { retry_after, left })));
             }
         }
-        news
+        decisions
     }
 
     /// What an answer says about later requests.
@@ -350,7 +350,7 @@ impl SharedLimiter {
         Some(Refused { cost: owned.cost, until, asks_at: until + micros(jitter) })
     }
 
-    /// Gives seats back that nobody here needs.
+    /// Returns unused seats to the store.
     pub(super) fn give_back(&self, hash: u128, set: usize, seats: Seats) {
         let rule = self.rule();
         let terms = Arc::clone(&rule.set(set).terms);
@@ -373,7 +373,7 @@ impl SharedLimiter {
 }
 
 enum Settled {
-    Heard(Heard),
+    Decided(Decision),
     /// It may be worth asking after this time.
     Waits(Duration),
     Asks,
@@ -386,10 +386,10 @@ impl Waiter {
     }
 }
 
-/// No lock may be held: who does not listen any more gives seats back.
-fn tell(limiter: &SharedLimiter, news: News) {
-    limiter.waiting.fetch_sub(news.len(), Relaxed);
-    for (tell, heard) in news {
-        let _ = tell.send(heard);
+/// Sends the decisions. The caller must hold no lock: a grant whose receiver is gone puts its seats back.
+fn send(limiter: &SharedLimiter, decisions: Decisions) {
+    limiter.waiting.fetch_sub(decisions.len(), Relaxed);
+    for (sender, decision) in decisions {
+        let _ = sender.send(decision);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-use super::{answer::Heard, demand::Demand, hand::Hand};
+use super::{answer::Decision, demand::Demand, hand::Hand};
 use crate::{client::lock, take::Level, value::Value};
 
 /// Beyond its part of the keys, a shard has room for this many whose requests wait.
@@ -60,7 +60,7 @@ pub(super) struct Waiter {
     pub(super) latest: Duration,
     /// Whether it may wait for a slot, and not only for the store.
     pub(super) is_patient: bool,
-    pub(super) tell: oneshot::Sender<Heard>,
+    pub(super) sender: oneshot::Sender<Decision>,
 }
 
 /// The store refused a cost. Until then it is useless to ask.
