@@ -1,4 +1,4 @@
-//! Rolling updates with and without agents, side by side under the same load: what the agents cost.
+//! Rolling updates with and without agents, in turn under the same load: what the agents cost.
 //!
 //! Both workloads have the same app. What fails without agents is the app's own: a client that reuses a connection that
 //! its server is closing, or a node that still sends connections to a pod that is gone. With agents no more may fail.
@@ -10,7 +10,7 @@ use futures::future::{try_join, try_join_all};
 use serde_json::json;
 
 use crate::{
-    load::{Load, Running},
+    load::{Load, Report, Running},
     namespace::Space,
     policy, report, workload,
 };
@@ -49,42 +49,35 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     space.apply(&policy::bucket(100_000, 100_000)).await?;
     control(space).await?;
     let mut excess = Vec::new();
-    for (pre_stop, drain, millis) in SETTINGS {
+    for (index, (pre_stop, drain, millis)) in SETTINGS.into_iter().enumerate() {
         let setting = Setting { pre_stop, drain, in_flight: Duration::from_millis(millis) };
-        excess.extend(setting.measure(space).await?);
+        // The order alternates, so that what changes with time favours neither.
+        let order = if index % 2 == 0 { [workload::NAME, CONTROL] } else { [CONTROL, workload::NAME] };
+        excess.extend(setting.measure(space, order).await?);
     }
     ensure!(excess.is_empty(), "more requests failed with agents than without: {}", excess.join("; "));
     Ok(())
 }
 
 impl Setting {
-    /// Replaces the pods of both workloads at once. Returns where clearly more requests failed with agents.
-    async fn measure(&self, space: &Space) -> Result<Vec<String>> {
+    /// Replaces the pods of one workload and then those of the other, each under load. Returns where clearly more
+    /// requests failed with agents.
+    ///
+    /// Never both at once: a node syncs its rules for Services at most once a second, so the second change of a second
+    /// waits, and connections to a pod that is gone fail for longer.
+    async fn measure(&self, space: &Space, order: [&'static str; 2]) -> Result<Vec<String>> {
         let name = format!("{}s-{}s-{}ms", self.pre_stop, self.drain, self.in_flight.as_millis());
-        self.roll(space, &format!("{name}-before")).await?;
+        let before = format!("{name}-before");
+        try_join(self.roll(space, workload::NAME, &before), self.roll(space, CONTROL, &before)).await?;
         policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
-        let started = CLIENTS.iter().flat_map(|client| [workload::NAME, CONTROL].map(|target| (target, client)));
-        let loads = try_join_all(started.map(|(target, (client, args))| {
-            let (name, in_flight) = (name.clone(), self.in_flight.as_millis());
-            async move {
-                let url = format!("http://{target}/slow?ms={in_flight}");
-                let name = format!("{target}-{client}-{name}");
-                let load = Load { name: &name, url: &url, addresses: 1, rate: RATE, duration: LOADED };
-                let connections = RATE as u128 * (in_flight + 1_000) / 1_000;
-                let connections = format!("--connections={}", connections.max(32));
-                load.start_with(space, &[*args, &[&connections]].concat()).await
-            }
-        }))
-        .await?;
-        self.roll(space, &name).await?;
-        for load in &loads {
-            ensure!(load.is_running().await?, "the load ended before the update");
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for target in order {
+            let ended = self.roll_under_load(space, target, &name).await?;
+            if target == CONTROL { without = ended } else { with = ended }
         }
-        let ended = try_join_all(loads.into_iter().map(Running::ended)).await?;
         let mut excess = Vec::new();
-        for ((client, _), both) in CLIENTS.iter().zip(ended.chunks(2)) {
-            let [with, without] = both else { unreachable!("two workloads") };
-            let failed = [with, without].map(|ended| ended.offered - ended.allowed);
+        for (((client, _), with), without) in CLIENTS.iter().zip(with).zip(without) {
+            let failed = [&with, &without].map(|ended| ended.offered - ended.allowed);
             let what = format!(
                 "preStop {} s, drain {} s, {} ms in flight, {client}: {} of {} failed with agents, {} of {} without",
                 self.pre_stop,
@@ -109,8 +102,27 @@ impl Setting {
         Ok(excess)
     }
 
-    /// Gives both workloads this setting, which replaces all their pods, and waits for the new ones.
-    async fn roll(&self, space: &Space, round: &str) -> Result<()> {
+    /// Replaces the pods of this workload while all clients send requests to it. Returns what each client saw.
+    async fn roll_under_load(&self, space: &Space, target: &'static str, round: &str) -> Result<Vec<Report>> {
+        let in_flight = self.in_flight.as_millis();
+        let loads = try_join_all(CLIENTS.iter().map(async |(client, args)| {
+            let url = format!("http://{target}/slow?ms={in_flight}");
+            let name = format!("{target}-{client}-{round}");
+            let load = Load { name: &name, url: &url, addresses: 1, rate: RATE, duration: LOADED };
+            let connections = u128::from(RATE) * (in_flight + 1_000) / 1_000;
+            let connections = format!("--connections={}", connections.max(32));
+            load.start_with(space, &[*args, &[&connections]].concat()).await
+        }))
+        .await?;
+        self.roll(space, target, round).await?;
+        for load in &loads {
+            ensure!(load.is_running().await?, "the load ended before the update");
+        }
+        try_join_all(loads.into_iter().map(Running::ended)).await
+    }
+
+    /// Gives a workload this setting, which replaces all its pods, and waits for the new ones.
+    async fn roll(&self, space: &Space, target: &'static str, round: &str) -> Result<()> {
         let hook = (self.pre_stop > 0).then(|| json!({"preStop": {"sleep": {"seconds": self.pre_stop}}}));
         let patch = json!({"spec": {
             "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
@@ -123,11 +135,8 @@ impl Setting {
             },
         }})
         .to_string();
-        let one = async |name: &'static str| {
-            space.kubectl(&["patch", "deployment", name, "--patch", &patch]).await?;
-            space.kubectl(&["rollout", "status", "deployment", name, "--timeout=120s"]).await
-        };
-        try_join(one(workload::NAME), one(CONTROL)).await.map(drop)
+        space.kubectl(&["patch", "deployment", target, "--patch", &patch]).await?;
+        space.kubectl(&["rollout", "status", "deployment", target, "--timeout=120s"]).await.map(drop)
     }
 }
 
