@@ -1,6 +1,6 @@
 //! Describes the difference between two revisions of a policy's rules, for an Event.
 
-use weir_wire::{Limit, PolicyRules, Rule, Shared};
+use weir_wire::{Limit, Mode, PolicyRules, Rule, Shared};
 
 /// The most differences to list.
 const MOST: usize = 5;
@@ -35,6 +35,11 @@ pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
 fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
     let name = &new.name;
     let numbers_before = changes.len();
+    if old.mode != new.mode {
+        let told =
+            |mode: Option<Mode>| mode.map_or_else(|| "that of the policy".to_owned(), |mode| format!("{mode:?}"));
+        changes.push(format!("mode of rule {name} {} to {}", told(old.mode), told(new.mode)));
+    }
     for limit in &new.limits {
         match old.limits.iter().find(|before| before.name == limit.name) {
             Some(before) if before == limit => {}
@@ -53,7 +58,7 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
         changes.push(format!("{name}/{} removed", limit.name));
     }
     let (old, new) = (without_bookkeeping(old), without_bookkeeping(new));
-    let otherwise_equal = Rule { limits: old.limits.clone(), ..new.clone() } == old;
+    let otherwise_equal = Rule { limits: old.limits.clone(), mode: old.mode, ..new.clone() } == old;
     if !otherwise_equal || (changes.len() == numbers_before && old != new) {
         changes.push(format!("rule {name} changed"));
     }
@@ -107,6 +112,7 @@ mod tests {
         let rule = Rule {
             name: "all".to_owned(),
             action: Action::Limit,
+            mode: None,
             matches: Vec::new(),
             per: weir_wire::Per::Request,
             key: Vec::new(),

@@ -322,11 +322,7 @@ fn compile_with(
     let rules: Vec<wire::Rule> = (spec.rules.iter().enumerate())
         .map(|(i, rule)| rule::rule(rule, sharing, &format!("spec.rules[{i}]"), &mut used, &mut faults))
         .collect();
-    let mode = match spec.mode {
-        api::Mode::Enforce => wire::Mode::Enforce,
-        api::Mode::Shadow => wire::Mode::Shadow,
-        api::Mode::Disabled => wire::Mode::Disabled,
-    };
+    let mode = rule::mode(spec.mode);
     let target = target(key, spec);
     if target.is_none() {
         faults.add("spec", "exactly one of targetRefs and selector must be set");

@@ -1,8 +1,8 @@
 //! The Kubernetes types of Weir.
 //!
-//! [`RateLimitPolicy`] and [`RateLimitStore`] are what people apply. The cluster checks its schema and the CEL rules of its fields. Everything
-//! else here derives from them: [`Definition::yaml`] writes the definitions that are installed, and [`check`] applies the same
-//! schema and the same rules without a cluster.
+//! People apply a [`RateLimitPolicy`] or a [`RateLimitStore`]. The apiserver checks it by the schema and the CEL rules of its
+//! type. [`Definition::yaml`] writes the definitions that clusters install, and [`check`] applies the same schema and the
+//! same rules without a cluster.
 //!
 //! This crate has no Kubernetes client, does no I/O, and does not know how policies are compiled or enforced.
 
@@ -16,6 +16,7 @@ mod duration;
 mod key;
 mod limit;
 mod matching;
+mod mode;
 mod names;
 mod on_limit;
 mod policy;
@@ -32,8 +33,9 @@ pub use self::{
     key::{ClientIp, JwtClaim, KeyPart},
     limit::{Limit, OverrideLimit, Strategy},
     matching::{HeaderMatch, Match, QueryMatch},
+    mode::Mode,
     on_limit::{HeaderStyle, OnLimit, OnLimitAction, OnMessage},
-    policy::{Mode, RateLimitPolicy, RateLimitPolicySpec},
+    policy::{RateLimitPolicy, RateLimitPolicySpec},
     rule::{Action, Override, Per, Rule, Scope},
     status::{
         Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,

@@ -11,10 +11,10 @@ use crate::{Period, duration, names};
 #[x_kube(
     validation = countable(),
     validation = Rule::new("!has(self.burst) || !(self.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])")
-        .message("burst does not go with FixedWindow, SlidingWindowCounter and SlidingWindowLog, which save nothing up: leave burst out, or use strategy TokenBucket or GCRA")
+        .message("burst is not valid with FixedWindow, SlidingWindowCounter and SlidingWindowLog, which save no requests: remove burst, or use strategy TokenBucket or GCRA")
         .field_path(".burst"),
     validation = Rule::new("!has(self.debt) || self.strategy == 'TokenBucketWithDebt'")
-        .message("debt goes only with strategy TokenBucketWithDebt: leave debt out, or use that strategy")
+        .message("debt is valid only with strategy TokenBucketWithDebt: remove debt, or use that strategy")
         .field_path(".debt"),
     validation = Rule::new("self.strategy != 'SlidingWindowLog' || self.requests <= 1048576")
         .message("requests must be at most 1048576 with strategy SlidingWindowLog, which remembers each of them: use SlidingWindowCounter for more")

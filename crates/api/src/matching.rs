@@ -12,6 +12,9 @@ use crate::names;
 /// Conditions on a request, which must all hold. A list that is empty or absent is no condition.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.trustedHops) || self.trustedHops == 0 || has(self.clientCIDRs) || has(self.predicate)")
+    .message("trustedHops is valid only with clientCIDRs or predicate, which read the client's address: remove trustedHops, or add one of them")
+    .field_path(".trustedHops"))]
 pub struct Match {
     /// The method is one of these. Upper case, as HTTP writes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -39,10 +42,20 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub query: Vec<QueryMatch>,
+    /// The client's address is in one of these networks: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
+    #[serde(default, rename = "clientCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), transform = cidrs)]
+    pub client_cidrs: Vec<String>,
+    /// How many proxies in front of the pod append to `X-Forwarded-For` and are trusted, for `clientCIDRs` and for
+    /// `request.clientIP` in `predicate`. 0 or absent: the peer's address is the client's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32", range(min = 0, max = 10))]
+    pub trusted_hops: Option<i32>,
     /// This CEL expression is true. It reads `request`, which has `method`, `host`, `path`, `query` (a map), `headers`
     /// (a map by lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. An expression that fails is
     /// false. If an expression would take too long for a request, limits count it as true and Bypass counts it as
-    /// false. Quantifiers must not be nested, and the argument of `matches` must be a literal text.
+    /// false. Quantifiers must not be nested. The argument of `matches` and the network of
+    /// `inIpRange(request.clientIP, '10.0.0.0/8')` must be literal texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 1024))]
     pub predicate: Option<String>,
@@ -135,6 +148,13 @@ fn paths(schema: &mut Schema) {
         "paths are compared without the query and never have spaces: write a path without '?', '#', spaces and control characters",
     );
     describe_items(schema, 256, [absolute, globs, double, dots, query]);
+}
+
+fn cidrs(schema: &mut Schema) {
+    let form = Rule::new("self.matches('^[0-9a-f:.]+(/[0-9]{1,3})?$')").message(
+        "clientCIDRs must be networks or addresses in lower case, such as 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7",
+    );
+    describe_items(schema, 43, [form]);
 }
 
 fn describe_items<const N: usize>(list: &mut Schema, longest: u32, rules: [Rule; N]) {

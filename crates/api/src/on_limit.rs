@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use crate::MaxWait;
 
 /// What happens to a request beyond a limit, and what the client receives if it is refused.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.action != 'Wait' || has(self.maxWait)")
         .message("maxWait is needed with action Wait: say how long a request may wait, such as 75ms")
         .field_path(".maxWait"),
     validation = Rule::new("self.action != 'Reject' || !has(self.maxWait)")
-        .message("maxWait does not go with action Reject, which lets no request wait: leave maxWait out, or use action Wait")
+        .message("maxWait is not valid with action Reject, which lets no request wait: remove maxWait, or use action Wait")
         .field_path(".maxWait")
 )]
 pub struct OnLimit {
@@ -25,10 +25,10 @@ pub struct OnLimit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MaxWait")]
     pub max_wait: Option<MaxWait>,
-    /// HTTP status of the refusal.
-    #[serde(default = "default_status")]
-    #[schemars(range(min = 400, max = 599))]
-    pub status: i32,
+    /// HTTP status of the refusal. By default 429, or 403 with action Deny.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32", range(min = 400, max = 599))]
+    pub status: Option<i32>,
     /// Body of the refusal. By default a JSON object that names the limit that refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 4096))]
@@ -47,24 +47,6 @@ pub struct OnLimit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnMessage")]
     pub on_message: Option<OnMessage>,
-}
-
-fn default_status() -> i32 {
-    429
-}
-
-impl Default for OnLimit {
-    fn default() -> Self {
-        Self {
-            action: OnLimitAction::default(),
-            max_wait: None,
-            status: default_status(),
-            body: None,
-            content_type: None,
-            headers: HeaderStyle::default(),
-            on_message: None,
-        }
-    }
 }
 
 /// What happens to a request beyond a limit.

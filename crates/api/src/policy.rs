@@ -3,10 +3,9 @@
 #![expect(clippy::duplicated_attributes, reason = "several printer columns have the same type")]
 
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Deadline, PodSelector, RateLimitPolicyStatus, TargetRef};
+use crate::{Deadline, Mode, PodSelector, RateLimitPolicyStatus, TargetRef};
 
 /// Which requests to which pods are limited, and how.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,16 +75,4 @@ pub struct RateLimitPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Deadline")]
     pub deadline: Option<Deadline>,
-}
-
-/// What happens to requests beyond a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Mode {
-    /// They are refused.
-    #[default]
-    Enforce,
-    /// They are counted and admitted.
-    Shadow,
-    /// Limits are not evaluated.
-    Disabled,
 }

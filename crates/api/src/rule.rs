@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, SharedRule, names};
+use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, SharedRule, names};
 
 /// Which requests are limited, what they are counted separately by, and how far.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,23 +13,26 @@ use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, SharedRule, nam
     validation = Rule::new("self.action != 'Limit' || (has(self.limits) && self.limits.size() > 0)")
         .message("limits must have at least one limit, because action is Limit: add one, or use action Bypass to let these requests through")
         .field_path(".limits"),
-    validation = Rule::new("self.action != 'Bypass' || !has(self.limits)")
-        .message("limits do not go with action Bypass, which limits nothing: remove limits, or use action Limit")
+    validation = Rule::new("self.action == 'Limit' || !has(self.limits)")
+        .message("limits are not valid with action Bypass or Deny, which count nothing: remove limits, or use action Limit")
         .field_path(".limits"),
-    validation = Rule::new("self.action != 'Bypass' || !has(self.key)")
-        .message("key does not go with action Bypass, which counts nothing: remove key, or use action Limit")
+    validation = Rule::new("self.action == 'Limit' || !has(self.key)")
+        .message("key is not valid with action Bypass or Deny, which count nothing: remove key, or use action Limit")
         .field_path(".key"),
-    validation = Rule::new("self.action != 'Bypass' || !has(self.overrides)")
-        .message("overrides do not go with action Bypass, which limits nothing: remove overrides, or use action Limit")
+    validation = Rule::new("self.action == 'Limit' || !has(self.overrides)")
+        .message("overrides are not valid with action Bypass or Deny, which count nothing: remove overrides, or use action Limit")
         .field_path(".overrides"),
     validation = Rule::new("self.action != 'Bypass' || !has(self.onLimit)")
-        .message("onLimit does not go with action Bypass, which refuses nothing: remove onLimit, or use action Limit")
+        .message("onLimit is not valid with action Bypass, which refuses nothing: remove onLimit, or use action Limit")
         .field_path(".onLimit"),
-    validation = Rule::new("self.action != 'Bypass' || self.per == 'Request'")
-        .message("per Message does not go with action Bypass, which counts nothing: remove per, or use action Limit")
+    validation = Rule::new("self.action != 'Deny' || !has(self.onLimit) || (self.onLimit.action == 'Reject' && self.onLimit.headers == 'IETF')")
+        .message("onLimit can have only status, body and contentType with action Deny, which refuses at once and has no quota: remove the others, or use action Limit")
+        .field_path(".onLimit"),
+    validation = Rule::new("self.action == 'Limit' || self.per == 'Request'")
+        .message("per Message is not valid with action Bypass or Deny, which count nothing: remove per, or use action Limit")
         .field_path(".per"),
-    validation = Rule::new("self.action != 'Bypass' || !has(self.cost)")
-        .message("cost does not go with action Bypass, which charges nothing: remove cost, or use action Limit")
+    validation = Rule::new("self.action == 'Limit' || !has(self.cost)")
+        .message("cost is not valid with action Bypass or Deny, which charge nothing: remove cost, or use action Limit")
         .field_path(".cost"),
     validation = Rule::new("self.action != 'Limit' || !has(self.overrides) || self.overrides.size() == 0 || (has(self.key) && self.key.size() > 0)")
         .message("overrides need a key: add key to say what requests are counted separately by, or remove overrides")
@@ -68,13 +71,13 @@ use crate::{Cost, KeyPart, Limit, Match, OnLimit, OverrideLimit, SharedRule, nam
         .message("shared is required with scope Shared: name the store with shared.storeRef, or use scope Pod")
         .field_path(".shared"),
     validation = Rule::new("self.scope == 'Shared' || !has(self.shared)")
-        .message("shared goes only with scope Shared: remove shared, or add scope: Shared")
+        .message("shared is valid only with scope Shared: remove shared, or add scope: Shared")
         .field_path(".shared"),
-    validation = Rule::new("self.scope != 'Shared' || self.action != 'Bypass'")
-        .message("scope Shared does not go with action Bypass, which counts nothing: remove scope and shared, or use action Limit")
+    validation = Rule::new("self.scope != 'Shared' || self.action == 'Limit'")
+        .message("scope Shared is not valid with action Bypass or Deny, which count nothing: remove scope and shared, or use action Limit")
         .field_path(".scope"),
     validation = Rule::new("self.scope != 'Shared' || self.per != 'Message'")
-        .message("scope Shared does not go with per Message: a message cannot wait for the store; use scope Pod, or per Request")
+        .message("scope Shared is not valid with per Message: a message cannot wait for the store; use scope Pod, or per Request")
         .field_path(".scope"),
     validation = Rule::new("self.scope != 'Shared' || !has(self.limits) || self.limits.all(l, l.strategy != 'SlidingWindowLog' || l.requests <= 8192)")
         .message("limits must have at most 8192 requests with strategy SlidingWindowLog in a rule of scope Shared, because the store remembers each of them: use SlidingWindowCounter for more")
@@ -92,9 +95,15 @@ pub struct Rule {
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,
-    /// Whether these requests are limited, or pass without a charge to any limit of any policy.
+    /// Whether these requests are limited, pass without a charge to any limit of any policy, or are refused. Deny comes
+    /// first, then Bypass, then Limit.
     #[serde(default)]
     pub action: Action,
+    /// A weaker mode for this rule alone. The policy's mode is the strongest: a rule of a policy in mode Shadow refuses
+    /// nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Mode")]
+    pub mode: Option<Mode>,
     /// What is counted: requests, or the messages of the WebSocket connections that these requests open.
     #[serde(default)]
     pub per: Per,
@@ -147,6 +156,8 @@ pub enum Action {
     Limit,
     /// They pass; no limit of any policy is charged.
     Bypass,
+    /// They are refused with 403, and no limit is charged.
+    Deny,
 }
 
 /// What a rule counts.

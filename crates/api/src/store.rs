@@ -60,7 +60,7 @@ pub struct RateLimitStoreSpec {
         .message("masterName is required with topology Sentinel: write the name by which Sentinel knows the primary, such as mymaster")
         .field_path(".masterName"),
     validation = Rule::new("self.topology == 'Sentinel' || !has(self.masterName)")
-        .message("masterName goes only with topology Sentinel: remove masterName, or use that topology")
+        .message("masterName is valid only with topology Sentinel: remove masterName, or use that topology")
         .field_path(".masterName")
 )]
 pub struct RedisStore {

@@ -11,7 +11,7 @@ use crate::names;
 /// A workload or Service in the policy's namespace; its pods are limited.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("!has(self.group) || self.group == (self.kind == 'Service' ? '' : 'apps')")
-    .message("group does not go with kind: leave group out, or use \"apps\" for Deployment, StatefulSet and DaemonSet and \"\" for Service")
+    .message("group is not valid for this kind: remove group, or use \"apps\" for Deployment, StatefulSet and DaemonSet and \"\" for Service")
     .field_path(".group"))]
 pub struct TargetRef {
     /// API group of the kind. Optional: `apps`, and the core group for a Service.

@@ -144,7 +144,9 @@ fn review_says_what_to_write() {
     let found = messages(all(serde_json::json!([{"name": "a", "action": "bypass", "limits": [limit]}])));
     assert_eq!(
         found,
-        ["spec.rules[0].action: must be one of \"Limit\", \"Bypass\", not \"bypass\": did you mean \"Bypass\"?"]
+        [
+            "spec.rules[0].action: must be one of \"Limit\", \"Bypass\", \"Deny\", not \"bypass\": did you mean \"Bypass\"?"
+        ]
     );
     let document =
         serde_json::json!({"apiVersion": "weir.dev/v1", "kind": "RateLimitPolicy", "metadata": {"name": "p"}});

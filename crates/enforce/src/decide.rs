@@ -1,9 +1,10 @@
 //! Decides on one request: pass at once, pass at a later moment, or refused by one limit of one rule.
 //!
-//! Bypasses come first and charge nothing. Then all matching rules of policies that enforce are charged together, or
-//! none is. Only if they admit the request, each policy in shadow mode is tried separately. If it would admit, it is
-//! charged. If it would refuse, the refusal is counted. It never affects the verdict or a wait. For this reason a
-//! bypass of a policy in shadow mode exempts a request only from the limits of that policy.
+//! Denials come first, then bypasses. Neither charges anything. Then all matching rules that enforce are charged
+//! together, or none is. Only if they admit the request, the rules in shadow mode are tried, those of each policy
+//! separately. If they would admit, they are charged. If one would refuse, the refusal is counted. They never affect the
+//! verdict or a wait. For this reason a bypass in shadow mode exempts a request only from the other rules in shadow mode
+//! of its policy.
 
 mod with_stores;
 
@@ -25,7 +26,7 @@ use super::{
     jwt::Tokens,
     outcome::{fields_of_one, fields_of_several, refusal},
     refusal::Refusal,
-    rule::Limits,
+    rule::{Limits, Rule},
     rule_set::{MatchBuffers, Member, RuleSet},
     verdict::{Pass, Verdict},
     wait::{Entry, enter},
@@ -106,7 +107,7 @@ impl Asked<'_> {
     /// The common case: one rule, which decides at once and finally. It needs no list.
     fn enforce_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Verdict<'r> {
         let rule = &member.rule;
-        let Some(limits) = &rule.limits else { return Verdict::Pass(Pass::default()) };
+        let Some(limits) = &rule.limits else { return Verdict::Refuse(Refusal::denied(rule, self.now())) };
         if member.may_take_more {
             return self.enforce_all(&[(member, limits)], keys);
         }
@@ -156,7 +157,7 @@ impl Asked<'_> {
         })
     }
 
-    /// Charges each policy in shadow mode separately, if the request is admitted.
+    /// Charges the rules in shadow mode, those of each policy separately, if the request is admitted.
     #[inline]
     fn try_out(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (indices, &verdict) {
@@ -166,7 +167,12 @@ impl Asked<'_> {
 
     fn try_each(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         for indices in indices.chunk_by(|one, other| set.get(*one).policy == set.get(*other).policy) {
-            if let Some(bypass) = indices.iter().map(|index| &set.get(*index).rule).find(|rule| rule.is_bypass()) {
+            let find = |is: fn(&Rule) -> bool| indices.iter().map(|index| &set.get(*index).rule).find(|rule| is(rule));
+            if let Some(deny) = find(Rule::is_deny) {
+                deny.counters.count_shadow_limited();
+                continue;
+            }
+            if let Some(bypass) = find(Rule::is_bypass) {
                 bypass.counters.count_bypassed();
                 continue;
             }

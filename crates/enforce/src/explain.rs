@@ -61,11 +61,11 @@ impl RulesInForce {
         let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);
         let now = || clock.now();
         let asked = Asked { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
-        let each = self.policies().iter().filter(|policy| policy.mode != Mode::Disabled).flat_map(|policy| {
+        let each = self.policies().iter().flat_map(|policy| {
             policy
                 .rules
                 .iter()
-                .filter(|rule| rule.matcher.matches(&asked.request))
+                .filter(|rule| rule.mode != Mode::Disabled && rule.matcher.matches(&asked.request))
                 .map(|rule| asked.explain(policy, rule))
         });
         let rules: Vec<ExplainedRule> = each.collect();
@@ -96,13 +96,15 @@ fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
     Ok(target)
 }
 
-/// The verdict of all rules that affect it: rules for requests, of policies that enforce.
+/// The verdict of all rules that affect it: rules for requests that enforce.
 fn outcome(rules: &[ExplainedRule]) -> Decision {
     let decided = |decision| {
         let has_say = |rule: &&ExplainedRule| rule.mode == Mode::Enforce && rule.per == Per::Request;
         rules.iter().filter(has_say).any(|rule| rule.decision == decision)
     };
-    let first = [Decision::Bypass, Decision::Limit, Decision::Wait].into_iter().find(|decision| decided(*decision));
+    let first = [Decision::Deny, Decision::Bypass, Decision::Limit, Decision::Wait]
+        .into_iter()
+        .find(|decision| decided(*decision));
     first.unwrap_or(Decision::Allow)
 }
 
@@ -111,7 +113,7 @@ impl Asked<'_> {
         let mut explained = ExplainedRule {
             namespace: policy.namespace.clone(),
             policy: policy.name.clone(),
-            mode: policy.mode,
+            mode: rule.mode,
             rule: rule.name.clone(),
             per: rule.per,
             decision: Decision::Bypass,
@@ -122,7 +124,10 @@ impl Asked<'_> {
             limit: None,
             source: None,
         };
-        let Some(limits) = &rule.limits else { return explained };
+        let Some(limits) = &rule.limits else {
+            explained.decision = if rule.is_deny() { Decision::Deny } else { Decision::Bypass };
+            return explained;
+        };
         let mut key = Vec::new();
         limits.key.write(&self.request, &self.tokens, &mut key);
         let ask = Ask { rule, limits, key: &key, cost: limits.cost.on_arrival(&self.request), latest: None };

@@ -49,7 +49,7 @@ enum Policy {
 }
 
 /// The state of one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QuotaState {
     pub(super) limit: usize,
     /// How many requests it admits in its period.

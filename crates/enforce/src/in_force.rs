@@ -137,16 +137,14 @@ impl RulesInForce {
         next
     }
 
-    /// The rules that count one kind of event. A bypass applies to both kinds. Without a rule to bypass, the set is
-    /// empty.
+    /// The rules that count one kind of event. A bypass applies to both kinds; a denied request has no messages. Without
+    /// a rule to bypass, the set is empty.
     fn rule_set(&self, per: Per) -> RuleSet {
-        let (mut bypasses, mut enforced, mut shadows) = (Vec::new(), Vec::new(), Vec::new());
-        let policies = self.policies.iter().enumerate();
-        for (index, policy) in policies {
+        let (mut enforced, mut shadows) = (Vec::new(), Vec::new());
+        for (index, policy) in self.policies.iter().enumerate() {
             for rule in policy.rules.iter().filter(|rule| rule.is_bypass() || rule.per == per) {
                 let member = Member::new(rule, index, policy.deadline);
-                match policy.mode {
-                    Mode::Enforce if rule.is_bypass() => bypasses.push(member),
+                match rule.mode {
                     Mode::Enforce => enforced.push(member),
                     Mode::Shadow => shadows.push(member),
                     Mode::Disabled => {}
@@ -157,6 +155,6 @@ impl RulesInForce {
         if per == Per::Message && !counts {
             return RuleSet::default();
         }
-        RuleSet::new(bypasses, enforced, shadows)
+        RuleSet::new(enforced, shadows)
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use http::{HeaderName, Method, header::COOKIE};
 use sha2::{Digest, Sha256};
 
-use super::{client_ip::client_ip, jwt::Tokens};
+use super::jwt::Tokens;
 use crate::matching::{HostPattern, RequestView, respell};
 
 /// Longer values are hashed.
@@ -93,7 +93,7 @@ impl Part {
                 None => to.push(ABSENT),
             },
             Self::ClientIp { trusted_hops, ipv6_prefix } => {
-                write_address(client_ip(request.headers(), request.peer(), *trusted_hops), *ipv6_prefix, to);
+                write_address(request.client_ip(*trusted_hops), *ipv6_prefix, to);
             }
             other => match other.read(request, tokens) {
                 Value::Absent => to.push(ABSENT),
@@ -107,7 +107,7 @@ impl Part {
         match self {
             Self::Header(name) => Value::text(request.headers().get(name)),
             Self::ClientIp { trusted_hops, ipv6_prefix } => {
-                Value::Address(client_ip(request.headers(), request.peer(), *trusted_hops), *ipv6_prefix)
+                Value::Address(request.client_ip(*trusted_hops), *ipv6_prefix)
             }
             Self::Cookie(name) => Value::text(cookie(request, name)),
             Self::Query(name) => request.query(name.as_bytes()).next().map_or(Value::Absent, Value::Text),

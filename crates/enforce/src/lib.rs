@@ -43,7 +43,6 @@
 
 mod byte_set;
 mod charge;
-mod client_ip;
 mod cost;
 mod counters;
 mod decide;
@@ -79,7 +78,6 @@ mod wait;
 
 pub use self::{
     byte_set::ByteSet,
-    client_ip::X_FORWARDED_FOR,
     counters::Counts,
     deferred::DeferredCost,
     explain::InvalidRequest,
@@ -91,7 +89,7 @@ pub use self::{
     layer::{Format, LimitFuture, LimitLayer, Limited, LimitedBody, refused},
     live::{Change, LiveRules, SharedGate},
     lower::{Lowered, lower},
-    matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous, over_budget},
+    matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
     refusal::{Refusal, TextKey},
     rule::{Policy, Rule, Stores},

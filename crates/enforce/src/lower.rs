@@ -40,9 +40,13 @@ pub(super) struct LoweredPolicy {
 #[derive(Debug)]
 pub(super) struct LoweredRule {
     pub(super) name: String,
+    pub(super) mode: Mode,
     pub(super) matcher: Matcher,
     pub(super) per: Per,
+    pub(super) action: Action,
     /// `None` for a bypass.
+    pub(super) refusal: Option<RefusalForm>,
+    /// `None` without [`Action::Limit`].
     pub(super) limits: Option<LoweredLimits>,
 }
 
@@ -53,7 +57,6 @@ pub(super) struct LoweredLimits {
     pub(super) counted_by: limits::CountedBy,
     pub(super) cost: Cost,
     pub(super) max_wait: Option<Duration>,
-    pub(super) refusal: RefusalForm,
     pub(super) advice: Advice,
     pub(super) shared: Option<LoweredShared>,
 }
@@ -129,7 +132,8 @@ fn lower_policy(
         if !names.insert(&rule.name) {
             faults.add(&path.field("name"), format!("an earlier rule is named {}: give each its own name", rule.name));
         }
-        rules.extend(lower_rule(rule, stores, &path, faults));
+        let mode = policy.mode_of(rule);
+        rules.extend(lower_rule(rule, mode, stores, &path, faults));
     }
     Some(LoweredPolicy {
         uid: policy.uid.clone(),
@@ -142,25 +146,19 @@ fn lower_policy(
     })
 }
 
-fn lower_rule(rule: &Rule, stores: &shared::Kinds<'_>, path: &Path, faults: &mut Faults) -> Option<LoweredRule> {
+fn lower_rule(
+    rule: &Rule,
+    mode: Mode,
+    stores: &shared::Kinds<'_>,
+    path: &Path,
+    faults: &mut Faults,
+) -> Option<LoweredRule> {
     let before = faults.len();
     let matcher = conditions::lower_matches(&rule.matches, rule.action, &path.field("match"), faults);
+    let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
     let limits = match rule.action {
-        Action::Bypass => {
-            for (field, given) in [
-                ("per", rule.per != Per::Request),
-                ("key", !rule.key.is_empty()),
-                ("limits", !rule.limits.is_empty()),
-                ("overrides", !rule.overrides.is_empty()),
-                ("cost", rule.cost.is_some()),
-                ("onLimit", rule.on_limit.is_some()),
-                ("maxKeys", rule.max_keys.is_some()),
-                ("shared", rule.shared.is_some()),
-            ] {
-                if given {
-                    faults.add(&path.field(field), "has no meaning for a rule with action Bypass: leave it out");
-                }
-            }
+        Action::Bypass | Action::Deny => {
+            without_limits(rule, path, faults);
             None
         }
         Action::Limit => {
@@ -169,7 +167,6 @@ fn lower_rule(rule: &Rule, stores: &shared::Kinds<'_>, path: &Path, faults: &mut
             let counted_by = limits::lower_counted_by(rule, path, faults);
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
-            let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
             let shared = shared::lower_shared(rule, (terms.as_ref(), counted_by), stores, path, faults);
             // The next step renders response fields that contain names.
             if faults.len() > before {
@@ -178,11 +175,43 @@ fn lower_rule(rule: &Rule, stores: &shared::Kinds<'_>, path: &Path, faults: &mut
             let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
             let (key, terms) = (key?, terms?);
             let advice = Advice::new(style, &terms, rule.overrides.len());
-            let (counted_by, cost, refusal) = (counted_by?, cost?, refusal?);
-            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice, shared })
+            let (counted_by, cost) = (counted_by?, cost?);
+            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared })
         }
     };
-    Some(LoweredRule { name: rule.name.clone(), matcher: matcher?, per: rule.per, limits })
+    let refusal = if rule.action == Action::Bypass { None } else { Some(refusal?) };
+    Some(LoweredRule {
+        name: rule.name.clone(),
+        mode,
+        matcher: matcher?,
+        per: rule.per,
+        action: rule.action,
+        refusal,
+        limits,
+    })
+}
+
+/// Refuses the fields that have a meaning only for rules that limit.
+fn without_limits(rule: &Rule, path: &Path, faults: &mut Faults) {
+    let is_deny = rule.action == Action::Deny;
+    let on_limit = rule.on_limit.as_ref();
+    for (field, given) in [
+        ("per", rule.per != Per::Request),
+        ("key", !rule.key.is_empty()),
+        ("limits", !rule.limits.is_empty()),
+        ("overrides", !rule.overrides.is_empty()),
+        ("cost", rule.cost.is_some()),
+        ("onLimit", on_limit.is_some() && !is_deny),
+        ("onLimit.maxWaitMillis", is_deny && on_limit.is_some_and(|form| form.max_wait_millis.is_some())),
+        ("onLimit.headers", is_deny && on_limit.is_some_and(|form| form.headers != HeaderStyle::None)),
+        ("maxKeys", rule.max_keys.is_some()),
+        ("shared", rule.shared.is_some()),
+    ] {
+        if given {
+            let message = format!("has no meaning for a rule with action {:?}: leave it out", rule.action);
+            faults.add(&path.field(field), message);
+        }
+    }
 }
 
 fn revision(revision: &str, path: &Path, faults: &mut Faults) {

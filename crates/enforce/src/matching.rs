@@ -5,6 +5,7 @@
 //! Nothing here allocates for an ordinary request, and nothing changes the request: rules compare a normal form, and
 //! the app gets the original.
 
+mod client_ip;
 mod conditions;
 mod facts;
 #[cfg(test)]
@@ -21,6 +22,13 @@ mod query;
 mod request;
 mod trie;
 
+pub use self::{
+    client_ip::X_FORWARDED_FOR,
+    headers::{FieldLine, Headers},
+    path::{AmbiguousPaths, is_ambiguous},
+    predicate::over_budget,
+    request::RequestView,
+};
 pub(crate) use self::{
     conditions::{Conditions, FieldCondition, ValueCondition},
     glob::Glob,
@@ -28,12 +36,6 @@ pub(crate) use self::{
     index::Index,
     path::respell,
     predicate::Predicate,
-};
-pub use self::{
-    headers::{FieldLine, Headers},
-    path::{AmbiguousPaths, is_ambiguous},
-    predicate::over_budget,
-    request::RequestView,
 };
 
 /// A rule's `match` list. A request matches if any entry matches, or if there are no entries.

@@ -1,4 +1,4 @@
-//! A refusal: the limit that refused, and all parts of the response. The writer of the response joins them.
+//! A refusal: the rule that refused, its limit, and all parts of the response. The writer of the response joins them.
 
 use std::{
     sync::{Arc, Weak},
@@ -9,12 +9,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use weir_core::Time;
 
-use super::{
-    fields::QuotaState,
-    rule::{Limits, Rule},
-};
+use super::{fields::QuotaState, refusal_text::RefusalText, rule::Rule};
 
-/// A request or a message that one limit of one rule refused.
+/// A request or a message that one limit of one rule refused, or a request that a rule with action Deny refused.
 #[derive(Debug)]
 pub struct Refusal<'a> {
     pub(super) rule: &'a Arc<Rule>,
@@ -34,6 +31,14 @@ pub struct TextKey {
     rule: Weak<Rule>,
     state: QuotaState,
     override_index: Option<usize>,
+}
+
+impl<'a> Refusal<'a> {
+    /// Counts a request that this rule denies, and refuses it.
+    pub(super) fn denied(rule: &'a Arc<Rule>, at: Time) -> Self {
+        rule.counters.count_limited();
+        Self { rule, state: QuotaState::default(), override_index: None, retry_after: None, at }
+    }
 }
 
 impl Refusal<'_> {
@@ -56,10 +61,15 @@ impl Refusal<'_> {
         self.at
     }
 
-    /// The seconds until the client may retry, rounded up.
+    /// The seconds until the client may retry, rounded up. 0 for a denied request.
     #[inline]
     pub fn seconds(&self) -> u64 {
         self.state.seconds
+    }
+
+    /// Whether a rule with action Deny refused, so that the client must not retry.
+    pub fn is_denied(&self) -> bool {
+        self.rule.limits.is_none()
     }
 
     /// How long until the client may retry. `None` if never, because the cost is more than the limit admits at once.
@@ -69,26 +79,27 @@ impl Refusal<'_> {
 
     /// The status that the rule specifies.
     pub fn status(&self) -> StatusCode {
-        self.limits().refusal.status
+        self.text().status
     }
 
     /// The type of the body.
     pub fn content_type(&self) -> &HeaderValue {
-        &self.limits().refusal.content_type
+        &self.text().content_type
     }
 
     /// The rule's own text, or a JSON object that names the limit.
     pub fn body(&self) -> Bytes {
-        self.limits().refusal.body(self.state.limit, self.state.seconds)
+        self.text().body(self.state.limit, self.state.seconds)
     }
 
     /// Adds the fields that describe the client's quota, in the rule's style.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
-        let advice = &self.limits().advice;
-        advice.insert(&self.state, advice.policy(self.override_index), headers);
+        if let Some(limits) = &self.rule.limits {
+            limits.advice.insert(&self.state, limits.advice.policy(self.override_index), headers);
+        }
     }
 
-    pub(super) fn limits(&self) -> &Limits {
-        self.rule.limits.as_ref().expect("only a rule with limits refuses")
+    pub(super) fn text(&self) -> &RefusalText {
+        self.rule.refusal.as_ref().expect("a bypass refuses nothing")
     }
 }

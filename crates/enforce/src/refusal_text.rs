@@ -22,13 +22,16 @@ pub(super) struct RefusalText {
     body: Option<Bytes>,
     /// For each limit, Weir's own body up to the number of seconds.
     starts: Vec<String>,
+    /// Weir's own body for a rule without limits.
+    denied: Bytes,
 }
 
 impl RefusalText {
     pub(super) fn new(form: RefusalForm, policy: &str, rule: &str, limits: &[Box<str>]) -> Self {
         let RefusalForm { status, body, content_type, closes } = form;
         let starts = limits.iter().map(|limit| start(policy, rule, limit)).collect();
-        Self { status, content_type, closes, body, starts }
+        let denied = format!("{{\"error\":\"denied\",\"policy\":\"{policy}\",\"rule\":\"{rule}\"}}\n").into();
+        Self { status, content_type, closes, body, starts, denied }
     }
 
     /// The body of a refusal.
@@ -36,12 +39,11 @@ impl RefusalText {
         if let Some(body) = &self.body {
             return body.clone();
         }
-        format!("{}{retry_after_seconds}}}\n", self.start(limit)).into()
-    }
-
-    /// As in `Advice::policy`, the index of the limit may be that of a later snapshot.
-    fn start(&self, limit: usize) -> &str {
-        self.starts.get(limit).unwrap_or(&self.starts[0])
+        // As in `Advice::policy`, the index of the limit may be that of a later snapshot.
+        match self.starts.get(limit).or(self.starts.first()) {
+            Some(start) => format!("{start}{retry_after_seconds}}}\n").into(),
+            None => self.denied.clone(),
+        }
     }
 }
 

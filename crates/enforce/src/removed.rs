@@ -37,7 +37,7 @@ struct Gone {
 impl Removed {
     /// Adds a removed rule of a policy. A rule without limits has nothing to keep.
     pub(super) fn add(&mut self, policy: &Policy, rule: &Arc<Rule>, now: Time) {
-        if rule.is_bypass() {
+        if rule.limits.is_none() {
             return;
         }
         let policy = full_name(&policy.namespace, &policy.name).into();

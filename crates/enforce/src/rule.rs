@@ -4,7 +4,7 @@ use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use weir_core::{KeyStats, KeySurvey, Quota, RuleLimiter, Terms, Time};
 use weir_store::{SharedKeys, SharedLimiter, StoreClient};
-use weir_wire::{Mode, Per};
+use weir_wire::{Action, Mode, Per};
 
 use super::{
     cost::Cost,
@@ -41,10 +41,15 @@ pub struct Policy {
 pub struct Rule {
     /// Unique within the policy.
     pub name: String,
+    /// The weaker one of its own mode and that of its policy.
+    pub(super) mode: Mode,
     pub(super) matcher: Matcher,
     pub(super) per: Per,
     pub(super) counters: Arc<Counters>,
-    /// `None` for a bypass.
+    pub(super) action: Action,
+    /// `None` for a bypass, which refuses nothing.
+    pub(super) refusal: Option<RefusalText>,
+    /// `None` for a rule that does not limit.
     pub(super) limits: Option<Limits>,
 }
 
@@ -57,7 +62,6 @@ pub(super) struct Limits {
     /// How long a request may wait for its turn.
     pub(super) max_wait: Option<Duration>,
     pub(super) advice: Arc<Advice>,
-    pub(super) refusal: RefusalText,
     /// The limits' names in order, for [`explain`](super::explain).
     pub(super) names: Vec<Box<str>>,
     /// The limits' quotas without overrides, for the metrics.
@@ -120,13 +124,12 @@ impl Rule {
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
-        let LoweredRule { name, matcher, per, limits } = rule;
+        let LoweredRule { name, mode, matcher, per, action, refusal, limits } = rule;
         let limits = limits.map(|lowered| {
-            let LoweredLimits { key, terms, counted_by, cost, max_wait, refusal, advice, shared } = lowered;
+            let LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared } = lowered;
             let max_keys = counted_by.max_keys();
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
-            let refusal = RefusalText::new(refusal, policy, &name, &names);
             let shared = shared.and_then(|shared| SharedPart::follow(before, &key, &terms, shared, stores));
             // A store counts the keys.
             let max_keys = max_keys.filter(|_| shared.is_none());
@@ -136,9 +139,11 @@ impl Rule {
                 None => full(clock(), terms, max_keys),
             };
             let advice = Arc::new(advice);
-            Limits { limiter, key, cost, max_wait, advice, refusal, names, quotas, shared }
+            Limits { limiter, key, cost, max_wait, advice, names, quotas, shared }
         });
-        Self { name, matcher, per, counters, limits }
+        let names = limits.as_ref().map_or(&[][..], |limits| &limits.names);
+        let refusal = refusal.map(|form| RefusalText::new(form, policy, &name, names));
+        Self { name, mode, matcher, per, counters, action, refusal, limits }
     }
 
     /// The rule's counters.
@@ -158,7 +163,12 @@ impl Rule {
 
     /// Whether requests that it matches are exempt from all limits.
     pub fn is_bypass(&self) -> bool {
-        self.limits.is_none()
+        self.action == Action::Bypass
+    }
+
+    /// Whether requests that it matches are refused.
+    pub(super) fn is_deny(&self) -> bool {
+        self.action == Action::Deny
     }
 
     /// The limits by name, without overrides.

@@ -1,9 +1,11 @@
 //! The rules for one kind of event in the order in which they are tried, and the search for those that match.
 //!
-//! Bypasses come first, then the rules of all policies that enforce, then those of each policy in shadow mode. An index
+//! Denials come first, then bypasses, then the other rules that enforce, then those in shadow mode, policy by policy. An index
 //! identifies a rule, so lists of matching rules are lists of numbers, and the next request reuses their memory.
 
 use std::{sync::Arc, time::Duration};
+
+use weir_wire::Action;
 
 use super::{
     counters::Unmatched,
@@ -16,11 +18,13 @@ use crate::matching::{Index, RequestView};
 pub(super) struct RuleSet {
     rules: Vec<Member>,
     index: Index,
-    /// How many of the rules are bypasses. They come first.
-    bypasses: usize,
-    /// How many rules precede those of policies in shadow mode.
+    /// How many of the rules deny. They come first.
+    denials: usize,
+    /// How many rules precede those that limit: denials and bypasses.
+    exceptions: usize,
+    /// How many rules precede those in shadow mode.
     enforced: usize,
-    /// The indices of all rules, if none is a bypass and each matches every request. Otherwise empty.
+    /// The indices of all rules, if each limits and matches every request. Otherwise empty.
     about_all: Vec<usize>,
 }
 
@@ -47,9 +51,9 @@ pub(super) struct MatchBuffers {
 /// The rules that match a request.
 #[derive(Debug)]
 pub(super) enum Matching<'a> {
-    /// A bypass, of a policy that enforces.
+    /// A bypass that enforces.
     Bypass(&'a Member),
-    /// Rules with limits, of policies that enforce and of policies in shadow mode.
+    /// The rules that decide. A rule that denies is alone.
     Rules { enforced: &'a [usize], shadows: &'a [usize] },
 }
 
@@ -66,13 +70,22 @@ impl Member {
 }
 
 impl RuleSet {
-    pub(super) fn new(bypasses: Vec<Member>, enforced: Vec<Member>, shadows: Vec<Member>) -> Self {
-        let (bypass_count, enforced_count) = (bypasses.len(), enforced.len());
-        let rules: Vec<Member> = [bypasses, enforced, shadows].into_iter().flatten().collect();
+    /// `shadows` are those of one policy after those of another.
+    pub(super) fn new(enforced: Vec<Member>, shadows: Vec<Member>) -> Self {
+        let mut rules = enforced;
+        rules.sort_by_key(|member| match member.rule.action {
+            Action::Deny => 0,
+            Action::Bypass => 1,
+            Action::Limit => 2,
+        });
+        let denials = rules.partition_point(|member| member.rule.is_deny());
+        let exceptions = rules.partition_point(|member| member.rule.limits.is_none());
+        let enforced = rules.len();
+        rules.extend(shadows);
         let index = Index::new(rules.iter().map(|member| &member.rule.matcher));
-        let about_all = bypass_count == 0 && rules.iter().all(|member| member.rule.matcher.takes_all());
+        let about_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.takes_all());
         let about_all = if about_all { (0..rules.len()).collect() } else { Vec::new() };
-        Self { rules, index, bypasses: bypass_count, enforced: bypass_count + enforced_count, about_all }
+        Self { rules, index, denials, exceptions, enforced, about_all }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {
@@ -117,16 +130,19 @@ impl RuleSet {
             }
             let member = &self.rules[index];
             if member.rule.matcher.entry_matches(entry, request) {
-                if index < self.bypasses {
+                matching.push(index);
+                if index < self.denials {
+                    return Matching::Rules { enforced: matching, shadows: &[] };
+                }
+                if index < self.exceptions {
                     return Matching::Bypass(member);
                 }
-                matching.push(index);
             }
         }
         self.split(matching)
     }
 
-    /// `indices` are in order, and none is a bypass.
+    /// `indices` are in order, and all are of rules that limit or of rules in shadow mode.
     #[inline]
     fn split<'a>(&self, indices: &'a [usize]) -> Matching<'a> {
         let (enforced, shadows) = indices.split_at(indices.partition_point(|index| *index < self.enforced));

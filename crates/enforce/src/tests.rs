@@ -3,6 +3,7 @@
 mod bodies;
 mod choosing;
 mod deciding;
+mod exceptions;
 mod matching;
 mod removed;
 mod waiting;

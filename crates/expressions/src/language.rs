@@ -7,12 +7,15 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
+    net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use cel::{Context, FunctionContext, ResolveResult, Value, extractors::This};
 use regex::{Regex, RegexBuilder};
+
+use crate::network::network;
 
 /// Bound in bytes for a compiled regular expression, and for its cache. Unicode classes are large.
 const LARGEST: usize = 1024 * 1024;
@@ -32,6 +35,7 @@ thread_local! {
 pub fn language() -> Context<'static> {
     let mut context = Context::default();
     context.add_function("matches", matches);
+    context.add_function("inIpRange", in_ip_range);
     context
 }
 
@@ -42,6 +46,14 @@ fn matches(call: &FunctionContext<'_, '_>, This(text): This<Arc<String>>, patter
         Some(pattern.is_match(&text))
     });
     found.map(Value::Bool).ok_or_else(|| call.error("is not an expression of this predicate"))
+}
+
+/// Whether an address is in a network, as in Google's Cloud Armor. Anything else than an address is in none.
+#[expect(clippy::needless_pass_by_value, reason = "the library gives its arguments away")]
+fn in_ip_range(call: &FunctionContext<'_, '_>, address: Arc<String>, range: Arc<String>) -> ResolveResult {
+    let range = network(&range).map_err(|invalid| call.error(invalid))?;
+    let address = address.parse::<IpAddr>().map_err(|invalid| call.error(invalid))?;
+    Ok(Value::Bool(range.contains(address.to_canonical())))
 }
 
 /// Calls `run` with these regular expressions. None if the library panics, as it does when it negates the smallest number:

@@ -1,4 +1,4 @@
-//! The expressions that people write in a rule: regular expressions for paths, and predicates.
+//! The expressions that people write in a rule: regular expressions for paths, networks, and predicates.
 //!
 //! The operator parses them to report faults to the policy's author; agents run them. Both use this crate, so agents
 //! take every expression that shows as accepted: there is one set of bounds, one list of names and functions, and one
@@ -7,12 +7,14 @@
 //! This crate does not depend on policies or requests.
 
 mod language;
+mod network;
 mod path_regex;
 mod predicate;
 mod weight;
 
 pub use self::{
     language::language,
+    network::{InvalidNetwork, Network, network},
     path_regex::{InvalidRegex, path_regex},
     predicate::{InvalidPredicate, Predicate, predicate},
     weight::Size,

@@ -13,6 +13,7 @@ use cel::{
 
 use crate::{
     language::{self, Patterns, language},
+    network::{InvalidNetwork, network},
     weight::{Nested, REQUEST, Size, Weight},
 };
 
@@ -20,8 +21,21 @@ use crate::{
 const FIELDS: [&str; 6] = ["method", "host", "path", "query", "headers", "clientIP"];
 
 /// The functions that exist besides operators and macros.
-const FUNCTIONS: [&str; 12] =
-    ["contains", "startsWith", "endsWith", "matches", "size", "max", "min", "string", "int", "uint", "double", "bytes"];
+const FUNCTIONS: [&str; 13] = [
+    "contains",
+    "startsWith",
+    "endsWith",
+    "matches",
+    "inIpRange",
+    "size",
+    "max",
+    "min",
+    "string",
+    "int",
+    "uint",
+    "double",
+    "bytes",
+];
 
 /// The longest expression, in bytes. Its author is not trusted, so parsing must have a bound.
 const LONGEST: usize = 1024;
@@ -72,6 +86,12 @@ pub enum InvalidPredicate {
     /// A client would choose the regular expression.
     #[error("must have the expression of matches as a text, as in request.path.matches('^/v[0-9]+/')")]
     Pattern,
+    /// A client would choose the network.
+    #[error("must have the network of inIpRange as a text, as in inIpRange(request.clientIP, '10.0.0.0/8')")]
+    Range,
+    /// One of its networks is invalid.
+    #[error("has a network in inIpRange that {0}")]
+    Network(#[from] InvalidNetwork),
     /// One of its regular expressions is invalid.
     #[error("cannot match: {0}")]
     Matches(String),
@@ -175,6 +195,16 @@ fn compile(call: &CallExpr, patterns: &mut Patterns) -> Result<(), InvalidPredic
     Ok(())
 }
 
+/// Checks the network of a call of `inIpRange`.
+fn check_range(call: &CallExpr) -> Result<(), InvalidPredicate> {
+    let (None, [_, IdedExpr { expr: Expr::Literal(LiteralValue::String(text)), .. }]) = (&call.target, &call.args[..])
+    else {
+        return Err(InvalidPredicate::Range);
+    };
+    network(text.inner())?;
+    Ok(())
+}
+
 /// The request without content that a predicate is tried on.
 fn blank() -> Context<'static> {
     let nothing = HashMap::<String, Value>::new;
@@ -238,9 +268,12 @@ fn walk<'a>(
             if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
                 tell(unknown, InvalidPredicate::UnknownFunction(call.func_name.clone()));
             }
-            if call.func_name == "matches"
-                && let Err(invalid) = compile(call, patterns)
-            {
+            let checked = match call.func_name.as_str() {
+                "matches" => compile(call, patterns),
+                "inIpRange" => check_range(call),
+                _ => Ok(()),
+            };
+            if let Err(invalid) = checked {
                 tell(unknown, invalid);
             }
             for part in call.target.as_deref().into_iter().chain(&call.args) {

@@ -14,10 +14,16 @@ impl Match {
     /// Whether every request meets the conditions. Regular expressions and predicates count as conditions, whatever
     /// they say.
     pub fn takes_all(&self) -> bool {
-        let Self { methods, hosts, paths, path_regexes, headers, query, predicate } = self;
+        let Self { methods, hosts, paths, path_regexes, headers, query, client_cidrs, trusted_hops: _, predicate } =
+            self;
         let every_path = path_regexes.is_empty() && (paths.is_empty() || takes_every_path(paths));
         let every_field = headers.is_empty() && query.is_empty();
-        methods.is_empty() && hosts.is_empty() && every_path && every_field && predicate.is_none()
+        methods.is_empty()
+            && hosts.is_empty()
+            && every_path
+            && every_field
+            && client_cidrs.is_empty()
+            && predicate.is_none()
     }
 }
 

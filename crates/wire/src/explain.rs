@@ -33,7 +33,7 @@ fn get() -> String {
 pub struct ExplainReply {
     /// The outcome.
     pub decision: Decision,
-    /// Every rule that matches, of every policy that is not disabled, in their order.
+    /// Every rule that matches and is not disabled, of every policy, in their order.
     pub rules: Vec<ExplainedRule>,
 }
 
@@ -44,8 +44,10 @@ pub enum Decision {
     Allow,
     /// It is admitted when its turn comes.
     Wait,
-    /// It is refused.
+    /// It is refused by a limit.
     Limit,
+    /// A rule with action Deny refuses it.
+    Deny,
     /// A rule with action Bypass lets it pass without any limit.
     Bypass,
 }
@@ -58,7 +60,7 @@ pub struct ExplainedRule {
     pub namespace: String,
     /// Name of the policy.
     pub policy: String,
-    /// The policy's mode. Rules of a policy in shadow mode do not affect the decision.
+    /// The rule's mode. Rules in shadow mode do not affect the decision.
     pub mode: Mode,
     /// Name of the rule.
     pub rule: String,
@@ -78,7 +80,7 @@ pub struct ExplainedRule {
     pub override_index: Option<usize>,
     /// What the request would take from each limit.
     pub cost: u64,
-    /// The limit that refuses, or else the limit with the least left. None for a bypass.
+    /// The limit that refuses, or else the limit with the least left. None for a rule without limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<ExplainedLimit>,
     /// Where the numbers of a shared rule come from.

@@ -45,8 +45,15 @@ pub struct PolicyRules {
     pub rules: Vec<Rule>,
 }
 
-/// What an agent does with a policy's decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+impl PolicyRules {
+    /// The mode of one of its rules: the weaker one of the rule and the policy.
+    pub fn mode_of(&self, rule: &Rule) -> Mode {
+        rule.mode.map_or(self.mode, |mode| mode.max(self.mode))
+    }
+}
+
+/// What an agent does with a policy's decisions. The order is that of their strength, the strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mode {
     /// Refuse what exceeds a limit.
     Enforce,
@@ -62,8 +69,11 @@ pub enum Mode {
 pub struct Rule {
     /// Unique within the policy; counters belong to the name.
     pub name: String,
-    /// Limit, or let pass without any limit.
+    /// Limit, let pass without any limit, or refuse.
     pub action: Action,
+    /// A weaker mode for this rule alone; that of the policy if absent or stronger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
     /// A request must match any entry, and within an entry all conditions. Empty: every request.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
@@ -73,7 +83,7 @@ pub struct Rule {
     /// What requests are counted separately by. Empty: all requests of the rule share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
-    /// All limits must admit; a refusal charges none. Empty for [`Action::Bypass`], at least one for [`Action::Limit`].
+    /// All limits must admit; a refusal charges none. At least one for [`Action::Limit`], none for the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
     /// Other numbers for some keys. Only with a `key`.
@@ -99,8 +109,10 @@ pub struct Rule {
 pub enum Action {
     /// Charge the rule's limits.
     Limit,
-    /// Let pass; no limit of any policy is charged. Rules with this action are evaluated first.
+    /// Let pass; no limit of any policy is charged. Rules with this action are evaluated before those that limit.
     Bypass,
+    /// Refuse. Rules with this action are evaluated first.
+    Deny,
 }
 
 /// Conditions that must all hold; an empty list is no condition.
@@ -125,10 +137,22 @@ pub struct Match {
     /// Query parameters that must be present; names are compared byte by byte after percent-decoding.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub query: Vec<FieldMatch>,
+    /// Networks in CIDR notation, or single addresses, one of which must contain the client's address.
+    #[serde(default, rename = "clientCIDRs", skip_serializing_if = "Vec::is_empty")]
+    pub client_cidrs: Vec<String>,
+    /// How many proxies in front of the agent are trusted to append to `X-Forwarded-For`, for `clientCIDRs` and for
+    /// `request.clientIP` in `predicate`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub trusted_hops: u8,
     /// A CEL expression that must be true. It reads `request` with `method`, `host`, `path`, `query` (a map), `headers`
     /// (a map by lower-case name) and `clientIP`. An expression that fails is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicate: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 /// A header or query parameter that must be present in any of its occurrences: with exactly this value, with a value

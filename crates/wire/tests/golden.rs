@@ -20,6 +20,7 @@ fn a_snapshot_keeps_its_form() {
         include_str!("golden/snapshot.json"),
         include_str!("golden/snapshot-full.json"),
         include_str!("golden/snapshot-shared.json"),
+        include_str!("golden/snapshot-exceptions.json"),
     ] {
         let snapshot: Snapshot = round_trip(golden);
         assert_eq!(snapshot.wire_version, WIRE_VERSION);

@@ -100,7 +100,7 @@ pub(crate) struct Credentials {
 pub(crate) enum InvalidCredentials {
     #[error("{0}")]
     Certificate(String),
-    #[error("the key does not go with the certificate: {0}")]
+    #[error("the key does not match the certificate: {0}")]
     Key(rustls::Error),
     #[error("{0}")]
     Authorities(String),
@@ -255,7 +255,7 @@ impl TlsFiles {
             InvalidCredentials::Certificate(problem) => of_cert(problem),
             InvalidCredentials::Authorities(problem) => of_ca(problem),
             InvalidCredentials::Key(error) => {
-                of_key(format!("does not go with --control-cert {}: {error}", self.cert.display()))
+                of_key(format!("does not match --control-cert {}: {error}", self.cert.display()))
             }
         })
     }

@@ -6,13 +6,15 @@ use weir_api::{Action, Limit, Match, RateLimitPolicySpec, Rule, Strategy};
 use crate::compile::takes_all;
 
 const BYPASS: &str = "bypasses-everything";
+const DENY: &str = "denies-everything";
 const IDLE: &str = "never-refuses";
 const DUPLICATE: &str = "duplicate";
 const BUDGET: &str = "separate-budgets";
 
 /// Every rule of this module, with its description.
-pub(super) const RULES: [(&str, &str); 4] = [
+pub(super) const RULES: [(&str, &str); 5] = [
     (BYPASS, "A Bypass rule lets every request through."),
+    (DENY, "A Deny rule refuses every request."),
     (IDLE, "A rule or limit can never refuse a request."),
     (DUPLICATE, "Something is there twice."),
     (BUDGET, "Two rules look like one budget, and each has its own."),
@@ -29,20 +31,28 @@ pub(super) struct Warning {
 /// All warnings for a policy.
 pub(super) fn lint(spec: &RateLimitPolicySpec) -> Vec<Warning> {
     let mut warnings = Warnings(Vec::new());
-    let bypasses: Vec<&Rule> = spec.rules.iter().filter(|rule| rule.action == Action::Bypass).collect();
+    let exceptions: Vec<&Rule> =
+        spec.rules.iter().filter(|rule| rule.action != Action::Limit && rule.mode.is_none()).collect();
     for (index, rule) in spec.rules.iter().enumerate() {
         let path = format!("spec.rules[{index}]");
         warnings.lists(rule, &path);
-        if rule.action == Action::Bypass {
-            if takes_all(rule) {
+        match rule.action {
+            Action::Limit => {}
+            Action::Bypass | Action::Deny if !takes_all(rule) => continue,
+            Action::Bypass => {
                 let message = "lets every request through, past all limits of this policy and of others on its pods: give it a \
                                narrower match, or use mode Disabled";
                 warnings.add(BYPASS, path, message.to_owned());
+                continue;
             }
-            continue;
+            Action::Deny => {
+                warnings.add(DENY, path, "refuses every request to its pods: give it a narrower match".to_owned());
+                continue;
+            }
         }
-        if let Some(bypass) = bypasses.iter().find(|bypass| !takes_all(bypass) && is_within(rule, bypass)) {
-            let message = format!("can never refuse: rule {:?} bypasses everything that it matches", bypass.name);
+        if let Some(first) = exceptions.iter().find(|first| !takes_all(first) && is_within(rule, first)) {
+            let does = if first.action == Action::Deny { "denies" } else { "bypasses" };
+            let message = format!("can never refuse: rule {:?} {does} everything that it matches", first.name);
             warnings.add(IDLE, path.clone(), message);
         }
         warnings.limits(rule, &path);
@@ -68,8 +78,14 @@ impl Warnings {
                 self.add(DUPLICATE, path, "is a duplicate: remove it".to_owned());
                 continue;
             }
-            let Match { methods, hosts, paths, path_regexes, .. } = matches;
-            let lists = [("methods", methods), ("hosts", hosts), ("paths", paths), ("pathRegexes", path_regexes)];
+            let Match { methods, hosts, paths, path_regexes, client_cidrs, .. } = matches;
+            let lists = [
+                ("methods", methods),
+                ("hosts", hosts),
+                ("paths", paths),
+                ("pathRegexes", path_regexes),
+                ("clientCIDRs", client_cidrs),
+            ];
             for (field, items) in lists {
                 for (index, item) in items.iter().enumerate().filter(|(index, item)| items[..*index].contains(item)) {
                     self.add(
@@ -154,7 +170,9 @@ fn covers(outer: &Match, inner: &Match) -> bool {
         && words(&outer.path_regexes, &inner.path_regexes)
         && outer.headers.iter().all(|header| inner.headers.contains(header))
         && outer.query.iter().all(|query| inner.query.contains(query))
+        && words(&outer.client_cidrs, &inner.client_cidrs)
         && (outer.predicate.is_none() || outer.predicate == inner.predicate)
+        && (outer.trusted_hops == inner.trusted_hops || (outer.client_cidrs.is_empty() && outer.predicate.is_none()))
 }
 
 /// Whether the outer pattern matches everything that the inner one matches; false if that is not certain.

@@ -18,6 +18,11 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
     {
         faults.add(format!("{path}.predicate"), invalid.to_string());
     }
+    for (i, text) in entry.client_cidrs.iter().enumerate() {
+        if let Err(invalid) = expressions::network(text) {
+            faults.add(format!("{path}.clientCIDRs[{i}]"), format!("{text:?} {invalid}"));
+        }
+    }
     wire::Match {
         methods: entry.methods.clone(),
         hosts: entry.hosts.clone(),
@@ -25,6 +30,8 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
         path_regexes: entry.path_regexes.clone(),
         headers: entry.headers.iter().map(|h| field(&h.name, h.value.as_ref(), h.prefix.as_ref())).collect(),
         query: entry.query.iter().map(|q| field(&q.name, q.value.as_ref(), q.prefix.as_ref())).collect(),
+        client_cidrs: entry.client_cidrs.clone(),
+        trusted_hops: faults.number(format!("{path}.trustedHops"), entry.trusted_hops.unwrap_or(0).into(), 0),
         predicate: entry.predicate.clone(),
     }
 }

@@ -26,17 +26,25 @@ pub(super) fn rule(
     let matches = (rule.matches.iter().enumerate())
         .map(|(i, entry)| matching::entry(entry, &format!("{path}.match[{i}]"), faults))
         .collect();
-    if rule.action == api::Action::Bypass {
+    let mode = rule.mode.map(mode);
+    let action = match rule.action {
+        api::Action::Limit => wire::Action::Limit,
+        api::Action::Bypass => wire::Action::Bypass,
+        api::Action::Deny => wire::Action::Deny,
+    };
+    let form = || on_limit(rule, &format!("{path}.onLimit"), faults);
+    if action != wire::Action::Limit {
         return wire::Rule {
             name: rule.name.clone(),
-            action: wire::Action::Bypass,
+            action,
+            mode,
             matches,
             per: wire::Per::Request,
             key: Vec::new(),
             limits: Vec::new(),
             overrides: Vec::new(),
             cost: None,
-            on_limit: None,
+            on_limit: (action == wire::Action::Deny).then(form),
             max_keys: None,
             shared: None,
         };
@@ -72,7 +80,8 @@ pub(super) fn rule(
     });
     wire::Rule {
         name: rule.name.clone(),
-        action: wire::Action::Limit,
+        action,
+        mode,
         matches,
         per: match rule.per {
             api::Per::Request => wire::Per::Request,
@@ -85,6 +94,14 @@ pub(super) fn rule(
         on_limit: Some(on_limit(rule, &format!("{path}.onLimit"), faults)),
         max_keys,
         shared,
+    }
+}
+
+pub(super) fn mode(mode: api::Mode) -> wire::Mode {
+    match mode {
+        api::Mode::Enforce => wire::Mode::Enforce,
+        api::Mode::Shadow => wire::Mode::Shadow,
+        api::Mode::Disabled => wire::Mode::Disabled,
     }
 }
 
@@ -212,11 +229,14 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
             None
         }
     };
+    let default_status = if rule.action == api::Action::Deny { 403 } else { 429 };
     let default_type = || on_limit.body.as_ref().map(|_| "text/plain; charset=utf-8".to_owned());
     wire::OnLimit {
         max_wait_millis,
-        status: faults.number(format!("{path}.status"), on_limit.status.into(), 400),
+        status: faults.number(format!("{path}.status"), on_limit.status.unwrap_or(default_status).into(), 400),
         headers: match on_limit.headers {
+            // It has no quota to describe.
+            _ if rule.action == api::Action::Deny => wire::HeaderStyle::None,
             api::HeaderStyle::Ietf => wire::HeaderStyle::Ietf,
             api::HeaderStyle::Legacy => wire::HeaderStyle::Legacy,
             api::HeaderStyle::Both => wire::HeaderStyle::Both,

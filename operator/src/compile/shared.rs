@@ -94,7 +94,7 @@ pub(super) fn shared(
         (api::Scope::Pod, None) => return None,
         (api::Scope::Shared, Some(shared)) => shared,
         (api::Scope::Pod, Some(_)) => {
-            faults.add(format!("{path}.shared"), "goes only with scope Shared: remove it, or add scope: Shared");
+            faults.add(format!("{path}.shared"), "is valid only with scope Shared: remove it, or add scope: Shared");
             return None;
         }
         (api::Scope::Shared, None) => {
@@ -103,7 +103,7 @@ pub(super) fn shared(
         }
     };
     if rule.per == api::Per::Message {
-        faults.add(format!("{path}.scope"), "does not go with per Message: use scope Pod, or per Request");
+        faults.add(format!("{path}.scope"), "is not valid with per Message: use scope Pod, or per Request");
     }
     let key = ObjectKey::new(&sharing.policy.namespace, &shared.store_ref.name);
     let clusters: u32 = faults.number(format!("{path}.shared.clusters"), shared.clusters.into(), 1);

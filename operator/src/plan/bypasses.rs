@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kube::core::SelectorExt;
-use weir_wire::{Action, Mode};
+use weir_wire::{Action, Mode, Rule};
 
 use super::Cohort;
 use crate::{
@@ -32,8 +32,11 @@ pub(super) fn bypasses<'a>(
     }
     for cohort in cohorts {
         let others = cohort.content.policies.iter();
-        for other in others.filter(|other| other.name != policy.name && other.mode == Mode::Enforce) {
-            let open = other.rules.iter().find(|rule| rule.action == Action::Bypass && rule.takes_all());
+        for other in others.filter(|other| other.name != policy.name) {
+            let is_open = |rule: &&Rule| {
+                rule.action == Action::Bypass && rule.takes_all() && other.mode_of(rule) == Mode::Enforce
+            };
+            let open = other.rules.iter().find(is_open);
             ways.extend(open.map(|rule| Bypass::Policy { policy: other.name.clone(), rule: rule.name.clone() }));
         }
     }

@@ -6,10 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::HeaderValue;
 use weir_fuzz::{Choices, Target};
 
-use crate::{
-    client_ip::{X_FORWARDED_FOR, client_ip},
-    matching::{FieldLine, Headers},
-};
+use crate::matching::{FieldLine, Headers, RequestView, X_FORWARDED_FOR};
 
 const PIECES: &[&str] = &[
     "192.0.2.1",
@@ -68,7 +65,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
             lines.iter().map(|value| FieldLine { name: b"X-Forwarded-For", value }).collect();
         let expected = defined(&lines, peer, hops);
         for headers in [Headers::Map(&map), Headers::Lines(&came)] {
-            let found = client_ip(headers, peer, hops);
+            let found = RequestView::of_target("GET", ("/", None), headers, peer).client_ip(hops);
             if found != expected {
                 let shown: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
                 return Err(format!("{shown:?} with {hops} hops is {found}, and should be {expected}"));

@@ -31,6 +31,7 @@ impl Format {
 /// The response to a refused request.
 pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
     let mut response = match format {
+        Format::Grpc if refusal.is_denied() => GrpcAnswer::denied(),
         Format::Grpc => GrpcAnswer::rate_limited(refusal.retry_after()),
         Format::Http => {
             let mut response = Response::new(refusal.body());
@@ -40,7 +41,9 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
         }
     };
     let headers = response.headers_mut();
-    headers.insert(header::RETRY_AFTER, refusal.seconds().into());
+    if !refusal.is_denied() {
+        headers.insert(header::RETRY_AFTER, refusal.seconds().into());
+    }
     refusal.insert_fields(headers);
     response
 }

@@ -19,9 +19,15 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
         let regexes = each(&entry.path_regexes, &path.field("pathRegexes"), |text, path| regex(text, path, faults));
         let headers = each(&entry.headers, &path.field("headers"), |field, path| header(field, path, faults));
         let query = each(&entry.query, &path.field("query"), |field, path| parameter(field, path, faults));
+        let networks = each(&entry.client_cidrs, &path.field("clientCIDRs"), |text, path| network(text, path, faults));
+        if entry.trusted_hops > 0 && entry.client_cidrs.is_empty() && entry.predicate.is_none() {
+            let message = "has a meaning only with clientCIDRs or predicate: leave it out";
+            faults.add(&path.field("trustedHops"), message);
+        }
         let predicate = match &entry.predicate {
-            Some(text) => parsed(text, &path.field("predicate"), faults)
-                .map(|predicate: Predicate| Some(predicate.or_if_unknown(action == Action::Limit))),
+            Some(text) => parsed(text, &path.field("predicate"), faults).map(|predicate: Predicate| {
+                Some(predicate.or_if_unknown(action != Action::Bypass).behind(entry.trusted_hops))
+            }),
             None => Some(None),
         };
         Some(Conditions {
@@ -32,6 +38,8 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
             path_regexes: regexes?,
             headers: headers?,
             query: query?,
+            networks: networks?,
+            trusted_hops: entry.trusted_hops,
             predicate: predicate?,
         })
     });
@@ -106,6 +114,10 @@ fn value(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<ValueCo
 
 fn regex(text: &str, path: &Path, faults: &mut Faults) -> Option<regex::bytes::Regex> {
     weir_expressions::path_regex(text).map_err(|invalid| faults.add(path, invalid.to_string())).ok()
+}
+
+fn network(text: &str, path: &Path, faults: &mut Faults) -> Option<weir_expressions::Network> {
+    weir_expressions::network(text).map_err(|invalid| faults.add(path, invalid.to_string())).ok()
 }
 
 fn non_empty(text: &str, path: &Path, faults: &mut Faults) -> Option<Box<str>> {

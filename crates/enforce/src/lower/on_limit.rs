@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use weir_wire::{OnMessage, Per, Rule};
+use weir_wire::{Action, OnMessage, Per, Rule};
 
 use super::faults::{Faults, Path};
 use crate::refusal_text::RefusalForm;
@@ -19,9 +19,11 @@ pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> O
     Some(Duration::from_millis(millis))
 }
 
+/// A refusal of this rule.
 pub(super) fn lower_form(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<RefusalForm> {
     let on_limit = rule.on_limit.as_ref();
-    let code = on_limit.map_or(429, |on_limit| on_limit.status);
+    let default = if rule.action == Action::Deny { 403 } else { 429 };
+    let code = on_limit.map_or(default, |on_limit| on_limit.status);
     let status = StatusCode::from_u16(code).ok().filter(|status| (400..=599).contains(&status.as_u16()));
     if status.is_none() {
         faults.add(&path.field("status"), "must be 400 to 599");

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_wire::{Fault, Snapshot};
+use weir_wire::{Action, Fault, Mode, Snapshot};
 
 use super::{
     super::{
@@ -41,12 +41,33 @@ fn the_golden_snapshot_is_lowered() {
     let golden = include_str!("../../../wire/tests/golden/snapshot.json");
     let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
     let [bypass, limited] = lowered.policies[0].rules.as_slice() else { panic!("two rules") };
-    assert!(bypass.limits.is_none());
+    assert!(bypass.limits.is_none() && bypass.refusal.is_none());
     let limits = limited.limits.as_ref().expect("limits");
     assert_eq!(limits.key.parts()[1], Part::ClientIp { trusted_hops: 1, ipv6_prefix: 64 });
     assert_eq!(limits.terms.limits().map(|(name, _)| name).collect::<Vec<_>>(), ["burst", "hourly", "spacing"]);
     assert_eq!(limits.counted_by.max_keys().map(std::num::NonZeroUsize::get), Some(65_536));
-    assert_eq!(limits.refusal.status, 429);
+    assert_eq!(limited.refusal.as_ref().map(|refusal| refusal.status.as_u16()), Some(429));
+}
+
+#[test]
+fn a_rule_has_the_weaker_mode_and_denies_with_its_own_status() {
+    let golden = include_str!("../../../wire/tests/golden/snapshot-exceptions.json");
+    let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
+    let rules = lowered.policies.iter().flat_map(|policy| &policy.rules);
+    let found: Vec<_> = rules
+        .map(|rule| {
+            let status = rule.refusal.as_ref().map(|refusal| refusal.status.as_u16());
+            (rule.name.as_str(), rule.mode, rule.action, status)
+        })
+        .collect();
+    let expected = [
+        ("blocked", Mode::Enforce, Action::Deny, Some(404)),
+        ("scanners", Mode::Shadow, Action::Deny, Some(403)),
+        ("office", Mode::Enforce, Action::Bypass, None),
+        ("others", Mode::Disabled, Action::Limit, Some(429)),
+        ("strict", Mode::Shadow, Action::Limit, Some(429)),
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -60,13 +81,12 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     let header = HeaderCost { name: http::HeaderName::from_static("x-cost"), most: 100 };
     assert_eq!(per_client.cost, Cost::RequestHeader(header));
     assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
-    assert_eq!(
-        (&per_client.refusal.body, per_client.refusal.content_type.as_bytes()),
-        (&Some("slow down".into()), &b"text/plain"[..])
-    );
+    let [_, refused, _, closing] = policy.rules.as_slice() else { panic!("four rules") };
+    let form = refused.refusal.as_ref().expect("it refuses");
+    assert_eq!((&form.body, form.content_type.as_bytes()), (&Some("slow down".into()), &b"text/plain"[..]));
     assert_eq!(bandwidth.key.parts().len(), 6);
     assert_eq!((&bandwidth.cost, bandwidth.terms.quotas(None)[0].debt()), (&Cost::ResponseBytes, 500_000));
-    assert_eq!((&chat.cost, chat.refusal.closes), (&Cost::Fixed(2), true));
+    assert_eq!((&chat.cost, closing.refusal.as_ref().map(|form| form.closes)), (&Cost::Fixed(2), Some(true)));
 }
 
 /// One fault at a time: its path, and a word of its message.
@@ -140,6 +160,19 @@ fn each_fault_has_its_path() {
             "not a limit of this rule",
         ),
         (json!({"action": "Bypass"}), "limits", "Bypass"),
+        (json!({"action": "Deny"}), "limits", "Deny"),
+        (
+            json!({"action": "Deny", "limits": [], "onLimit": {"status": 403, "headers": "Both"}}),
+            "onLimit.headers",
+            "action Deny",
+        ),
+        (json!({"match": [{"clientCIDRs": ["10.0.0.0/8", "10.1.0.0/8"]}]}), "match[0].clientCIDRs[1]", "10.0.0.0/8"),
+        (json!({"match": [{"trustedHops": 1}]}), "match[0].trustedHops", "only with clientCIDRs"),
+        (
+            json!({"match": [{"predicate": "inIpRange(request.clientIP, 'x')"}]}),
+            "match[0].predicate",
+            "must be a network",
+        ),
         (json!({"match": [{"pathRegexes": ["^/a", "("]}]}), "match[0].pathRegexes[1]", "regular expression"),
         (json!({"match": [{"pathRegexes": ["a{1000}{1000}"]}]}), "match[0].pathRegexes[0]", "smaller repetitions"),
         (

@@ -2,6 +2,7 @@
 
 use http::{HeaderName, Method};
 use regex::bytes::Regex;
+use weir_expressions::Network;
 
 use super::{Glob, HostPattern, Predicate, RequestView};
 
@@ -14,6 +15,9 @@ pub(crate) struct Conditions {
     pub(crate) path_regexes: Vec<Regex>,
     pub(crate) headers: Vec<FieldCondition<HeaderName>>,
     pub(crate) query: Vec<FieldCondition<Box<[u8]>>>,
+    pub(crate) networks: Vec<Network>,
+    /// How many proxies may say which address is the client's.
+    pub(crate) trusted_hops: u8,
     pub(crate) predicate: Option<Predicate>,
 }
 
@@ -35,10 +39,11 @@ pub(crate) enum ValueCondition {
 impl Conditions {
     /// Whether there are no conditions.
     pub(super) fn is_none(&self) -> bool {
-        let Self { methods, hosts, paths, path_regexes, headers, query, predicate } = self;
+        let Self { methods, hosts, paths, path_regexes, headers, query, networks, trusted_hops: _, predicate } = self;
         let some_path = !(paths.is_empty() && path_regexes.is_empty());
         let some_field = !(headers.is_empty() && query.is_empty());
-        methods.is_empty() && hosts.is_empty() && !some_path && !some_field && predicate.is_none()
+        let some_client = !networks.is_empty();
+        methods.is_empty() && hosts.is_empty() && !some_path && !some_field && !some_client && predicate.is_none()
     }
 
     /// Checks cheap conditions first.
@@ -49,8 +54,19 @@ impl Conditions {
             && none_or_any(&self.paths, |glob| glob.matches(request.path()))
             && self.headers.iter().all(|field| headers.all(&field.name).any(|value| field.value.holds(value)))
             && self.query.iter().all(|field| request.query(&field.name).any(|value| field.value.holds(&value)))
+            && self.holds_for_client(request)
             && none_or_any(&self.path_regexes, |regex| regex.is_match(request.path().as_bytes()))
             && self.predicate.as_ref().is_none_or(|predicate| predicate.holds(request))
+    }
+}
+
+impl Conditions {
+    fn holds_for_client(&self, request: &RequestView<'_>) -> bool {
+        if self.networks.is_empty() {
+            return true;
+        }
+        let client = request.client_ip(self.trusted_hops);
+        self.networks.iter().any(|network| network.contains(client))
     }
 }
 

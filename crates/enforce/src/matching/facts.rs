@@ -32,7 +32,7 @@ pub(super) struct Parts<'a> {
     pub(super) path: &'a str,
     pub(super) query: &'a str,
     pub(super) headers: Headers<'a>,
-    pub(super) peer: IpAddr,
+    pub(super) client_ip: IpAddr,
 }
 
 impl fmt::Debug for Facts {
@@ -65,7 +65,7 @@ impl Facts {
             ("path", Value::from(request.path)),
             ("query", map(parameters)),
             ("headers", map(headers)),
-            ("clientIP", Value::from(request.peer.to_canonical().to_string())),
+            ("clientIP", Value::from(request.client_ip.to_string())),
         ];
         let mut context = LANGUAGE.new_inner_scope();
         let parts = map(parts.into_iter().map(|(name, value)| (Key::from(name), value)).collect());

@@ -76,6 +76,8 @@ fn conditions() -> impl Strategy<Value = Conditions> {
                 .map(|(name, value)| field(name.parse::<HeaderName>().expect("a name"), value))
                 .collect(),
             query: query.into_iter().map(|(name, value)| field(name.into_bytes().into(), value)).collect(),
+            networks: Vec::new(),
+            trusted_hops: 0,
             predicate: predicate.map(|text| text.parse().expect(text)),
         })
 }

@@ -28,6 +28,8 @@ pub(crate) struct Predicate {
     expression: weir_expressions::Predicate,
     /// The value to assume where evaluation would take too long.
     unknown: bool,
+    /// How many proxies may say which address is the client's.
+    trusted_hops: u8,
 }
 
 /// The size of a request, which the cost of an expression depends on.
@@ -48,13 +50,18 @@ impl Predicate {
         Self { unknown, ..self }
     }
 
+    /// Sets how many proxies may say which address is the client's.
+    pub(crate) fn behind(self, trusted_hops: u8) -> Self {
+        Self { trusted_hops, ..self }
+    }
+
     /// Whether the expression holds for the request.
     pub(super) fn holds(&self, request: &RequestView<'_>) -> bool {
         if !self.expression.fits(size(request)) {
             OVER_BUDGET.fetch_add(1, Relaxed);
             return self.unknown;
         }
-        self.expression.holds(request.facts().context())
+        self.expression.holds(request.facts(self.trusted_hops).context())
     }
 }
 
@@ -62,7 +69,7 @@ impl FromStr for Predicate {
     type Err = InvalidPredicate;
 
     fn from_str(text: &str) -> Result<Self, InvalidPredicate> {
-        weir_expressions::predicate(text).map(|expression| Self { expression, unknown: false })
+        weir_expressions::predicate(text).map(|expression| Self { expression, unknown: false, trusted_hops: 0 })
     }
 }
 

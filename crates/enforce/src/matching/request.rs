@@ -3,9 +3,15 @@
 //! Costly values (the normal form of the path, the host, the values for predicates) are computed at most once for all
 //! rules of a request, and only if a rule needs them.
 
-use std::{borrow::Cow, cell::OnceCell, net::IpAddr};
+use std::{
+    borrow::Cow,
+    cell::{OnceCell, RefCell},
+    net::IpAddr,
+    rc::Rc,
+};
 
 use super::{
+    client_ip::client_ip,
     facts::{Facts, Parts},
     headers::Headers,
     host,
@@ -25,8 +31,8 @@ pub struct RequestView<'a> {
     paths: AmbiguousPaths,
     normal_path: OnceCell<Cow<'a, str>>,
     host: OnceCell<&'a str>,
-    /// Boxed, because few requests need it and a view is built for each.
-    facts: OnceCell<Box<Facts>>,
+    /// By the number of trusted proxies. Few requests need them, and nearly all for one number.
+    facts: RefCell<Vec<(u8, Rc<Facts>)>>,
 }
 
 impl<'a> RequestView<'a> {
@@ -52,7 +58,7 @@ impl<'a> RequestView<'a> {
             paths: AmbiguousPaths::Keep,
             normal_path: OnceCell::new(),
             host: OnceCell::new(),
-            facts: OnceCell::new(),
+            facts: RefCell::default(),
         }
     }
 
@@ -77,8 +83,9 @@ impl<'a> RequestView<'a> {
         self.headers
     }
 
-    pub(crate) fn peer(&self) -> IpAddr {
-        self.peer
+    /// The client's address behind so many trusted proxies.
+    pub(crate) fn client_ip(&self, trusted_hops: u8) -> IpAddr {
+        client_ip(self.headers, self.peer, trusted_hops)
     }
 
     /// The path in the normal form of [`path::normalise`].
@@ -107,17 +114,21 @@ impl<'a> RequestView<'a> {
         self.query.unwrap_or_default()
     }
 
-    /// The values for predicates.
-    pub(super) fn facts(&self) -> &Facts {
-        self.facts.get_or_init(|| {
-            Box::new(Facts::of(&Parts {
-                method: self.method,
-                host: self.host(),
-                path: self.path(),
-                query: self.whole_query(),
-                headers: self.headers,
-                peer: self.peer,
-            }))
-        })
+    /// The values for predicates. `trusted_hops` says which address is the client's.
+    pub(super) fn facts(&self, trusted_hops: u8) -> Rc<Facts> {
+        let mut all = self.facts.borrow_mut();
+        if let Some((_, facts)) = all.iter().find(|(hops, _)| *hops == trusted_hops) {
+            return Rc::clone(facts);
+        }
+        let facts = Rc::new(Facts::of(&Parts {
+            method: self.method,
+            host: self.host(),
+            path: self.path(),
+            query: self.whole_query(),
+            headers: self.headers,
+            client_ip: self.client_ip(trusted_hops),
+        }));
+        all.push((trusted_hops, Rc::clone(&facts)));
+        facts
     }
 }

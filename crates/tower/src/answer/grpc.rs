@@ -42,6 +42,7 @@ pub struct GrpcAnswer;
 /// The status codes that a limit needs, as the gRPC specification numbers them.
 enum Code {
     DeadlineExceeded = 4,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Unavailable = 14,
 }
@@ -71,6 +72,19 @@ impl<Pass, B: Default> Answer<Pass, DeadlineExceeded, Response<B>> for GrpcAnswe
 }
 
 impl GrpcAnswer {
+    /// `PERMISSION_DENIED`: the client must not try again.
+    ///
+    /// ```
+    /// use weir_tower::GrpcAnswer;
+    ///
+    /// let response: http::Response<String> = GrpcAnswer::denied();
+    /// assert_eq!(response.headers()["grpc-status"], "7");
+    /// ```
+    #[must_use]
+    pub fn denied<B: Default>() -> Response<B> {
+        status(Code::PermissionDenied, "denied")
+    }
+
     /// `RESOURCE_EXHAUSTED`: the client may try again after this time, or never if there is none, because the request costs
     /// more than the limit lets through at once.
     ///

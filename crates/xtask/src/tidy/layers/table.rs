@@ -52,11 +52,14 @@ pub(super) const CRATES: &[Crate] = &[
         ],
     },
     Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
-    Crate { root: "crates/expressions/src/lib.rs", layers: &[&["language", "path_regex", "weight"], &["predicate"]] },
+    Crate {
+        root: "crates/expressions/src/lib.rs",
+        layers: &[&["network", "path_regex", "weight"], &["language"], &["predicate"]],
+    },
     Crate {
         root: "crates/api/src/lib.rs",
         layers: &[
-            &["duration", "names", "status", "store_status"],
+            &["duration", "mode", "names", "status", "store_status"],
             &["key", "limit", "matching", "on_limit", "store", "target"],
             &["cost"],
             &["rule"],
@@ -70,7 +73,7 @@ pub(super) const CRATES: &[Crate] = &[
         layers: &[
             &["byte_set", "fields", "histogram", "sampled"],
             &["counters", "matching"],
-            &["client_ip", "cost", "jwt"],
+            &["cost", "jwt"],
             &["key", "refusal_text"],
             &["lower"],
             &["rule"],

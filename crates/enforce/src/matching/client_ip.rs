@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderName;
 
-use crate::matching::Headers;
+use super::Headers;
 
 /// The field to which proxies append the address of their peer.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
