@@ -120,6 +120,7 @@ mod tests {
             overrides: Vec::new(),
             cost: None,
             on_limit: None,
+            response_headers: Vec::new(),
             max_keys: None,
             shared: None,
         };

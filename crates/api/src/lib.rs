@@ -20,6 +20,7 @@ mod mode;
 mod names;
 mod on_limit;
 mod policy;
+mod response_header;
 mod rule;
 mod status;
 mod store;
@@ -34,8 +35,9 @@ pub use self::{
     limit::{Limit, OverrideLimit, Strategy},
     matching::{HeaderMatch, Match, QueryMatch},
     mode::Mode,
-    on_limit::{HeaderStyle, OnLimit, OnLimitAction, OnMessage},
+    on_limit::{HeaderStyle, HeadersOn, OnLimit, OnLimitAction, OnMessage},
     policy::{RateLimitPolicy, RateLimitPolicySpec},
+    response_header::ResponseHeader,
     rule::{Action, Override, Per, Rule, Scope},
     status::{
         Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,

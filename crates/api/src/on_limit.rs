@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::MaxWait;
+use crate::{MaxWait, ResponseHeader};
 
 /// What happens to a request beyond a limit, and what the client receives if it is refused.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,14 @@ pub struct OnLimit {
     /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
     #[serde(default)]
     pub headers: HeaderStyle,
+    /// Which responses get these fields: all by default, or only refusals.
+    #[serde(default)]
+    pub headers_on: HeadersOn,
+    /// Headers of the refusal. A rule's `responseHeaders` are on its refusals, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub set: Vec<ResponseHeader>,
     /// What happens to a message beyond a limit; by default Notice. Only in a rule with per Message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnMessage")]
@@ -72,6 +80,16 @@ pub enum HeaderStyle {
     Both,
     /// Neither of them.
     None,
+}
+
+/// Which responses get the fields that tell the client about its quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum HeadersOn {
+    /// All responses.
+    #[default]
+    All,
+    /// Only refusals.
+    Refusals,
 }
 
 /// What happens to a message beyond a limit.

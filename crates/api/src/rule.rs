@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, SharedRule, names};
+use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseHeader, SharedRule, names};
 
 /// Which requests are limited, what they are counted separately by, and how far.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,9 +25,12 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, SharedRul
     validation = Rule::new("self.action != 'Bypass' || !has(self.onLimit)")
         .message("onLimit is not valid with action Bypass, which refuses nothing: remove onLimit, or use action Limit")
         .field_path(".onLimit"),
-    validation = Rule::new("self.action != 'Deny' || !has(self.onLimit) || (self.onLimit.action == 'Reject' && self.onLimit.headers == 'IETF')")
-        .message("onLimit can have only status, body and contentType with action Deny, which refuses at once and has no quota: remove the others, or use action Limit")
+    validation = Rule::new("self.action != 'Deny' || !has(self.onLimit) || (self.onLimit.action == 'Reject' && self.onLimit.headers == 'IETF' && self.onLimit.headersOn == 'All')")
+        .message("onLimit can have only status, body, contentType and set with action Deny, which refuses at once and has no quota: remove the others, or use action Limit")
         .field_path(".onLimit"),
+    validation = Rule::new("self.action == 'Limit' || !has(self.responseHeaders)")
+        .message("responseHeaders are not valid with action Bypass or Deny: remove responseHeaders, or use action Limit; with Deny, onLimit.set sets headers of the refusal")
+        .field_path(".responseHeaders"),
     validation = Rule::new("self.action == 'Limit' || self.per == 'Request'")
         .message("per Message is not valid with action Bypass or Deny, which count nothing: remove per, or use action Limit")
         .field_path(".per"),
@@ -61,9 +64,12 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, SharedRul
     validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject in a rule with per Message: a message that waited would hold up all behind it")
         .field_path(".onLimit"),
-    validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.body) || has(self.onLimit.contentType))")
-        .message("onLimit must not have body or contentType in a rule with per Message, which answers no request: remove them, or use per Request")
+    validation = Rule::new("self.per != 'Message' || !has(self.onLimit) || !(has(self.onLimit.body) || has(self.onLimit.contentType) || has(self.onLimit.set))")
+        .message("onLimit must not have body, contentType or set in a rule with per Message, which answers no request: remove them, or use per Request")
         .field_path(".onLimit"),
+    validation = Rule::new("self.per != 'Message' || !has(self.responseHeaders)")
+        .message("responseHeaders are not valid with per Message, which answers no request: remove responseHeaders, or use per Request")
+        .field_path(".responseHeaders"),
     validation = Rule::new("self.per != 'Request' || !has(self.onLimit) || !has(self.onLimit.onMessage)")
         .message("onLimit must have onMessage only in a rule with per Message: remove onMessage, or add per: Message")
         .field_path(".onLimit"),
@@ -129,6 +135,11 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnLimit")]
     pub on_limit: Option<OnLimit>,
+    /// Headers of every response to a request that the rule matches, admitted or refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub response_headers: Vec<ResponseHeader>,
     /// How many keys a pod tracks at most. Keys beyond are counted in a bounded overflow.
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 1_000_000))]

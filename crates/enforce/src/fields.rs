@@ -10,7 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_core::{Quota, Terms};
-use weir_wire::HeaderStyle;
+use weir_wire::{HeaderStyle, HeadersOn};
+
+use super::own_field::{Numbers, OwnField};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -21,16 +23,23 @@ const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// The prepared parts of a rule's fields.
 #[derive(Debug)]
 pub(super) struct Advice {
-    pub(super) style: HeaderStyle,
+    style: HeaderStyle,
+    headers_on: HeadersOn,
+    /// The rule's own fields of all responses.
+    own: Vec<OwnField>,
     /// For each limit, `RateLimit` up to the number of requests left: `"name";r=`.
     starts: Vec<Box<str>>,
     /// `RateLimit-Policy` for keys without an override, then for each override.
     policies: Vec<HeaderValue>,
 }
 
-/// The fields for one response.
+/// The fields for the response to an admitted request.
 #[derive(Debug, Default)]
-pub struct Fields(Option<LimitFields>);
+pub struct Fields {
+    quota: Option<LimitFields>,
+    /// The rules' own fields, if the request was charged to several rules.
+    own: Vec<(Arc<Advice>, QuotaState)>,
+}
 
 /// The fields that describe one limit.
 #[derive(Debug)]
@@ -59,12 +68,17 @@ pub(super) struct QuotaState {
 }
 
 impl Advice {
-    pub(super) fn new(style: HeaderStyle, terms: &Terms, overrides: usize) -> Self {
+    pub(super) fn new(
+        (style, headers_on): (HeaderStyle, HeadersOn),
+        own: Vec<OwnField>,
+        terms: &Terms,
+        overrides: usize,
+    ) -> Self {
         let names: Vec<&str> = terms.limits().map(|(name, _)| name).collect();
         let sets = std::iter::once(None).chain((0..overrides).map(Some));
         let policies = sets.map(|set| policy(&names, terms.quotas(set))).collect();
         let starts = names.iter().map(|name| format!("\"{name}\";r=").into()).collect();
-        Self { style, starts, policies }
+        Self { style, headers_on, own, starts, policies }
     }
 
     /// The rule's own `RateLimit-Policy`.
@@ -76,12 +90,35 @@ impl Advice {
         own.unwrap_or(&self.policies[0])
     }
 
+    /// Whether responses to admitted requests say what is left of the quota.
+    pub(super) fn tells_admitted(&self) -> bool {
+        self.style != HeaderStyle::None && self.headers_on == HeadersOn::All
+    }
+
+    /// Whether all responses get fields of the rule's own.
+    pub(super) fn has_own(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    fn names(&self, field: &OwnField) -> bool {
+        self.own.iter().any(|own| own.is_named(field.name()))
+    }
+
     fn is_ietf(&self) -> bool {
         matches!(self.style, HeaderStyle::Ietf | HeaderStyle::Both)
     }
 
     fn is_legacy(&self) -> bool {
         matches!(self.style, HeaderStyle::Legacy | HeaderStyle::Both)
+    }
+
+    /// Inserts the rule's own fields.
+    pub(super) fn insert_own(&self, state: &QuotaState, headers: &mut HeaderMap) {
+        self.own.iter().for_each(|own| own.insert(state.numbers(), headers));
+    }
+
+    fn append_own(&self, state: &QuotaState, head: &mut Vec<u8>) {
+        self.own.iter().for_each(|own| own.append_to(state.numbers(), head));
     }
 
     /// `policy` is that of this rule, or that of all rules that the request was charged for.
@@ -132,6 +169,10 @@ impl Advice {
 const LONGEST_LIMIT: usize = 128;
 
 impl QuotaState {
+    pub(super) fn numbers(&self) -> Numbers {
+        Numbers { remaining: self.remaining, limit: self.requests, reset_after: self.seconds }
+    }
+
     fn legacy(&self) -> [(HeaderName, u64); 3] {
         [(LEGACY_LIMIT, self.requests), (LEGACY_REMAINING, self.remaining), (LEGACY_RESET, self.seconds)]
     }
@@ -149,39 +190,72 @@ impl Fields {
     }
 
     fn new(advice: &Arc<Advice>, state: QuotaState, policy: Policy) -> Self {
-        let has_fields = advice.style != HeaderStyle::None;
-        Self(has_fields.then(|| LimitFields { advice: Arc::clone(advice), policy, state }))
+        let says_something = advice.tells_admitted() || advice.has_own();
+        Self {
+            quota: says_something.then(|| LimitFields { advice: Arc::clone(advice), policy, state }),
+            own: Vec::new(),
+        }
+    }
+
+    /// Adds the own fields of several rules.
+    pub(super) fn with_own(self, own: impl Iterator<Item = (Arc<Advice>, QuotaState)>) -> Self {
+        Self { own: own.filter(|(advice, _)| advice.has_own()).collect(), ..self }
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
-        if let Some(fields) = &self.0 {
-            fields.advice.insert(&fields.state, fields.policy(), headers);
+        if let Some(LimitFields { advice, policy, state }) = &self.quota {
+            if advice.tells_admitted() {
+                advice.insert(state, policy.value(advice), headers);
+            }
+            if policy.is_of_one() {
+                advice.insert_own(state, headers);
+            }
         }
+        self.own.iter().for_each(|(advice, state)| advice.insert_own(state, headers));
     }
 
     /// Appends the fields as lines of a head.
     pub fn append_to(&self, head: &mut Vec<u8>) {
-        if let Some(fields) = &self.0 {
-            let mut digits = itoa::Buffer::new();
-            fields.advice.append_to(&fields.state, digits.format(fields.state.seconds), fields.policy(), head);
+        if let Some(LimitFields { advice, policy, state }) = &self.quota {
+            if advice.tells_admitted() {
+                let mut digits = itoa::Buffer::new();
+                advice.append_to(state, digits.format(state.seconds), policy.value(advice), head);
+            }
+            if policy.is_of_one() {
+                advice.append_own(state, head);
+            }
+        }
+        for (index, (advice, state)) in self.own.iter().enumerate() {
+            // As in a map, the last of several fields of one name replaces the others.
+            let later = |field: &OwnField| self.own[index + 1..].iter().any(|(other, _)| other.names(field));
+            advice.own.iter().filter(|field| !later(field)).for_each(|field| field.append_to(state.numbers(), head));
         }
     }
 
     /// Whether these fields replace a field of the app with this name.
     pub fn replace(&self, name: &str) -> bool {
-        let Some(LimitFields { advice, .. }) = &self.0 else { return false };
-        let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
-        (advice.is_ietf() && is(&[POLICY, LIMIT]))
-            || (advice.is_legacy() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]))
+        let quota = self.quota.as_ref().is_some_and(|LimitFields { advice, policy, .. }| {
+            let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
+            let of_quota = (advice.is_ietf() && is(&[POLICY, LIMIT]))
+                || (advice.is_legacy() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]));
+            (of_quota && advice.tells_admitted())
+                || (policy.is_of_one() && advice.own.iter().any(|own| own.is_named(name)))
+        });
+        quota || self.own.iter().any(|(advice, _)| advice.own.iter().any(|own| own.is_named(name)))
     }
 }
 
-impl LimitFields {
-    fn policy(&self) -> &HeaderValue {
-        match &self.policy {
-            Policy::Own(override_index) => self.advice.policy(*override_index),
-            Policy::Joined(policy) => policy,
+impl Policy {
+    fn value<'a>(&'a self, advice: &'a Advice) -> &'a HeaderValue {
+        match self {
+            Self::Own(override_index) => advice.policy(*override_index),
+            Self::Joined(policy) => policy,
         }
+    }
+
+    /// Whether only one rule was charged. Then its own fields are not in a list.
+    fn is_of_one(&self) -> bool {
+        matches!(self, Self::Own(_))
     }
 }
 
@@ -246,7 +320,7 @@ mod tests {
             (HeaderStyle::Both, [ietf.as_slice(), &legacy].concat()),
             (HeaderStyle::None, vec![]),
         ] {
-            let advice = Arc::new(Advice::new(style, &terms, 1));
+            let advice = Arc::new(Advice::new((style, HeadersOn::All), Vec::new(), &terms, 1));
             let mut headers = HeaderMap::new();
             Fields::of_one(&advice, state, None).write(&mut headers);
             let sent: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
@@ -262,7 +336,7 @@ mod tests {
                 assert_eq!(fields.replace(name), replaced, "{style:?} {name}");
             }
         }
-        let advice = Advice::new(HeaderStyle::Ietf, &terms, 1);
+        let advice = Advice::new((HeaderStyle::Ietf, HeadersOn::All), Vec::new(), &terms, 1);
         assert_eq!(advice.policy(Some(0)), "\"burst\";q=1000;w=2, \"hourly\";q=2000;w=3600");
         let both = [advice.policy(None), advice.policy(None)];
         assert_eq!(join(both.into_iter()).to_str().unwrap().matches("burst").count(), 2);

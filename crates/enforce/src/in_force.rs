@@ -18,8 +18,8 @@ use weir_wire::{Mode, Per, Snapshot};
 use super::{
     counters::Unmatched,
     jwt::Jwks,
-    lower::Lowered,
-    removed::{Removed, full_name},
+    lower::{Lowered, full_name},
+    removed::Removed,
     rule::{Policy, Rule, Stores},
     rule_set::{Member, RuleSet},
 };

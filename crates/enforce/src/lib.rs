@@ -64,6 +64,7 @@ mod lower;
 mod matching;
 mod messages;
 mod outcome;
+mod own_field;
 mod refusal;
 mod refusal_text;
 mod removed;

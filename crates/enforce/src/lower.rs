@@ -12,7 +12,9 @@ mod shared;
 
 use std::{collections::HashSet, time::Duration};
 
-use weir_wire::{Action, Fault, HeaderStyle, MAX_LOG_BYTES, Mode, Per, PolicyRules, Rule, Snapshot, log_bytes};
+use weir_wire::{
+    Action, Fault, HeaderStyle, HeadersOn, MAX_LOG_BYTES, Mode, Per, PolicyRules, Rule, Snapshot, log_bytes,
+};
 
 use self::faults::{Faults, Path};
 use super::{cost::Cost, fields::Advice, key::KeySpec, refusal_text::RefusalForm};
@@ -124,6 +126,7 @@ fn lower_policy(
         faults.add(&path.field("deadlineMillis"), "must be at least 1: leave it out for none");
     }
 
+    let full_name = full_name(&policy.namespace, &policy.name);
     let mut names = HashSet::new();
     let mut rules = Vec::with_capacity(policy.rules.len());
     for (index, rule) in policy.rules.iter().enumerate() {
@@ -133,7 +136,7 @@ fn lower_policy(
             faults.add(&path.field("name"), format!("an earlier rule is named {}: give each its own name", rule.name));
         }
         let mode = policy.mode_of(rule);
-        rules.extend(lower_rule(rule, mode, stores, &path, faults));
+        rules.extend(lower_rule((rule, mode, &full_name), stores, &path, faults));
     }
     Some(LoweredPolicy {
         uid: policy.uid.clone(),
@@ -147,15 +150,14 @@ fn lower_policy(
 }
 
 fn lower_rule(
-    rule: &Rule,
-    mode: Mode,
+    (rule, mode, policy): (&Rule, Mode, &str),
     stores: &shared::Kinds<'_>,
     path: &Path,
     faults: &mut Faults,
 ) -> Option<LoweredRule> {
     let before = faults.len();
     let matcher = conditions::lower_matches(&rule.matches, rule.action, &path.field("match"), faults);
-    let refusal = on_limit::lower_form(rule, &path.field("onLimit"), faults);
+    let refusal = on_limit::lower_form(rule, policy, &path.field("onLimit"), faults);
     let limits = match rule.action {
         Action::Bypass | Action::Deny => {
             without_limits(rule, path, faults);
@@ -168,13 +170,19 @@ fn lower_rule(
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
             let shared = shared::lower_shared(rule, (terms.as_ref(), counted_by), stores, path, faults);
+            let path_of_headers = path.field("responseHeaders");
+            let own = on_limit::lower_headers(&rule.response_headers, (policy, rule), &path_of_headers, faults);
+            if rule.per == Per::Message && !rule.response_headers.is_empty() {
+                faults.add(&path.field("responseHeaders"), "has no meaning with `per: Message`: leave it out");
+            }
             // The next step renders response fields that contain names.
             if faults.len() > before {
                 return None;
             }
-            let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
+            let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
             let (key, terms) = (key?, terms?);
-            let advice = Advice::new(style, &terms, rule.overrides.len());
+            let advice =
+                Advice::new(style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All)), own, &terms, rule.overrides.len());
             let (counted_by, cost) = (counted_by?, cost?);
             Some(LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared })
         }
@@ -205,6 +213,7 @@ fn without_limits(rule: &Rule, path: &Path, faults: &mut Faults) {
         ("onLimit.maxWaitMillis", is_deny && on_limit.is_some_and(|form| form.max_wait_millis.is_some())),
         ("onLimit.headers", is_deny && on_limit.is_some_and(|form| form.headers != HeaderStyle::None)),
         ("maxKeys", rule.max_keys.is_some()),
+        ("responseHeaders", !rule.response_headers.is_empty()),
         ("shared", rule.shared.is_some()),
     ] {
         if given {
@@ -212,6 +221,11 @@ fn without_limits(rule: &Rule, path: &Path, faults: &mut Faults) {
             faults.add(&path.field(field), message);
         }
     }
+}
+
+/// The names joined by a slash, which neither part contains.
+pub(super) fn full_name(namespace: &str, policy: &str) -> String {
+    format!("{namespace}/{policy}")
 }
 
 fn revision(revision: &str, path: &Path, faults: &mut Faults) {

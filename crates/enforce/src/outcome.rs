@@ -1,8 +1,9 @@
 //! What a client learns from the charges of its request: the fields of its quota, or a refusal.
 
+use std::sync::Arc;
+
 use weir_core::{RuleCharged, RuleRefusedAt, Tightest, Time};
 use weir_tower::retry_after_seconds;
-use weir_wire::HeaderStyle;
 
 use super::{
     charge::{Ask, opens_after},
@@ -39,7 +40,7 @@ pub(super) fn refusal<'r>(
 
 /// The fields of the only rule.
 pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
-    if limits.advice.style == HeaderStyle::None {
+    if !(limits.advice.tells_admitted() || limits.advice.has_own()) {
         return Fields::default();
     }
     Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
@@ -56,10 +57,13 @@ pub(super) fn fields_with_shared(
         (&ask.limits.advice, state, one.tightest.override_index)
     });
     let shared = shared.iter().map(|(ask, state)| (&ask.limits().advice, *state, ask.override_index()));
-    let telling: Vec<_> = own.chain(shared).filter(|(advice, ..)| advice.style != HeaderStyle::None).collect();
-    match &telling[..] {
+    let all: Vec<_> = own.chain(shared).collect();
+    if let [(advice, state, override_index)] = &all[..] {
+        return Fields::of_one(advice, *state, *override_index);
+    }
+    let telling: Vec<_> = all.iter().filter(|(advice, ..)| advice.tells_admitted()).collect();
+    let fields = match &telling[..] {
         [] => Fields::default(),
-        [(advice, state, override_index)] => Fields::of_one(advice, *state, *override_index),
         [(first, state, _), rest @ ..] => {
             let tightest = rest.iter().fold((*first, *state), |tightest, (advice, state, _)| {
                 if state.remaining < tightest.1.remaining { (*advice, *state) } else { tightest }
@@ -67,18 +71,25 @@ pub(super) fn fields_with_shared(
             let policies = telling.iter().map(|(advice, _, override_index)| advice.policy(*override_index));
             Fields::of_several(tightest.0, tightest.1, fields::join(policies))
         }
-    }
+    };
+    fields.with_own(all.iter().map(|(advice, state, _)| (Arc::clone(advice), *state)))
 }
 
 /// The fields of the rule whose limit has the fewest requests left. They list the limits of all rules.
 pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[RuleCharged]) -> Fields {
-    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.style != HeaderStyle::None);
+    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.tells_admitted());
+    let own = || {
+        let own = asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.has_own());
+        own.map(|(ask, one)| {
+            (Arc::clone(&ask.limits.advice), quota_state(&one.tightest, one.tightest.standing.remaining()))
+        })
+    };
     let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
     let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
-        return Fields::default();
+        return Fields::default().with_own(own());
     };
     let policies = telling().map(|(ask, one)| ask.limits.advice.policy(one.tightest.override_index));
-    Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies))
+    Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies)).with_own(own())
 }
 
 fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {

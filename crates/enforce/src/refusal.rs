@@ -92,11 +92,13 @@ impl Refusal<'_> {
         self.text().body(self.state.limit, self.state.seconds)
     }
 
-    /// Adds the fields that describe the client's quota, in the rule's style.
+    /// Adds the fields that describe the client's quota, in the rule's style, and those of the rule's own.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
         if let Some(limits) = &self.rule.limits {
             limits.advice.insert(&self.state, limits.advice.policy(self.override_index), headers);
+            limits.advice.insert_own(&self.state, headers);
         }
+        self.text().set.iter().for_each(|own| own.insert(self.state.numbers(), headers));
     }
 
     pub(super) fn text(&self) -> &RefusalText {

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
+use super::own_field::OwnField;
+
 /// What `onLimit` says, parsed.
 #[derive(Clone, Debug)]
 pub(super) struct RefusalForm {
@@ -10,6 +12,8 @@ pub(super) struct RefusalForm {
     pub(super) body: Option<Bytes>,
     pub(super) content_type: HeaderValue,
     pub(super) closes: bool,
+    /// The rule's own fields of refusals.
+    pub(super) set: Vec<OwnField>,
 }
 
 /// The prepared refusals of one rule.
@@ -19,6 +23,7 @@ pub(super) struct RefusalText {
     pub(super) content_type: HeaderValue,
     /// Whether to close a connection for a message beyond a limit.
     pub(super) closes: bool,
+    pub(super) set: Vec<OwnField>,
     body: Option<Bytes>,
     /// For each limit, Weir's own body up to the number of seconds.
     starts: Vec<String>,
@@ -28,10 +33,10 @@ pub(super) struct RefusalText {
 
 impl RefusalText {
     pub(super) fn new(form: RefusalForm, policy: &str, rule: &str, limits: &[Box<str>]) -> Self {
-        let RefusalForm { status, body, content_type, closes } = form;
+        let RefusalForm { status, body, content_type, closes, set } = form;
         let starts = limits.iter().map(|limit| start(policy, rule, limit)).collect();
         let denied = format!("{{\"error\":\"denied\",\"policy\":\"{policy}\",\"rule\":\"{rule}\"}}\n").into();
-        Self { status, content_type, closes, body, starts, denied }
+        Self { status, content_type, closes, set, body, starts, denied }
     }
 
     /// The body of a refusal.
@@ -62,6 +67,7 @@ mod tests {
             body: body.map(Bytes::from),
             content_type: HeaderValue::from_static("text/x"),
             closes: false,
+            set: Vec::new(),
         };
         RefusalText::new(form, "shop/checkout", "per-client", &["burst".into(), "daily".into()])
     }

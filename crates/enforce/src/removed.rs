@@ -10,7 +10,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use weir_core::Time;
 
-use super::rule::{Policy, Rule};
+use super::{
+    lower::full_name,
+    rule::{Policy, Rule},
+};
 
 /// How long a limiter is kept after its rule was removed.
 const KEPT: Duration = Duration::from_secs(60);
@@ -69,9 +72,4 @@ impl Removed {
     pub(super) fn held(&self) -> (usize, Option<Time>) {
         (self.rules.len(), self.rules.front().map(|gone| gone.until))
     }
-}
-
-/// The names joined by a slash, which neither part contains.
-pub(super) fn full_name(namespace: &str, policy: &str) -> String {
-    format!("{namespace}/{policy}")
 }

@@ -4,6 +4,7 @@ mod bodies;
 mod choosing;
 mod deciding;
 mod exceptions;
+mod headers;
 mod matching;
 mod removed;
 mod waiting;

@@ -40,8 +40,8 @@ pub use self::{
     reply::{ApplyReply, Fault, Refusal, RefusalKind},
     report::{Goodbye, Report},
     snapshot::{
-        Action, Cost, FieldMatch, HeaderStyle, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override, Per,
-        PolicyRules, Rule, Snapshot, Strategy,
+        Action, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override,
+        Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
     status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, StoreStatus},
     store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},

@@ -95,6 +95,9 @@ pub struct Rule {
     /// How a refusal looks to the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<OnLimit>,
+    /// Headers of every response to a request that the rule matches. Only with [`Action::Limit`] and [`Per::Request`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub response_headers: Vec<ResponseHeader>,
     /// How many keys are tracked at most; keys beyond are counted in the overflow. At least 1; only with a `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u32>,
@@ -320,6 +323,12 @@ pub struct OnLimit {
     pub status: u16,
     /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
     pub headers: HeaderStyle,
+    /// Which responses get these fields.
+    #[serde(default, skip_serializing_if = "HeadersOn::is_all")]
+    pub headers_on: HeadersOn,
+    /// Headers of a refusal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<ResponseHeader>,
     /// Body of a refusal. If absent, a JSON object that names the limit that refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
@@ -342,6 +351,33 @@ pub enum OnMessage {
     Close,
 }
 
+/// A header of responses, in place of the app's header of this name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResponseHeader {
+    /// Name.
+    pub name: String,
+    /// Text with the placeholders `{remaining}`, `{limit}`, `{resetAfter}`, `{policy}` and `{rule}`.
+    pub value: String,
+}
+
+/// Which responses get the fields that tell the client about its quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HeadersOn {
+    /// All responses.
+    #[default]
+    All,
+    /// Only refusals.
+    Refusals,
+}
+
+impl HeadersOn {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_all(&self) -> bool {
+        *self == Self::All
+    }
+}
+
 /// Which fields tell the client about its quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeaderStyle {
@@ -354,4 +390,18 @@ pub enum HeaderStyle {
     Both,
     /// Neither of them.
     None,
+}
+
+impl HeaderStyle {
+    /// The names of the fields, in lower case.
+    pub fn names(self) -> &'static [&'static str] {
+        const ALL: [&str; 5] =
+            ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+        match self {
+            Self::Ietf => &ALL[..2],
+            Self::Legacy => &ALL[2..],
+            Self::Both => &ALL,
+            Self::None => &[],
+        }
+    }
 }

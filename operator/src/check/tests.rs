@@ -132,6 +132,16 @@ fn odd_policies_are_valid_with_a_warning() {
             "8:5: warning: spec.rules[1]: can never refuse: rule \"open\" bypasses everything that it matches",
         ),
         (
+            "a denial of everything",
+            "  - {name: shut, action: Deny}\n".to_owned(),
+            "7:5: warning: spec.rules[0]: refuses every request",
+        ),
+        (
+            "a rule below a denial",
+            format!("  - {{name: shut, action: Deny, match: [{{paths: [/a/**]}}]}}\n  - {{name: x, match: [{{paths: [/a/b]}}], {limit}}}\n"),
+            "8:5: warning: spec.rules[1]: can never refuse: rule \"shut\" denies everything that it matches",
+        ),
+        (
             "a limit behind a stricter one",
             "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 601, per: 1m, burst: 700}\n".to_owned(),
             "10:7: warning: spec.rules[0].limits[1]: can never refuse: limit \"a\" always refuses first: remove it",

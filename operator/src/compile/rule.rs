@@ -1,6 +1,7 @@
 //! Compiles one rule, with every default filled in.
 
 use weir_api as api;
+use weir_expressions::{Piece, template};
 use weir_wire as wire;
 
 use super::{
@@ -45,6 +46,7 @@ pub(super) fn rule(
             overrides: Vec::new(),
             cost: None,
             on_limit: (action == wire::Action::Deny).then(form),
+            response_headers: Vec::new(),
             max_keys: None,
             shared: None,
         };
@@ -78,6 +80,7 @@ pub(super) fn rule(
         }
         shared
     });
+    let on_limit = on_limit(rule, &format!("{path}.onLimit"), faults);
     wire::Rule {
         name: rule.name.clone(),
         action,
@@ -91,7 +94,11 @@ pub(super) fn rule(
         limits,
         overrides,
         cost,
-        on_limit: Some(on_limit(rule, &format!("{path}.onLimit"), faults)),
+        response_headers: {
+            let path = format!("{path}.responseHeaders");
+            response_headers(&rule.response_headers, on_limit.headers, &path, faults)
+        },
+        on_limit: Some(on_limit),
         max_keys,
         shared,
     }
@@ -204,6 +211,27 @@ fn check_messages(rule: &api::Rule, path: &str, faults: &mut Faults) {
     }
 }
 
+fn response_headers(
+    headers: &[api::ResponseHeader],
+    style: wire::HeaderStyle,
+    path: &str,
+    faults: &mut Faults,
+) -> Vec<wire::ResponseHeader> {
+    for (i, header) in headers.iter().enumerate() {
+        if style.names().iter().any(|name| name.eq_ignore_ascii_case(&header.name)) {
+            let message = format!("{:?} is a header that onLimit.headers sends, too: use headers: None", header.name);
+            faults.add(format!("{path}[{i}].name"), message);
+        }
+        if let Err(invalid) = template(&header.value) {
+            faults.add(format!("{path}[{i}].value"), format!("{:?} {invalid}", header.value));
+        }
+    }
+    headers
+        .iter()
+        .map(|header| wire::ResponseHeader { name: header.name.clone(), value: header.value.clone() })
+        .collect()
+}
+
 fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit {
     let on_limit = rule.on_limit.clone().unwrap_or_default();
     let max_wait_millis = match (on_limit.action, &on_limit.max_wait) {
@@ -229,19 +257,39 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
             None
         }
     };
+    let headers = match on_limit.headers {
+        // It has no quota to describe.
+        _ if rule.action == api::Action::Deny => wire::HeaderStyle::None,
+        api::HeaderStyle::Ietf => wire::HeaderStyle::Ietf,
+        api::HeaderStyle::Legacy => wire::HeaderStyle::Legacy,
+        api::HeaderStyle::Both => wire::HeaderStyle::Both,
+        api::HeaderStyle::None => wire::HeaderStyle::None,
+    };
+    let set = response_headers(&on_limit.set, headers, &format!("{path}.set"), faults);
+    let of_limit = |header: &&api::ResponseHeader| {
+        let pieces = template(&header.value).unwrap_or_default();
+        pieces.iter().any(|piece| matches!(piece, Piece::Placeholder(placeholder) if placeholder.is_of_limit()))
+    };
+    if rule.action == api::Action::Deny
+        && let Some(header) = on_limit.set.iter().find(of_limit)
+    {
+        let message = format!(
+            "{:?} has a placeholder of a limit, and a rule with action Deny has none: use {{policy}} or {{rule}}",
+            header.value
+        );
+        faults.add(format!("{path}.set"), message);
+    }
     let default_status = if rule.action == api::Action::Deny { 403 } else { 429 };
     let default_type = || on_limit.body.as_ref().map(|_| "text/plain; charset=utf-8".to_owned());
     wire::OnLimit {
         max_wait_millis,
         status: faults.number(format!("{path}.status"), on_limit.status.unwrap_or(default_status).into(), 400),
-        headers: match on_limit.headers {
-            // It has no quota to describe.
-            _ if rule.action == api::Action::Deny => wire::HeaderStyle::None,
-            api::HeaderStyle::Ietf => wire::HeaderStyle::Ietf,
-            api::HeaderStyle::Legacy => wire::HeaderStyle::Legacy,
-            api::HeaderStyle::Both => wire::HeaderStyle::Both,
-            api::HeaderStyle::None => wire::HeaderStyle::None,
+        headers,
+        headers_on: match on_limit.headers_on {
+            api::HeadersOn::All => wire::HeadersOn::All,
+            api::HeadersOn::Refusals => wire::HeadersOn::Refusals,
         },
+        set,
         content_type: on_limit.content_type.clone().or_else(default_type),
         body: on_limit.body,
         on_message,

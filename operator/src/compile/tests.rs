@@ -42,6 +42,24 @@ fn rules_become_wire_json_with_every_default_decided() {
             json!({"name": "probes", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}),
         ),
         (
+            "deny: 403 and no quota fields; a mode of its own",
+            json!({"name": "blocked", "action": "Deny", "mode": "Shadow",
+                "match": [{"clientCIDRs": ["203.0.113.0/24"], "trustedHops": 1}]}),
+            json!({"name": "blocked", "action": "Deny", "mode": "Shadow",
+                "match": [{"clientCIDRs": ["203.0.113.0/24"], "trustedHops": 1}],
+                "onLimit": {"status": 403, "headers": "None"}}),
+        ),
+        (
+            "headers of responses",
+            json!({"name": "all", "limits": [limit], "responseHeaders": [{"name": "x-left", "value": "{remaining}"}],
+                "onLimit": {"headersOn": "Refusals", "set": [{"name": "x-why", "value": "{rule}"}]}}),
+            json!({"name": "all", "action": "Limit",
+                "limits": [{"name": "a", "strategy": "TokenBucket", "requests": 50, "periodMillis": 1000, "burst": 50}],
+                "responseHeaders": [{"name": "x-left", "value": "{remaining}"}],
+                "onLimit": {"status": 429, "headers": "IETF", "headersOn": "Refusals",
+                    "set": [{"name": "x-why", "value": "{rule}"}]}}),
+        ),
+        (
             "keys, overrides and an answer of its own",
             json!({"name": "per-client",
                 "match": [{"methods": ["POST"], "hosts": ["*.example.com"], "paths": ["/api/**"], "headers": [{"name": "x", "value": "y"}]}],
@@ -198,6 +216,14 @@ fn parse_errors_are_reported_in_one_line() {
         ),
         (json!({"pathRegexes": ["(?=a)"]}), "pathRegexes[0]", "look-around"),
         (json!({"pathRegexes": ["(\\w{100}){100}"]}), "pathRegexes[0]", "use smaller repetitions"),
+        (json!({"clientCIDRs": ["10.0.0.0/8", "10.1.2.3/8"]}), "clientCIDRs[1]", "write 10.0.0.0/8 for the network"),
+        (json!({"clientCIDRs": ["::ffff:10.0.0.0/104"]}), "clientCIDRs[0]", "write it as IPv4"),
+        (
+            json!({"predicate": "inIpRange(request.clientIP, request.host)"}),
+            "predicate",
+            "must have the network of inIpRange as a text",
+        ),
+        (json!({"predicate": "inIpRange(request.clientIP, '10/8')"}), "predicate", "must be a network or an address"),
         (json!({"predicate": "request.method =="}), "predicate", "is not CEL: "),
         (json!({"predicate": "req.method == 'GET'"}), "predicate", "reads req, which does not exist"),
         (
@@ -282,6 +308,18 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].overrides[1].keys[0]",
         ),
         (json!({"name": "all", "limits": [limit], "onLimit": {"status": 70000}}), "spec.rules[0].onLimit.status"),
+        (
+            json!({"name": "all", "limits": [limit], "responseHeaders": [{"name": "RateLimit", "value": "1"}]}),
+            "spec.rules[0].responseHeaders[0].name",
+        ),
+        (
+            json!({"name": "all", "limits": [limit], "onLimit": {"set": [{"name": "a", "value": "{left}"}]}}),
+            "spec.rules[0].onLimit.set[0].value",
+        ),
+        (
+            json!({"name": "all", "action": "Deny", "onLimit": {"set": [{"name": "a", "value": "{remaining}"}]}}),
+            "spec.rules[0].onLimit.set",
+        ),
         (
             json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "burst": 2, "strategy": "SlidingWindowLog"}]}),
             "spec.rules[0].limits[0].burst",

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
-use weir_wire::{Action, OnMessage, Per, Rule};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use weir_expressions::template;
+use weir_wire::{Action, HeaderStyle, OnMessage, Per, ResponseHeader, Rule};
 
-use super::faults::{Faults, Path};
-use crate::refusal_text::RefusalForm;
+use super::{
+    conditions::header_name,
+    faults::{Faults, Path},
+};
+use crate::{own_field::OwnField, refusal_text::RefusalForm};
 
 /// `None` if requests do not wait.
 pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {
@@ -20,7 +24,7 @@ pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> O
 }
 
 /// A refusal of this rule.
-pub(super) fn lower_form(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<RefusalForm> {
+pub(super) fn lower_form(rule: &Rule, policy: &str, path: &Path, faults: &mut Faults) -> Option<RefusalForm> {
     let on_limit = rule.on_limit.as_ref();
     let default = if rule.action == Action::Deny { 403 } else { 429 };
     let code = on_limit.map_or(default, |on_limit| on_limit.status);
@@ -42,6 +46,50 @@ pub(super) fn lower_form(rule: &Rule, path: &Path, faults: &mut Faults) -> Optio
         faults.add(&path.field("onMessage"), "has a meaning only with `per: Message`: leave it out");
         return None;
     }
+    let set = on_limit.map_or(&[][..], |on_limit| &on_limit.set);
+    let set = lower_headers(set, (policy, rule), &path.field("set"), faults);
     let closes = on_message == Some(OnMessage::Close);
-    Some(RefusalForm { status: status?, body, content_type: content_type?, closes })
+    Some(RefusalForm { status: status?, body, content_type: content_type?, closes, set })
+}
+
+/// Headers of responses of this rule.
+pub(super) fn lower_headers(
+    headers: &[ResponseHeader],
+    (policy, rule): (&str, &Rule),
+    path: &Path,
+    faults: &mut Faults,
+) -> Vec<OwnField> {
+    let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
+    let mut own = Vec::with_capacity(headers.len());
+    for (index, header) in headers.iter().enumerate() {
+        let path = path.index(index);
+        let name = header_name(&header.name, &path.field("name"), faults);
+        if name.as_ref().is_some_and(is_reserved) {
+            faults.add(&path.field("name"), "is a header that HTTP or the agent needs: choose another name");
+        } else if name.as_ref().is_some_and(|name| style.names().contains(&name.as_str())) {
+            faults.add(&path.field("name"), "is a header that onLimit.headers sends, too: use headers None");
+        }
+        match (name, template(&header.value)) {
+            (Some(name), Ok(pieces)) => own.push(OwnField::new(name, pieces, policy, &rule.name)),
+            (_, Err(invalid)) => faults.add(&path.field("value"), invalid.to_string()),
+            (None, Ok(_)) => {}
+        }
+    }
+    own
+}
+
+/// Headers that say how the message is framed, or that a refusal has anyway.
+fn is_reserved(name: &HeaderName) -> bool {
+    const RESERVED: [HeaderName; 9] = [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::CONTENT_TYPE,
+        header::DATE,
+        header::RETRY_AFTER,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ];
+    RESERVED.contains(name) || name == "keep-alive" || name.as_str().starts_with("proxy-")
 }

@@ -161,6 +161,16 @@ fn each_fault_has_its_path() {
         ),
         (json!({"action": "Bypass"}), "limits", "Bypass"),
         (json!({"action": "Deny"}), "limits", "Deny"),
+        (json!({"responseHeaders": [{"name": "a b", "value": ""}]}), "responseHeaders[0].name", "x-api-key"),
+        (json!({"responseHeaders": [{"name": "Date", "value": ""}]}), "responseHeaders[0].name", "another name"),
+        (json!({"responseHeaders": [{"name": "RateLimit", "value": ""}]}), "responseHeaders[0].name", "headers None"),
+        (json!({"responseHeaders": [{"name": "a", "value": "{left}"}]}), "responseHeaders[0].value", "{remaining}"),
+        (json!({"per": "Message", "responseHeaders": [{"name": "a", "value": ""}]}), "responseHeaders", "per: Message"),
+        (
+            json!({"onLimit": {"status": 429, "headers": "IETF", "set": [{"name": "a", "value": "}"}]}}),
+            "onLimit.set[0].value",
+            "counterpart",
+        ),
         (
             json!({"action": "Deny", "limits": [], "onLimit": {"status": 403, "headers": "Both"}}),
             "onLimit.headers",

@@ -112,7 +112,7 @@ async fn one_rule_is_tried_while_another_of_its_policy_enforces() {
         statuses.push(limits.status("/").await);
     }
     assert_eq!(statuses, [200; 4]);
-    assert_eq!((limits.counts(0, 0), limits.counts(0, 1)), ([4, 0, 0, 0], [2, 0, 2, 0]));
+    assert_eq!((limits.counts(0, 0), limits.counts(0, 1)), ([5, 0, 0, 0], [2, 0, 2, 0]));
 
     // Its counters and its limiter stay when it begins to enforce.
     limits.apply(&trial("Enforce"));

@@ -54,14 +54,14 @@ pub(super) const CRATES: &[Crate] = &[
     Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
     Crate {
         root: "crates/expressions/src/lib.rs",
-        layers: &[&["network", "path_regex", "weight"], &["language"], &["predicate"]],
+        layers: &[&["network", "path_regex", "template", "weight"], &["language"], &["predicate"]],
     },
     Crate {
         root: "crates/api/src/lib.rs",
         layers: &[
             &["duration", "mode", "names", "status", "store_status"],
-            &["key", "limit", "matching", "on_limit", "store", "target"],
-            &["cost"],
+            &["key", "limit", "matching", "response_header", "store", "target"],
+            &["cost", "on_limit"],
             &["rule"],
             &["policy"],
             &["crd"],
@@ -71,8 +71,8 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/enforce/src/lib.rs",
         layers: &[
-            &["byte_set", "fields", "histogram", "sampled"],
-            &["counters", "matching"],
+            &["byte_set", "histogram", "own_field", "sampled"],
+            &["counters", "fields", "matching"],
             &["cost", "jwt"],
             &["key", "refusal_text"],
             &["lower"],

@@ -1,0 +1,80 @@
+//! Response headers of the user's own, prepared when a snapshot is lowered.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use weir_expressions::{Piece, Placeholder};
+
+/// A header with a value that may contain numbers of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnField {
+    name: HeaderName,
+    pieces: Box<[OwnPiece]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum OwnPiece {
+    Text(Box<str>),
+    Remaining,
+    Limit,
+    ResetAfter,
+}
+
+/// The numbers of the limit that a value names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) remaining: u64,
+    pub(super) limit: u64,
+    pub(super) reset_after: u64,
+}
+
+impl OwnField {
+    /// `policy` and `rule` are names, which are visible ASCII.
+    pub(super) fn new(name: HeaderName, pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
+        let pieces = pieces.into_iter().map(|piece| match piece {
+            Piece::Text(text) => OwnPiece::Text(text.into()),
+            Piece::Placeholder(Placeholder::Policy) => OwnPiece::Text(policy.into()),
+            Piece::Placeholder(Placeholder::Rule) => OwnPiece::Text(rule.into()),
+            Piece::Placeholder(Placeholder::Remaining) => OwnPiece::Remaining,
+            Piece::Placeholder(Placeholder::Limit) => OwnPiece::Limit,
+            Piece::Placeholder(Placeholder::ResetAfter) => OwnPiece::ResetAfter,
+        });
+        Self { name, pieces: pieces.collect() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        name.eq_ignore_ascii_case(self.name.as_str())
+    }
+
+    pub(super) fn insert(&self, numbers: Numbers, headers: &mut HeaderMap) {
+        let mut value = Vec::new();
+        self.write_value(numbers, &mut value);
+        let value = HeaderValue::from_maybe_shared(bytes::Bytes::from(value));
+        headers.insert(self.name.clone(), value.expect("text is visible ASCII, the rest are numbers"));
+    }
+
+    /// Appends it as a line of a head.
+    pub(super) fn append_to(&self, numbers: Numbers, head: &mut Vec<u8>) {
+        head.extend_from_slice(self.name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        self.write_value(numbers, head);
+        head.extend_from_slice(b"\r\n");
+    }
+
+    fn write_value(&self, numbers: Numbers, to: &mut Vec<u8>) {
+        for piece in &self.pieces {
+            let number = match piece {
+                OwnPiece::Text(text) => {
+                    to.extend_from_slice(text.as_bytes());
+                    continue;
+                }
+                OwnPiece::Remaining => numbers.remaining,
+                OwnPiece::Limit => numbers.limit,
+                OwnPiece::ResetAfter => numbers.reset_after,
+            };
+            to.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        }
+    }
+}

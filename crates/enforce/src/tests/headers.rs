@@ -1,0 +1,100 @@
+//! Response headers of the user's own, and where quota fields are sent.
+
+use super::*;
+
+fn per_day(requests: u64) -> Value {
+    limit("FixedWindow", requests, 86_400_000, json!({}))
+}
+
+fn own(rule: &str, left: &str) -> Value {
+    json!({"responseHeaders": [{"name": left, "value": "{remaining} of {limit} for {policy}/{rule}"}, {"name": "x-app", "value": rule}]})
+}
+
+/// An app that sets a header that rules set, too.
+async fn app(_: Request<()>) -> Response<AppBody> {
+    let response = Response::builder().header("x-app", "from the app").header("x-other", "stays");
+    response.body("ok".into()).expect("a response")
+}
+
+/// The headers of the response, as both paths of the agent send them.
+async fn headers(limits: &Limits) -> Vec<(String, String)> {
+    let response = limits.send(get("/"), app).await;
+    let headers = response.headers().iter();
+    headers.map(|(name, value)| (name.to_string(), value.to_str().expect("text").to_owned())).collect()
+}
+
+fn value(headers: &[(String, String)], name: &str) -> Vec<String> {
+    headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_response_has_the_headers_of_its_rule() {
+    let set = json!({"onLimit": {"status": 429, "headers": "None", "set": [{"name": "x-why", "value": "{rule}, {remaining} left, in {resetAfter}s"}]}});
+    let hourly = limit("GCRA", 2, 3_600_000, json!({"burst": 2}));
+    let limits = Limits::new(&[policy("p", &[rule("r", &[hourly], with(own("r", "x-left"), set))])]);
+    for left in ["1", "0"] {
+        let found = headers(&limits).await;
+        assert_eq!(value(&found, "x-left"), [format!("{left} of 2 for shop/p/r")]);
+        assert_eq!((value(&found, "x-app"), value(&found, "x-other")), (vec!["r".into()], vec!["stays".into()]));
+        assert_eq!((value(&found, "x-why"), value(&found, "ratelimit")), (vec![], vec![]));
+    }
+    let found = headers(&limits).await;
+    assert_eq!(value(&found, "x-left"), ["0 of 2 for shop/p/r"]);
+    assert_eq!(value(&found, "x-why"), ["r, 0 left, in 1800s"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_several_rules_sets_its_headers() {
+    let quiet = |more: Value| with(more, json!({"onLimit": {"status": 429, "headers": "None"}}));
+    let limits = Limits::new(&[
+        policy("a", &[rule("first", &[per_day(9)], own("first", "x-a"))]),
+        policy(
+            "b",
+            &[rule("second", &[per_day(2)], quiet(own("second", "x-b"))), rule("plain", &[per_day(9)], json!({}))],
+        ),
+    ]);
+    let found = headers(&limits).await;
+    assert_eq!(value(&found, "x-a"), ["8 of 9 for shop/a/first"]);
+    assert_eq!(value(&found, "x-b"), ["1 of 2 for shop/b/second"]);
+    assert_eq!(value(&found, "x-app"), ["second"]);
+    assert_eq!(value(&found, "ratelimit").len(), 1);
+    assert!(value(&found, "ratelimit-policy")[0].matches("q=9").count() == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_fields_can_be_on_refusals_only() {
+    let on = json!({"onLimit": {"status": 429, "headers": "Both", "headersOn": "Refusals"}});
+    let limits = Limits::new(&[policy("p", &[rule("r", &[per_day(1)], on)])]);
+    let admitted = headers(&limits).await;
+    let refused = headers(&limits).await;
+    for name in ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"] {
+        assert_eq!((value(&admitted, name).len(), value(&refused, name).len()), (0, 1), "{name}");
+    }
+}
+
+/// The lines of the short path are the map of hyper's path.
+#[tokio::test(start_paused = true)]
+async fn lines_and_map_have_the_same_headers() {
+    for several in [false, true] {
+        let mut rules = vec![rule("r", &[per_day(5)], own("r", "x-left"))];
+        if several {
+            rules.push(rule("s", &[per_day(7)], own("s", "x-more")));
+        }
+        let [of_lines, of_map] = [(); 2].map(|()| Limits::new(&[policy("p", &rules)]));
+        let mut lines = Vec::new();
+        let decided = of_lines.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), |decided| {
+            let fields = decided.map_err(|_| "refused").expect("it passes");
+            fields.append_to(&mut lines);
+            ["x-left", "X-App", "ratelimit", "x-other"].map(|name| fields.replace(name))
+        });
+        assert_eq!(decided, Some([true, true, true, false]));
+        let lines = String::from_utf8(lines).expect("text");
+        let mut lines: Vec<_> = lines.lines().map(|line| line.split_once(": ").expect("a field")).collect();
+        let map = headers(&of_map).await;
+        let mut map: Vec<_> = map.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        map.retain(|(name, _)| *name != "x-other");
+        lines.sort_unstable();
+        map.sort_unstable();
+        assert_eq!(lines, map, "several rules: {several}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Values of response headers, with placeholders.
+
+/// The placeholders, as people write them between braces.
+const PLACEHOLDERS: [(&str, Placeholder); 5] = [
+    ("remaining", Placeholder::Remaining),
+    ("limit", Placeholder::Limit),
+    ("resetAfter", Placeholder::ResetAfter),
+    ("policy", Placeholder::Policy),
+    ("rule", Placeholder::Rule),
+];
+
+/// What stands for a value that is known later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placeholder {
+    /// How many requests the tightest limit has left.
+    Remaining,
+    /// How many requests the tightest limit admits in its period.
+    Limit,
+    /// The seconds until the tightest limit is full again, or after a refusal until a retry can succeed.
+    ResetAfter,
+    /// Namespace and name of the policy.
+    Policy,
+    /// Name of the rule.
+    Rule,
+}
+
+/// A part of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Visible ASCII and spaces.
+    Text(String),
+    /// A value that is known later.
+    Placeholder(Placeholder),
+}
+
+/// Why a value was refused, in one line that says how to fix it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTemplate {
+    /// It has other characters.
+    #[error("must be of visible ASCII characters and spaces")]
+    Characters,
+    /// A brace without its counterpart.
+    #[error("has a brace without its counterpart: braces stand only around a placeholder, such as {{remaining}}")]
+    Brace,
+    /// There is no such placeholder.
+    #[error(
+        "has {{{0}}}, which does not exist: the placeholders are {{remaining}}, {{limit}}, {{resetAfter}}, {{policy}} and {{rule}}"
+    )]
+    Unknown(String),
+}
+
+impl Placeholder {
+    /// Whether its value comes from a limit.
+    pub fn is_of_limit(self) -> bool {
+        matches!(self, Self::Remaining | Self::Limit | Self::ResetAfter)
+    }
+}
+
+/// Parses a value such as `{remaining} of {limit}`.
+///
+/// # Errors
+///
+/// If it has characters that HTTP does not deliver, an unknown placeholder, or a brace that belongs to none.
+pub fn template(text: &str) -> Result<Vec<Piece>, InvalidTemplate> {
+    if !text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+        return Err(InvalidTemplate::Characters);
+    }
+    let (mut pieces, mut rest) = (Vec::new(), text);
+    while let Some(brace) = rest.find(['{', '}']) {
+        let (before, from) = rest.split_at(brace);
+        let (name, after) =
+            from.strip_prefix('{').and_then(|inner| inner.split_once('}')).ok_or(InvalidTemplate::Brace)?;
+        if name.contains('{') {
+            return Err(InvalidTemplate::Brace);
+        }
+        let known = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
+        let (_, placeholder) = known.ok_or_else(|| InvalidTemplate::Unknown(name.to_owned()))?;
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.to_owned()));
+        }
+        pieces.push(Piece::Placeholder(*placeholder));
+        rest = after;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    Ok(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_text_and_placeholders() {
+        let text = |text: &str| Piece::Text(text.to_owned());
+        for (value, expected) in [
+            ("", vec![]),
+            ("free", vec![text("free")]),
+            ("{remaining}", vec![Piece::Placeholder(Placeholder::Remaining)]),
+            (
+                "{policy}/{rule}: {limit}, {resetAfter}s",
+                vec![
+                    Piece::Placeholder(Placeholder::Policy),
+                    text("/"),
+                    Piece::Placeholder(Placeholder::Rule),
+                    text(": "),
+                    Piece::Placeholder(Placeholder::Limit),
+                    text(", "),
+                    Piece::Placeholder(Placeholder::ResetAfter),
+                    text("s"),
+                ],
+            ),
+        ] {
+            assert_eq!(template(value), Ok(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_wrong() {
+        for (value, part) in [
+            ("{left}", "has {left}, which does not exist: the placeholders are {remaining}, {limit}"),
+            ("{Remaining}", "does not exist"),
+            ("{}", "has {}, which"),
+            ("{remaining", "without its counterpart"),
+            ("remaining}", "without its counterpart"),
+            ("{{remaining}}", "without its counterpart"),
+            ("a\nb", "visible ASCII"),
+            ("caf\u{e9}", "visible ASCII"),
+        ] {
+            let invalid = template(value).expect_err(value).to_string();
+            assert!(invalid.contains(part), "{value}: {invalid}");
+        }
+    }
+}
