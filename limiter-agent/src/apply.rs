@@ -28,7 +28,7 @@ use weir_core::Time;
 use weir_enforce::{Change, Jwks, LiveRules, RulesInForce, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
-    ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Snapshot, WIRE_VERSION,
+    ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Snapshot, WIRE_VERSION,
 };
 
 use crate::{cache::Cache, stores::Stores};
@@ -83,8 +83,8 @@ pub(crate) struct Snapshots {
     stores: Stores,
 }
 
-/// The parts of a refusal that do not depend on the rules in force.
-struct Refused(Outcome, RefusalKind, String, Vec<Fault>);
+/// The parts of a rejection that do not depend on the rules in force.
+struct Rejected(Outcome, RejectionKind, String, Vec<Fault>);
 
 impl Snapshots {
     pub(crate) fn new(rules: LiveRules, clock: MonotonicClock, cache: Option<Cache>) -> Self {
@@ -119,21 +119,21 @@ impl Snapshots {
     }
 
     /// Puts a snapshot in force that did not come from the control port.
-    pub(crate) fn start_with(&self, body: &[u8], origin: Origin) -> Result<(), Refusal> {
+    pub(crate) fn start_with(&self, body: &[u8], origin: Origin) -> Result<(), Rejection> {
         let change = self.rules.change();
         let bounded = Some(body).filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
-        self.take(&change, bounded, origin).map(|_| ()).map_err(|refused| refused.into_refusal(&change.rules()))
+        self.take(&change, bounded, origin).map(|_| ()).map_err(|rejected| rejected.into_rejection(&change.rules()))
     }
 
     /// Puts a snapshot in force. `body` is `None` if it was larger than [`MAX_SNAPSHOT_BYTES`].
-    pub(crate) fn put(&self, body: Option<&[u8]>) -> Result<ApplyReply, Refusal> {
+    pub(crate) fn put(&self, body: Option<&[u8]>) -> Result<ApplyReply, Rejection> {
         let change = self.rules.change();
         let taken = self.take(&change, body, Origin::Pushed);
         let outcome = match &taken {
-            Ok(outcome) | Err(Refused(outcome, ..)) => *outcome,
+            Ok(outcome) | Err(Rejected(outcome, ..)) => *outcome,
         };
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
-        taken.map_err(|refused| refused.into_refusal(&change.rules()))?;
+        taken.map_err(|rejected| rejected.into_rejection(&change.rules()))?;
         if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body)
             && let Err(error) = cache.keep(body)
         {
@@ -162,14 +162,14 @@ impl Snapshots {
         }
     }
 
-    fn take(&self, change: &Change<'_>, body: Option<&[u8]>, origin: Origin) -> Result<Outcome, Refused> {
+    fn take(&self, change: &Change<'_>, body: Option<&[u8]>, origin: Origin) -> Result<Outcome, Rejected> {
         let snapshot = body.ok_or_else(too_large).and_then(parse)?;
         let outcome = self.apply(change, snapshot, origin)?;
         self.origin.send_replace(Some(origin));
         Ok(outcome)
     }
 
-    fn apply(&self, change: &Change<'_>, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Refused> {
+    fn apply(&self, change: &Change<'_>, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Rejected> {
         if snapshot.sequence > MAX_SEQUENCE {
             let message = format!("must be at most {MAX_SEQUENCE}: the next snapshot needs a larger one");
             return Err(invalid(vec![Fault { path: "sequence".into(), message }]));
@@ -206,16 +206,16 @@ impl Snapshots {
     }
 }
 
-impl Refused {
-    /// The refusal as the sender receives it.
-    fn into_refusal(self, rules: &RulesInForce) -> Refusal {
+impl Rejected {
+    /// The rejection as the sender receives it.
+    fn into_rejection(self, rules: &RulesInForce) -> Rejection {
         let Self(_, error, message, faults) = self;
-        Refusal { error, message, faults, in_force: in_force(rules) }
+        Rejection { error, message, faults, in_force: in_force(rules) }
     }
 }
 
 /// Whether a snapshot may follow the pushed snapshot in force.
-fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Refused> {
+fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Rejected> {
     let same_revision = current.revision == snapshot.revision;
     if snapshot.sequence < current.sequence || (snapshot.sequence == current.sequence && !same_revision) {
         return Err(stale(snapshot, current));
@@ -241,7 +241,7 @@ pub(crate) fn unix_millis(time: Time) -> u64 {
     time.as_nanos() / 1_000_000
 }
 
-fn parse(body: &[u8]) -> Result<Snapshot, Refused> {
+fn parse(body: &[u8]) -> Result<Snapshot, Rejected> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Version {
@@ -263,28 +263,28 @@ fn parse(body: &[u8]) -> Result<Snapshot, Refused> {
     })
 }
 
-fn malformed(error: &serde_json::Error) -> Refused {
+fn malformed(error: &serde_json::Error) -> Rejected {
     let message = format!("the body is not JSON: {error}");
-    Refused(Outcome::Malformed, RefusalKind::Malformed, message, Vec::new())
+    Rejected(Outcome::Malformed, RejectionKind::Malformed, message, Vec::new())
 }
 
-fn too_large() -> Refused {
+fn too_large() -> Rejected {
     let message = format!("a snapshot has at most {MAX_SNAPSHOT_BYTES} bytes: move some policies to other pods");
-    Refused(Outcome::TooLarge, RefusalKind::TooLarge, message, Vec::new())
+    Rejected(Outcome::TooLarge, RejectionKind::TooLarge, message, Vec::new())
 }
 
-fn invalid(faults: Vec<Fault>) -> Refused {
+fn invalid(faults: Vec<Fault>) -> Rejected {
     let count = if faults.len() == 1 { "1 fault".to_owned() } else { format!("{} faults", faults.len()) };
     let message = format!("{count}: the snapshot in force does not change");
-    Refused(Outcome::Invalid, RefusalKind::Invalid, message, faults)
+    Rejected(Outcome::Invalid, RejectionKind::Invalid, message, faults)
 }
 
-fn stale(snapshot: &Snapshot, current: &Snapshot) -> Refused {
+fn stale(snapshot: &Snapshot, current: &Snapshot) -> Rejected {
     let (new, old) = (snapshot.sequence, current.sequence);
     let message = if new == old {
         format!("sequence {old} is in force with revision {}: a change needs a larger sequence", current.revision)
     } else {
         format!("sequence {new} is older than {old}, which is in force: a change needs a larger sequence")
     };
-    Refused(Outcome::Stale, RefusalKind::Stale, message, Vec::new())
+    Rejected(Outcome::Stale, RejectionKind::Stale, message, Vec::new())
 }

@@ -32,7 +32,7 @@ use serde_json::json;
 use weir_core::Time;
 use weir_enforce::{AmbiguousPaths, LiveRules};
 use weir_tower::MonotonicClock;
-use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Refusal, RefusalKind};
+use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind};
 
 use crate::{apply::Snapshots, proxy::Leaving};
 
@@ -103,28 +103,28 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
     };
     match put(control, body).await {
         Ok(reply) => Json(reply).into_response(),
-        Err(refusal) => (code(refusal.error), Json(refusal)).into_response(),
+        Err(rejection) => (code(rejection.error), Json(rejection)).into_response(),
     }
 }
 
 /// Puts a snapshot in force. `None` means that the snapshot was too large to be read.
-async fn put(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Refusal> {
+async fn put(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Rejection> {
     // Lowering a large snapshot takes long, and probes must be answered meanwhile.
     let put = tokio::task::spawn_blocking(move || {
         control.snapshots.put(body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES))
     });
-    put.await.expect("lowering a snapshot does not panic").inspect_err(|refusal| {
-        let status = code(refusal.error).as_u16();
-        tracing::warn!(status, message = refusal.message, faults = ?refusal.faults, "snapshot refused");
+    put.await.expect("lowering a snapshot does not panic").inspect_err(|rejection| {
+        let status = code(rejection.error).as_u16();
+        tracing::warn!(status, message = rejection.message, faults = ?rejection.faults, "snapshot refused");
     })
 }
 
-fn code(error: RefusalKind) -> StatusCode {
+fn code(error: RejectionKind) -> StatusCode {
     match error {
-        RefusalKind::Malformed => StatusCode::BAD_REQUEST,
-        RefusalKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        RefusalKind::Stale => StatusCode::CONFLICT,
-        RefusalKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+        RejectionKind::Malformed => StatusCode::BAD_REQUEST,
+        RejectionKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        RejectionKind::Stale => StatusCode::CONFLICT,
+        RejectionKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
     }
 }
 

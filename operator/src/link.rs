@@ -94,7 +94,7 @@ pub enum Seen {
     Applied(Arc<Content>),
     /// The agent sent its status: what is in force, and its counts.
     Status(Arc<Status>),
-    /// The agent does not answer, or refuses the content.
+    /// The agent does not answer, or rejects the content.
     Failed(Failure),
     /// Whether another operator writes to the agent. Sent when that begins and when it ends.
     Contested(bool),
@@ -114,8 +114,8 @@ pub struct Failure {
 pub enum FailureKind {
     /// No answer, or one that no agent would give.
     Unreachable,
-    /// The agent refused the content.
-    Refused,
+    /// The agent rejected the content.
+    Rejected,
 }
 
 /// What all links share.

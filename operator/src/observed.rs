@@ -211,7 +211,7 @@ impl Observed {
         let has_news = !news.is_empty();
         self.news.extend(news);
         view.answered = true;
-        // A refusal stays until the agent accepts something; silence ends with any answer.
+        // A rejection stays until the agent accepts something; silence ends with any answer.
         let applied = matches!(observation.seen, Seen::Applied(_));
         let cleared = view.failure.as_ref().is_some_and(|f| applied || f.kind == FailureKind::Unreachable);
         if cleared {

@@ -6,7 +6,7 @@
 use bytes::{Buf, Bytes};
 use weir_wire::MAX_SNAPSHOT_BYTES;
 
-/// The longest payload. It leaves room for a snapshot that is a little too long, so that the agent can refuse it with a
+/// The longest payload. It leaves room for a snapshot that is a little too long, so that the agent can reject it with a
 /// reason.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_SNAPSHOT_BYTES + 64 * 1024;
 

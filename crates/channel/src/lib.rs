@@ -5,12 +5,12 @@
 //!
 //! | tag | message | from | content |
 //! |---|---|---|---|
-//! | 1 | snapshot | operator | [`weir_wire::Snapshot`]; the agent answers each with an acknowledgement or a refusal |
+//! | 1 | snapshot | operator | [`weir_wire::Snapshot`]; the agent answers each with an acknowledgement or a rejection |
 //! | 2 | report | operator | [`weir_wire::Report`]: how often the agent sends its status |
 //! | 16 | status | agent | [`weir_wire::Status`]; the first message on each connection, later sent on changes |
 //! | 17 | unchanged | agent | nothing: the status equals the last one, except for the time |
 //! | 18 | acknowledgement | agent | [`weir_wire::ApplyReply`]: the snapshot is in force |
-//! | 19 | refusal | agent | [`weir_wire::Refusal`]: the snapshot is not in force, with the reason |
+//! | 19 | rejection | agent | [`weir_wire::Rejection`]: the snapshot is not in force, with the reason |
 //! | 20 | goodbye | agent | [`weir_wire::Goodbye`]: the agent is about to close the connection |
 //!
 //! A receiver skips frames with an unknown tag, so later versions can add messages. A change that old receivers must

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use weir_wire::{ApplyReply, Goodbye, Refusal, Report, Status};
+use weir_wire::{ApplyReply, Goodbye, Rejection, Report, Status};
 
 use crate::frame::{Frame, Outgoing};
 
@@ -18,8 +18,8 @@ pub mod tag {
     pub const UNCHANGED: u8 = 17;
     /// [`ToOperator::Acknowledgement`](crate::ToOperator::Acknowledgement)
     pub const ACKNOWLEDGEMENT: u8 = 18;
-    /// [`ToOperator::Refusal`](crate::ToOperator::Refusal)
-    pub const REFUSAL: u8 = 19;
+    /// [`ToOperator::Rejection`](crate::ToOperator::Rejection)
+    pub const REJECTION: u8 = 19;
     /// [`ToOperator::Goodbye`](crate::ToOperator::Goodbye)
     pub const GOODBYE: u8 = 20;
 }
@@ -28,7 +28,7 @@ pub mod tag {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
     /// What the agent should enforce, as JSON of [`weir_wire::Snapshot`]. The agent parses it itself, so that it can
-    /// refuse a fault in it with the name of the field.
+    /// reject a fault in it with the name of the field.
     Snapshot(Vec<u8>),
     /// How often the agent should send a status.
     Report(Report),
@@ -46,7 +46,7 @@ pub enum ToOperator {
     /// The snapshot is in force.
     Acknowledgement(ApplyReply),
     /// The snapshot is not in force.
-    Refusal(Box<Refusal>),
+    Rejection(Box<Rejection>),
     /// The agent is about to close the connection.
     Goodbye(Goodbye),
     /// A message that only later versions define.
@@ -103,7 +103,7 @@ impl ToOperator {
             tag::STATUS => Self::Status(json("a status", payload)?),
             tag::UNCHANGED => Self::Unchanged,
             tag::ACKNOWLEDGEMENT => Self::Acknowledgement(json("an acknowledgement", payload)?),
-            tag::REFUSAL => Self::Refusal(json("a refusal", payload)?),
+            tag::REJECTION => Self::Rejection(json("a rejection", payload)?),
             tag::GOODBYE => Self::Goodbye(json("a goodbye", payload)?),
             tag => Self::Unknown(tag),
         })
@@ -115,7 +115,7 @@ impl ToOperator {
             Self::Status(status) => frame(tag::STATUS, status),
             Self::Unchanged => Outgoing::new(tag::UNCHANGED, &[]),
             Self::Acknowledgement(reply) => frame(tag::ACKNOWLEDGEMENT, reply),
-            Self::Refusal(refusal) => frame(tag::REFUSAL, refusal),
+            Self::Rejection(rejection) => frame(tag::REJECTION, rejection),
             Self::Goodbye(goodbye) => frame(tag::GOODBYE, goodbye),
             Self::Unknown(tag) => Outgoing::new(*tag, &[]),
         }
@@ -134,7 +134,7 @@ fn json<T: DeserializeOwned>(kind: &'static str, payload: &[u8]) -> Result<T, In
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use weir_wire::{InForce, RefusalKind, WIRE_VERSION};
+    use weir_wire::{InForce, RejectionKind, WIRE_VERSION};
 
     use super::*;
     use crate::frame::HEAD_BYTES;
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn messages_keep_their_tags_and_arrive_as_they_were_sent() {
         let in_force = InForce { sequence: 1, revision: "a".to_owned(), since_unix_millis: 2 };
-        let refusal =
-            Refusal { error: RefusalKind::Stale, message: "old".to_owned(), faults: Vec::new(), in_force: None };
+        let rejection =
+            Rejection { error: RejectionKind::Stale, message: "old".to_owned(), faults: Vec::new(), in_force: None };
         let status = Status {
             wire_version: WIRE_VERSION,
             instance: "i".to_owned(),
@@ -164,7 +164,7 @@ mod tests {
             (16, ToOperator::Status(Box::new(status))),
             (17, ToOperator::Unchanged),
             (18, ToOperator::Acknowledgement(ApplyReply { in_force })),
-            (19, ToOperator::Refusal(Box::new(refusal))),
+            (19, ToOperator::Rejection(Box::new(rejection))),
             (20, ToOperator::Goodbye(goodbye)),
             (99, ToOperator::Unknown(99)),
         ] {

@@ -1,7 +1,7 @@
 //! The messages between Weir's operator and agents.
 //!
 //! A [`Snapshot`] is everything that one agent enforces. The operator sends it as a whole: over the channel
-//! (`weir-channel`), or to `PUT /v1/config` of an agent in plain text. The agent applies all of it or refuses all of
+//! (`weir-channel`), or to `PUT /v1/config` of an agent in plain text. The agent applies all of it or rejects all of
 //! it. It reports a [`Status`] over the channel and on `GET /v1/status`: which snapshot is in force, since when, and
 //! what it admitted.
 //!
@@ -17,10 +17,10 @@
 //! # Versions
 //!
 //! An agent is replaced with its pod, so agents of several versions talk to one operator. The version covers what the
-//! operator *sends*. An agent refuses a snapshot of another version ([`RefusalKind::Invalid`], with the path
+//! operator *sends*. An agent rejects a snapshot of another version ([`RejectionKind::Invalid`], with the path
 //! `wireVersion`) and keeps its last snapshot; the operator reports the pod as drifted, with the message of the
-//! refusal. What an agent *answers* is compatible across versions: [`ApplyReply`], [`Refusal`] and [`Status`] may gain
-//! optional fields and lose none, and a refusal always has one of the existing kinds.
+//! rejection. What an agent *answers* is compatible across versions: [`ApplyReply`], [`Rejection`] and [`Status`] may gain
+//! optional fields and lose none, and a rejection always has one of the existing kinds.
 
 mod everything;
 mod explain;
@@ -37,7 +37,7 @@ pub use self::{
     explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule},
     identity::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME},
     logs::{DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, check_logs, log_bytes},
-    reply::{ApplyReply, Fault, Refusal, RefusalKind},
+    reply::{ApplyReply, Fault, Rejection, RejectionKind},
     report::{Goodbye, Report},
     snapshot::{
         Action, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override,
@@ -51,7 +51,7 @@ pub use self::{
 /// reach it in the year 2255. A larger one would leave no number for the next snapshot.
 pub const MAX_SEQUENCE: u64 = 1 << 53;
 
-/// The version of the messages in this crate. An agent refuses snapshots of any other version.
+/// The version of the messages in this crate. An agent rejects snapshots of any other version.
 pub const WIRE_VERSION: u32 = 1;
 
 /// The largest snapshot that an agent reads, in bytes of JSON.

@@ -10,7 +10,7 @@ pub const LONGEST_LOG: u64 = 1 << 20;
 const MOST: u64 = 128 * MIB;
 
 /// The most memory for the logs of a whole snapshot, in bytes. The operator leaves out policies that do not fit, and
-/// agents refuse a larger snapshot.
+/// agents reject a larger snapshot.
 pub const MAX_LOG_BYTES: u64 = 256 * MIB;
 
 const MIB: u64 = 1024 * 1024;

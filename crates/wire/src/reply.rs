@@ -15,12 +15,12 @@ pub struct ApplyReply {
 /// Any other answer: nothing changed, the last snapshot stays in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Refusal {
+pub struct Rejection {
     /// Why, for programs.
-    pub error: RefusalKind,
+    pub error: RejectionKind,
     /// Why, and how to fix it, for people.
     pub message: String,
-    /// Every fault found, for [`RefusalKind::Invalid`].
+    /// Every fault found, for [`RejectionKind::Invalid`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
     /// What is in force; none before the first snapshot.
@@ -28,10 +28,10 @@ pub struct Refusal {
     pub in_force: Option<InForce>,
 }
 
-/// Why a snapshot was refused.
+/// Why a snapshot was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum RefusalKind {
+pub enum RejectionKind {
     /// 400: not JSON.
     Malformed,
     /// 413: larger than [`crate::MAX_SNAPSHOT_BYTES`].

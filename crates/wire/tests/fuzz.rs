@@ -4,7 +4,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_fuzz::{Choices, Target, json::change, mutated};
 use weir_wire::{
-    ApplyReply, ExplainReply, ExplainRequest, IdentityRefusal, IdentityReply, IdentityRequest, Refusal, Snapshot,
+    ApplyReply, ExplainReply, ExplainRequest, IdentityRefusal, IdentityReply, IdentityRequest, Rejection, Snapshot,
     Status,
 };
 
@@ -58,7 +58,7 @@ fn any_message_is_refused_or_read_as_it_was_written() {
         (include_str!("golden/identity-request.json"), read::<IdentityRequest>, false),
         (include_str!("golden/explained.json"), read::<ExplainReply>, true),
         (include_str!("golden/applied.json"), read::<ApplyReply>, true),
-        (include_str!("golden/refusal.json"), read::<Refusal>, true),
+        (include_str!("golden/rejection.json"), read::<Rejection>, true),
         (include_str!("golden/identity.json"), read::<IdentityReply>, true),
         (include_str!("golden/identity-refusal.json"), read::<IdentityRefusal>, true),
     ];

@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_wire::{
-    ApplyReply, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply, IdentityRequest, Refusal,
+    ApplyReply, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply, IdentityRequest, Rejection,
     Report, Snapshot, Status, WIRE_VERSION,
 };
 
@@ -36,7 +36,7 @@ fn a_status_keeps_its_form() {
 #[test]
 fn replies_keep_their_form() {
     round_trip::<ApplyReply>(include_str!("golden/applied.json"));
-    round_trip::<Refusal>(include_str!("golden/refusal.json"));
+    round_trip::<Rejection>(include_str!("golden/rejection.json"));
 }
 
 #[test]

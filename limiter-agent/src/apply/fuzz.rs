@@ -132,7 +132,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         match snapshots.put(Some(&body)) {
             // Each enforced snapshot is changed further, so they become more and more unusual.
             Ok(_) => snapshot = changed,
-            Err(refusal) => check_refusal(&refusal, &body)?,
+            Err(rejection) => check_rejection(&rejection, &body)?,
         }
         for _ in 0..3 {
             ask(&rules, clock, &mut choices)?;
@@ -141,21 +141,21 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A refusal says what is wrong and where. The last element of a path may be missing in the snapshot.
-fn check_refusal(refusal: &Refusal, body: &[u8]) -> Result<(), String> {
-    let wrong = |what: &str| Err(format!("{what}: {refusal:?} of {}", String::from_utf8_lossy(body)));
-    if refusal.message.is_empty() {
-        return wrong("a refusal without a word");
+/// A rejection says what is wrong and where. The last element of a path may be missing in the snapshot.
+fn check_rejection(rejection: &Rejection, body: &[u8]) -> Result<(), String> {
+    let wrong = |what: &str| Err(format!("{what}: {rejection:?} of {}", String::from_utf8_lossy(body)));
+    if rejection.message.is_empty() {
+        return wrong("a rejection without a word");
     }
-    if refusal.error != RefusalKind::Invalid {
+    if rejection.error != RejectionKind::Invalid {
         return Ok(());
     }
-    if refusal.faults.is_empty() {
+    if rejection.faults.is_empty() {
         return wrong("it is invalid, and nobody says why");
     }
     // The agent does not parse the rest of a snapshot of another version, so the body may be invalid JSON.
     let body: Option<Value> = serde_json::from_slice(body).ok();
-    for Fault { path, message } in &refusal.faults {
+    for Fault { path, message } in &rejection.faults {
         if path.is_empty() || message.is_empty() {
             return wrong("a fault without a path or a word");
         }

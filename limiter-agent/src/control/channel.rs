@@ -48,7 +48,7 @@ pub(crate) async fn serve<W>(
                     let writing = writing();
                     let answer = match put(Arc::clone(&control), Some(body)).await {
                         Ok(reply) => ToOperator::Acknowledgement(reply),
-                        Err(refusal) => ToOperator::Refusal(Box::new(refusal)),
+                        Err(rejection) => ToOperator::Rejection(Box::new(rejection)),
                     };
                     send(&mut channel, &answer).await?;
                     drop(writing);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use weir_channel::{ALPN, Channel, Outgoing, ToAgent, ToOperator};
-use weir_wire::{MAX_SNAPSHOT_BYTES, Refusal, RefusalKind, Report};
+use weir_wire::{MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Report};
 
 use crate::{
     support::{Agent, Authority, PATIENCE, TlsClient, json_of, policy, request, rule, snapshot, tls},
@@ -39,9 +39,9 @@ impl Operator {
         ToOperator::parse(&frame).expect("a message of an agent")
     }
 
-    async fn refusal(&mut self) -> Refusal {
+    async fn rejection(&mut self) -> Rejection {
         match self.next().await {
-            ToOperator::Refusal(refusal) => *refusal,
+            ToOperator::Rejection(rejection) => *rejection,
             other => panic!("{other:?}"),
         }
     }
@@ -61,16 +61,16 @@ async fn snapshots_are_acknowledged_or_refused_and_a_status_comes_first() {
     let ToOperator::Acknowledgement(reply) = operator.next().await else { panic!("no acknowledgement") };
     assert_eq!((reply.in_force.sequence, &*reply.in_force.revision), (2, "r2"));
     operator.push(1).await;
-    let stale = operator.refusal().await;
-    assert_eq!((stale.error, stale.in_force.map(|in_force| in_force.sequence)), (RefusalKind::Stale, Some(2)));
+    let stale = operator.rejection().await;
+    assert_eq!((stale.error, stale.in_force.map(|in_force| in_force.sequence)), (RejectionKind::Stale, Some(2)));
     let zero = snapshot(3, &[policy("p", &[rule("all", &[])])]).to_string().into_bytes();
     operator.send(ToAgent::Snapshot(zero)).await;
-    let invalid = operator.refusal().await;
-    assert_eq!((invalid.error, &*invalid.faults[0].path), (RefusalKind::Invalid, "policies[0].rules[0].limits"));
+    let invalid = operator.rejection().await;
+    assert_eq!((invalid.error, &*invalid.faults[0].path), (RejectionKind::Invalid, "policies[0].rules[0].limits"));
     operator.send(ToAgent::Snapshot(b"{".to_vec())).await;
-    assert_eq!(operator.refusal().await.error, RefusalKind::Malformed);
+    assert_eq!(operator.rejection().await.error, RejectionKind::Malformed);
     operator.send(ToAgent::Snapshot(vec![b' '; MAX_SNAPSHOT_BYTES + 1])).await;
-    assert_eq!(operator.refusal().await.error, RefusalKind::TooLarge);
+    assert_eq!(operator.rejection().await.error, RejectionKind::TooLarge);
 
     // Another connection learns what is in force, by the channel and by curl.
     let mut second = Operator::connect(&agent, &agents, &clients, "operator.test").await;

@@ -842,7 +842,7 @@ impl Simulation {
                 if has_it && link.has_acknowledged {
                     seen.push(Seen::Status(Arc::new(agent.status(self.now))));
                 } else if agent.refuses {
-                    seen.push(failed(FailureKind::Refused));
+                    seen.push(failed(FailureKind::Rejected));
                 } else {
                     agent.in_force = Some(wanted.clone());
                     for policy in &wanted.policies {

@@ -178,7 +178,7 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
     let mut successor = pod("web");
     successor.uid = "uid-of-its-predecessor".to_owned();
     let mut namesake = pod("web");
-    namesake.key.namespace = "bank".to_owned();
+    namesake.key.namespace = "bank".into();
     for (what, server, said) in [
         (
             "another authority",
@@ -400,13 +400,13 @@ async fn plain_http_looks_like_a_channel() {
         matches!(connection.next().await.unwrap(), ToOperator::Acknowledgement(reply) if reply.in_force.sequence == 7)
     );
     connection.push(&content, 7, LIMIT).await.unwrap();
-    assert!(matches!(connection.next().await.unwrap(), ToOperator::Refusal(refusal) if refusal.message == "old"));
+    assert!(matches!(connection.next().await.unwrap(), ToOperator::Rejection(rejection) if rejection.message == "old"));
     connection.ask(Duration::from_millis(10), LIMIT).await.unwrap();
     assert_eq!(connection.next().await.unwrap(), ToOperator::Unchanged);
     assert_eq!(connection.next().await.unwrap(), status(None));
     connection.push(&content, 7, LIMIT).await.unwrap();
     connection.ask(DAYS, LIMIT).await.unwrap();
-    assert!(matches!(connection.next().await, Err(ContactError::Garbage(_))), "no refusal");
+    assert!(matches!(connection.next().await, Err(ContactError::Garbage(_))), "no rejection");
     let ended = connection.next().await.unwrap_err();
     assert!(matches!(ended, ContactError::Closed { is_silent: false }), "{ended:?}");
 }

@@ -1,6 +1,6 @@
 //! The control API over plain HTTP, for agents without certificates. It has the interface of the channel.
 //!
-//! A snapshot is a `PUT /v1/config`, and its response is an acknowledgement or a refusal. A `GET /v1/status` requests
+//! A snapshot is a `PUT /v1/config`, and its response is an acknowledgement or a rejection. A `GET /v1/status` requests
 //! the status at each interval. One request is in flight at a time.
 
 use std::{sync::Arc, time::Duration};
@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 use weir_channel::ToOperator;
-use weir_wire::{Refusal, RefusalKind};
+use weir_wire::{Rejection, RejectionKind};
 
 use super::{
     ContactError,
@@ -205,17 +205,17 @@ fn put_answer(answer: &Response<Bytes>) -> Result<Answer, ContactError> {
         return Ok(Answer { message: ToOperator::Acknowledgement(parse(answer)?), tag: None });
     }
     forbidden(answer)?;
-    let refusal: Refusal = parse(answer)?;
-    let expected = match refusal.error {
-        RefusalKind::Malformed => StatusCode::BAD_REQUEST,
-        RefusalKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        RefusalKind::Stale => StatusCode::CONFLICT,
-        RefusalKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+    let rejection: Rejection = parse(answer)?;
+    let expected = match rejection.error {
+        RejectionKind::Malformed => StatusCode::BAD_REQUEST,
+        RejectionKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        RejectionKind::Stale => StatusCode::CONFLICT,
+        RejectionKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
     };
     if status == expected {
-        Ok(Answer { message: ToOperator::Refusal(Box::new(refusal)), tag: None })
+        Ok(Answer { message: ToOperator::Rejection(Box::new(rejection)), tag: None })
     } else {
-        Err(ContactError::Garbage(format!("{status} with a refusal for {expected}")))
+        Err(ContactError::Garbage(format!("{status} with a rejection for {expected}")))
     }
 }
 

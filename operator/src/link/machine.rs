@@ -14,7 +14,7 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
 use weir_channel::ToOperator;
-use weir_wire::{ApplyReply, Goodbye, InForce, Refusal, RefusalKind, Status};
+use weir_wire::{ApplyReply, Goodbye, InForce, Rejection, RejectionKind, Status};
 
 use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
@@ -197,7 +197,7 @@ impl Machine {
     fn heard(&mut self, message: ToOperator, at: &Moment, actions: &mut Vec<Action>) {
         let Connection::Open(open) = &mut self.connection else { return };
         // The answer to a push may come at any time, so it is never early.
-        let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Refusal(_));
+        let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));
         if !is_answer {
             if at.now.duration_since(open.on_time_at) < open.every / 2 {
                 open.early += 1;
@@ -215,7 +215,7 @@ impl Machine {
             ToOperator::Status(status) => self.status(status, at, actions),
             ToOperator::Unchanged => self.misses = 0,
             ToOperator::Acknowledgement(reply) => self.acknowledged(reply, at, actions),
-            ToOperator::Refusal(refusal) => self.refused(&refusal, at, actions),
+            ToOperator::Rejection(rejection) => self.rejected(&rejection, at, actions),
             ToOperator::Goodbye(Goodbye { reason, retry_after_millis }) => {
                 actions.push(Action::HangUp);
                 self.away_until = Some(at.now + Duration::from_millis(retry_after_millis).min(LONGEST_AWAY));
@@ -281,26 +281,26 @@ impl Machine {
         } else {
             self.push_later(at);
             let message = format!("it acknowledged revision {told:?} instead of {:?}", content.revision);
-            self.report(Seen::Failed(Failure { kind: FailureKind::Refused, message }), actions);
+            self.report(Seen::Failed(Failure { kind: FailureKind::Rejected, message }), actions);
         }
     }
 
-    fn refused(&mut self, refusal: &Refusal, at: &Moment, actions: &mut Vec<Action>) {
+    fn rejected(&mut self, rejection: &Rejection, at: &Moment, actions: &mut Vec<Action>) {
         let Some((_, sent_at)) = self.answered() else {
-            return self.nonsense("it refuses what it was not sent", at, actions);
+            return self.nonsense("it rejects what it was not sent", at, actions);
         };
         actions.push(Action::Count("refused", at.now.duration_since(sent_at)));
         let is_first = self.attempts == 0;
         self.push_later(at);
-        if refusal.error == RefusalKind::Stale {
-            self.overtake(refusal.in_force.as_ref());
+        if rejection.error == RejectionKind::Stale {
+            self.overtake(rejection.in_force.as_ref());
             if is_first {
                 self.push = Push::At(at.now);
                 return;
             }
         }
-        let message = describe(refusal);
-        self.report(Seen::Failed(Failure { kind: FailureKind::Refused, message }), actions);
+        let message = describe(rejection);
+        self.report(Seen::Failed(Failure { kind: FailureKind::Rejected, message }), actions);
     }
 
     /// Ends the push that was answered, and returns it.
@@ -451,10 +451,10 @@ impl Machine {
     }
 }
 
-/// The text of a refusal for people.
-fn describe(refusal: &Refusal) -> String {
-    let mut text = refusal.message.clone();
-    for fault in refusal.faults.iter().take(3) {
+/// The text of a rejection for people.
+fn describe(rejection: &Rejection) -> String {
+    let mut text = rejection.message.clone();
+    for fault in rejection.faults.iter().take(3) {
         text.push_str(&format!("; {}: {}", fault.path, fault.message));
     }
     text

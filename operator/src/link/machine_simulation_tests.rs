@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    tests::{acknowledgement, in_force_of, refusal, status},
+    tests::{acknowledgement, in_force_of, rejection, status},
     *,
 };
 use crate::clock;
@@ -294,11 +294,11 @@ impl World {
                     .is_some_and(|(newest, held)| sequence < *newest || (sequence == *newest && *held != revision));
                 let answer = match self.manner {
                     Manner::Silent | Manner::Gone => return,
-                    Manner::Refusing => refusal(RefusalKind::Invalid, None),
+                    Manner::Refusing => rejection(RejectionKind::Invalid, None),
                     Manner::Lying => acknowledgement(sequence, "a lie"),
                     _ if is_stale => {
                         let in_force = self.in_force.as_ref().map(|(newest, held)| in_force_of(*newest, held));
-                        refusal(RefusalKind::Stale, in_force)
+                        rejection(RejectionKind::Stale, in_force)
                     }
                     Manner::Good | Manner::Garbage | Manner::Leaving => {
                         self.in_force = Some((sequence, revision.clone()));
@@ -334,7 +334,7 @@ impl World {
                 }
             },
             Input::Said { connection, message } if is_current(connection) && self.is_open => {
-                if matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Refusal(_)) {
+                if matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_)) {
                     self.is_unanswered = false;
                 }
                 Event::Heard(message)

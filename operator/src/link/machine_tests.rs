@@ -35,9 +35,9 @@ pub(super) fn acknowledgement(sequence: u64, revision: &str) -> ToOperator {
     ToOperator::Acknowledgement(ApplyReply { in_force: in_force_of(sequence, revision) })
 }
 
-pub(super) fn refusal(error: RefusalKind, in_force: Option<InForce>) -> ToOperator {
+pub(super) fn rejection(error: RejectionKind, in_force: Option<InForce>) -> ToOperator {
     let faults = vec![Fault { path: "policies[0]".to_owned(), message: "no".to_owned() }];
-    ToOperator::Refusal(Box::new(Refusal { error, message: "refused".to_owned(), faults, in_force }))
+    ToOperator::Rejection(Box::new(Rejection { error, message: "refused".to_owned(), faults, in_force }))
 }
 
 impl Bench {
@@ -96,7 +96,7 @@ fn name(action: &Action) -> String {
     }
 }
 
-/// The push carries the sequence by which the agent refuses the old leader.
+/// The push carries the sequence by which the agent rejects the old leader.
 #[test]
 fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
     let (mut bench, does) = Bench::greeted(status(Some((7, "one"))));
@@ -126,11 +126,11 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
 #[test]
 fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
     let (mut bench, _) = Bench::greeted(status(None));
-    let stale = refusal(RefusalKind::Stale, Some(in_force_of(500, "other")));
+    let stale = rejection(RejectionKind::Stale, Some(in_force_of(500, "other")));
     assert_eq!(bench.does(Event::Heard(stale)), ["count refused", "push one 501"]);
-    let invalid = refusal(RefusalKind::Invalid, None);
+    let invalid = rejection(RejectionKind::Invalid, None);
     let does = bench.does(Event::Heard(invalid));
-    assert_eq!(does, ["count refused", "Refused: refused; policies[0]: no", "release permit"]);
+    assert_eq!(does, ["count refused", "Rejected: refused; policies[0]: no", "release permit"]);
     assert!(bench.due() <= Duration::from_millis(100), "{:?}", bench.due());
     let pause = bench.due();
     assert_eq!(bench.after(pause).does(Event::Due), ["acquire permit"]);
@@ -139,7 +139,7 @@ fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
 
 #[test]
 fn an_answer_to_nothing_is_nonsense() {
-    for answer in [acknowledgement(100, "one"), refusal(RefusalKind::Invalid, None)] {
+    for answer in [acknowledgement(100, "one"), rejection(RejectionKind::Invalid, None)] {
         let mut bench = Bench::converged();
         let does = bench.does(Event::Heard(answer));
         assert!(does[0] == "hang up" && does[1].starts_with("Unreachable: not an agent's answer: it "), "{does:?}");

@@ -18,7 +18,7 @@ use axum::{
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use weir_wire::{
-    ApplyReply, Fault, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
+    ApplyReply, Fault, InForce, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
 };
 
 /// How an agent answers.
@@ -207,12 +207,12 @@ async fn config(State(shared): State<Shared>, body: Bytes) -> Response {
     let refuse = |inner: &mut Inner, code, error, message: &str, faults| {
         inner.refused += 1;
         let in_force = inner.in_force.as_ref().map(in_force);
-        (code, Json(Refusal { error, message: message.to_owned(), faults, in_force })).into_response()
+        (code, Json(Rejection { error, message: message.to_owned(), faults, in_force })).into_response()
     };
     if inner.manner == Manner::Invalid {
         let fault = Fault { path: "policies[0].rules[0]".to_owned(), message: "no".to_owned() };
         let code = StatusCode::UNPROCESSABLE_ENTITY;
-        return refuse(&mut inner, code, RefusalKind::Invalid, "cannot enforce this", vec![fault]);
+        return refuse(&mut inner, code, RejectionKind::Invalid, "cannot enforce this", vec![fault]);
     }
     if inner.manner == Manner::Lying {
         let mut told = in_force(&snapshot);
@@ -223,7 +223,7 @@ async fn config(State(shared): State<Shared>, body: Bytes) -> Response {
         snapshot.sequence < now.sequence || (snapshot.sequence == now.sequence && snapshot.revision != now.revision)
     });
     if stale {
-        return refuse(&mut inner, StatusCode::CONFLICT, RefusalKind::Stale, "older than what is in force", vec![]);
+        return refuse(&mut inner, StatusCode::CONFLICT, RejectionKind::Stale, "older than what is in force", vec![]);
     }
     let reply = ApplyReply { in_force: in_force(&snapshot) };
     inner.in_force = Some(snapshot);

@@ -19,7 +19,9 @@ use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio::{sync::oneshot, time::timeout};
-use weir_wire::{ApplyReply, InForce, PolicyStatus, Refusal, RefusalKind, RuleStatus, Snapshot, Status, WIRE_VERSION};
+use weir_wire::{
+    ApplyReply, InForce, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
+};
 
 use crate::clock;
 
@@ -179,7 +181,7 @@ impl Agents {
         match (method, path) {
             ("PUT", "/v1/config") => self.put(number, body).unwrap_or_else(|error| {
                 let message = format!("{error:#}");
-                refusal(400, RefusalKind::Malformed, message, None)
+                rejection(400, RejectionKind::Malformed, message, None)
             }),
             ("GET", "/v1/status") => self.status(number, known),
             _ => Answer::new(404, String::new()),
@@ -195,7 +197,7 @@ impl Agents {
             && (envelope.sequence < *sequence || (envelope.sequence == *sequence && held.revision != content.revision))
         {
             let message = "older than what is in force".to_owned();
-            return Ok(refusal(409, RefusalKind::Stale, message, agent.reported_in_force()));
+            return Ok(rejection(409, RejectionKind::Stale, message, agent.reported_in_force()));
         }
         agent.in_force = Some((envelope.sequence, content.clone()));
         agent.since_unix_millis = unix_millis();
@@ -316,9 +318,9 @@ impl Waiting {
     }
 }
 
-fn refusal(code: u16, error: RefusalKind, message: String, in_force: Option<InForce>) -> Answer {
-    let refusal = Refusal { error, message, faults: Vec::new(), in_force };
-    Answer::new(code, serde_json::to_string(&refusal).expect("a refusal is plain data"))
+fn rejection(code: u16, error: RejectionKind, message: String, in_force: Option<InForce>) -> Answer {
+    let rejection = Rejection { error, message, faults: Vec::new(), in_force };
+    Answer::new(code, serde_json::to_string(&rejection).expect("a rejection is plain data"))
 }
 
 fn unix_millis() -> u64 {

@@ -112,7 +112,7 @@ async fn talk(
             frame = channel.next() => match ToAgent::parse(frame?)? {
                 ToAgent::Snapshot(body) => {
                     let answer = agents.answer(number, "PUT", "/v1/config", None, &body);
-                    let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REFUSAL };
+                    let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REJECTION };
                     send(&mut channel, tag, answer.given().as_bytes()).await?;
                 }
                 ToAgent::Report(report) => {
