@@ -24,7 +24,7 @@ use axum::{
     extract::{Query, State, rejection::QueryRejection},
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use http_body_util::BodyExt;
 use serde::Deserialize;
@@ -67,27 +67,23 @@ pub(crate) struct Control {
 
 /// The routes of the control port.
 pub(crate) fn router(control: Arc<Control>) -> Router {
-    Router::new()
-        .route("/v1/config", get(config).put(put_config))
-        .route("/v1/status", get(status::status))
-        .route("/v1/explain", post(explain))
-        .route("/v1/leave", post(leave))
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(control)
+    routes(get(config).put(put_config)).with_state(control)
 }
 
 /// The routes for clients in the pod without a certificate. They change no rule. `leave` is for the `preStop` hook, and
 /// the agent cannot distinguish the hook from other processes of the pod (SECURITY.md).
 pub(crate) fn reading_router(control: Arc<Control>) -> Router {
+    routes(get(config).put(not_from_here)).with_state(control)
+}
+
+fn routes(config: MethodRouter<Arc<Control>>) -> Router<Arc<Control>> {
     Router::new()
-        .route("/v1/config", get(config).put(not_from_here))
+        .route("/v1/config", config)
         .route("/v1/status", get(status::status))
         .route("/v1/explain", post(explain))
         .route("/v1/leave", post(leave))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(control)
 }
 
 async fn not_from_here() -> Response {

@@ -1,6 +1,12 @@
 //! Clients that are slow or silent: what they cost, and that other clients do not notice.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -191,23 +197,7 @@ async fn a_client_that_never_reads_is_finally_disconnected() {
 /// As over HTTP/1: the stream is reset, and the app's connection is released. A slow app is no reason for a reset.
 #[tokio::test]
 async fn unread_streams_are_reset_and_release_the_app() {
-    let dropped = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let app = {
-        let dropped = std::sync::Arc::clone(&dropped);
-        App::serve(move |request: Request<Incoming>| {
-            let dropped = Counted(std::sync::Arc::clone(&dropped));
-            async move { endless(&request, dropped) }
-        })
-        .await
-    };
-    let agent = Agent::start(app.address, &["--stall-timeout", "300ms", "--workers", "1", "--upstream-http2", "never"]);
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
-        .initial_stream_window_size(1024)
-        .handshake(TokioIo::new(stream))
-        .await
-        .expect("HTTP/2");
-    tokio::spawn(connection);
+    let Unread { app: _app, agent, mut sender, dropped } = Unread::start(1024).await;
     let get = |path: &str| Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid");
     let mut quiet = sender.send_request(get("/quiet")).await.expect("an answer").into_body();
     assert_eq!(quiet.frame().await.expect("a frame").expect("data").into_data().expect("data"), "a");
@@ -215,12 +205,7 @@ async fn unread_streams_are_reset_and_release_the_app() {
     for _ in 0..20 {
         stuck.push(sender.send_request(get("/long")).await.expect("an answer").into_body());
     }
-    let freed = async {
-        while dropped.load(std::sync::atomic::Ordering::Relaxed) < 20 {
-            assert_eq!(agent.telemetry("/healthz").await.0, 200);
-        }
-    };
-    tokio::time::timeout(PATIENCE, freed).await.expect("the app's connections are closed");
+    until_dropped(20, &dropped, &agent).await;
     for mut body in stuck {
         let broken = loop {
             match body.frame().await.expect("not the end") {
@@ -228,8 +213,7 @@ async fn unread_streams_are_reset_and_release_the_app() {
                 Err(error) => break error,
             }
         };
-        let reset = std::error::Error::source(&broken).and_then(|error| error.downcast_ref::<h2::Error>());
-        assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
+        assert_reset(&broken);
     }
     // A longer pause than the others had, but it is not the client that stalls.
     assert!(tokio::time::timeout(Duration::from_millis(1), quiet.frame()).await.is_err());
@@ -240,39 +224,17 @@ async fn unread_streams_are_reset_and_release_the_app() {
 #[tokio::test]
 async fn zero_windows_pin_no_connections_of_the_app() {
     const STREAMS: u64 = 200;
-    let dropped = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let app = {
-        let dropped = std::sync::Arc::clone(&dropped);
-        App::serve(move |request: Request<Incoming>| {
-            let dropped = Counted(std::sync::Arc::clone(&dropped));
-            async move { endless(&request, dropped) }
-        })
-        .await
-    };
-    let agent = Agent::start(app.address, &["--stall-timeout", "300ms", "--workers", "1", "--upstream-http2", "never"]);
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
-        .initial_stream_window_size(0)
-        .handshake(TokioIo::new(stream))
-        .await
-        .expect("HTTP/2");
-    tokio::spawn(connection);
+    let Unread { app: _app, agent, mut sender, dropped } = Unread::start(0).await;
     let get = || Request::get("http://shop.example.com/long").body(empty()).expect("valid");
     let answers: Vec<_> = (0..STREAMS).map(|_| sender.send_request(get())).collect();
     let mut stuck = Vec::new();
     for answer in answers {
         stuck.push(answer.await.expect("an answer").into_body());
     }
-    let freed = async {
-        while dropped.load(std::sync::atomic::Ordering::Relaxed) < STREAMS {
-            assert_eq!(agent.telemetry("/healthz").await.0, 200);
-        }
-    };
-    tokio::time::timeout(PATIENCE, freed).await.expect("the app's connections are closed");
+    until_dropped(STREAMS, &dropped, &agent).await;
     for mut body in stuck {
         let broken = body.frame().await.expect("not the end").expect_err("no byte fits");
-        let reset = std::error::Error::source(&broken).and_then(|error| error.downcast_ref::<h2::Error>());
-        assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
+        assert_reset(&broken);
     }
     assert_eq!(sender.send_request(get()).await.expect("the connection continues").status(), 200);
 }
@@ -336,6 +298,53 @@ async fn streams_of_a_slow_steady_reader_are_not_reset() {
     }
 }
 
+/// A client over HTTP/2 that leaves endless bodies unread.
+struct Unread {
+    app: App,
+    agent: Agent,
+    sender: http2::SendRequest<crate::support::Body>,
+    /// How many bodies the agent has dropped.
+    dropped: Arc<AtomicU64>,
+}
+
+impl Unread {
+    /// `window` is how many bytes of a stream the client accepts unread.
+    async fn start(window: u32) -> Self {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let counter = dropped.clone();
+        let app = App::serve(move |request: Request<Incoming>| {
+            let dropped = Counted(counter.clone());
+            async move { endless(&request, dropped) }
+        })
+        .await;
+        let agent =
+            Agent::start(app.address, &["--stall-timeout", "300ms", "--workers", "1", "--upstream-http2", "never"]);
+        let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(window)
+            .handshake(TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+        tokio::spawn(connection);
+        Self { app, agent, sender, dropped }
+    }
+}
+
+/// Waits until the agent has dropped this many bodies. Meanwhile it must answer probes.
+async fn until_dropped(count: u64, dropped: &AtomicU64, agent: &Agent) {
+    let freed = async {
+        while dropped.load(Relaxed) < count {
+            assert_eq!(agent.telemetry("/healthz").await.0, 200);
+        }
+    };
+    tokio::time::timeout(PATIENCE, freed).await.expect("the app's connections are closed");
+}
+
+fn assert_reset(broken: &hyper::Error) {
+    let reset = std::error::Error::source(broken).and_then(|error| error.downcast_ref::<h2::Error>());
+    assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
+}
+
 /// An endless body, or, for `/quiet`, one that pauses forever.
 fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::support::Body> {
     if request.uri().path() == "/quiet" {
@@ -352,11 +361,11 @@ fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::sup
 }
 
 /// Counts drops.
-struct Counted(std::sync::Arc<std::sync::atomic::AtomicU64>);
+struct Counted(Arc<AtomicU64>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.fetch_add(1, Relaxed);
     }
 }
 

@@ -89,9 +89,8 @@ pub(super) struct Outcome {
 pub(super) struct Folder {
     files: BTreeMap<Arc<str>, File>,
     current: BTreeMap<ObjectKey, Policy>,
-    gone_since: BTreeMap<ObjectKey, Instant>,
-    /// Policies that a second file has as well, so that it is reported once.
-    doubled: BTreeSet<(ObjectKey, Arc<str>)>,
+    gone: Gone,
+    doubled: Doubled,
     stores: StoresOfFolder,
     /// The stored generations, by file, until the directory was read.
     kept: BTreeMap<Arc<str>, Vec<Kept>>,
@@ -192,9 +191,9 @@ impl Folder {
         let wanted = self.wanted(&mut outcome);
         let gone = std::mem::take(&mut self.kept).into_values().flatten();
         outcome.forgotten.extend(gone.map(|kept| kept.key).filter(|key| !wanted.contains_key(key)));
-        self.remove_lost(now, &wanted, &mut outcome);
+        let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), &mut outcome);
+        outcome.changes.extend(lost.into_iter().map(|key| Change::Policy(key, None)));
         for (key, (file, spec)) in wanted {
-            self.gone_since.remove(&key);
             self.set(key, file, spec, &mut outcome);
         }
         outcome
@@ -240,7 +239,7 @@ impl Folder {
         outcome: &mut Outcome,
     ) -> BTreeMap<ObjectKey, (Arc<str>, Result<Arc<RateLimitPolicySpec>, Vec<Fault>>)> {
         let mut wanted: BTreeMap<ObjectKey, (Arc<str>, _)> = BTreeMap::new();
-        let mut doubled = BTreeSet::new();
+        let mut doubled = Doubled::default();
         // If a policy moved to another file before its first file was emptied or broken, the valid file counts.
         let (reported, good): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| file.is_reported());
         for (name, file) in good.iter().chain(&reported) {
@@ -250,12 +249,7 @@ impl Folder {
                     if file.is_reported() {
                         continue;
                     }
-                    let double = (key.clone(), name.clone());
-                    if !self.doubled.contains(&double) {
-                        let message = format!("policy {key} is ignored: it is in {first} already");
-                        outcome.notices.push(FileNotice { file: name.clone(), place: None, message });
-                    }
-                    doubled.insert(double);
+                    self.doubled.report("policy", key, name, first, &mut doubled, outcome);
                     continue;
                 }
                 let spec = match &file.broken {
@@ -280,20 +274,6 @@ impl Folder {
         wanted
     }
 
-    fn remove_lost<V>(&mut self, now: Instant, wanted: &BTreeMap<ObjectKey, V>, outcome: &mut Outcome) {
-        let lost: Vec<ObjectKey> = self.current.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
-        for key in lost {
-            let since = *self.gone_since.entry(key.clone()).or_insert(now);
-            if now.duration_since(since) < CONFIRM {
-                outcome.look_again_at(since + CONFIRM);
-            } else {
-                self.gone_since.remove(&key);
-                self.current.remove(&key);
-                outcome.changes.push(Change::Policy(key, None));
-            }
-        }
-    }
-
     fn set(
         &mut self,
         key: ObjectKey,
@@ -312,7 +292,7 @@ impl Folder {
             },
         };
         // The same name gives the same UID, also after a restart, because the agents' counters belong to the UID.
-        let uid = revision_of(&(&key.namespace, &key.name));
+        let uid = revision_of(&(&*key.namespace, &*key.name));
         let policy = Policy { uid, generation, created: None, spec, file: Some(file) };
         // Needed only if the file is broken before the engine has compiled its good content.
         let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
@@ -328,20 +308,60 @@ impl Outcome {
     }
 }
 
+/// Since when policies or stores are in no file. One that is gone must still be so after [`CONFIRM`].
+#[derive(Debug, Default)]
+struct Gone(BTreeMap<ObjectKey, Instant>);
+
+impl Gone {
+    /// Takes out of `current` what has not been wanted for long enough.
+    fn take<V>(
+        &mut self,
+        now: Instant,
+        current: &mut BTreeMap<ObjectKey, V>,
+        is_wanted: impl Fn(&ObjectKey) -> bool,
+        outcome: &mut Outcome,
+    ) -> Vec<ObjectKey> {
+        let before = std::mem::take(&mut self.0);
+        let gone = current.keys().filter(|key| !is_wanted(key));
+        let gone = gone.map(|key| (key.clone(), before.get(key).copied().unwrap_or(now)));
+        let (lost, waiting): (BTreeMap<_, _>, _) = gone.partition(|(_, since)| now.duration_since(*since) >= CONFIRM);
+        if let Some(since) = waiting.values().min() {
+            outcome.look_again_at(*since + CONFIRM);
+        }
+        self.0 = waiting;
+        current.retain(|key, _| !lost.contains_key(key));
+        lost.into_keys().collect()
+    }
+}
+
+/// Policies or stores that a second file has as well, so that each is reported once.
+#[derive(Debug, Default)]
+struct Doubled(BTreeSet<(ObjectKey, Arc<str>)>);
+
+impl Doubled {
+    fn report(&self, kind: &str, key: &ObjectKey, file: &Arc<str>, first: &Arc<str>, now: &mut Self, to: &mut Outcome) {
+        let double = (key.clone(), file.clone());
+        if !self.0.contains(&double) {
+            let message = format!("{kind} {key} is ignored: it is in {first} already");
+            to.notices.push(FileNotice { file: file.clone(), place: None, message });
+        }
+        now.0.insert(double);
+    }
+}
+
 /// The stores of all files.
 #[derive(Debug, Default)]
 struct StoresOfFolder {
     current: BTreeMap<ObjectKey, Store>,
-    gone_since: BTreeMap<ObjectKey, Instant>,
-    /// Stores that a second file has as well, so that it is reported once.
-    doubled: BTreeSet<(ObjectKey, Arc<str>)>,
+    gone: Gone,
+    doubled: Doubled,
 }
 
 impl StoresOfFolder {
-    /// Compares with the files. A store that is gone must still be so after [`CONFIRM`].
+    /// Compares with the files.
     fn update(&mut self, now: Instant, files: &BTreeMap<Arc<str>, File>, outcome: &mut Outcome) {
         let mut wanted = BTreeMap::<&ObjectKey, (&Arc<str>, &Arc<RateLimitStoreSpec>)>::new();
-        let mut doubled = BTreeSet::new();
+        let mut doubled = Doubled::default();
         for (file, key, spec) in
             files.iter().flat_map(|(name, file)| file.stores.iter().map(move |it| (name, it.0, it.1)))
         {
@@ -349,26 +369,11 @@ impl StoresOfFolder {
                 wanted.insert(key, (file, spec));
                 continue;
             };
-            let double = (key.clone(), file.clone());
-            if !self.doubled.contains(&double) {
-                let message = format!("store {key} is ignored: it is in {first} already");
-                outcome.notices.push(FileNotice { file: file.clone(), place: None, message });
-            }
-            doubled.insert(double);
+            self.doubled.report("store", key, file, first, &mut doubled, outcome);
         }
         self.doubled = doubled;
-        self.gone_since.retain(|key, _| !wanted.contains_key(key));
-        let lost: Vec<ObjectKey> = self.current.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
-        for key in lost {
-            let since = *self.gone_since.entry(key.clone()).or_insert(now);
-            if now.duration_since(since) < CONFIRM {
-                outcome.look_again_at(since + CONFIRM);
-            } else {
-                self.gone_since.remove(&key);
-                self.current.remove(&key);
-                outcome.changes.push(Change::Store(key, None));
-            }
-        }
+        let lost = self.gone.take(now, &mut self.current, |key| wanted.contains_key(key), outcome);
+        outcome.changes.extend(lost.into_iter().map(|key| Change::Store(key, None)));
         for (key, (_, spec)) in wanted {
             let known = self.current.get(key);
             if known.is_some_and(|known| known.spec.as_ref() == Ok(spec)) {
