@@ -170,13 +170,13 @@ impl Compiler {
         let mut users = BTreeSet::new();
         for store in stores {
             let names = |spec: &RateLimitPolicySpec| {
-                spec.rules.iter().any(|it| it.shared.as_ref().is_some_and(|it| it.store_ref.name == store.name))
+                spec.rules.iter().any(|it| it.shared.as_ref().is_some_and(|it| *it.store_ref.name == *store.name))
             };
             let uses = |it: &Compiled| {
                 let rules = it.rules.as_ref();
                 rules.is_some_and(|rules| rules.stores.iter().any(|it| store_key(&it.name).as_ref() == Some(store)))
             };
-            let near = world.policies.range(ObjectKey::new(&*store.namespace, "")..);
+            let near = world.policies.range(ObjectKey::new(store.namespace.clone(), "")..);
             let near = near.take_while(|(key, _)| key.namespace == store.namespace);
             let of_store = near.filter(|(key, policy)| {
                 policy.spec.as_ref().is_ok_and(|spec| names(spec)) || self.compiled.get(*key).is_some_and(uses)
@@ -333,8 +333,8 @@ fn compile_with(
         let revision = revision(mode, deadline_millis, &rules, &stores);
         let rules = PolicyRules {
             uid: uid.to_owned(),
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
             revision,
             mode,
             deadline_millis,
@@ -358,7 +358,7 @@ fn target(key: &ObjectKey, spec: &RateLimitPolicySpec) -> Option<Target> {
                     api::TargetKind::DaemonSet => WorkloadKind::DaemonSet,
                     api::TargetKind::Service => WorkloadKind::Service,
                 },
-                key: ObjectKey::new(&key.namespace, &target.name),
+                key: ObjectKey::new(key.namespace.clone(), &*target.name),
             };
             Some(Target::Workloads(refs.iter().map(workload).collect()))
         }

@@ -172,7 +172,7 @@ impl Plan {
         let namespaces: BTreeSet<&str> = services.map(|service| &*service.key.namespace).collect();
         let of = |namespace| {
             let from = self.targets.range(ObjectKey::new(namespace, "")..);
-            from.map(|(policy, _)| policy).take_while(move |policy| policy.namespace == namespace)
+            from.map(|(policy, _)| policy).take_while(move |policy| &*policy.namespace == namespace)
         };
         namespaces.into_iter().flat_map(of).cloned().collect()
     }
@@ -296,7 +296,7 @@ impl Plan {
         let missing =
             if self.is_standalone() { Vec::new() } else { names.iter().filter(is_missing).cloned().collect() };
         let mut targets = Targets { missing, names, changes: before.changes + 1, ..Targets::default() };
-        let near = [policy.namespace.as_str(), OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
+        let near = [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
         for id in near.flatten() {
             let cohort = self.cohorts.get_mut(id).expect("cohorts are filed while they are there");
             if is_about(world, policy, compiled, cohort) {
@@ -325,7 +325,7 @@ impl Plan {
         } else {
             compiled.range(ObjectKey::new(&*cohort.namespace, "")..)
         };
-        let near = from.take_while(|(policy, _)| everywhere || policy.namespace == cohort.namespace);
+        let near = from.take_while(|(policy, _)| everywhere || *policy.namespace == *cohort.namespace);
         for (policy, compiled) in near.filter(|(policy, _)| !done.contains(*policy)) {
             if is_about(world, policy, compiled, cohort) {
                 cohort.policies.insert(policy.clone());

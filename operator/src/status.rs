@@ -293,7 +293,7 @@ fn drifted(others: &[(&ObjectKey, Standing)]) -> Vec<Drift> {
                 Standing::Drifted(reason, message) => (false, *reason, message),
             };
             let message = Some(shorten(message.clone(), LONGEST_MESSAGE));
-            Some((waiting, Drift { pod: pod.name.clone(), reason, message }))
+            Some((waiting, Drift { pod: pod.name.to_string(), reason, message }))
         })
         .collect();
     worst.sort_by(|(a_waits, a), (b_waits, b)| (a_waits, a.reason, &a.pod).cmp(&(b_waits, b.reason, &b.pod)));

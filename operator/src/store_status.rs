@@ -55,7 +55,7 @@ pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool
     if stores.is_empty() {
         return None;
     }
-    let names = stores.iter().map(|store| store.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = stores.iter().map(|store| &*store.name).collect::<Vec<_>>().join(", ");
     if lost.is_empty() {
         return Some((true, "Reached", format!("no pod reports that it does not reach {names}")));
     }
@@ -92,7 +92,7 @@ pub fn build_store(
         (_, 0) => ("Unknown", "Unused", "no agent has reported that it uses the store".to_owned()),
         (_, using) if reaching == using => ("True", "Reached", format!("all {using} pods that use it reach it")),
         (_, using) => {
-            let names: Vec<&str> = worst.iter().take(3).map(|lost| lost.pod.name.as_str()).collect();
+            let names: Vec<&str> = worst.iter().take(3).map(|lost| &*lost.pod.name).collect();
             let message = format!("{reaching} of {using} pods reach it; cut off: {}", names.join(", "));
             ("False", "CutOff", message)
         }
@@ -108,7 +108,7 @@ pub fn build_store(
     };
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let cut_off = |lost: &&LostStore| CutOff {
-        pod: lost.pod.name.clone(),
+        pod: lost.pod.name.to_string(),
         // As the apiserver stores it.
         since: Time(Timestamp::from_second(lost.since().as_second()).unwrap_or_default()),
         message: lost.why(),

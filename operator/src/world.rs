@@ -16,18 +16,18 @@ use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec, R
 
 use crate::pod_ports::{PodPorts, Service};
 
-/// Namespace and name of an object.
+/// Namespace and name of an object. Copies share the text: about ten structures have a copy for each pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The namespace.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// The name.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 impl ObjectKey {
     /// `namespace/name`.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn restore(
     let document = json!({
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "RateLimitPolicy",
-        "metadata": {"name": key.name, "namespace": key.namespace},
+        "metadata": {"name": &*key.name, "namespace": &*key.namespace},
         "spec": spec,
     });
     let policy = check::parse(&document).map_err(|faults| faults.iter().map(|it| is_not(it)).collect::<Vec<_>>())?;

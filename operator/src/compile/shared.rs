@@ -105,7 +105,7 @@ pub(super) fn shared(
     if rule.per == api::Per::Message {
         faults.add(format!("{path}.scope"), "is not valid with per Message: use scope Pod, or per Request");
     }
-    let key = ObjectKey::new(&sharing.policy.namespace, &shared.store_ref.name);
+    let key = ObjectKey::new(sharing.policy.namespace.clone(), &*shared.store_ref.name);
     let clusters: u32 = faults.number(format!("{path}.shared.clusters"), shared.clusters.into(), 1);
     let compiled = wire::Shared {
         store: key.to_string(),

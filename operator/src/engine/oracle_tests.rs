@@ -56,7 +56,7 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
         _ => (false, "Drifted"),
     };
     // Those that are waited for come last, then by reason and name.
-    let mut drifted = others.into_iter().map(|(pod, reason)| (pod.name.clone(), reason)).collect::<Vec<_>>();
+    let mut drifted = others.into_iter().map(|(pod, reason)| (pod.name.to_string(), reason)).collect::<Vec<_>>();
     drifted.sort_by_key(|(pod, reason)| (*reason == Pending, *reason, pod.clone()));
     drifted.truncate(NAMED);
     Expected {
@@ -79,7 +79,7 @@ fn lost(cluster: &Cluster, pods: &[(&ObjectKey, &Pod)]) -> BTreeSet<String> {
         let Address::At(url) = &pod.address else { return false };
         cluster.agents.get(url).is_some_and(|agent| !agent.is_silent && agent.is_cut_off && agent.uses_store())
     };
-    pods.iter().filter(|(_, pod)| is_lost(pod)).map(|(key, _)| key.name.clone()).collect()
+    pods.iter().filter(|(_, pod)| is_lost(pod)).map(|(key, _)| key.name.to_string()).collect()
 }
 
 /// Whether an agent of this pod can say something now.

@@ -84,7 +84,7 @@ mod tests {
             error: None,
         };
         let mut stores = ReachedStores::default();
-        let lost = |stores: &ReachedStores| stores.lost("s").map(|(pod, _)| pod.name.clone()).collect::<Vec<_>>();
+        let lost = |stores: &ReachedStores| stores.lost("s").map(|(pod, _)| pod.name.to_string()).collect::<Vec<_>>();
         assert_eq!(stores.set(&pod("a"), &[says("s", true)]), ["s"]);
         assert_eq!(stores.set(&pod("a"), &[says("s", true)]), [""; 0]);
         assert_eq!(stores.set(&pod("b"), &[says("s", false), says("t", true)]), ["s", "t"]);

@@ -18,7 +18,7 @@ pub(super) fn bypasses<'a>(
     cohorts: impl Iterator<Item = &'a Cohort> + Clone,
 ) -> Vec<Bypass> {
     let mut ways = BTreeSet::new();
-    let of_namespace = world.services.range(ObjectKey::new(&*policy.namespace, "")..);
+    let of_namespace = world.services.range(ObjectKey::new(policy.namespace.clone(), "")..);
     for (key, service) in of_namespace.take_while(|(key, _)| key.namespace == policy.namespace) {
         let workload = Workload { kind: WorkloadKind::Service, key: key.clone() };
         let Some(Some(selector)) = world.workloads.get(&workload) else { continue };
@@ -32,7 +32,7 @@ pub(super) fn bypasses<'a>(
     }
     for cohort in cohorts {
         let others = cohort.content.policies.iter();
-        for other in others.filter(|other| other.name != policy.name) {
+        for other in others.filter(|other| *other.name != *policy.name) {
             let is_open = |rule: &&Rule| {
                 rule.action == Action::Bypass && rule.takes_all() && other.mode_of(rule) == Mode::Enforce
             };

@@ -45,7 +45,7 @@ pub fn foresee(
     let membership = Membership::Pod(labels, PodPorts::default());
     // The map is sorted by namespace, so policies of other namespaces are skipped.
     let of_namespace =
-        compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| policy.namespace == namespace);
+        compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| &*policy.namespace == namespace);
     let on_pod = of_namespace.filter(|(_, compiled)| {
         compiled.target.as_ref().is_some_and(|target| selects(workloads, namespace, target, namespace, &membership))
     });

@@ -396,7 +396,8 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
         let created = Some(Timestamp::from_second(number).unwrap());
         let name = format!("p{number}");
         let policy = Policy { uid: name.clone(), generation: 1, created, spec, file: None };
-        world.apply(Change::Policy(ObjectKey::new("shop", &name), Some((policy, StoredStatus::default()))), &mut dirty);
+        world
+            .apply(Change::Policy(ObjectKey::new("shop", &*name), Some((policy, StoredStatus::default()))), &mut dirty);
     }
     compiler.update(&world, &mut dirty, |_| None);
     plan.update(&world, compiler.compiled(), &dirty);

@@ -52,7 +52,7 @@ impl ClusterSink {
         let mut patch = json!({
             "apiVersion": RateLimitPolicy::api_version(&()),
             "kind": RateLimitPolicy::kind(&()),
-            "metadata": {"name": report.key.name, "namespace": report.key.namespace, "uid": report.uid},
+            "metadata": {"name": &*report.key.name, "namespace": &*report.key.namespace, "uid": report.uid},
             "status": report.status,
         });
         if let Some(version) = &report.version {
@@ -100,7 +100,7 @@ impl ClusterSink {
         let patch = json!({
             "apiVersion": RateLimitStore::api_version(&()),
             "kind": RateLimitStore::kind(&()),
-            "metadata": {"name": report.key.name, "namespace": report.key.namespace, "uid": report.uid},
+            "metadata": {"name": &*report.key.name, "namespace": &*report.key.namespace, "uid": report.uid},
             "status": report.status,
         });
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -120,7 +120,7 @@ impl ClusterSink {
             metadata: ObjectMeta {
                 // A new Event each time. A series would keep the first note for different facts.
                 name: Some(format!("{}.{:x}", key.name, now.as_nanosecond())),
-                namespace: Some(key.namespace.clone()),
+                namespace: Some(key.namespace.to_string()),
                 ..ObjectMeta::default()
             },
             type_: Some(if *warning { "Warning" } else { "Normal" }.to_owned()),
@@ -131,8 +131,8 @@ impl ClusterSink {
             regarding: Some(ObjectReference {
                 api_version: Some(RateLimitPolicy::api_version(&()).into_owned()),
                 kind: Some(RateLimitPolicy::kind(&()).into_owned()),
-                namespace: Some(key.namespace.clone()),
-                name: Some(key.name.clone()),
+                namespace: Some(key.namespace.to_string()),
+                name: Some(key.name.to_string()),
                 uid: Some(uid.clone()),
                 ..ObjectReference::default()
             }),

@@ -81,8 +81,8 @@ impl FileSink {
             "apiVersion": RateLimitPolicy::api_version(&()),
             "kind": RateLimitPolicy::kind(&()),
             "metadata": {
-                "name": report.key.name,
-                "namespace": report.key.namespace,
+                "name": &*report.key.name,
+                "namespace": &*report.key.namespace,
                 "annotations": {FILE: &**file},
             },
             "status": report.status,

@@ -17,7 +17,7 @@ fn report(name: &str, number: u64) -> Box<Report> {
 }
 
 fn taken(queue: &mut Queue, now: Instant) -> Option<(String, u64)> {
-    queue.take(now).map(|report| (report.key.name, report.number))
+    queue.take(now).map(|report| (report.key.name.to_string(), report.number))
 }
 
 fn some(name: &str, number: u64) -> Option<(String, u64)> {

@@ -157,7 +157,8 @@ async fn follow<K>(
             Ok(Event::InitDone) => {
                 let listed: BTreeSet<ObjectKey> = listing.iter().map(|(key, _)| key.clone()).collect();
                 let lost = known.difference(&listed).cloned().map(&gone);
-                let changes = lost.chain(listing.drain(..).map(|(_, change)| change)).collect();
+                // Taken, so that its memory becomes free: a listing is the largest in a cold start.
+                let changes = lost.chain(std::mem::take(&mut listing).into_iter().map(|(_, change)| change)).collect();
                 known = listed;
                 sink.send(changes).await && (!std::mem::take(&mut first) || sink.listed().await)
             }

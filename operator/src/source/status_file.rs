@@ -53,7 +53,7 @@ fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
     let document = json!({
         "apiVersion": RateLimitPolicy::api_version(&()),
         "kind": RateLimitPolicy::kind(&()),
-        "metadata": {"name": key.name, "namespace": key.namespace},
+        "metadata": {"name": &*key.name, "namespace": &*key.namespace},
         "spec": spec,
     });
     let policy = check::review(&document)

@@ -95,7 +95,7 @@ fn states(choices: &mut Choices<'_>, directory: &Path) -> Result<(), String> {
             if policy.generation < 1 {
                 return Err(format!("{policy:?} came from {shown}"));
             }
-            let key = (policy.key.namespace, policy.key.name);
+            let key = (policy.key.namespace.to_string(), policy.key.name.to_string());
             if read.entry(file.to_string()).or_default().insert(key, (policy.generation, spec)).is_some() {
                 return Err(format!("a policy came twice from {shown}"));
             }
