@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn charts_images_and_scripts_are_read() {
-        for path in ["Dockerfile", "e2e/images/agent.Dockerfile", "charts/weir/values.yaml", "a.tpl", "show.mjs"] {
+        for path in ["Dockerfile", "e2e/images/redis.Dockerfile", "charts/weir/values.yaml", "a.tpl", "show.mjs"] {
             assert!(is_ours(Path::new(path)), "{path}");
         }
         for path in ["Cargo.lock", "core.json", "plot.svg", "Dockerfile.bak"] {

@@ -1,5 +1,0 @@
-# From scratch: build.sh copies the binary, its shared libraries and three files of /etc into this image.
-FROM scratch
-COPY . /
-USER 65532:65532
-ENTRYPOINT ["/usr/local/bin/weir-operator"]
