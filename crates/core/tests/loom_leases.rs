@@ -2,6 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p weir-core --release --test loom_leases`
 #![cfg(loom)]
 
+#[expect(dead_code, reason = "these tests need less of it")]
 mod suite;
 
 use std::time::Duration;
