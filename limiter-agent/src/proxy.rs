@@ -5,7 +5,8 @@
 //! result.
 //!
 //! Each worker is a thread with its own runtime, listener and upstream connections. A request never leaves the thread
-//! that accepted it. Nothing here knows a rule: the limits are a tower layer around `forward::Forward`.
+//! that accepted it. Nothing here knows a rule: hyper serves an axum router, whose layers are the limits and whose
+//! service forwards to the app.
 //!
 //! hyper hides two things. It does not pass on interim responses other than 100 and 101 (103 Early Hints), although
 //! RFC 9110 section 15.2 requires it: clients get only the final response and lose a hint. Over HTTP/1 it writes a
@@ -50,8 +51,6 @@ mod vetting;
 mod websocket;
 mod worker;
 
-#[cfg(test)]
-pub(crate) use self::response_body::ResponseBody;
 pub use self::settings::Settings;
 pub(crate) use self::{
     address::AppAddress, failure_counts::REASONS, leaving::Leaving, shared::Proxy, traffic::Protocol, worker::Worker,

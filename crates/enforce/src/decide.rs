@@ -22,6 +22,7 @@ use super::{
     deferred::DeferredCost,
     fields::Fields,
     follow_up::{Deadline, FollowUp},
+    format::Format,
     in_force::RulesInForce,
     jwt::Tokens,
     outcome::{fields_of_one, fields_of_several, refusal},
@@ -136,7 +137,8 @@ impl Asked<'_> {
     fn enforce_all<'r>(&self, rules: &[(&'r Member, &'r Limits)], keys: &mut Vec<u8>) -> Verdict<'r> {
         let deadlines = rules.iter().filter_map(|(member, _)| Some((member.deadline?, &member.rule)));
         let deadline = deadlines.min_by_key(|(after, _)| *after);
-        let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule) });
+        let format = || Format::of(self.request.headers());
+        let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule), format: format() });
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
             let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, true)).collect();
             if asks.iter().any(|ask| ask.limits.shared.is_some()) {

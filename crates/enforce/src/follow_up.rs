@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{deferred::DeferredCost, rule::Rule};
+use super::{deferred::DeferredCost, format::Format, rule::Rule};
 
 /// What remains to do for an admitted request.
 #[derive(Debug, Default)]
@@ -21,16 +21,23 @@ pub struct Deadline {
     /// The rule that counts an expiry. The deadline comes from the matching policy with the shortest one; of its rules,
     /// the first counts.
     pub(super) rule: Arc<Rule>,
+    /// The format of the response when it has passed.
+    pub(super) format: Format,
 }
 
 impl Deadline {
     /// Counts that the deadline passed before the app answered.
-    pub fn expire(&self) {
+    pub(super) fn expire(&self) {
         self.rule.counters.count_expired();
     }
 }
 
 impl FollowUp {
+    /// The deadline, if it has one that was not taken before.
+    pub(super) fn take_deadline(&mut self) -> Option<(Duration, Deadline)> {
+        self.deadline.take().map(|deadline| (deadline.after, deadline))
+    }
+
     /// `None` if nothing remains to do.
     pub(super) fn boxed(self) -> Option<Box<Self>> {
         let nothing = self.deadline.is_none() && self.costs.is_empty();

@@ -50,6 +50,7 @@ mod deferred;
 mod explain;
 mod fields;
 mod follow_up;
+mod format;
 #[cfg(test)]
 mod fuzz;
 mod gate;
@@ -84,10 +85,11 @@ pub use self::{
     explain::InvalidRequest,
     fields::Fields,
     follow_up::{Deadline, FollowUp},
+    format::Format,
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
-    layer::{Format, LimitFuture, LimitLayer, Limited, LimitedBody, refused},
+    layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Turns, refused},
     live::{Change, LiveRules, SharedGate},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},

@@ -80,7 +80,21 @@ impl LiveRules {
     /// Limits a service by these rules. `client` returns the address of a request's connection, for keys with
     /// `clientIP`. A request without an address counts as `0.0.0.0`.
     pub fn layer(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SharedGate> {
-        LimitLayer::new(SharedGate { rules: self.clone(), client }, "weir")
+        LimitLayer::new(self.gate(client), "weir")
+    }
+
+    /// Decides on the requests of a program with many threads. `client` is as for [`layer`](Self::layer).
+    pub fn gate(&self, client: fn(&Extensions) -> Option<IpAddr>) -> SharedGate {
+        SharedGate { rules: self.clone(), client }
+    }
+
+    /// Calls `then` with the rules in force.
+    pub(super) fn with<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
+        then(&self.0.rules.load())
+    }
+
+    pub(super) fn options(&self) -> &GateOptions {
+        &self.0.options
     }
 
     /// Gates for client connections that one thread serves.
@@ -110,11 +124,11 @@ impl Change<'_> {
 
 impl Gate for SharedGate {
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
-        then(&self.rules.0.rules.load())
+        self.rules.with(then)
     }
 
     fn options(&self) -> &GateOptions {
-        &self.rules.0.options
+        self.rules.options()
     }
 
     fn client(&self, extensions: &Extensions) -> IpAddr {

@@ -6,16 +6,18 @@
 
 use std::{
     cell::RefCell,
+    net::IpAddr,
     sync::{Arc, Weak},
 };
 
-use http::Request;
+use http::{Extensions, Request};
 
 use super::{
     charge::{Ask, charge_all},
     decide::Asked,
-    gate::{ConnectionGate, Gate, ask, log},
+    gate::{Gate, GateOptions, ask, log},
     in_force::RulesInForce,
+    live::LiveRules,
     outcome::refusal,
     refusal::Refusal,
     rule_set::{MatchBuffers, Matching, RuleSet},
@@ -24,7 +26,7 @@ use super::{
 /// Decides on the messages that a client sends over one connection.
 #[derive(Debug)]
 pub struct Messages {
-    gate: ConnectionGate,
+    gate: Opened,
     opening: Box<Request<()>>,
     found: RefCell<Found>,
 }
@@ -55,16 +57,38 @@ struct Counted {
     cost: u64,
 }
 
-impl ConnectionGate {
-    /// Decides on the messages of the connection that this request opens. `None` if no rule per message matches it.
-    pub fn messages<B>(&self, request: &Request<B>) -> Option<Messages> {
-        Messages::of(self, request)
+/// Decides on the messages of one connection.
+#[derive(Debug)]
+struct Opened {
+    rules: LiveRules,
+    client: IpAddr,
+}
+
+impl LiveRules {
+    /// Decides on the messages of the connection that this request from `client` opens. `None` if no rule per message
+    /// matches it.
+    pub fn messages<B>(&self, client: IpAddr, request: &Request<B>) -> Option<Messages> {
+        Messages::of(Opened { rules: self.clone(), client }, request)
+    }
+}
+
+impl Gate for Opened {
+    fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
+        self.rules.with(then)
+    }
+
+    fn options(&self) -> &GateOptions {
+        self.rules.options()
+    }
+
+    fn client(&self, _: &Extensions) -> IpAddr {
+        self.client
     }
 }
 
 impl Messages {
-    fn of<B>(gate: &ConnectionGate, request: &Request<B>) -> Option<Self> {
-        let found = gate.with_rules(|rules| ask(gate, rules, request, |asked| Found::new(rules, asked)));
+    fn of<B>(gate: Opened, request: &Request<B>) -> Option<Self> {
+        let found = gate.with_rules(|rules| ask(&gate, rules, request, |asked| Found::new(rules, asked)));
         if found.enforced.is_empty() && found.shadows.is_empty() {
             return None;
         }
@@ -72,7 +96,7 @@ impl Messages {
         *opening.method_mut() = request.method().clone();
         *opening.uri_mut() = request.uri().clone();
         *opening.headers_mut() = request.headers().clone();
-        Some(Self { gate: gate.clone(), opening, found: RefCell::new(found) })
+        Some(Self { gate, opening, found: RefCell::new(found) })
     }
 
     /// Decides on one message and charges it.

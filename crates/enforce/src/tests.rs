@@ -13,10 +13,8 @@ use std::{
     cell::Cell,
     convert::Infallible,
     net::{IpAddr, Ipv4Addr},
-    sync::Arc,
 };
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -34,14 +32,16 @@ const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Rules in force, and an app with fixed responses.
 struct Limits {
-    rules: Arc<ArcSwap<RulesInForce>>,
+    rules: LiveRules,
     clock: MonotonicClock,
     sequence: Cell<u64>,
 }
 
 impl Limits {
     fn new(policies: &[Value]) -> Self {
-        let limits = Self { rules: Arc::default(), clock: MonotonicClock::of_tokio(), sequence: Cell::new(0) };
+        let clock = MonotonicClock::of_tokio();
+        let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
+        let limits = Self { rules, clock, sequence: Cell::new(0) };
         limits.apply(policies);
         limits
     }
@@ -52,13 +52,12 @@ impl Limits {
             json!({"wireVersion": 1, "sequence": self.sequence.get(), "revision": "r", "policies": policies});
         let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
         let lowered = lower(&snapshot).expect("no faults");
-        let next = self.rules.load().succeed(snapshot, lowered, &Stores::new(), || self.clock.now());
-        self.rules.store(Arc::new(next));
+        let change = self.rules.change();
+        change.put(change.rules().succeed(snapshot, lowered, &Stores::new(), || self.clock.now()));
     }
 
     fn gate(&self) -> ConnectionGate {
-        let options = GateOptions { clock: self.clock, paths: AmbiguousPaths::Refuse, log_keys: false };
-        Gates::new(Arc::clone(&self.rules), options).of(PEER)
+        self.rules.gates().of(PEER)
     }
 
     /// Sends a request and returns the client's response, if the app answers with the parts of `answer`.

@@ -86,7 +86,9 @@ pub trait Answer<Pass, Refusal, Response> {
 /// let refused: Result<String, LimitError<&str, std::io::Error>> = Outcome::<(), _, _, _>::refused(&Errors, "too many");
 /// assert!(matches!(refused, Err(LimitError::Refused("too many"))));
 /// ```
-pub trait Outcome<Pass, Refusal, Response, InnerError> {
+pub trait Outcome<Pass, Refusal, Inner, InnerError> {
+    /// The response of the layer's service. It may differ from the inner service's.
+    type Response;
     /// The error of the layer's service.
     type Error;
 
@@ -102,7 +104,7 @@ pub trait Outcome<Pass, Refusal, Response, InnerError> {
     /// # Errors
     ///
     /// The refusal, if it is not turned into a response.
-    fn refused(&self, refusal: Refusal) -> Result<Response, Self::Error>;
+    fn refused(&self, refusal: Refusal) -> Result<Self::Response, Self::Error>;
 
     /// The result for a request that was admitted.
     ///
@@ -113,7 +115,7 @@ pub trait Outcome<Pass, Refusal, Response, InnerError> {
     /// let response = Outcome::<_, (), _, std::io::Error>::admitted(&Errors, "a permit", "hello");
     /// assert_eq!(response, "hello");
     /// ```
-    fn admitted(&self, pass: Pass, response: Response) -> Response;
+    fn admitted(&self, pass: Pass, response: Inner) -> Self::Response;
 
     /// The result for an error of the inner service.
     ///
@@ -143,6 +145,7 @@ impl<N, Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, In
 where
     N: Answer<Pass, Refusal, Response>,
 {
+    type Response = Response;
     type Error = InnerError;
 
     fn refused(&self, refusal: Refusal) -> Result<Response, InnerError> {

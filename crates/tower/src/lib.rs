@@ -165,6 +165,7 @@ mod latency;
 mod rate_limit;
 mod shared;
 mod throughput;
+mod timed;
 mod waiting;
 
 pub use self::{
@@ -173,12 +174,13 @@ pub use self::{
         retry_after_seconds,
     },
     clock::MonotonicClock,
-    deadline::{DeadlineFuture, DeadlineLayer, DeadlineService},
+    deadline::{DeadlineFuture, DeadlineLayer, DeadlineService, OfRequests},
     exceeded::DeadlineExceeded,
     keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedTicket, NoKey, WithoutKey},
     latency::{Admit, LatencyFuture, LatencyLayer, LatencyService},
     rate_limit::{RateLimit, RateLimitLayer},
     shared::{LimiterAdmit, LimiterTicket},
     throughput::{QueueTicket, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn},
+    timed::Timed,
     waiting::{AtHead, Waiting},
 };

@@ -67,9 +67,10 @@ impl<Request> Admit<Request> for LimiterAdmit {
 
 impl<Request> Reserve<Request> for LimiterAdmit {
     type Ticket = LimiterTicket;
+    type Pass = Admitted;
     type Refusal = Refused;
 
-    fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<LimiterTicket>, Refused> {
+    fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<Admitted, LimiterTicket>, Refused> {
         let now = self.clock.now();
         Ok(match enter(self, now, Some(now.saturating_add(max_wait)), self.clock)? {
             Entry::Goes(admitted) => Turn::Now(admitted),
@@ -134,11 +135,11 @@ pub struct LimiterTicket {
     waiting: Box<Waiting>,
 }
 
-impl QueueTicket for LimiterTicket {
+impl<Request> QueueTicket<Request> for LimiterTicket {
     type Pass = Admitted;
     type Refusal = Refused;
 
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Admitted, Refused>> {
+    fn poll_turn(&mut self, _: &Request, context: &mut Context<'_>) -> Poll<Result<Admitted, Refused>> {
         self.waiting.poll(&self.limit, context)
     }
 }

@@ -3,16 +3,16 @@
 
 use std::{convert::Infallible, net::Ipv4Addr};
 
+use axum::body::Body;
 use futures::FutureExt;
 use http::{Request, Response};
 use serde_json::{Value, json};
 use tower::{Layer, Service};
-use weir_enforce::{AmbiguousPaths, GateOptions, LimitLayer};
+use weir_enforce::{AmbiguousPaths, GateOptions};
 use weir_fuzz::{Choices, Target, json::change};
 use weir_wire::ExplainRequest;
 
 use super::*;
-use crate::proxy::ResponseBody;
 
 /// Inputs that failed before, as hex. One reported text that is not UTF-8 as a fault at a path that did not exist. In
 /// another, a control character in a limit's name caused a panic.
@@ -208,15 +208,15 @@ fn ask(rules: &LiveRules, clock: MonotonicClock, choices: &mut Choices<'_>) -> R
     let request = request.body(()).map_err(|error| error.to_string())?;
     let app = tower::service_fn(async |_: Request<()>| {
         let answer = Response::builder().header("x-units", "7").header("x-cost", "18446744073709551615");
-        Ok::<_, Infallible>(answer.body(ResponseBody::own("ok")).expect("a response"))
+        Ok::<_, Infallible>(answer.body(Body::from("ok")).expect("a response"))
     });
-    let gate = rules.gates().of(Ipv4Addr::LOCALHOST.into());
-    let messages = gate.messages(&request);
+    let messages = rules.messages(Ipv4Addr::LOCALHOST.into(), &request);
     if let Some(messages) = messages {
         let _ = (messages.decide(), messages.decide());
     }
     // A request that must wait is dropped, and gives its turn back.
-    let _ = LimitLayer::new(gate, "weir-agent").layer(app).call(request).now_or_never();
+    let limits = rules.layer(|_| Some(Ipv4Addr::LOCALHOST.into()));
+    let _ = limits.layer(app).call(request).now_or_never();
     let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let described = ExplainRequest { method: method.to_owned(), target: target.to_owned(), headers, peer: None };
     let _ = rules.load().explain(&described, clock, AmbiguousPaths::Keep);

@@ -1,6 +1,13 @@
 //! The protected app as one worker sees it: its address, its protocol, and the connections to it.
+//!
+//! Only the worker's thread uses it. Its parts can move between threads because axum requires that of a service; their
+//! locks are never contended.
 
-use std::{cell::Cell, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use http::Version;
 use tokio::{
@@ -33,8 +40,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct App {
     address: Arc<AppAddress>,
     when: UpstreamHttp2,
-    speaks: Cell<Speaks>,
-    pub(super) pool: Rc<Pool>,
+    speaks: Mutex<Speaks>,
+    pub(super) pool: Arc<Pool>,
     pub(super) streams: Streams,
 }
 
@@ -54,10 +61,10 @@ pub(super) enum Protocol {
 }
 
 impl App {
-    pub(super) fn new(address: &Arc<AppAddress>, when: UpstreamHttp2) -> Rc<Self> {
-        let speaks = Cell::new(Speaks::Unknown);
+    pub(super) fn new(address: &Arc<AppAddress>, when: UpstreamHttp2) -> Arc<Self> {
+        let speaks = Mutex::new(Speaks::Unknown);
         let (pool, streams) = (Pool::new(Arc::clone(address)), Streams::new(Arc::clone(address)));
-        Rc::new(Self { address: Arc::clone(address), when, speaks, pool, streams })
+        Arc::new(Self { address: Arc::clone(address), when, speaks, pool, streams })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -78,21 +85,24 @@ impl App {
     pub(super) fn close_idle(&self) {
         self.pool.close_idle();
         self.streams.close_idle();
-        if let Speaks::Http1Alone(checks) = self.speaks.get() {
-            self.speaks.set(checks.checked_sub(1).map_or(Speaks::Unknown, Speaks::Http1Alone));
+        let speaks = &mut *self.speaks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Speaks::Http1Alone(checks) = speaks {
+            *speaks = checks.checked_sub(1).map_or(Speaks::Unknown, Speaks::Http1Alone);
         }
     }
 
     async fn speaks_http2(&self) -> Result<bool, ConnectError> {
-        match self.speaks.get() {
+        let speaks = *self.speaks.lock().unwrap_or_else(PoisonError::into_inner);
+        match speaks {
             Speaks::Http2 if self.streams.any() => return Ok(true),
             Speaks::Http1Alone(_) => return Ok(false),
             // No connection is left, so another program may listen there by now.
             Speaks::Http2 | Speaks::Unknown => {}
         }
-        let speaks = greet(self.address.connect().await?).await;
-        self.speaks.set(if speaks { Speaks::Http2 } else { Speaks::Http1Alone(HTTP1_ALONE_CHECKS) });
-        Ok(speaks)
+        let http2 = greet(self.address.connect().await?).await;
+        let speaks = if http2 { Speaks::Http2 } else { Speaks::Http1Alone(HTTP1_ALONE_CHECKS) };
+        *self.speaks.lock().unwrap_or_else(PoisonError::into_inner) = speaks;
+        Ok(http2)
     }
 }
 

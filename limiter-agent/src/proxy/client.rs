@@ -11,15 +11,16 @@
 //! still sends the response. The client counts as gone if nothing can be written for a while, or if the client
 //! answers a write with a reset. A client that resets the connection is gone, and the agent sees that at once.
 
-use std::{convert::Infallible, error::Error, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
+use axum::body::Body;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{
     HeaderValue, Request, Response, StatusCode,
-    header::{CONNECTION, UPGRADE},
+    header::{CONNECTION, CONTENT_LENGTH, UPGRADE},
 };
-use http_body::Body;
+use http_body::Body as _;
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -86,11 +87,10 @@ impl Next {
 
 /// Serves one client until it leaves or the drain ends the connection. `service` gets every request that the short
 /// path does not take.
-pub(super) async fn serve<S, F, B>(mut stream: TcpStream, service: S, short: Option<impl Http1Path>, open: &Arc<Open>)
+pub(super) async fn serve<S, F>(mut stream: TcpStream, service: S, short: Option<impl Http1Path>, open: &Arc<Open>)
 where
-    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
-    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+    S: Fn(Request<Body>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
     let through_hyper = ThroughHyper { service: &service, open };
     let mut before = Bytes::new();
@@ -174,11 +174,10 @@ struct ThroughHyper<'a, S> {
     open: &'a Arc<Open>,
 }
 
-impl<S, F, B> Http1Path for ThroughHyper<'_, S>
+impl<S, F> Http1Path for ThroughHyper<'_, S>
 where
-    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
-    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+    S: Fn(Request<Body>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
     /// Hands the connection over when it has been idle for a moment. Boxed, so that an idle connection does not hold
     /// memory for the future.
@@ -187,11 +186,10 @@ where
     }
 }
 
-async fn http1<S, F, B>(stream: TcpStream, before: Bytes, used: bool, service: &S, open: &Arc<Open>) -> End
+async fn http1<S, F>(stream: TcpStream, before: Bytes, used: bool, service: &S, open: &Arc<Open>) -> End
 where
-    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
-    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+    S: Fn(Request<Body>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
     let proxy = &open.proxy;
     let settings = &proxy.settings;
@@ -271,11 +269,10 @@ fn handed_over<S>(parts: Option<http1::Parts<TokioIo<Socket>, S>>) -> End {
 }
 
 /// Serves an HTTP/2 connection to its end.
-async fn http2<S, F, B>(stream: TcpStream, service: S, open: &Arc<Open>)
+async fn http2<S, F>(stream: TcpStream, service: S, open: &Arc<Open>)
 where
-    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
-    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+    S: Fn(Request<Body>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
     let proxy = &open.proxy;
     let settings = &proxy.settings;
@@ -355,17 +352,16 @@ where
 }
 
 /// Wraps `service` for hyper and records every request in `activity`.
-fn tracked<S, F, B>(
+fn tracked<S, F>(
     service: &S,
     activity: &Arc<Activity>,
     open: &Arc<Open>,
     protocol: Protocol,
     used: bool,
-) -> impl Service<Request<Incoming>, Response = Response<Answer<B>>, Error = h2::Error, Future: 'static> + use<S, F, B>
+) -> impl Service<Request<Incoming>, Response = Response<Answer<Body>>, Error = h2::Error, Future: 'static> + use<S, F>
 where
-    S: Fn(Request<RequestBody>) -> F + Clone + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + 'static,
-    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+    S: Fn(Request<Body>) -> F + Clone + 'static,
+    F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
     let (service, activity, open) = (service.clone(), Arc::clone(activity), Arc::clone(open));
     service_fn(move |request: Request<Incoming>| {
@@ -385,6 +381,10 @@ where
             if let Some(app_gone) = response.extensions_mut().remove::<AppGone>() {
                 activity.send_away();
                 without_app(app_gone, protocol, used, repeatable, proxy.leaving.has_begun())?;
+            }
+            if response.status() == StatusCode::NO_CONTENT {
+                // RFC 9110 section 8.6. For the target `*`, axum adds one to an answer without a body.
+                response.headers_mut().remove(CONTENT_LENGTH);
             }
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
             let last = tunnel || (protocol == Protocol::Http1 && leaves);

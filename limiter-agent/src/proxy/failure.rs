@@ -1,6 +1,6 @@
 //! What can fail between client and app. Only this module turns a failure into a response.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, iter, time::Duration};
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
@@ -48,7 +48,9 @@ pub(super) enum Failure {
 impl Failure {
     /// The failure for a hyper error of the connection that carried the request.
     pub(super) fn of(error: hyper::Error) -> Self {
-        let body = error.source().and_then(|source| source.downcast_ref::<BodyError>());
+        // axum wraps the error of a body.
+        let mut sources = iter::successors(error.source(), |&error| error.source());
+        let body = sources.find_map(|error| error.downcast_ref::<BodyError>());
         if let Some(BodyError::Stalled(pause)) = body {
             Self::ClientStalled(*pause)
         } else if error.is_user() || body.is_some() {

@@ -1,12 +1,12 @@
-//! Sends one request to the app and returns its response, as a tower service.
+//! Sends one request to the app and returns its response, as the service behind the router's layers.
 
-use std::{convert::Infallible, future::Future, pin::Pin, rc::Rc, sync::Arc, task};
+use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
+use axum::body;
+use http::{Extensions, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
 use hyper::{body::Incoming, client::conn::TrySendError};
-use tower_service::Service;
-use weir_enforce::{AmbiguousPaths, ConnectionGate};
+use weir_enforce::AmbiguousPaths;
 
 use super::{
     app::{App, Protocol},
@@ -14,7 +14,7 @@ use super::{
     failure::Failure,
     garbled::Garbled,
     headers::{self, Peer},
-    request_body::RequestBody,
+    request_body::ForwardedBody,
     response_body::ResponseBody,
     shared::Proxy,
     streams::is_unprocessed,
@@ -27,42 +27,26 @@ use super::{
 /// about to close.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Passes the requests of one client connection to the app, after [`vet`] and the limits. Cloning it is cheap: each
-/// request takes a clone.
-#[derive(Clone, Debug)]
-pub(super) struct Forward(pub(super) Rc<Way>);
-
-/// The context of one client connection.
+/// The way of one worker's requests to the app.
 #[derive(Debug)]
 pub(super) struct Way {
-    pub(super) app: Rc<App>,
+    pub(super) app: Arc<App>,
     pub(super) proxy: Arc<Proxy>,
     pub(super) tunnels: Tunnels,
-    /// The client's address, as in the forwarding headers.
-    pub(super) peer: Rc<Peer>,
-    /// Decides on messages of upgraded connections. Requests arrive here after it.
-    pub(super) gate: ConnectionGate,
 }
 
-impl Service<Request<RequestBody>> for Forward {
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
+/// Passes a request to the app, after [`vet`] and the limits. Its extensions have the [`Peer`].
+pub(super) async fn forward(way: Arc<Way>, request: Request<body::Body>) -> Result<Response<ResponseBody>, Infallible> {
+    let version = request.version();
+    Ok(match way.forward(request.map(ForwardedBody::new)).await {
+        Ok(response) => response,
+        Err(failure) => failure.or_stopped(&way.proxy.upstream).await.respond(&way.proxy.failures, version),
+    })
+}
 
-    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Infallible>> {
-        task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        let way = Rc::clone(&self.0);
-        let version = request.version();
-        Box::pin(async move {
-            Ok(match way.forward(request).await {
-                Ok(response) => response,
-                Err(failure) => failure.or_stopped(&way.proxy.upstream).await.respond(&way.proxy.failures, version),
-            })
-        })
-    }
+/// The client's address, for the rules.
+pub(super) fn client(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<Arc<Peer>>().map(|peer| peer.ip())
 }
 
 /// Validates a request before the rules decide on it.
@@ -78,14 +62,15 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
 }
 
 impl Way {
-    async fn forward(&self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Failure> {
+    async fn forward(&self, mut request: Request<ForwardedBody>) -> Result<Response<ResponseBody>, Failure> {
         vetting::name_host(&mut request, || {
             HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
         })?;
-        let upgrade = upgrade::requested(&mut request, |request| self.gate.messages(request))?;
+        let peer = request.extensions_mut().remove::<Arc<Peer>>().expect("each connection adds it to its requests");
+        let upgrade = upgrade::requested(&mut request, |request| self.proxy.rules.messages(peer.ip(), request))?;
         let protocol = self.app.protocol(request.version(), upgrade.is_some()).await?;
         let unknown_length = !request.body().is_end_stream() && !request.headers().contains_key(header::CONTENT_LENGTH);
-        headers::to_upstream(request.headers_mut(), &self.peer, unknown_length && protocol == Protocol::Http1);
+        headers::to_upstream(request.headers_mut(), &peer, unknown_length && protocol == Protocol::Http1);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }
@@ -118,7 +103,7 @@ impl Way {
     /// Sends the request. If the app turns out to have closed an idle connection, sends it once more on a new one.
     async fn over_http1(
         &self,
-        mut request: Request<RequestBody>,
+        mut request: Request<ForwardedBody>,
     ) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
         *request.version_mut() = Version::HTTP_11;
         if expect::is_expected(request.headers()) && !request.body().is_end_stream() {
@@ -147,7 +132,7 @@ impl Way {
     /// than one attempt.
     async fn over_http2(
         &self,
-        request: Request<RequestBody>,
+        request: Request<ForwardedBody>,
     ) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
         let mut request = to_http2(request)?;
         for _ in 1..MAX_ATTEMPTS {
@@ -157,7 +142,7 @@ impl Way {
                 Ok(response) => return Ok((response, UpstreamConnection::Http2(stream))),
                 Err(failed) => failed,
             };
-            let may_repeat = |spare: &Request<RequestBody>| {
+            let may_repeat = |spare: &Request<ForwardedBody>| {
                 is_unprocessed(failed.error()) || (!stream.fresh && spare.method().is_idempotent())
             };
             let spare = spare.filter(may_repeat);
@@ -174,9 +159,9 @@ impl Way {
 /// A request that did not leave this program may always be retried. A request that was sent may be retried if it is
 /// idempotent (RFC 9110 section 9.2.2), or if the app said that it did nothing. Then `spare` is a copy of it.
 fn again(
-    mut failed: TrySendError<Request<RequestBody>>,
-    spare: Option<Request<RequestBody>>,
-) -> Result<Request<RequestBody>, Failure> {
+    mut failed: TrySendError<Request<ForwardedBody>>,
+    spare: Option<Request<ForwardedBody>>,
+) -> Result<Request<ForwardedBody>, Failure> {
     // The connection was closed, reset or cut off in the head. An invalid response does not count.
     let unanswered = !failed.error().is_parse() && !failed.error().is_user();
     let again = failed.take_message().or_else(|| spare.filter(|_| unanswered));
@@ -184,9 +169,9 @@ fn again(
 }
 
 /// Copies a request before it is sent; only one without a body can be copied.
-fn copy_if_empty(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+fn copy_if_empty(request: &Request<ForwardedBody>) -> Option<Request<ForwardedBody>> {
     request.body().is_end_stream().then(|| {
-        let mut copy = Request::new(RequestBody::empty());
+        let mut copy = Request::new(ForwardedBody::default());
         request.method().clone_into(copy.method_mut());
         request.uri().clone_into(copy.uri_mut());
         request.headers().clone_into(copy.headers_mut());
@@ -196,7 +181,7 @@ fn copy_if_empty(request: &Request<RequestBody>) -> Option<Request<RequestBody>>
 }
 
 /// HTTP/2 names the host only in the target.
-fn to_http2(mut request: Request<RequestBody>) -> Result<Request<RequestBody>, Failure> {
+fn to_http2(mut request: Request<ForwardedBody>) -> Result<Request<ForwardedBody>, Failure> {
     let host = request.headers_mut().remove(header::HOST);
     let mut target = std::mem::take(request.uri_mut()).into_parts();
     target.scheme = Some(http::uri::Scheme::HTTP);

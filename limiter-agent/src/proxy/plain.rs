@@ -62,7 +62,7 @@ struct Shared {
 pub(super) struct Client {
     shared: Rc<Shared>,
     gate: ConnectionGate,
-    peer: Rc<Peer>,
+    peer: Arc<Peer>,
     open: Arc<Open>,
 }
 
@@ -74,8 +74,8 @@ impl ShortPath {
     }
 
     /// The path of one client connection.
-    pub(super) fn client(self, gate: &ConnectionGate, peer: &Rc<Peer>, open: &Arc<Open>) -> Option<Client> {
-        let (gate, peer, open) = (gate.clone(), Rc::clone(peer), Arc::clone(open));
+    pub(super) fn client(self, gate: ConnectionGate, peer: &Arc<Peer>, open: &Arc<Open>) -> Option<Client> {
+        let (peer, open) = (Arc::clone(peer), Arc::clone(open));
         self.0.map(|shared| Client { shared, gate, peer, open })
     }
 

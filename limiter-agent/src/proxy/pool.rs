@@ -5,7 +5,7 @@
 //! body gives its [`PooledConnection`] back. And a connection that the app closed while it was idle must not fail a request (see
 //! [`PooledConnection::fresh`] and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Version;
 use hyper::client::conn::http1;
@@ -15,19 +15,19 @@ use super::{
     address::AppAddress,
     connect::ConnectError,
     headers::{MAX_ANSWER_BYTES, MAX_ANSWER_FIELDS},
-    request_body::RequestBody,
+    request_body::ForwardedBody,
 };
 
 /// The most idle connections. A connection beyond them is closed after use.
 const MAX_IDLE: usize = 1024;
 
-type Sender = http1::SendRequest<RequestBody>;
+type Sender = http1::SendRequest<ForwardedBody>;
 
 /// The HTTP/1.1 connections of one worker.
 #[derive(Debug)]
 pub(super) struct Pool {
     address: Arc<AppAddress>,
-    idle: RefCell<Idle>,
+    idle: Mutex<Idle>,
 }
 
 #[derive(Debug, Default)]
@@ -46,24 +46,24 @@ pub(super) struct PooledConnection {
     /// The app responds with HTTP/1.0. On this connection hyper would then send HTTP/1.0 requests, and a body of
     /// unknown length without an end marker: the app would read the body as the next request.
     once: bool,
-    pool: Rc<Pool>,
+    pool: Arc<Pool>,
 }
 
 impl Pool {
-    pub(super) fn new(address: Arc<AppAddress>) -> Rc<Self> {
-        Rc::new(Self { address, idle: RefCell::default() })
+    pub(super) fn new(address: Arc<AppAddress>) -> Arc<Self> {
+        Arc::new(Self { address, idle: Mutex::default() })
     }
 
     /// An idle connection, or a new one if there is none.
-    pub(super) async fn checkout(self: &Rc<Self>) -> Result<PooledConnection, ConnectError> {
+    pub(super) async fn checkout(self: &Arc<Self>) -> Result<PooledConnection, ConnectError> {
         match self.pop() {
-            Some(sender) => Ok(PooledConnection { sender, fresh: false, once: false, pool: Rc::clone(self) }),
+            Some(sender) => Ok(PooledConnection { sender, fresh: false, once: false, pool: Arc::clone(self) }),
             None => self.connect().await,
         }
     }
 
     /// A new connection, for a request that failed on an idle one.
-    pub(super) async fn connect(self: &Rc<Self>) -> Result<PooledConnection, ConnectError> {
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<PooledConnection, ConnectError> {
         let io = TokioIo::new(self.address.connect().await?);
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_ANSWER_FIELDS)
@@ -71,7 +71,7 @@ impl Pool {
             .handshake(io)
             .await
             .map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
-        let pool = Rc::downgrade(self);
+        let pool = Arc::downgrade(self);
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "upstream connection ended");
@@ -82,27 +82,31 @@ impl Pool {
                 pool.address.suspect();
             }
         });
-        Ok(PooledConnection { sender, fresh: true, once: false, pool: Rc::clone(self) })
+        Ok(PooledConnection { sender, fresh: true, once: false, pool: Arc::clone(self) })
     }
 
     /// Closes the connections that were idle since the last call.
     pub(super) fn close_idle(&self) {
-        let idle = &mut *self.idle.borrow_mut();
+        let idle = &mut *self.idle();
         idle.stack.drain(..idle.low_water);
         idle.low_water = idle.stack.len();
     }
 
     /// Removes idle connections that the app has closed. Returns whether there were any.
     fn forget_closed(&self) -> bool {
-        let idle = &mut *self.idle.borrow_mut();
+        let idle = &mut *self.idle();
         let before = idle.stack.len();
         idle.stack.retain(|sender| !sender.is_closed());
         idle.low_water = idle.low_water.min(idle.stack.len());
         idle.stack.len() < before
     }
 
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn pop(&self) -> Option<Sender> {
-        let idle = &mut *self.idle.borrow_mut();
+        let idle = &mut *self.idle();
         let mut busy = None;
         let mut found = None;
         while let Some(sender) = idle.stack.pop() {
@@ -130,7 +134,7 @@ impl PooledConnection {
 
     /// Call it once the response was read to its end.
     pub(super) fn give_back(self) {
-        let idle = &mut *self.pool.idle.borrow_mut();
+        let idle = &mut *self.pool.idle();
         if !self.once && idle.stack.len() < MAX_IDLE && !self.sender.is_closed() {
             idle.stack.push(self.sender);
         }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use axum::body;
 use bytes::Bytes;
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
@@ -38,10 +39,17 @@ pub(crate) struct RequestBody {
     incoming: Option<Incoming>,
     open: Option<OpenBody>,
     discard: bool,
-    expectation: Option<Expectation>,
     /// How long the client may pause, and the timer of the current pause.
     stall_timeout: Duration,
     stall: Option<Pin<Box<Sleep>>>,
+}
+
+/// A request's body on its way to the app.
+#[derive(Debug, Default)]
+pub(super) struct ForwardedBody {
+    body: body::Body,
+    /// What the client waits for with its body.
+    expectation: Option<Expectation>,
 }
 
 /// Why a request body did not reach its end.
@@ -60,31 +68,15 @@ impl RequestBody {
         activity: &Arc<Activity>,
         stall_timeout: Duration,
         discard: bool,
-    ) -> Request<Self> {
+    ) -> Request<body::Body> {
         let discard = discard && !expect::is_expected(request.headers());
         request.map(|incoming| {
             if incoming.is_end_stream() {
-                return Self::empty();
+                return body::Body::empty();
             }
             let open = Some(OpenBody::new(activity));
-            Self { incoming: Some(incoming), open, discard, expectation: None, stall_timeout, stall: None }
+            body::Body::new(Self { incoming: Some(incoming), open, discard, stall_timeout, stall: None })
         })
-    }
-
-    pub(super) fn empty() -> Self {
-        Self {
-            incoming: None,
-            open: None,
-            discard: false,
-            expectation: None,
-            stall_timeout: Duration::MAX,
-            stall: None,
-        }
-    }
-
-    /// Makes the client wait with its body until the expectation is settled.
-    pub(super) fn wait_for(&mut self, expectation: Expectation) {
-        self.expectation = Some(expectation);
     }
 
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -132,10 +124,6 @@ impl Body for RequestBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(expectation) = &mut self.expectation {
-            task::ready!(expectation.poll_over(cx));
-            self.expectation = None;
-        }
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         let frame = match Pin::new(&mut *incoming).poll_frame(cx) {
             Poll::Ready(frame) => frame,
@@ -157,5 +145,37 @@ impl Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+    }
+}
+
+impl ForwardedBody {
+    pub(super) fn new(body: body::Body) -> Self {
+        Self { body, expectation: None }
+    }
+
+    /// Makes the client wait with its body until the expectation is settled.
+    pub(super) fn wait_for(&mut self, expectation: Expectation) {
+        self.expectation = Some(expectation);
+    }
+}
+
+impl Body for ForwardedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(expectation) = &mut self.expectation {
+            task::ready!(expectation.poll_over(cx));
+            self.expectation = None;
+        }
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

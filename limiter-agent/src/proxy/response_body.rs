@@ -16,14 +16,14 @@ use super::{garbled::Garbled, headers::cleaned, upstream_connection::UpstreamCon
 
 /// A body that this program wrote, or one that streams from the app.
 #[derive(Debug)]
-pub(crate) enum ResponseBody {
+pub(super) enum ResponseBody {
     Own(Full<Bytes>),
     Upstream(UpstreamBody),
 }
 
 /// The app's body, with the connection that it comes from.
 #[derive(Debug)]
-pub(crate) struct UpstreamBody {
+pub(super) struct UpstreamBody {
     incoming: Incoming,
     /// The first frame, read before the head was passed on.
     first: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
@@ -33,7 +33,7 @@ pub(crate) struct UpstreamBody {
 }
 
 impl ResponseBody {
-    pub(crate) fn own(text: impl Into<Bytes>) -> Self {
+    pub(super) fn own(text: impl Into<Bytes>) -> Self {
         Self::Own(Full::new(text.into()))
     }
 
@@ -57,12 +57,6 @@ impl ResponseBody {
             Some(Some(Err(error))) if is_invalid(&error) => Err(Garbled::Chunk),
             first => Ok(Self::Upstream(UpstreamBody { incoming, first, ended: false, connection: Some(connection) })),
         }
-    }
-}
-
-impl From<Bytes> for ResponseBody {
-    fn from(text: Bytes) -> Self {
-        Self::own(text)
     }
 }
 

@@ -4,18 +4,19 @@
 //! next stream still works: no client waits for another.
 
 use std::{
-    cell::{Cell, RefCell},
     future::poll_fn,
     pin::pin,
-    rc::Rc,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::Mutex;
+use tokio::sync;
 
-use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, request_body::RequestBody};
+use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, request_body::ForwardedBody};
 
 /// The most streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;
@@ -35,37 +36,37 @@ const SEND_BUFFER: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Streams {
     address: Arc<AppAddress>,
-    connections: RefCell<Vec<Rc<Connection>>>,
+    connections: Mutex<Vec<Arc<Connection>>>,
     /// Held while a connection is opened, so that a burst of requests opens only one.
-    connecting: Mutex<()>,
+    connecting: sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Connection {
-    sender: http2::SendRequest<RequestBody>,
-    open: Cell<usize>,
+    sender: http2::SendRequest<ForwardedBody>,
+    open: AtomicUsize,
     /// The most streams that the app allows.
-    max: Cell<usize>,
+    max: AtomicUsize,
     /// Whether the connection was used since the last check.
-    used: Cell<bool>,
+    used: AtomicBool,
 }
 
 /// One stream; it counts as open until dropped.
 #[derive(Debug)]
 pub(super) struct Stream {
-    connection: Rc<Connection>,
+    connection: Arc<Connection>,
     /// The connection was opened for this request. If it fails, another one would fail, too.
     pub(super) fresh: bool,
 }
 
 impl Streams {
     pub(super) fn new(address: Arc<AppAddress>) -> Self {
-        Self { address, connections: RefCell::default(), connecting: Mutex::default() }
+        Self { address, connections: Mutex::default(), connecting: sync::Mutex::default() }
     }
 
     /// Whether there is a connection to the app now.
     pub(super) fn any(&self) -> bool {
-        self.connections.borrow().iter().any(|connection| !connection.sender.is_closed())
+        self.connections().iter().any(|connection| !connection.sender.is_closed())
     }
 
     /// A stream on a connection with a free slot, or on a new connection.
@@ -78,25 +79,31 @@ impl Streams {
             return Ok(stream);
         }
         let connection = self.connect().await?;
-        self.connections.borrow_mut().push(Rc::clone(&connection));
+        self.connections().push(Arc::clone(&connection));
         Ok(Stream::on(connection, true))
     }
 
     /// Drops connections that are closed, or were not used since the last call.
     pub(super) fn close_idle(&self) {
-        self.connections.borrow_mut().retain(|connection| {
-            !connection.sender.is_closed() && (connection.used.replace(false) || connection.open.get() > 0)
+        self.connections().retain(|connection| {
+            !connection.sender.is_closed()
+                && (connection.used.swap(false, Relaxed) || connection.open.load(Relaxed) > 0)
         });
     }
 
-    fn on_existing(&self) -> Option<Stream> {
-        let mut connections = self.connections.borrow_mut();
-        connections.retain(|connection| !connection.sender.is_closed());
-        let free = connections.iter().find(|connection| connection.open.get() < connection.max.get())?;
-        Some(Stream::on(Rc::clone(free), false))
+    fn connections(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self) -> Result<Rc<Connection>, ConnectError> {
+    fn on_existing(&self) -> Option<Stream> {
+        let mut connections = self.connections();
+        connections.retain(|connection| !connection.sender.is_closed());
+        let free =
+            connections.iter().find(|connection| connection.open.load(Relaxed) < connection.max.load(Relaxed))?;
+        Some(Stream::on(Arc::clone(free), false))
+    }
+
+    async fn connect(&self) -> Result<Arc<Connection>, ConnectError> {
         let stream = self.address.connect().await?;
         let (sender, driver) = http2::Builder::new(OnThisThread)
             .timer(TokioTimer::new())
@@ -107,9 +114,9 @@ impl Streams {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| ConnectError::Handshake(self.address.named(), error))?;
-        let max = Cell::new(MAX_STREAMS);
-        let connection = Rc::new(Connection { sender, open: Cell::new(0), max, used: Cell::new(true) });
-        let weak = Rc::downgrade(&connection);
+        let (open, max, used) = (0.into(), MAX_STREAMS.into(), true.into());
+        let connection = Arc::new(Connection { sender, open, max, used });
+        let weak = Arc::downgrade(&connection);
         let address = Arc::clone(&self.address);
         tokio::task::spawn_local(async move {
             let mut driver = pin!(driver);
@@ -117,7 +124,7 @@ impl Streams {
                 let ended = driver.as_mut().poll(cx);
                 if let Some(connection) = weak.upgrade() {
                     // With 0, the app accepts no streams for now; hyper holds one request until it does.
-                    connection.max.set(driver.current_max_send_streams().clamp(1, MAX_STREAMS));
+                    connection.max.store(driver.current_max_send_streams().clamp(1, MAX_STREAMS), Relaxed);
                 }
                 ended
             });
@@ -134,20 +141,20 @@ impl Streams {
 }
 
 impl Stream {
-    fn on(connection: Rc<Connection>, fresh: bool) -> Self {
-        connection.open.set(connection.open.get() + 1);
-        connection.used.set(true);
+    fn on(connection: Arc<Connection>, fresh: bool) -> Self {
+        connection.open.fetch_add(1, Relaxed);
+        connection.used.store(true, Relaxed);
         Self { connection, fresh }
     }
 
-    pub(super) fn sender(&self) -> http2::SendRequest<RequestBody> {
+    pub(super) fn sender(&self) -> http2::SendRequest<ForwardedBody> {
         self.connection.sender.clone()
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.connection.open.set(self.connection.open.get() - 1);
+        self.connection.open.fetch_sub(1, Relaxed);
     }
 }
 

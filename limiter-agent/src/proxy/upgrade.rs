@@ -7,7 +7,7 @@
 //! The agent does not pass on an upgrade to another version of HTTP: the tunnel would carry requests past the limits.
 //! A server may always ignore an upgrade (RFC 9110 section 7.8), so the request is answered over HTTP/1.1.
 
-use std::{io, rc::Rc, sync::Arc};
+use std::{io, sync::Arc};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::Body;
@@ -22,7 +22,6 @@ use weir_enforce::Messages;
 use super::{
     failure::Failure,
     headers,
-    request_body::RequestBody,
     response_body::ResponseBody,
     traffic::{Protocol, Traffic},
     vetting::Unsound,
@@ -36,7 +35,7 @@ pub(super) struct Tunnels {
     pub(super) tasks: TaskTracker,
     /// Cancelled when connections that can close politely should do so. Shared, because cloning a token takes its
     /// lock.
-    pub(super) drain: Rc<CancellationToken>,
+    pub(super) drain: Arc<CancellationToken>,
 }
 
 /// An upgrade that the client asked for.
@@ -51,9 +50,9 @@ pub(super) struct Upgrade {
 /// # Errors
 ///
 /// If an app could read the bytes after the head as messages that no rule has counted.
-pub(super) fn requested(
-    request: &mut Request<RequestBody>,
-    messages: impl FnOnce(&Request<RequestBody>) -> Option<Messages>,
+pub(super) fn requested<B: Body>(
+    request: &mut Request<B>,
+    messages: impl FnOnce(&Request<B>) -> Option<Messages>,
 ) -> Result<Option<Upgrade>, Unsound> {
     let fields = request.headers();
     if request.version() != Version::HTTP_11 || !fields.contains_key(header::UPGRADE) {
@@ -113,7 +112,7 @@ impl Upgrade {
         }
         let Self { client, protocols, messages } = self;
         let app = hyper::upgrade::on(&mut *response);
-        let drain = Rc::clone(&tunnels.drain);
+        let drain = Arc::clone(&tunnels.drain);
         let websocket = handshake::is_chosen(response.headers());
         let speaking = traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
         tunnels.tasks.spawn_local(async move {
@@ -156,6 +155,7 @@ async fn copy(mut client: TokioIo<Upgraded>, mut app: TokioIo<Upgraded>) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::request_body::ForwardedBody;
 
     #[test]
     fn no_tunnel_carries_requests_past_the_limits() {
@@ -171,7 +171,7 @@ mod tests {
             let mut request = Request::builder()
                 .header(header::CONNECTION, connection)
                 .header(header::UPGRADE, upgrade)
-                .body(RequestBody::empty())
+                .body(ForwardedBody::default())
                 .unwrap();
             let protocols = requested(&mut request, |_| None).unwrap().map(|upgrade| upgrade.protocols);
             assert_eq!(protocols, expected.map(HeaderValue::from_static), "{connection}: {upgrade}");

@@ -7,12 +7,15 @@ use std::net::Ipv4Addr;
 use http::{HeaderName, Method};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::handshake::server::create_response;
-use weir_enforce::{AmbiguousPaths, ConnectionGate, GateOptions, LiveRules};
+use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
 use weir_fuzz::{Choices, Target};
 use weir_tower::MonotonicClock;
 
 use super::{
-    super::headers::{Peer, to_client, to_upstream},
+    super::{
+        headers::{Peer, to_client, to_upstream},
+        request_body::ForwardedBody,
+    },
     *,
 };
 use crate::apply::Snapshots;
@@ -65,18 +68,18 @@ const WORDS: &[&str] = &[
 
 #[test]
 fn any_upgrade_is_counted_or_passed_on_as_an_app_takes_it() {
-    let gate = gate();
+    let rules = rules();
     Target::new("upgrades").run(1_000, |bytes| {
         let mut choices = Choices(bytes);
         while !choices.is_over() {
-            upgrade(&mut choices, &gate)?;
+            upgrade(&mut choices, &rules)?;
         }
         Ok(())
     });
 }
 
-/// Of rules that count the messages of every connection.
-fn gate() -> ConnectionGate {
+/// They count the messages of every connection.
+fn rules() -> LiveRules {
     let clock = MonotonicClock::start();
     let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
     let limit = json!({"name": "l", "strategy": "TokenBucket", "requests": 1, "periodMillis": 1000, "burst": 1});
@@ -86,10 +89,10 @@ fn gate() -> ConnectionGate {
     }]});
     let applied = Snapshots::new(rules.clone(), clock, None).put(Some(snapshot.to_string().as_bytes()));
     applied.expect("a valid snapshot");
-    rules.gates().of(Ipv4Addr::LOCALHOST.into())
+    rules
 }
 
-fn upgrade(choices: &mut Choices<'_>, gate: &ConnectionGate) -> Result<(), String> {
+fn upgrade(choices: &mut Choices<'_>, rules: &LiveRules) -> Result<(), String> {
     let method = if choices.rarely(12) { Method::POST } else { Method::GET };
     let version = *choices.one(&[Version::HTTP_11, Version::HTTP_11, Version::HTTP_11, Version::HTTP_10]);
     let mut request = Request::builder().method(method).version(version).uri("/").header("host", "shop");
@@ -110,13 +113,13 @@ fn upgrade(choices: &mut Choices<'_>, gate: &ConnectionGate) -> Result<(), Strin
         request = request.header(*name, choices.text(WORDS, 5));
     }
     // A value that HTTP does not allow.
-    let Ok(mut request) = request.body(RequestBody::empty()) else { return Ok(()) };
+    let Ok(mut request) = request.body(ForwardedBody::default()) else { return Ok(()) };
     let is_counted = choices.rarely(2);
-    let wrong = |what: &str, to_app: &HeaderMap, request: &Request<RequestBody>| {
+    let wrong = |what: &str, to_app: &HeaderMap, request: &Request<ForwardedBody>| {
         let head = (request.method(), request.version(), request.headers());
         Err(format!("{what} (messages counted: {is_counted}): {head:?} became {to_app:?}"))
     };
-    let accepts = |headers: &HeaderMap, version: Version, request: &Request<RequestBody>| {
+    let accepts = |headers: &HeaderMap, version: Version, request: &Request<ForwardedBody>| {
         let mut seen = Request::new(());
         *seen.method_mut() = request.method().clone();
         *seen.version_mut() = version;
@@ -124,7 +127,8 @@ fn upgrade(choices: &mut Choices<'_>, gate: &ConnectionGate) -> Result<(), Strin
         create_response(&seen).is_ok()
     };
 
-    let asked = requested(&mut request, |request| is_counted.then(|| gate.messages(request)).flatten());
+    let messages = |request: &Request<_>| rules.messages(Ipv4Addr::LOCALHOST.into(), request);
+    let asked = requested(&mut request, |request| is_counted.then(|| messages(request)).flatten());
     let asked = asked.map_err(|unsound| format!("{:?} without a body was refused: {unsound}", request.headers()))?;
     let mut to_app = request.headers().clone();
     to_upstream(&mut to_app, &Peer::new(Ipv4Addr::LOCALHOST.into()), false);

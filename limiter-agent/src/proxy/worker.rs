@@ -3,11 +3,11 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
+use axum::{Router, body::Body};
 use futures::{
     FutureExt,
     future::{Either, ready},
@@ -15,17 +15,16 @@ use futures::{
 use http::Request;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
 use tokio_util::task::TaskTracker;
-use tower::{Layer, Service};
-use weir_enforce::{Gates, LimitLayer, LimitedBody};
+use tower::{Service, service_fn};
+use weir_enforce::{ConnectionGate, LimitLayer};
 
 use super::{
     app::{App, IDLE_CHECK},
     client,
-    forward::{Forward, Way, vet},
+    forward::{self, Way, forward, vet},
     headers::Peer,
     open::Open,
     plain::ShortPath,
-    request_body::RequestBody,
     shared::Proxy,
     upgrade::Tunnels,
 };
@@ -60,14 +59,15 @@ impl Worker {
         let short = ShortPath::new(&proxy);
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
-        let tunnels = Tunnels { tasks: tasks.clone(), drain: Rc::new(proxy.stop.clone()) };
-        let start = |stream, peer, slot: Option<ConnectionSlot>| {
+        let tunnels = Tunnels { tasks: tasks.clone(), drain: Arc::new(proxy.stop.clone()) };
+        let way = Way { app: Arc::clone(&app), proxy: Arc::clone(&proxy), tunnels };
+        let router = router(way);
+        let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {
             let open = Open::new(&proxy, slot, tasks.token());
-            let gates = gates.clone();
-            let (app, short, tunnels) = (Rc::clone(&app), short.clone(), tunnels.clone());
+            let gate = gates.of(peer.ip().to_canonical());
             // Without the tracker's own `spawn`, which would add one more function to return through with each
             // request.
-            spawn_local(connection(stream, peer, gates, app, short, tunnels, open));
+            spawn_local(connection(stream, peer, gate, router.clone(), short.clone(), open));
         };
 
         spawn_local(short.clone().watch());
@@ -139,34 +139,36 @@ async fn slot_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> C
     }
 }
 
+/// Serves the requests that the short path does not take: the limits of the rules in force around the app.
+fn router(way: Way) -> Router {
+    let limits = LimitLayer::new(way.proxy.rules.gate(forward::client), "weir-agent");
+    let way = Arc::new(way);
+    Router::new().fallback_service(service_fn(move |request| forward(Arc::clone(&way), request))).layer(limits)
+}
+
 /// Serves one client until it leaves or the drain ends the connection.
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    gates: Gates,
-    app: Rc<App>,
+    gate: ConnectionGate,
+    router: Router,
     short: ShortPath,
-    tunnels: Tunnels,
     open: Arc<Open>,
 ) {
     // If this fails, only Nagle's delay remains.
     let _ = stream.set_nodelay(true);
-    let proxy = &open.proxy;
-    let ip = peer.ip().to_canonical();
-    let gate = gates.of(ip);
-    drop(gates);
-    let peer = Rc::new(Peer::new(ip));
-    let short = short.client(&gate, &peer, &open);
-    let way = Way { app, proxy: Arc::clone(proxy), tunnels, peer, gate: gate.clone() };
-    let forward = Forward(Rc::new(way));
-    let limited = LimitLayer::new(gate, "weir-agent").layer(forward);
+    let peer = Arc::new(Peer::new(peer.ip().to_canonical()));
+    let short = short.client(gate, &peer, &open);
     let vetting = Arc::clone(&open);
-    let service = move |request: Request<RequestBody>| match vet(&request, vetting.proxy.settings.ambiguous_paths) {
-        // Neither the layer nor the proxy needs a readiness check: both are always ready.
-        Ok(()) => Either::Left(limited.clone().call(request)),
+    let service = move |mut request: Request<Body>| match vet(&request, vetting.proxy.settings.ambiguous_paths) {
+        Ok(()) => {
+            request.extensions_mut().insert(Arc::clone(&peer));
+            // A router is always ready.
+            Either::Left(router.clone().call(request))
+        }
         Err(failure) => {
             let refused = failure.respond(&vetting.proxy.failures, request.version());
-            Either::Right(ready(Ok(refused.map(LimitedBody::plain))))
+            Either::Right(ready(Ok(refused.map(Body::new))))
         }
     };
     client::serve(stream, service, short, &open).await;

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{
     body::{Frame, Incoming},
@@ -107,6 +107,25 @@ async fn the_protocol_to_the_app_follows_the_setting() {
             String::from_utf8(agent.get("/", &[]).await.body().to_vec()).expect("text")
         };
         assert!(answer.starts_with(expected), "{when}, app {http2_app}, client {http2_client}: {answer}");
+    }
+}
+
+/// A 204 has no length (RFC 9110 section 8.6), also where a router would add one: for a target without a path.
+#[tokio::test]
+async fn an_answer_without_content_has_no_length() {
+    let app = App::serve(async |_| {
+        let mut response = Response::new(empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response
+    })
+    .await;
+    let agent = Agent::start(app.address, &[]);
+    let mut sender = connect(&agent).await;
+    for target in ["/", "*"] {
+        let uri = Uri::builder().scheme("http").authority("shop.example.com").path_and_query(target).build();
+        let request = Request::options(uri.expect("valid")).body(empty()).expect("valid");
+        let response = sender.send_request(request).await.expect("an answer");
+        assert_eq!((response.status().as_u16(), response.headers().get("content-length")), (204, None), "{target}");
     }
 }
 

@@ -73,8 +73,9 @@ struct Granted {
 }
 
 impl<B> LimitedBody<B> {
-    /// `costs` count bytes. Without any, the body passes uncounted.
-    pub(super) fn new(body: B, costs: Vec<DeferredCost>, clock: MonotonicClock) -> Self {
+    /// If none of the costs counts bytes, the body passes uncounted.
+    pub(super) fn new(body: B, mut costs: Vec<DeferredCost>, clock: MonotonicClock) -> Self {
+        costs.retain(DeferredCost::is_bytes);
         if costs.is_empty() {
             return Self::plain(body);
         }

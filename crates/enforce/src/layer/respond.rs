@@ -1,31 +1,59 @@
-//! Renders the responses that do not come from the app: refused, or past the deadline. No other module renders them.
+//! What clients get: the service's response, with the fields of the rules and after the charges that it supplies, or a
+//! response that does not come from the service, because the request was refused or exceeded its deadline. No other
+//! module renders these.
 //!
 //! A gRPC client gets what its library understands: status 200 with headers only, which carry the gRPC status code and
 //! the time to retry.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer};
+use http_body::Body;
+use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 
-use crate::{matching::Headers, refusal::Refusal};
+use super::body::LimitedBody;
+use crate::{follow_up::Deadline, format::Format, refusal::Refusal, verdict::Pass};
 
-/// The format of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// A status and a body, as the rule specifies them.
-    Http,
-    /// For gRPC clients.
-    Grpc,
+/// Makes the responses of a service behind the limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Responses {
+    pub(super) clock: MonotonicClock,
+    /// Names the sender of a response for which a rule has no text.
+    pub(super) server: &'static str,
 }
 
-impl Format {
-    /// The format for a request with these fields.
-    pub fn of(headers: Headers<'_>) -> Self {
-        let grpc = headers.get(&header::CONTENT_TYPE).is_some_and(|value| value.starts_with(b"application/grpc"));
-        if grpc { Self::Grpc } else { Self::Http }
+impl<B, E> Outcome<Pass, Box<Response<Bytes>>, Response<B>, E> for Responses
+where
+    B: Body<Data = Bytes> + From<Bytes>,
+{
+    type Response = Response<LimitedBody<B>>;
+    type Error = E;
+
+    fn refused(&self, refused: Box<Response<Bytes>>) -> Result<Self::Response, E> {
+        Ok(refused.map(own))
     }
+
+    /// Charges the costs that the response supplies, or starts to.
+    fn admitted(&self, Pass { fields, follow_up }: Pass, mut response: Response<B>) -> Self::Response {
+        let costs = follow_up.map(|follow_up| follow_up.costs).unwrap_or_default();
+        costs.iter().for_each(|cost| cost.charge_header(response.headers_mut(), self.clock));
+        fields.write(response.headers_mut());
+        response.map(|body| LimitedBody::new(body, costs, self.clock))
+    }
+
+    fn failed(&self, error: E) -> E {
+        error
+    }
+}
+
+impl<B: From<Bytes>> Answer<(), Deadline, Response<LimitedBody<B>>> for Responses {
+    fn refused(&self, deadline: Deadline) -> Response<LimitedBody<B>> {
+        too_late(&deadline, self.server).map(own)
+    }
+}
+
+/// A body that the service did not send. No limit counts it.
+fn own<B: From<Bytes>>(text: Bytes) -> LimitedBody<B> {
+    LimitedBody::plain(text.into())
 }
 
 /// The response to a refused request.
@@ -48,15 +76,14 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
     response
 }
 
-/// The response to a request that exceeded its deadline.
-pub(super) fn too_late(deadline: Duration, format: Format, server: &str) -> Response<Bytes> {
-    match format {
-        Format::Grpc => {
-            let exceeded = DeadlineExceeded { after: deadline };
-            Answer::<(), _, _>::refused(&GrpcAnswer, exceeded)
-        }
+/// Counts a request that exceeded its deadline. Returns its response, in which `server` names the sender.
+fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
+    deadline.expire();
+    let after = deadline.after;
+    match deadline.format {
+        Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded { after }),
         Format::Http => {
-            let text = format!("{server}: no answer within the deadline of {} ms\n", deadline.as_millis());
+            let text = format!("{server}: no answer within the deadline of {} ms\n", after.as_millis());
             let mut response = Response::new(text.into());
             *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
             let plain = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -101,12 +101,11 @@ async fn messages_are_counted_by_the_rules_in_force() {
         policy("p", &[rule("chat", &[limit("TokenBucket", requests, 86_400_000, json!({}))], more)])
     };
     let limits = Limits::new(&[chat(4, json!({"cost": {"fixed": 2}}))]);
-    assert!(limits.gate().messages(&get("/other")).is_none());
+    assert!(limits.rules.messages(PEER, &get("/other")).is_none());
     for _ in 0..5 {
         assert_eq!(limits.status("/ws?room=a").await, 200, "the opening request charges nothing");
     }
-    let (a, b) = (limits.gate().messages(&get("/ws?room=a")).expect("counted"), limits.gate());
-    let b = b.messages(&get("/ws?room=b")).expect("counted");
+    let [a, b] = ["/ws?room=a", "/ws?room=b"].map(|room| limits.rules.messages(PEER, &get(room)).expect("counted"));
     assert_eq!([a.decide(), a.decide()], [Ok(()), Ok(())]);
     let refused = a.decide().expect_err("used up");
     assert!(!refused.close);
@@ -140,7 +139,7 @@ async fn tokens_are_believed_until_there_are_keys() {
     assert_eq!([send().await.status().as_u16(), send().await.status().as_u16()], [200, 429]);
     assert_eq!(limits.status("/").await, 200, "without a token, one counter for all");
     let jwks = Jwks::parse(r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "AAAA"}]}"#).expect("keys");
-    limits.rules.store(Arc::new(limits.rules.load().with_jwks(Some(Arc::new(jwks)))));
+    limits.rules.verify_with(jwks);
     assert_eq!(send().await.status(), 429, "nobody signed it, so it is counted with those who have none");
 }
 

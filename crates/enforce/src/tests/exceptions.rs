@@ -23,8 +23,7 @@ struct ConnectionPeer(IpAddr);
 impl Limits {
     /// The status of a request over a connection from this peer.
     async fn status_from(&self, (peer, request): (ConnectionPeer, Request<()>)) -> u16 {
-        let options = GateOptions { clock: self.clock, paths: AmbiguousPaths::Refuse, log_keys: false };
-        let gate = Gates::new(Arc::clone(&self.rules), options).of(peer.0);
+        let gate = self.rules.gates().of(peer.0);
         let app = tower::service_fn(async |request| Ok::<_, Infallible>(ok(request).await));
         let mut service = LimitLayer::new(gate, "weir-agent").layer(app);
         let answer = tower::Service::call(&mut service, request).await;

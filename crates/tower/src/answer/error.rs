@@ -33,6 +33,7 @@ use super::Outcome;
 pub struct Errors;
 
 impl<Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, InnerError> for Errors {
+    type Response = Response;
     type Error = LimitError<Refusal, InnerError>;
 
     fn refused(&self, refusal: Refusal) -> Result<Response, Self::Error> {

@@ -4,7 +4,6 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use pin_project_lite::pin_project;
@@ -35,10 +34,11 @@ pin_project! {
     /// ```
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
-    pub struct DeadlineFuture<F, O> {
+    pub struct DeadlineFuture<F, O, Refusal = DeadlineExceeded> {
         #[pin]
         state: State<F>,
-        after: Duration,
+        // The first poll after the deadline takes it.
+        refusal: Option<Refusal>,
         outcome: O,
     }
 }
@@ -48,23 +48,24 @@ pin_project! {
     #[project = StateProjection]
     enum State<F> {
         // The first poll registers the timer, so a request that is answered at once pays next to nothing for it.
-        Running { #[pin] inner: F, #[pin] deadline: Sleep },
+        Running { #[pin] inner: F, #[pin] deadline: Option<Sleep> },
         Done,
     }
 }
 
-impl<F, O> DeadlineFuture<F, O> {
-    pub(super) const fn new(inner: F, deadline: Sleep, after: Duration, outcome: O) -> Self {
-        Self { state: State::Running { inner, deadline }, after, outcome }
+impl<F, O, Refusal> DeadlineFuture<F, O, Refusal> {
+    pub(super) fn new(inner: F, deadline: Option<(Sleep, Refusal)>, outcome: O) -> Self {
+        let (deadline, refusal) = deadline.unzip();
+        Self { state: State::Running { inner, deadline }, refusal, outcome }
     }
 }
 
-impl<F, O, Response, InnerError> Future for DeadlineFuture<F, O>
+impl<F, O, Refusal, Response, InnerError> Future for DeadlineFuture<F, O, Refusal>
 where
     F: Future<Output = Result<Response, InnerError>>,
-    O: Outcome<(), DeadlineExceeded, Response, InnerError>,
+    O: Outcome<(), Refusal, Response, InnerError>,
 {
-    type Output = Result<Response, O::Error>;
+    type Output = Result<O::Response, O::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -75,8 +76,9 @@ where
             Poll::Ready(Ok(response)) => Ok(this.outcome.admitted((), response)),
             Poll::Ready(Err(error)) => Err(this.outcome.failed(error)),
             Poll::Pending => {
+                let Some(deadline) = deadline.as_pin_mut() else { return Poll::Pending };
                 ready!(deadline.poll(context));
-                this.outcome.refused(DeadlineExceeded { after: *this.after })
+                this.outcome.refused(this.refusal.take().expect("every deadline has a refusal"))
             }
         };
         // Drops what the request holds before the answer is returned.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::DeadlineService;
+use super::{DeadlineService, OfRequests};
 use crate::{Answers, Errors};
 
 /// Bounds the time of a request from its call to its response, including waits for limits inside of this layer.
@@ -33,8 +33,8 @@ use crate::{Answers, Errors};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct DeadlineLayer<O> {
-    after: Duration,
+pub struct DeadlineLayer<O, D = Duration> {
+    deadlines: D,
     outcome: O,
 }
 
@@ -50,7 +50,7 @@ impl<N> DeadlineLayer<Answers<N>> {
     /// # let _ = (for_axum, for_tonic);
     /// ```
     pub const fn new(after: Duration, answer: N) -> Self {
-        Self { after, outcome: Answers(answer) }
+        Self { deadlines: after, outcome: Answers(answer) }
     }
 }
 
@@ -74,14 +74,90 @@ impl DeadlineLayer<Errors> {
     /// # }
     /// ```
     pub const fn with_errors(after: Duration) -> Self {
-        Self { after, outcome: Errors }
+        Self { deadlines: after, outcome: Errors }
     }
 }
 
-impl<S, O: Clone> Layer<S> for DeadlineLayer<O> {
-    type Service = DeadlineService<S, O>;
+impl<N> DeadlineLayer<Answers<N>, OfRequests> {
+    /// A layer around a service whose futures are [`Timed`](crate::Timed): each request has its own deadline, or none.
+    ///
+    /// ```
+    /// use std::task::{Context, Poll};
+    /// use std::time::Duration;
+    ///
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use weir_tower::{Answer, DeadlineLayer, QueueTicket, Reserve, ThroughputLayer, Timed, Turn};
+    ///
+    /// /// Admits every request at once, with the deadline that it asks for.
+    /// #[derive(Clone)]
+    /// struct AsAsked;
+    ///
+    /// struct Limited(Option<Duration>);
+    ///
+    /// impl Timed for Limited {
+    ///     type Exceeded = Duration;
+    ///
+    ///     fn take_deadline(&mut self) -> Option<(Duration, Duration)> {
+    ///         self.0.take().map(|deadline| (deadline, deadline))
+    ///     }
+    /// }
+    ///
+    /// impl QueueTicket<Option<Duration>> for Limited {
+    ///     type Pass = Self;
+    ///     type Refusal = ();
+    ///
+    ///     fn poll_turn(&mut self, _: &Option<Duration>, _: &mut Context<'_>) -> Poll<Result<Self, ()>> {
+    ///         Poll::Ready(Ok(Self(None)))
+    ///     }
+    /// }
+    ///
+    /// impl Reserve<Option<Duration>> for AsAsked {
+    ///     type Ticket = Limited;
+    ///     type Pass = Limited;
+    ///     type Refusal = ();
+    ///
+    ///     fn reserve(&self, request: &Option<Duration>, _: Duration) -> Result<Turn<Limited, Limited>, ()> {
+    ///         Ok(Turn::Now(Limited(*request)))
+    ///     }
+    /// }
+    ///
+    /// #[derive(Clone)]
+    /// struct Text;
+    ///
+    /// impl Answer<(), Duration, String> for Text {
+    ///     fn refused(&self, deadline: Duration) -> String {
+    ///         format!("nothing came within {deadline:?}")
+    ///     }
+    /// }
+    ///
+    /// impl Answer<Limited, (), String> for Text {
+    ///     fn refused(&self, (): ()) -> String {
+    ///         String::from("too many")
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), std::convert::Infallible> {
+    /// let slow = service_fn(async |_: Option<Duration>| {
+    ///     tokio::time::sleep(Duration::from_secs(1)).await;
+    ///     Ok::<_, std::convert::Infallible>(String::from("hello"))
+    /// });
+    /// let limited = ThroughputLayer::new(AsAsked, Duration::MAX, Text).layer(slow);
+    /// let service = DeadlineLayer::of_requests(Text).layer(limited);
+    /// assert_eq!(service.clone().oneshot(None).await?, "hello");
+    /// assert_eq!(service.oneshot(Some(Duration::from_millis(500))).await?, "nothing came within 500ms");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn of_requests(answer: N) -> Self {
+        Self { deadlines: OfRequests, outcome: Answers(answer) }
+    }
+}
+
+impl<S, O: Clone, D: Clone> Layer<S> for DeadlineLayer<O, D> {
+    type Service = DeadlineService<S, O, D>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        DeadlineService::new(inner, self.after, self.outcome.clone())
+        DeadlineService::new(inner, self.deadlines.clone(), self.outcome.clone())
     }
 }

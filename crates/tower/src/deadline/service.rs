@@ -7,8 +7,8 @@ use std::{
 
 use tower_service::Service;
 
-use super::DeadlineFuture;
-use crate::{DeadlineExceeded, Outcome};
+use super::{DeadlineFuture, deadlines::Deadlines};
+use crate::Outcome;
 
 /// Drops and answers a request that takes too long.
 ///
@@ -28,34 +28,36 @@ use crate::{DeadlineExceeded, Outcome};
 /// # let _ = patient(());
 /// ```
 #[derive(Clone, Debug)]
-pub struct DeadlineService<S, O> {
+pub struct DeadlineService<S, O, D = Duration> {
     inner: S,
-    after: Duration,
+    deadlines: D,
     outcome: O,
 }
 
-impl<S, O> DeadlineService<S, O> {
-    pub(super) const fn new(inner: S, after: Duration, outcome: O) -> Self {
-        Self { inner, after, outcome }
+impl<S, O, D> DeadlineService<S, O, D> {
+    pub(super) const fn new(inner: S, deadlines: D, outcome: O) -> Self {
+        Self { inner, deadlines, outcome }
     }
 }
 
-impl<S, O, Request> Service<Request> for DeadlineService<S, O>
+impl<S, O, D, Request> Service<Request> for DeadlineService<S, O, D>
 where
     S: Service<Request>,
-    O: Outcome<(), DeadlineExceeded, S::Response, S::Error> + Clone,
+    D: Deadlines<S::Future>,
+    O: Outcome<(), D::Refusal, S::Response, S::Error> + Clone,
 {
-    type Response = S::Response;
+    type Response = O::Response;
     type Error = O::Error;
-    type Future = DeadlineFuture<S::Future, O>;
+    type Future = DeadlineFuture<S::Future, O, D::Refusal>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context).map_err(|error| self.outcome.failed(error))
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        // The timer starts first, so that the time of the inner service's `call` counts, too.
-        let deadline = tokio::time::sleep(self.after);
-        DeadlineFuture::new(self.inner.call(request), deadline, self.after, self.outcome.clone())
+        let started = self.deadlines.start();
+        let mut inner = self.inner.call(request);
+        let deadline = D::of(started, &mut inner);
+        DeadlineFuture::new(inner, deadline, self.outcome.clone())
     }
 }

@@ -1,14 +1,20 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use tokio::time::{Instant, advance, sleep};
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::mock;
-use weir_core::{Limiter, Quota, Strategy};
+use weir_core::{Admitted, Limiter, Quota, Refused, Strategy};
 
 use super::{DeadlineLayer, DeadlineService};
 use crate::{
-    Answer, Answers, DeadlineExceeded, LimitError, LimiterAdmit, MonotonicClock, ThroughputLayer,
+    Answer, Answers, DeadlineExceeded, LimitError, LimiterAdmit, LimiterTicket, MonotonicClock, QueueTicket, Reserve,
+    ThroughputLayer, Timed, Turn,
     bounded::{handed, within},
 };
 
@@ -170,4 +176,74 @@ async fn polling_again_after_ready_panics_with_a_reason() {
     advance(AFTER).await;
     assert_ready_ok!(response.poll());
     let _ = response.poll();
+}
+
+/// A limit, and the deadline of all requests.
+#[derive(Clone)]
+struct Hurried(LimiterAdmit);
+
+struct Due<T>(T, Option<Duration>);
+
+impl<T> Timed for Due<T> {
+    type Exceeded = DeadlineExceeded;
+
+    fn take_deadline(&mut self) -> Option<(Duration, DeadlineExceeded)> {
+        self.1.take().map(|after| (after, DeadlineExceeded { after }))
+    }
+}
+
+impl QueueTicket<()> for Due<LimiterTicket> {
+    type Pass = Due<Admitted>;
+    type Refusal = Refused;
+
+    fn poll_turn(&mut self, request: &(), context: &mut Context<'_>) -> Poll<Result<Due<Admitted>, Refused>> {
+        self.0.poll_turn(request, context).map_ok(|admitted| Due(admitted, None))
+    }
+}
+
+impl Reserve<()> for Hurried {
+    type Ticket = Due<LimiterTicket>;
+    type Pass = Due<Admitted>;
+    type Refusal = Refused;
+
+    fn reserve(&self, request: &(), max_wait: Duration) -> Result<Turn<Self::Pass, Self::Ticket>, Refused> {
+        Ok(match self.0.reserve(request, max_wait)? {
+            Turn::Now(admitted) => Turn::Now(Due(admitted, Some(AFTER))),
+            Turn::Later(ticket) => Turn::Later(Due(ticket, Some(AFTER))),
+        })
+    }
+}
+
+impl Answer<Due<Admitted>, Refused, String> for Words {
+    fn refused(&self, _: Refused) -> String {
+        String::from("too many")
+    }
+}
+
+/// The deadline of a request counts from its call, and is over when it has waited or the service has worked that long.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_its_own_deadline_waits_and_is_served_within_it() {
+    let clock = MonotonicClock::of_tokio();
+    let quota = Quota::new(Strategy::Gcra, 1, Duration::from_millis(400), None).expect("valid");
+    let limiter = Limiter::new(clock.now(), quota);
+    let work = Arc::new(Mutex::new(Duration::from_millis(600)));
+    let works = Arc::clone(&work);
+    let inner = service_fn(move |()| {
+        let work = *works.lock().expect("no panic");
+        async move {
+            sleep(work).await;
+            Ok::<_, Infallible>(String::from("hello"))
+        }
+    });
+    let limit = ThroughputLayer::new(Hurried(LimiterAdmit::new(limiter.clone(), clock)), Duration::MAX, Words);
+    let mut service = DeadlineLayer::of_requests(Words).layer(limit.layer(inner));
+    let start = Instant::now();
+    let goes = service.call(());
+    *work.lock().expect("no panic") = Duration::from_millis(50);
+    let (waits, gives_up) = (service.call(()), service.call(()));
+    assert_eq!(limiter.queue_len(), 2);
+    let (goes, waits, gives_up) = within(async { tokio::join!(goes, waits, gives_up) }).await;
+    assert_eq!([goes, gives_up].map(Result::unwrap), ["not answered within 500ms"; 2].map(String::from));
+    assert_eq!((waits.unwrap(), limiter.queue_len()), (String::from("hello"), 0));
+    assert_eq!(start.elapsed(), AFTER);
 }

@@ -15,9 +15,14 @@ use crate::{
 
 impl<Request, K: KeyExtractor<Request>> Reserve<Request> for KeyedAdmit<K> {
     type Ticket = KeyedTicket;
+    type Pass = Option<Tightest>;
     type Refusal = RuleRefused;
 
-    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<KeyedTicket>, RuleRefused> {
+    fn reserve(
+        &self,
+        request: &Request,
+        max_wait: Duration,
+    ) -> Result<Turn<Option<Tightest>, KeyedTicket>, RuleRefused> {
         let turn = self.with_key(request, |key| {
             let now = self.clock.now();
             let limit = OfKey { rule: &self.rule, clock: self.clock, key };
@@ -102,11 +107,11 @@ pub struct KeyedTicket {
     waiting: Box<Waiting>,
 }
 
-impl QueueTicket for KeyedTicket {
+impl<Request> QueueTicket<Request> for KeyedTicket {
     type Pass = Option<Tightest>;
     type Refusal = RuleRefused;
 
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Tightest>, RuleRefused>> {
+    fn poll_turn(&mut self, _: &Request, context: &mut Context<'_>) -> Poll<Result<Option<Tightest>, RuleRefused>> {
         let limit = OfKey { rule: &self.rule, clock: self.clock, key: &self.key };
         self.waiting.poll(&limit, context).map_ok(Some)
     }

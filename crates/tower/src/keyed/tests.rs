@@ -96,7 +96,7 @@ async fn each_key_has_its_own_line_and_a_place_given_back_is_the_next_ones() {
     drop(first);
     let Ok(Turn::Later(mut used)) = admit.reserve(&"ann", TENTH) else { panic!("its turn is later") };
     let start = tokio::time::Instant::now();
-    assert!(poll_fn(|context| used.poll_turn(context)).await.unwrap().is_some());
+    assert!(poll_fn(|context| used.poll_turn(&(), context)).await.unwrap().is_some());
     assert_eq!(start.elapsed(), TENTH);
     drop(used);
     assert!(matches!(admit.reserve(&"ann", TENTH), Ok(Turn::Later(_))), "a request that went stays charged");

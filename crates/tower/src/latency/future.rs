@@ -4,11 +4,12 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use pin_project_lite::pin_project;
 
-use crate::Outcome;
+use crate::{Outcome, Timed};
 
 pin_project! {
     /// The future of a [`LatencyService`](super::LatencyService): the inner service's future, or a refusal that is
@@ -62,12 +63,23 @@ impl<F, O, Pass, Refusal> LatencyFuture<F, O, Pass, Refusal> {
     }
 }
 
+impl<F, O, Pass: Timed, Refusal> Timed for LatencyFuture<F, O, Pass, Refusal> {
+    type Exceeded = Pass::Exceeded;
+
+    fn take_deadline(&mut self) -> Option<(Duration, Pass::Exceeded)> {
+        match &mut self.state {
+            State::Admitted { held, .. } => held.as_mut()?.1.take_deadline(),
+            State::Refused { .. } => None,
+        }
+    }
+}
+
 impl<F, O, Pass, Refusal, Response, InnerError> Future for LatencyFuture<F, O, Pass, Refusal>
 where
     F: Future<Output = Result<Response, InnerError>>,
     O: Outcome<Pass, Refusal, Response, InnerError>,
 {
-    type Output = Result<Response, O::Error>;
+    type Output = Result<O::Response, O::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {

@@ -55,7 +55,7 @@ where
     A: Admit<Request>,
     O: Outcome<A::Pass, A::Refusal, S::Response, S::Error> + Clone,
 {
-    type Response = S::Response;
+    type Response = O::Response;
     type Error = O::Error;
     type Future = LatencyFuture<S::Future, O, A::Pass, A::Refusal>;
 

@@ -5,13 +5,14 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::QueueTicket;
-use crate::{LatencyFuture, Outcome};
+use crate::{LatencyFuture, Outcome, Timed};
 
 pin_project! {
     /// The future of a [`ThroughputService`](super::ThroughputService): a wait and then the inner service's future, or
@@ -42,7 +43,7 @@ pin_project! {
     pub struct ThroughputFuture<S, Request, P, O, Refusal>
     where
         S: Service<Request>,
-        P: QueueTicket,
+        P: QueueTicket<Request>,
     {
         #[pin]
         state: State<S, Request, P, O, Refusal>,
@@ -54,7 +55,7 @@ pin_project! {
     enum State<S, Request, P, O, Refusal>
     where
         S: Service<Request>,
-        P: QueueTicket,
+        P: QueueTicket<Request>,
     {
         // Boxed: most futures never wait, and should not be as large as those that do.
         Waiting { held: Option<Box<Held<S, Request, P, O>>> },
@@ -71,7 +72,7 @@ struct Held<S, Request, P, O> {
     outcome: O,
 }
 
-impl<S: Service<Request>, Request, P: QueueTicket<Refusal = Refusal>, O, Refusal>
+impl<S: Service<Request>, Request, P: QueueTicket<Request, Refusal = Refusal>, O, Refusal>
     ThroughputFuture<S, Request, P, O, Refusal>
 {
     pub(super) fn waiting(service: S, request: Request, ticket: P, outcome: O) -> Self {
@@ -84,13 +85,28 @@ impl<S: Service<Request>, Request, P: QueueTicket<Refusal = Refusal>, O, Refusal
     }
 }
 
+impl<S, Request, P, O, Refusal> Timed for ThroughputFuture<S, Request, P, O, Refusal>
+where
+    S: Service<Request>,
+    P: QueueTicket<Request, Pass: Timed<Exceeded = P::Exceeded>> + Timed,
+{
+    type Exceeded = P::Exceeded;
+
+    fn take_deadline(&mut self) -> Option<(Duration, P::Exceeded)> {
+        match &mut self.state {
+            State::Waiting { held } => held.as_mut()?.ticket.take_deadline(),
+            State::Decided { decided } => decided.take_deadline(),
+        }
+    }
+}
+
 impl<S, Request, P, O, Refusal> Future for ThroughputFuture<S, Request, P, O, Refusal>
 where
     S: Service<Request>,
-    P: QueueTicket<Refusal = Refusal>,
+    P: QueueTicket<Request, Refusal = Refusal>,
     O: Outcome<P::Pass, Refusal, S::Response, S::Error>,
 {
-    type Output = Result<S::Response, O::Error>;
+    type Output = Result<O::Response, O::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -99,7 +115,7 @@ where
                 StateProjection::Decided { decided } => return decided.poll(context),
                 StateProjection::Waiting { held } => {
                     let waiting = held.as_mut().expect("the wait ends once");
-                    let turn = ready!(waiting.ticket.poll_turn(context));
+                    let turn = ready!(waiting.ticket.poll_turn(&waiting.request, context));
                     let Held { mut service, request, ticket, outcome } = *held.take().expect("looked at above");
                     // The next request in the queue need not wait until the inner service has taken this one.
                     drop(ticket);
@@ -114,7 +130,7 @@ where
     }
 }
 
-impl<S: Service<Request>, Request, P: QueueTicket, O, Refusal> fmt::Debug
+impl<S: Service<Request>, Request, P: QueueTicket<Request>, O, Refusal> fmt::Debug
     for ThroughputFuture<S, Request, P, O, Refusal>
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -104,6 +104,55 @@ impl<R> ThroughputLayer<R, Errors> {
     }
 }
 
+impl<R, O> ThroughputLayer<R, O> {
+    /// A layer with an [`Outcome`](crate::Outcome) of your own, whose responses may be of another type than the inner
+    /// service's.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// # use weir_core::{Limiter, Quota, Strategy};
+    /// use weir_core::{Admitted, Refused};
+    /// use weir_tower::{LimiterAdmit, Outcome, ThroughputLayer};
+    ///
+    /// /// Tells how many are left, instead of what the service says.
+    /// #[derive(Clone)]
+    /// struct Left;
+    ///
+    /// impl<E> Outcome<Admitted, Refused, &'static str, E> for Left {
+    ///     type Response = u64;
+    ///     type Error = E;
+    ///
+    ///     fn refused(&self, _: Refused) -> Result<u64, E> {
+    ///         Ok(0)
+    ///     }
+    ///
+    ///     fn admitted(&self, admitted: Admitted, _: &'static str) -> u64 {
+    ///         admitted.standing.remaining()
+    ///     }
+    ///
+    ///     fn failed(&self, error: E) -> E {
+    ///         error
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let clock = weir_tower::MonotonicClock::start();
+    /// # let quota = Quota::new(Strategy::TokenBucket, 9, Duration::from_secs(60), None)?;
+    /// let line = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
+    /// let service = ThroughputLayer::with_outcome(line, Duration::ZERO, Left)
+    ///     .layer(service_fn(async |()| Ok::<_, std::io::Error>("hello")));
+    /// assert_eq!(service.oneshot(()).await?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn with_outcome(reserve: R, max_wait: Duration, outcome: O) -> Self {
+        Self { reserve, max_wait, outcome }
+    }
+}
+
 impl<S, R: Clone, O: Clone> Layer<S> for ThroughputLayer<R, O> {
     type Service = ThroughputService<S, R, O>;
 

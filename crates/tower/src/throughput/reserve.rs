@@ -19,11 +19,11 @@ use std::{
 /// #[derive(Clone)]
 /// struct NextPoll(bool);
 ///
-/// impl QueueTicket for NextPoll {
+/// impl<Request> QueueTicket<Request> for NextPoll {
 ///     type Pass = ();
 ///     type Refusal = Duration;
 ///
-///     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Duration>> {
+///     fn poll_turn(&mut self, _: &Request, context: &mut Context<'_>) -> Poll<Result<(), Duration>> {
 ///         if std::mem::replace(&mut self.0, true) {
 ///             return Poll::Ready(Ok(()));
 ///         }
@@ -34,9 +34,10 @@ use std::{
 ///
 /// impl<Request> Reserve<Request> for NextPoll {
 ///     type Ticket = Self;
+///     type Pass = ();
 ///     type Refusal = Duration;
 ///
-///     fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<Self>, Duration> {
+///     fn reserve(&self, _: &Request, max_wait: Duration) -> Result<Turn<(), Self>, Duration> {
 ///         if max_wait.is_zero() { Err(Duration::from_millis(1)) } else { Ok(Turn::Later(self.clone())) }
 ///     }
 /// }
@@ -45,7 +46,9 @@ use std::{
 /// ```
 pub trait Reserve<Request> {
     /// What a waiting request holds.
-    type Ticket: QueueTicket<Refusal = Self::Refusal>;
+    type Ticket: QueueTicket<Request, Pass = Self::Pass, Refusal = Self::Refusal>;
+    /// What is known about an admitted request. It is held until the inner service has answered.
+    type Pass;
     /// Why a request cannot wait.
     type Refusal;
 
@@ -69,7 +72,7 @@ pub trait Reserve<Request> {
     /// # Errors
     ///
     /// The refusal; the request then goes no further.
-    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Ticket>, Self::Refusal>;
+    fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Pass, Self::Ticket>, Self::Refusal>;
 }
 
 /// A position in a queue. Dropping it leaves the queue: those behind it move forward.
@@ -86,20 +89,21 @@ pub trait Reserve<Request> {
 /// # let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?);
 /// let limit = LimiterAdmit::new(limiter, clock);
 /// limit.reserve(&"goes now", Duration::ZERO)?;
-/// if let Turn::Later(mut ticket) = limit.reserve(&"goes in a second", Duration::from_secs(1))? {
-///     let admitted = poll_fn(|context| ticket.poll_turn(context)).await?; // charged at this moment, not before
+/// if let Turn::Later(mut ticket) = limit.reserve(&"in a second", Duration::from_secs(1))? {
+///     let admitted = poll_fn(|context| ticket.poll_turn(&"in a second", context)).await?; // charged at this moment, not before
 ///     assert_eq!(admitted.standing.remaining(), 0);
 /// }
 /// # Ok(())
 /// # }
 /// ```
-pub trait QueueTicket {
+pub trait QueueTicket<Request> {
     /// What is known about a request whose turn has come. It is held until the inner service has answered.
     type Pass;
     /// Why it is refused after all.
     type Refusal;
 
-    /// Ready when the request is admitted. It is refused only if a change of the limit makes it too late.
+    /// Ready when the request, which took this position, is admitted. It is refused only if a change of the limit
+    /// makes it too late.
     ///
     /// ```
     /// # use std::task::{Context, Waker};
@@ -114,11 +118,11 @@ pub trait QueueTicket {
     /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
     /// limit.reserve(&"first", Duration::ZERO)?;
     /// let Turn::Later(mut ticket) = limit.reserve(&"second", Duration::from_secs(90))? else { panic!("not now") };
-    /// assert!(ticket.poll_turn(&mut Context::from_waker(Waker::noop())).is_pending());
+    /// assert!(ticket.poll_turn(&"second", &mut Context::from_waker(Waker::noop())).is_pending());
     /// # Ok(())
     /// # }
     /// ```
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Self::Pass, Self::Refusal>>;
+    fn poll_turn(&mut self, request: &Request, context: &mut Context<'_>) -> Poll<Result<Self::Pass, Self::Refusal>>;
 }
 
 /// When a request is admitted.
@@ -140,14 +144,14 @@ pub trait QueueTicket {
 /// assert!(line.reserve(&"fourth", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub enum Turn<P: QueueTicket> {
+pub enum Turn<Pass, Ticket> {
     /// Now: it is charged.
-    Now(P::Pass),
+    Now(Pass),
     /// Later: it is charged when it is admitted.
-    Later(P),
+    Later(Ticket),
 }
 
-impl<P: QueueTicket> fmt::Debug for Turn<P> {
+impl<Pass, Ticket> fmt::Debug for Turn<Pass, Ticket> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now(_) => f.write_str("Now"),

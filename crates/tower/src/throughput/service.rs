@@ -8,7 +8,7 @@ use std::{
 
 use tower_service::Service;
 
-use super::{QueueTicket, Reserve, ThroughputFuture, Turn};
+use super::{Reserve, ThroughputFuture, Turn};
 use crate::{LatencyFuture, Outcome};
 
 /// Passes a request to the inner service when its turn comes, or refuses it at once.
@@ -63,9 +63,9 @@ impl<S, R, O, Request> Service<Request> for ThroughputService<S, R, O>
 where
     S: Service<Request> + Clone,
     R: Reserve<Request>,
-    O: Outcome<<R::Ticket as QueueTicket>::Pass, R::Refusal, S::Response, S::Error> + Clone,
+    O: Outcome<R::Pass, R::Refusal, S::Response, S::Error> + Clone,
 {
-    type Response = S::Response;
+    type Response = O::Response;
     type Error = O::Error;
     type Future = ThroughputFuture<S, Request, R::Ticket, O, R::Refusal>;
 

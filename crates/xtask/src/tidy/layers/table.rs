@@ -35,7 +35,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/tower/src/lib.rs",
         layers: &[
-            &["clock", "exceeded"],
+            &["clock", "exceeded", "timed"],
             &["answer", "waiting"],
             &["deadline", "latency"],
             &["throughput"],
@@ -73,7 +73,7 @@ pub(super) const CRATES: &[Crate] = &[
         layers: &[
             &["byte_set", "histogram", "own_field", "sampled"],
             &["counters", "fields", "matching"],
-            &["cost", "jwt"],
+            &["cost", "format", "jwt"],
             &["key", "refusal_text"],
             &["lower"],
             &["rule"],
@@ -88,8 +88,9 @@ pub(super) const CRATES: &[Crate] = &[
             &["decide"],
             &["explain", "log"],
             &["gate"],
-            &["layer", "messages"],
+            &["layer"],
             &["live"],
+            &["messages"],
         ],
     },
     Crate {

@@ -1,0 +1,70 @@
+//! Where the deadline of a request comes from. It is known once the inner service was called.
+
+use std::time::Duration;
+
+use tokio::time::{Sleep, sleep};
+
+use crate::{DeadlineExceeded, Timed};
+
+/// Gives deadlines to the futures of requests.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_tower::{DeadlineLayer, HttpAnswer};
+///
+/// let of_all = DeadlineLayer::new(Duration::from_millis(500), HttpAnswer);
+/// let of_each = DeadlineLayer::of_requests(HttpAnswer);
+/// # let _ = (of_all, of_each);
+/// ```
+pub trait Deadlines<F> {
+    /// Why a request that took too long is answered.
+    type Refusal;
+    /// What exists before the inner service is called.
+    type Started;
+
+    /// Called before the inner service.
+    fn start(&self) -> Self::Started;
+
+    /// The timer of a request, if it has a deadline.
+    fn of(started: Self::Started, called: &mut F) -> Option<(Sleep, Self::Refusal)>;
+}
+
+/// The same deadline for all requests. Its timer starts first, so that the time of the inner service's `call` counts,
+/// too.
+impl<F> Deadlines<F> for Duration {
+    type Refusal = DeadlineExceeded;
+    type Started = (Sleep, DeadlineExceeded);
+
+    fn start(&self) -> Self::Started {
+        (sleep(*self), DeadlineExceeded { after: *self })
+    }
+
+    fn of(started: Self::Started, _: &mut F) -> Option<(Sleep, DeadlineExceeded)> {
+        Some(started)
+    }
+}
+
+/// Each request has its own deadline or none. [`DeadlineLayer::of_requests`](super::DeadlineLayer::of_requests) shows
+/// it at work.
+///
+/// ```
+/// use weir_tower::{Answers, DeadlineLayer, HttpAnswer, OfRequests};
+///
+/// fn of_each() -> DeadlineLayer<Answers<HttpAnswer>, OfRequests> {
+///     DeadlineLayer::of_requests(HttpAnswer)
+/// }
+/// # let _ = of_each();
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OfRequests;
+
+impl<F: Timed> Deadlines<F> for OfRequests {
+    type Refusal = F::Exceeded;
+    type Started = ();
+
+    fn start(&self) {}
+
+    fn of((): (), called: &mut F) -> Option<(Sleep, F::Exceeded)> {
+        called.take_deadline().map(|(after, exceeded)| (sleep(after), exceeded))
+    }
+}
