@@ -55,3 +55,6 @@ pub use self::settings::Settings;
 pub(crate) use self::{
     address::AppAddress, failure_counts::REASONS, leaving::Leaving, shared::Proxy, traffic::Protocol, worker::Worker,
 };
+
+/// The name of the agent in the responses that it writes by itself.
+const SERVER: &str = "weir-agent";

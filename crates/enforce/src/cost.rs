@@ -49,7 +49,7 @@ impl HeaderCost {
     }
 
     /// The number, clamped to 1..=`most`. 1 if the header is absent or is not a number.
-    fn number(&self, value: Option<&[u8]>) -> u64 {
+    pub(super) fn number(&self, value: Option<&[u8]>) -> u64 {
         let text = value.and_then(|value| str::from_utf8(value).ok()).map(str::trim_ascii).unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         // A number that does not fit is larger than any `most`.

@@ -10,6 +10,7 @@ mod with_stores;
 
 use std::{
     cell::{Cell, RefCell},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -20,7 +21,6 @@ use weir_tower::MonotonicClock;
 use super::{
     charge::{Ask, charge_all, slices},
     deferred::DeferredCost,
-    fields::Fields,
     follow_up::{Deadline, FollowUp},
     format::Format,
     in_force::RulesInForce,
@@ -63,13 +63,13 @@ impl RulesInForce {
         })
     }
 
-    /// Decides if the verdict can only be a refusal or a pass without a follow-up. `then` gets a reference to the
-    /// verdict, which avoids a copy. Otherwise returns `None` and charges and counts nothing.
+    /// Decides if the request goes now or is refused now, and no store is asked and no body is counted. `then` gets a
+    /// reference to the verdict, which avoids a copy. Otherwise returns `None` and charges and counts nothing.
     #[inline]
     pub(super) fn decide_at_once<R>(
         &self,
         asked: &Asked<'_>,
-        then: impl FnOnce(Result<Fields, &Refusal<'_>>) -> R,
+        then: impl FnOnce(Result<Pass, &Refusal<'_>>) -> R,
     ) -> Option<R> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
@@ -78,14 +78,17 @@ impl RulesInForce {
             let mut verdict = match (enforced, shadows) {
                 // A rule that a store counts, and seats in hand, or a key that the store refuses.
                 ([only], []) if set.get(*only).may_ask_only => asked.claim_one(set.get(*only), keys)?,
-                _ if deciding.any(|member| member.may_take_more) => return None,
+                _ if deciding.any(|member| member.needs_all) => return None,
                 _ => asked.enforce(set, enforced, keys),
             };
+            if let Verdict::Wait(_) = verdict {
+                // It leaves the queues. The caller asks again, and the request joins them at the same moment.
+                return None;
+            }
             asked.try_out(set, shadows, keys, &mut verdict);
             match &mut verdict {
-                Verdict::Pass(pass) => Some(then(Ok(std::mem::take(&mut pass.fields)))),
+                Verdict::Pass(pass) => Some(then(Ok(mem::take(pass)))),
                 Verdict::Refuse(refusal) => Some(then(Err(refusal))),
-                // Rules that may let a request wait do not get here.
                 Verdict::Wait(_) => None,
             }
         })

@@ -9,11 +9,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
-use super::{charge::Ask, cost::Cost, lower::hash, rule::Rule};
+use super::{
+    charge::Ask,
+    cost::{Cost, HeaderCost},
+    lower::hash,
+    rule::Rule,
+};
 
 /// Later than any reservation can be.
 const FAR: Duration = Duration::from_hours(24);
@@ -53,10 +58,28 @@ impl DeferredCost {
 
     /// Charges the cost in a header of the response, and removes the header.
     pub fn charge_header(&self, headers: &mut HeaderMap, clock: MonotonicClock) {
-        let Some(limits) = &self.rule.limits else { return };
-        if let Cost::ResponseHeader(header) = &limits.cost {
+        if let Some(header) = self.header_cost() {
             let cost = header.take(headers);
             self.charge(cost - 1, clock);
+        }
+    }
+
+    /// The header of the response that has the cost. It is private to the app and the agent.
+    pub fn header(&self) -> Option<&HeaderName> {
+        self.header_cost().map(|header| &header.name)
+    }
+
+    /// Charges the cost that is the value of its [`header`](Self::header).
+    pub fn charge_value(&self, value: Option<&[u8]>, clock: MonotonicClock) {
+        if let Some(header) = self.header_cost() {
+            self.charge(header.number(value) - 1, clock);
+        }
+    }
+
+    fn header_cost(&self) -> Option<&HeaderCost> {
+        match &self.rule.limits.as_ref()?.cost {
+            Cost::ResponseHeader(header) => Some(header),
+            _ => None,
         }
     }
 

@@ -11,7 +11,11 @@ use weir_core::Time;
 use weir_tower::MonotonicClock;
 
 use super::{
-    decide::Asked, fields::Fields, in_force::RulesInForce, jwt::Tokens, refusal::Refusal, verdict::Verdict,
+    decide::Asked,
+    in_force::RulesInForce,
+    jwt::Tokens,
+    refusal::Refusal,
+    verdict::{Pass, Verdict},
     wait::LateRefusal,
 };
 use crate::matching::{AmbiguousPaths, Headers, RequestView};
@@ -113,16 +117,16 @@ impl Gate for ConnectionGate {
 }
 
 impl ConnectionGate {
-    /// Decides on a request for a path and a query, and charges it. Returns `None` and charges nothing if the verdict
-    /// may be more than an immediate pass or a refusal. Then the caller must ask [`decide`](Gate::decide). `then` must
-    /// not ask this gate.
+    /// Decides on a request for a path and a query, and charges it. Returns `None` and charges nothing if the request
+    /// must wait, if a store must be asked, or if the bytes of the response are counted. Then the caller must ask
+    /// [`decide`](Gate::decide). `then` must not ask this gate.
     #[inline(always)] // it has one caller, for all requests, and no part of the verdict is copied
     pub fn decide_at_once<T>(
         &self,
         method: &str,
         target: (&str, Option<&str>),
         headers: Headers<'_>,
-        then: impl FnOnce(Result<Fields, &Refusal<'_>>) -> T,
+        then: impl FnOnce(Result<Pass, &Refusal<'_>>) -> T,
     ) -> Option<T> {
         let mut rules = self.common.rules.borrow_mut();
         let rules = rules.load();

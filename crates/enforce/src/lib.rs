@@ -89,7 +89,7 @@ pub use self::{
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
-    layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Turns, refused},
+    layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Turns, refused, too_late},
     live::{Change, LiveRules, SharedGate},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},

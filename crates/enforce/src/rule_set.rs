@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use weir_wire::Action;
 
 use super::{
+    cost::Cost,
     counters::Unmatched,
     rule::{Limits, Rule},
 };
@@ -37,6 +38,8 @@ pub(super) struct Member {
     pub(super) deadline: Option<Duration>,
     /// Whether an admitted request may have to wait, may get a deadline, or may be charged again.
     pub(super) may_take_more: bool,
+    /// Whether a store must be asked, or the bytes of the response pass when the limits admit them.
+    pub(super) needs_all: bool,
     /// Whether only a question to a store may delay a request, and nothing follows.
     pub(super) may_ask_only: bool,
 }
@@ -63,9 +66,11 @@ impl Member {
             deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() || limits.shared.is_some()
         };
         let may_take_more = rule.limits.as_ref().is_some_and(more);
+        let all = |limits: &Limits| limits.shared.is_some() || limits.cost == Cost::ResponseBytes;
+        let needs_all = rule.limits.as_ref().is_some_and(all);
         let asks = |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
         let may_ask_only = deadline.is_none() && rule.limits.as_ref().is_some_and(asks);
-        Self { rule: Arc::clone(rule), policy, deadline, may_take_more, may_ask_only }
+        Self { rule: Arc::clone(rule), policy, deadline, may_take_more, needs_all, may_ask_only }
     }
 }
 

@@ -19,6 +19,7 @@ use tower::{Service, service_fn};
 use weir_enforce::{ConnectionGate, LimitLayer};
 
 use super::{
+    SERVER,
     app::{App, IDLE_CHECK},
     client,
     forward::{self, Way, forward, vet},
@@ -141,7 +142,7 @@ async fn slot_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> C
 
 /// Serves the requests that the short path does not take: the limits of the rules in force around the app.
 fn router(way: Way) -> Router {
-    let limits = LimitLayer::new(way.proxy.rules.gate(forward::client), "weir-agent");
+    let limits = LimitLayer::new(way.proxy.rules.gate(forward::client), SERVER);
     let way = Arc::new(way);
     Router::new().fallback_service(service_fn(move |request| forward(Arc::clone(&way), request))).layer(limits)
 }

@@ -26,6 +26,12 @@ async fn a_request_header_sets_the_cost_within_bounds() {
 
 #[tokio::test]
 async fn a_response_header_sets_the_cost() {
+    for args in [&[][..], &["--in-place", "off"]] {
+        cost_of_a_response_header(args).await;
+    }
+}
+
+async fn cost_of_a_response_header(args: &[&str]) {
     let app = App::serve(async |request| {
         let mut response = Response::new(body("ok"));
         let units = request.uri().path()[1..].parse().expect("a number");
@@ -33,7 +39,7 @@ async fn a_response_header_sets_the_cost() {
         response
     })
     .await;
-    let agent = Agent::start(app.address, &[]);
+    let agent = Agent::start(app.address, args);
     let told = json!({"cost": {"responseHeader": {"name": "x-units", "most": 1000}}});
     agent.apply(&snapshot(1, &[policy("p", &[with(rule("all", &[debt(100, 100, 0, 86_400_000)]), told)])])).await;
     for (units, status) in [("40", 200), ("59", 200), ("500", 200), ("1", 429)] {

@@ -96,6 +96,12 @@ async fn requests_that_cannot_be_served_in_time_are_refused_at_once() {
 
 #[tokio::test]
 async fn an_app_that_misses_the_deadline_is_a_504() {
+    for args in [&[][..], &["--in-place", "off"]] {
+        misses_the_deadline(args).await;
+    }
+}
+
+async fn misses_the_deadline(args: &[&str]) {
     let app = App::serve(async |request| {
         if request.uri().path() == "/never" {
             std::future::pending::<()>().await;
@@ -103,7 +109,7 @@ async fn an_app_that_misses_the_deadline_is_a_504() {
         Response::new(body("ok"))
     })
     .await;
-    let agent = Agent::start(app.address, &[]);
+    let agent = Agent::start(app.address, args);
     let daily = crate::support::daily("d", "TokenBucket", 1000);
     let hurried = with(policy("p", &[rule("all", &[daily])]), json!({"deadlineMillis": 2000}));
     agent.apply(&snapshot(1, &[hurried])).await;

@@ -77,7 +77,7 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
 }
 
 /// Counts a request that exceeded its deadline. Returns its response, in which `server` names the sender.
-fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
+pub fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
     deadline.expire();
     let after = deadline.after;
     match deadline.format {

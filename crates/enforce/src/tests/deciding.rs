@@ -94,6 +94,44 @@ async fn a_grpc_client_is_told_in_its_own_way() {
     }
 }
 
+/// `None` where a second decision is needed, and nothing is charged.
+#[tokio::test(start_paused = true)]
+async fn what_goes_or_is_refused_now_is_decided_at_once() {
+    let decide = |limits: &Limits| {
+        limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), |decided| {
+            let follow_up = decided.map_err(drop)?.follow_up;
+            Ok::<_, ()>(follow_up.map(|follow_up| (follow_up.deadline.is_some(), follow_up.costs.len())))
+        })
+    };
+
+    // Its turn comes in a second; then it would come in two, which is too late.
+    let limits = Limits::new(&[policy("p", &[rule("r", &[limit("GCRA", 1, 1000, json!({}))], wait(1500))])]);
+    assert_eq!(decide(&limits), Some(Ok(None)));
+    assert_eq!((decide(&limits), limits.counts(0, 0)), (None, [1, 0, 0, 0]));
+    let mut waits = Box::pin(limits.status("/"));
+    assert!(futures::poll!(&mut waits).is_pending());
+    assert_eq!((decide(&limits), limits.counts(0, 0)), (Some(Err(())), [1, 1, 0, 0]));
+    drop(waits);
+    assert_eq!((decide(&limits), limits.counts(0, 0)), (None, [1, 1, 0, 0]));
+
+    let (none, told) = (json!({}), json!({"cost": {"responseHeader": {"name": "x", "most": 9}}}));
+    let (hurried, bytes) = (json!({"deadlineMillis": 5000}), json!({"cost": "responseBytes"}));
+    for (more, mode, policy_more, expected) in [
+        (&none, "Enforce", &none, Some(Ok(None))),
+        (&none, "Enforce", &hurried, Some(Ok(Some((true, 0))))),
+        (&told, "Enforce", &none, Some(Ok(Some((false, 1))))),
+        (&told, "Shadow", &none, Some(Ok(Some((false, 1))))),
+        (&bytes, "Enforce", &none, None),
+        (&bytes, "Shadow", &none, None),
+    ] {
+        let units = limit("TokenBucketWithDebt", 9, 1000, json!({"burst": 9, "debt": 9}));
+        let policy = policy("p", &[rule("r", &[units], more.clone())]);
+        let limits = Limits::new(&[with(with(policy, json!({"mode": mode})), policy_more.clone())]);
+        assert_eq!(decide(&limits), expected, "{mode} {more}");
+        assert_eq!(limits.counts(0, 0), [u64::from(expected.is_some()), 0, 0, 0], "{mode} {more}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn messages_are_counted_by_the_rules_in_force() {
     let chat = |requests, more: Value| {

@@ -10,7 +10,7 @@ use std::{
 use http::Version;
 use tokio::{net::TcpStream, time::timeout};
 use weir_core::Time;
-use weir_enforce::Fields;
+use weir_enforce::{Deadline, DeferredCost, Fields, FollowUp};
 
 use super::{
     Client,
@@ -22,7 +22,7 @@ use super::{
     upstream::Upstream,
     write::{self, Ending},
 };
-use crate::proxy::{failure::Failure, garbled::Garbled, headers::MAX_ANSWER_BYTES};
+use crate::proxy::{SERVER, failure::Failure, garbled::Garbled, headers::MAX_ANSWER_BYTES};
 
 /// The most bytes of a body to hold while the client does not read them.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
@@ -47,6 +47,18 @@ pub(super) struct ResponseContext {
     /// Whether the client sends no more requests after this one.
     pub(super) last: bool,
     pub(super) fields: Fields,
+    /// A deadline, and costs that headers of the response have.
+    pub(super) follow_up: Option<Box<FollowUp>>,
+}
+
+impl ResponseContext {
+    fn deadline(&self) -> Option<&Deadline> {
+        self.follow_up.as_ref()?.deadline.as_ref()
+    }
+
+    fn costs(&self) -> &[DeferredCost] {
+        self.follow_up.as_ref().map_or(&[], |follow_up| &follow_up.costs)
+    }
 }
 
 /// What to do next with the client's connection.
@@ -62,6 +74,8 @@ pub(super) enum Next {
 /// Why there is no response.
 enum Cut {
     Failure(Failure),
+    /// The request exceeded its deadline.
+    Late,
     /// The app's response cannot be passed on.
     Unfit,
     Gone,
@@ -70,6 +84,40 @@ enum Cut {
 impl<E: Into<Failure>> From<E> for Cut {
     fn from(failure: E) -> Self {
         Self::Failure(failure.into())
+    }
+}
+
+/// How long a request may wait for its response.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limit {
+    /// By the agent's flag.
+    timeout: Option<Duration>,
+    /// By its policy.
+    deadline: Option<Duration>,
+    since: Time,
+}
+
+impl Limit {
+    fn new(timeout: Option<Duration>, deadline: Option<&Deadline>, since: Time) -> Self {
+        Self { timeout, deadline: deadline.map(|deadline| deadline.after), since }
+    }
+
+    fn shortest(self) -> Option<Duration> {
+        [self.timeout, self.deadline].into_iter().flatten().min()
+    }
+
+    fn left(self, now: Time) -> Option<Duration> {
+        self.shortest().map(|limit| limit.saturating_sub(now.duration_since(self.since)))
+    }
+
+    /// Why there is no response now that the time is over.
+    fn cut(self, now: Time) -> Cut {
+        let waited = now.duration_since(self.since);
+        match (self.deadline, self.timeout) {
+            (Some(deadline), _) if waited >= deadline => Cut::Late,
+            (_, Some(timeout)) => Failure::Unanswered(timeout).into(),
+            _ => Cut::Gone,
+        }
     }
 }
 
@@ -96,6 +144,7 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
             Ok(reply) => relay(connection, reply, out).await,
             Err(Cut::Gone) => Next::Nothing,
             Err(Cut::Unfit) => Next::Leave,
+            Err(Cut::Late) => late(connection, &asked.context, out).await,
             Err(Cut::Failure(failure)) => {
                 let proxy = &connection.client.shared.proxy;
                 let failure = failure.or_stopped(&proxy.upstream).await;
@@ -120,6 +169,17 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
             }
         }
     }
+}
+
+/// Answers a request that exceeded its deadline.
+async fn late(connection: &mut ClientConnection<'_>, context: &ResponseContext, mut out: Outbox) -> Next {
+    let Some(deadline) = context.deadline() else { return Next::Leave };
+    let (head, body) = weir_enforce::too_late(deadline, SERVER).into_parts();
+    let ending = ending(connection.client, context.last, connection.now());
+    let closes = ending.closes;
+    out.bytes.clear();
+    write::own(&head, &body, context.to_head, &Fields::default(), ending, &mut out.bytes);
+    finish(connection, &out.bytes, &[], closes).await
 }
 
 /// The fields that end a response sent now.
@@ -149,15 +209,15 @@ fn ask(
 ) -> impl Future<Output = Result<Reply, Cut>> {
     async move {
         let shared = &connection.client.shared;
-        let limit = shared.proxy.settings.response_timeout;
         let sent = shared.proxy.clock.now();
-        connection.begin(limit);
+        let limit = Limit::new(shared.proxy.settings.response_timeout, context.deadline(), sent);
+        connection.begin(limit.shortest());
         let mut app = match shared.pool.pop() {
             Some(stream) => Upstream::new(stream, false, request),
             None => Upstream::new(Box::pin(connected(connection, limit)).await?, true, request),
         };
         loop {
-            match hear(connection, &mut app, context, sent, out).await {
+            match hear(connection, &mut app, context, (sent, limit), out).await {
                 Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
                 // A request with any method may be retried if no byte of it has left this program.
                 Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
@@ -171,11 +231,11 @@ fn ask(
 }
 
 /// Boxed by its caller: few requests need a new connection, and its future is large.
-async fn connected(connection: &ClientConnection<'_>, limit: Option<Duration>) -> Result<TcpStream, Cut> {
+async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<TcpStream, Cut> {
     let connecting = connection.client.shared.proxy.upstream.connect();
-    match limit {
+    match limit.left(connection.now()) {
         None => Ok(connecting.await?),
-        Some(limit) => Ok(timeout(limit, connecting).await.map_err(|_| Failure::Unanswered(limit))??),
+        Some(left) => Ok(timeout(left, connecting).await.map_err(|_| limit.cut(connection.now()))??),
     }
 }
 
@@ -185,13 +245,14 @@ async fn hear(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     context: &ResponseContext,
-    sent: Time,
+    (sent, limit): (Time, Limit),
     out: &mut Outbox,
 ) -> Result<(Framing, bool, bool), Cut> {
+    let shared = &connection.client.shared;
     // How many bytes of an incomplete head were searched for its end.
     let mut looked_at = 0;
     loop {
-        match read(connection, app, MAX_ANSWER_BYTES).await? {
+        match read(connection, app, MAX_ANSWER_BYTES, limit).await? {
             Ok(1..) => {}
             Ok(0) | Err(_) => return Err(Failure::Closed.into()),
         }
@@ -230,7 +291,10 @@ async fn hear(
                 return Err(Cut::Unfit);
             }
             let ending = ending(connection.client, context.last, connection.now());
-            write::to_client(&head, context.to_head, &context.fields, ending, &mut out.bytes);
+            for cost in context.costs() {
+                cost.charge_value(cost.header().and_then(|name| head.first(name)), shared.proxy.clock);
+            }
+            write::to_client(&head, context.to_head, (&context.fields, context.costs()), ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);
             // Nothing was sent yet, so the client can get a better response than a truncated one.
@@ -253,6 +317,7 @@ async fn read(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     most: usize,
+    limit: Limit,
 ) -> Result<io::Result<usize>, Cut> {
     let shared = &connection.client.shared;
     poll_fn(|cx| {
@@ -263,10 +328,7 @@ async fn read(
             return Poll::Ready(Err(Cut::Gone));
         }
         ready!(connection.pause.poll_over(cx));
-        Poll::Ready(Err(match shared.proxy.settings.response_timeout {
-            Some(limit) if connection.poll_gone(cx).is_pending() => Failure::Unanswered(limit).into(),
-            _ => Cut::Gone,
-        }))
+        Poll::Ready(Err(if connection.poll_gone(cx).is_pending() { limit.cut(connection.now()) } else { Cut::Gone }))
     })
     .await
 }
@@ -304,12 +366,14 @@ fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbo
             out.bytes.clear();
             // The app may take as long as it needs.
             connection.begin(None);
-            match read(connection, &mut reply.app, MAX_HELD).await {
+            match read(connection, &mut reply.app, MAX_HELD, Limit::default()).await {
                 Ok(Ok(1..)) => {}
                 Ok(Ok(0)) if reply.framing.closed(&mut out.bytes) => {
                     return finish(connection, &out.bytes, &[], reply.closes).await;
                 }
-                Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit) => return broken_off(connection, &[]).await,
+                Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit | Cut::Late) => {
+                    return broken_off(connection, &[]).await;
+                }
                 Err(Cut::Gone) => return Next::Nothing,
             }
         }

@@ -5,6 +5,7 @@
 
 use std::mem::MaybeUninit;
 
+use http::HeaderName;
 use httparse::{Header, Status};
 
 use super::{
@@ -106,6 +107,12 @@ impl Response<'_, '_> {
 
     pub(super) fn has(&self, kind: Field) -> bool {
         self.kinds.contains(&kind)
+    }
+
+    /// The first value of an end-to-end field.
+    pub(super) fn first(&self, name: &HeaderName) -> Option<&[u8]> {
+        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name.as_str()))?;
+        (!self.is_named(field.name)).then_some(field.value)
     }
 
     /// The value of a field of this kind if there is exactly one.

@@ -5,7 +5,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use bytes::Bytes;
 use tokio::{net::TcpStream, task::unconstrained};
 use weir_core::Time;
-use weir_enforce::{Fields, Format, Headers, Refusal};
+use weir_enforce::{Fields, Format, Headers, Pass, Refusal};
 
 use super::{
     Client,
@@ -160,8 +160,9 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
     // A client that sends many requests at once gets no more than its share of the runtime.
     let alone = bytes.len() == length;
     let target = (request.path, request.query);
+    // The one question of the short path: the engine of the layers on hyper's path decides, by the same rules in force.
     let judged = gate.decide_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
-        Ok(fields) => {
+        Ok(Pass { fields, follow_up }) => {
             // A copy, so that a refusal does not write the parts that it does not need to memory.
             let plain = request;
             let mut out = shared.buffers.outbox();
@@ -170,7 +171,7 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
             Judged::Admitted(Box::new(Asked {
                 request: out,
                 repeatable,
-                context: ResponseContext { to_head, last, fields },
+                context: ResponseContext { to_head, last, fields, follow_up },
             }))
         }
         Err(refusal) => {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use http::{StatusCode, header, response::Parts};
 use weir_core::Time;
-use weir_enforce::{Fields, Format, Refusal};
+use weir_enforce::{DeferredCost, Fields, Format, Refusal};
 
 use super::{date::Date, field::Field, framing::Framing, request::Request, response::Response};
 use crate::proxy::headers::{NEVER_DROPPED, Peer};
@@ -82,7 +82,7 @@ pub(super) fn to_app(request: &Request<'_, '_>, peer: &Peer, to: &mut Vec<u8>) {
 pub(super) fn to_client(
     response: &Response<'_, '_>,
     to_head: bool,
-    fields: &Fields,
+    (fields, costs): (&Fields, &[DeferredCost]),
     ending: Ending<'_>,
     to: &mut Vec<u8>,
 ) {
@@ -92,6 +92,9 @@ pub(super) fn to_client(
     let has_length = !coded && response.has(Field::ContentLength);
     let mut dated = false;
     for (field, kind) in response.fields.iter().zip(response.kinds) {
+        if costs.iter().any(|cost| cost.header().is_some_and(|name| is(field.name, name))) {
+            continue;
+        }
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
             // Written below. A response without a body has no length, unless the request was a HEAD.

@@ -80,7 +80,7 @@ fn passed(lines: &str, to_head: bool, closes: bool) -> (String, HeaderMap) {
     let date = Date::new();
     let mut written = Vec::new();
     let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
-    to_client(&head, to_head, &Fields::default(), ending, &mut written);
+    to_client(&head, to_head, (&Fields::default(), &[]), ending, &mut written);
     let mut fields = fields(&written);
     fields.remove("date").expect("a date");
     let line = written.iter().position(|byte| *byte == b'\r').expect("a line");
@@ -132,7 +132,7 @@ fn the_apps_date_stays_and_there_is_only_one() {
     let Ok(Answer::Final(head)) = response::read(bytes, &mut space, false) else { panic!("final") };
     let (mut written, date) = (Vec::new(), Date::new());
     let ending = Ending { closes: false, date: &date, now: Time::from_nanos(1) };
-    to_client(&head, false, &Fields::default(), ending, &mut written);
+    to_client(&head, false, (&Fields::default(), &[]), ending, &mut written);
     let dates: Vec<_> = fields(&written).get_all("date").iter().cloned().collect();
     assert_eq!(dates, ["Sun, 06 Nov 1994 08:49:37 GMT"]);
 }
