@@ -18,3 +18,12 @@ pub(crate) fn unix_millis() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("this machine's clock is past 1970");
     u64::try_from(now.as_millis()).expect("milliseconds since 1970 fit 64 bits")
 }
+
+/// Returns when no day of UTC begins within this time.
+pub(crate) async fn away_from_midnight(least: Duration) {
+    const DAY: u64 = 24 * 60 * 60 * 1000;
+    let rest = Duration::from_millis(DAY - unix_millis() % DAY);
+    if rest < least {
+        tokio::time::sleep(rest).await;
+    }
+}

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use kube::{Api, api::Portforwarder};
 
 use crate::namespace::Space;
 
@@ -16,21 +16,41 @@ pub(crate) const APP: u16 = 8080;
 /// Port of the agent for clients of the app.
 pub(crate) const PROXY: u16 = 8480;
 
+/// A connection to a port of a pod. Requests go one after the other.
+pub(crate) struct Connection {
+    sender: http1::SendRequest<Empty<Bytes>>,
+    driver: tokio::task::JoinHandle<hyper::Result<()>>,
+    forwarder: Portforwarder,
+}
+
+impl Connection {
+    pub(crate) async fn open(space: &Space, pod: &str, port: u16) -> Result<Self> {
+        let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
+        let mut forwarder = pods.portforward(pod, &[port]).await.with_context(|| format!("port-forward to {pod}"))?;
+        let stream = forwarder.take_stream(port).context("the port asked for")?;
+        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
+        Ok(Self { sender, driver: tokio::spawn(driver), forwarder })
+    }
+
+    /// Sends a request and returns the answer with its whole body.
+    pub(crate) async fn send(&mut self, request: Request<Empty<Bytes>>) -> hyper::Result<Response<String>> {
+        self.sender.ready().await?;
+        let (parts, body) = self.sender.send_request(request).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok(Response::from_parts(parts, String::from_utf8_lossy(&body).into_owned()))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+        self.forwarder.abort();
+    }
+}
+
 /// `GET path` from `pod`. Returns the answer with its whole body.
 pub(crate) async fn get(space: &Space, pod: &str, port: u16, path: &str) -> Result<Response<String>> {
-    let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
-    let mut forwarder = pods.portforward(pod, &[port]).await.with_context(|| format!("port-forward to {pod}"))?;
-    let stream = forwarder.take_stream(port).context("the port asked for")?;
-    let (mut connection, driver) = http1::handshake(TokioIo::new(stream)).await?;
-    let driver = tokio::spawn(driver);
+    let mut connection = Connection::open(space, pod, port).await?;
     let request = Request::get(path).header("host", "web").body(Empty::<Bytes>::new())?;
-    let answer = async {
-        let (parts, body) = connection.send_request(request).await?.into_parts();
-        let body = body.collect().await?.to_bytes();
-        hyper::Result::Ok(Response::from_parts(parts, String::from_utf8_lossy(&body).into_owned()))
-    }
-    .await;
-    driver.abort();
-    forwarder.abort();
-    answer.with_context(|| format!("GET {path} from port {port} of {pod}"))
+    connection.send(request).await.with_context(|| format!("GET {path} from port {port} of {pod}"))
 }

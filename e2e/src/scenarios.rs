@@ -3,6 +3,7 @@
 mod bypassed;
 mod deleted_and_early;
 mod drained;
+mod features;
 mod first_light;
 mod injected;
 mod live_patch;
@@ -28,6 +29,8 @@ use crate::{namespace::Space, operator::Release};
 pub(crate) enum Scenario {
     /// A policy limits three pods as specified, and its status is correct
     FirstLight,
+    /// Every strategy with every kind of key, and the other features of rules, admit the numbers of their definitions
+    Features,
     /// Pods get the agent from the webhook, and pods that were created without it are reported
     Injected,
     /// A Service that leads past the agents is reported; its port by name and the redirect close the gap
@@ -73,6 +76,7 @@ impl Scenario {
     pub(crate) async fn run(self, space: &Space, release: &Release) -> Result<()> {
         match self {
             Self::FirstLight => first_light::run(space).await,
+            Self::Features => features::run(space).await,
             Self::Injected => injected::run(space).await,
             Self::Bypassed => bypassed::run(space, release).await,
             Self::Quotas => quotas::run(space).await,

@@ -1,0 +1,292 @@
+//! Every strategy with every kind of key, and the other features of rules, on one pod: the number of admitted requests is
+//! the one that the definition gives, also after a limit was changed live.
+//!
+//! The rules come from tables. Limits have a period of a day, so their refill is nothing while this runs, and the
+//! expected numbers are simple arithmetic. No window of a day may begin meanwhile: a window shows in the counts as a
+//! failure near midnight UTC, so the scenario waits for the new day then.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use http::{HeaderMap, Method, Request, Response};
+use serde_json::{Value, json};
+
+use crate::{
+    clock,
+    direct::{self, Connection},
+    namespace::Space,
+    policy, report, workload,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+/// Requests that each limit admits in a day, before and after the change.
+const BEFORE: u64 = 3;
+const AFTER: u64 = 5;
+
+/// A strategy, fields beside `requests` and `per`, and what it admits of a burst: before the change, and then in
+/// addition after it.
+///
+/// A window or a log admits the higher number in all. A bucket keeps its tokens, which are used up, and refills at the
+/// new rate. A leaky bucket without waiting admits one request, and then one per drained request.
+const STRATEGIES: [(&str, &str, u64, u64); 7] = [
+    ("FixedWindow", "", BEFORE, AFTER - BEFORE),
+    ("SlidingWindowCounter", "", BEFORE, AFTER - BEFORE),
+    ("SlidingWindowLog", "", BEFORE, AFTER - BEFORE),
+    ("TokenBucket", "", BEFORE, 0),
+    ("TokenBucketWithDebt", ", debt: 2", BEFORE + 2, 0),
+    ("LeakyBucket", "", 1, 0),
+    ("GCRA", ", burst: 2", 2, 0),
+];
+
+/// A kind of key.
+struct Key {
+    name: &'static str,
+    /// As in YAML.
+    parts: &'static str,
+    /// A header of each of two clients. Without a key, all clients share one count.
+    clients: [(&'static str, &'static str); 2],
+}
+
+const KEYS: [Key; 5] = [
+    Key { name: "none", parts: "[]", clients: [("x-client", "ann"), ("x-client", "bob")] },
+    Key { name: "header", parts: "[{header: x-api-key}]", clients: [("x-api-key", "ann"), ("x-api-key", "bob")] },
+    Key {
+        name: "address",
+        parts: "[{clientIP: {trustedHops: 1}}]",
+        clients: [("x-forwarded-for", "203.0.113.1"), ("x-forwarded-for", "198.51.100.9, 203.0.113.2")],
+    },
+    Key {
+        name: "token",
+        parts: "[{jwtClaim: {claim: sub}}]",
+        clients: [
+            ("authorization", "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ."),
+            ("authorization", "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJib2IifQ."),
+        ],
+    },
+    Key {
+        name: "several",
+        parts: "[{method: {}}, {cookie: id}]",
+        clients: [("cookie", "id=ann"), ("cookie", "a=b; id=bob")],
+    },
+];
+
+pub(crate) async fn run(space: &Space) -> Result<()> {
+    clock::away_from_midnight(Duration::from_secs(240)).await;
+    workload::create(space, 1).await?;
+    let [pod] = &workload::ready(space, 1).await?[..] else { anyhow::bail!("one pod") };
+    let mut client = Client(Connection::open(space, pod, direct::PROXY).await?);
+    matrix(space, &mut client).await?;
+    waits(space, &mut client).await?;
+    others(space, &mut client).await
+}
+
+/// A client of the pod.
+struct Client(Connection);
+
+impl Client {
+    async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Result<Response<String>> {
+        self.send(Method::GET, path, headers).await
+    }
+
+    async fn send(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<Response<String>> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "web");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.0.send(request.body(http_body_util::Empty::new())?).await.with_context(|| format!("a request for {path}"))
+    }
+
+    /// How many of `count` requests are admitted.
+    async fn admitted(&mut self, count: u64, path: &str, headers: &[(&str, &str)]) -> Result<u64> {
+        let mut admitted = 0;
+        for _ in 0..count {
+            let answer = self.get(path, headers).await?;
+            match answer.status().as_u16() {
+                200 => admitted += 1,
+                429 => {}
+                _ => anyhow::bail!("{path}: {answer:?}"),
+            }
+        }
+        Ok(admitted)
+    }
+}
+
+fn policy(rules: &[String], more: &str) -> String {
+    format!(
+        "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {{name: {}}}
+spec:
+  targetRefs: [{{group: apps, kind: Deployment, name: web}}]{more}
+  rules:
+{}
+",
+        policy::NAME,
+        rules.join("\n")
+    )
+}
+
+async fn enforce(space: &Space, rules: &[String], more: &str) -> Result<()> {
+    space.apply(&policy(rules, more)).await?;
+    policy::wait_enforced(space, policy::NAME, 1, SOON).await.map(drop)
+}
+
+/// Seven strategies with five kinds of keys, each rule for its own path.
+async fn matrix(space: &Space, client: &mut Client) -> Result<()> {
+    let rules = |requests: u64| -> Vec<String> {
+        let each = STRATEGIES.iter().flat_map(|strategy| KEYS.iter().map(move |key| (strategy, key)));
+        each.map(|((strategy, more, ..), Key { name: key, parts, .. })| {
+            let name = format!("{}-{key}", strategy.to_lowercase());
+            format!(
+                "  - {{name: {name}, match: [{{paths: [/{strategy}/{key}]}}], key: {parts}, \
+                 limits: [{{name: day, requests: {requests}, per: 24h, strategy: {strategy}{more}}}]}}"
+            )
+        })
+        .collect()
+    };
+    let mut wrong = Vec::new();
+    for (requests, is_first) in [(BEFORE, true), (AFTER, false)] {
+        enforce(space, &rules(requests), "").await?;
+        for (strategy, _, first, then) in STRATEGIES {
+            let expected = if is_first { first } else { then };
+            for Key { name, parts, clients } in &KEYS {
+                let path = format!("/{strategy}/{name}");
+                for (index, client_header) in clients.iter().enumerate() {
+                    // Without a key, the second client finds nothing left.
+                    let expected = if *parts == "[]" && index > 0 { 0 } else { expected };
+                    let admitted = client.admitted(first + AFTER, &path, &[*client_header]).await?;
+                    if admitted != expected {
+                        wrong.push(format!(
+                            "{path} {client_header:?} at {requests}: {admitted} admitted, not {expected}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    report::note(format!("{} strategies with {} kinds of keys, changed live: exact", STRATEGIES.len(), KEYS.len()));
+    Ok(())
+}
+
+/// Every strategy lets requests wait: all are admitted, and not earlier than the limit allows.
+async fn waits(space: &Space, client: &mut Client) -> Result<()> {
+    const REQUESTS: u32 = 6;
+    let rules: Vec<String> = STRATEGIES
+        .iter()
+        .map(|(strategy, ..)| {
+            let burst = if matches!(*strategy, "FixedWindow" | "SlidingWindowCounter" | "SlidingWindowLog") {
+                ""
+            } else {
+                ", burst: 1"
+            };
+            let debt = if *strategy == "TokenBucketWithDebt" { ", debt: 1" } else { "" };
+            format!(
+                "  - {{name: {}, match: [{{paths: [/wait/{strategy}]}}], onLimit: {{action: Wait, maxWait: 5s}}, \
+                 limits: [{{name: l, requests: 1, per: 200ms, strategy: {strategy}{burst}{debt}}}]}}",
+                strategy.to_lowercase()
+            )
+        })
+        .collect();
+    enforce(space, &rules, "").await?;
+    for (strategy, ..) in STRATEGIES {
+        let path = format!("/wait/{strategy}");
+        let start = clock::now();
+        let admitted = client.admitted(REQUESTS.into(), &path, &[]).await?;
+        let took = clock::since(start);
+        // The first goes at once, with a debt of 1 also the second. A window may end right after the first request.
+        let least = Duration::from_millis(200) * (REQUESTS - 2) - Duration::from_millis(10);
+        ensure!(admitted == u64::from(REQUESTS) && took >= least, "{path}: {admitted} admitted in {took:?}");
+    }
+    report::note("seven strategies delay requests that may wait");
+    Ok(())
+}
+
+/// The other features of rules.
+async fn others(space: &Space, client: &mut Client) -> Result<()> {
+    let day = |requests: u64| format!("limits: [{{name: day, requests: {requests}, per: 24h, strategy: FixedWindow}}]");
+    let rules = [
+        "  - {name: blocked, match: [{clientCIDRs: [203.0.113.0/24], trustedHops: 1}], action: Deny}".to_owned(),
+        "  - {name: probes, match: [{paths: [/healthz]}], action: Bypass}".to_owned(),
+        format!("  - {{name: all, {}}}", day(1000)),
+        format!("  - {{name: trial, mode: Shadow, match: [{{paths: [/trial]}}], {}}}", day(1)),
+        format!("  - {{name: resting, mode: Disabled, match: [{{paths: [/off]}}], {}}}", day(1)),
+        format!("  - {{name: fixed, match: [{{paths: [/fixed]}}], cost: {{requests: 3}}, {}}}", day(10)),
+        format!(
+            "  - {{name: told, match: [{{paths: [/told]}}], cost: {{header: {{name: x-cost, most: 5}}}}, {}}}",
+            day(12)
+        ),
+        format!(
+            "  - {{name: tiers, match: [{{paths: [/tiers]}}], key: [{{header: x-tier}}], {}, \
+             overrides: [{{keys: [[gold]], limits: [{{name: day, requests: 4, per: 24h}}]}}]}}",
+            day(2)
+        ),
+        format!(
+            "  - {{name: says, match: [{{paths: [/says]}}], {}, responseHeaders: [{{name: x-left, value: '{{remaining}} of {{limit}}'}}], \
+             onLimit: {{status: 503, body: later, headersOn: Refusals, set: [{{name: x-why, value: '{{rule}}'}}]}}}}",
+            day(1)
+        ),
+        "  - {name: bytes, match: [{paths: [/bytes/**]}], cost: {responseBytes: {}}, \
+         limits: [{name: day, requests: 1000, per: 24h, strategy: TokenBucketWithDebt, debt: 5000}]}"
+            .to_owned(),
+    ];
+    enforce(space, &rules, "\n  deadline: 3s").await?;
+
+    let told = client.get("/", &[("x-forwarded-for", "203.0.113.7")]).await?;
+    let body: Value = serde_json::from_str(told.body())?;
+    let namespace = &space.namespace;
+    ensure!(
+        told.status() == 403
+            && body == json!({"error": "denied", "policy": format!("{namespace}/web"), "rule": "blocked"}),
+        "a denied request: {told:?}"
+    );
+    ensure!(
+        client.get("/", &[("x-forwarded-for", "198.51.100.7")]).await?.status() == 200,
+        "an address beside the network"
+    );
+
+    let probe = client.get("/healthz", &[]).await?;
+    ensure!(probe.status() == 200 && !probe.headers().contains_key("ratelimit"), "a bypassed request: {probe:?}");
+
+    ensure!(client.admitted(5, "/trial", &[]).await? == 5, "a rule in shadow mode refuses nothing");
+    ensure!(client.admitted(5, "/off", &[]).await? == 5, "a disabled rule refuses nothing");
+    ensure!(client.admitted(5, "/fixed", &[]).await? == 3, "10 units for requests of 3");
+    // At most 5 of 9, then 5: 2 of 12 units are left. 3 is too much; 1 and 1 pass.
+    let mut costs = Vec::new();
+    for cost in ["9", "5", "3", "1", "1", "1"] {
+        costs.push(client.get("/told", &[("x-cost", cost)]).await?.status().as_u16());
+    }
+    ensure!(costs == [200, 200, 429, 200, 200, 429], "costs in a header: {costs:?}");
+    for (tier, expected) in [("gold", 4), ("free", 2)] {
+        let admitted = client.admitted(6, "/tiers", &[("x-tier", tier)]).await?;
+        ensure!(admitted == expected, "{tier}: {admitted} admitted, not {expected}");
+    }
+
+    let [first, second] = [client.get("/says", &[]).await?, client.get("/says", &[]).await?];
+    let field =
+        |headers: &HeaderMap, name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    ensure!(
+        first.status() == 200 && field(first.headers(), "x-left").as_deref() == Some("0 of 1"),
+        "headers of an admitted response: {first:?}"
+    );
+    ensure!(
+        second.status() == 503
+            && second.body() == "later"
+            && field(second.headers(), "x-why").as_deref() == Some("says")
+            && field(second.headers(), "ratelimit").is_some(),
+        "headers of a refusal: {second:?}"
+    );
+
+    // 1,000 bytes and a debt of 5,000.
+    let first = client.get("/bytes/5990", &[]).await?;
+    ensure!(first.status() == 200 && first.body().len() == 5990, "{first:?}");
+    let admitted = client.admitted(20, "/bytes/1", &[]).await?;
+    ensure!(admitted == 10, "bytes of responses as costs: {admitted} of 20 responses with one byte");
+
+    let late = client.get("/slow?ms=20000", &[]).await?;
+    ensure!(late.status() == 504, "the deadline of 3 s: {late:?}");
+    // The rule for all has admitted every request that no other rule refused.
+    report::note("deny, bypass, modes, costs, overrides, headers, bytes and deadline as specified");
+    Ok(())
+}
