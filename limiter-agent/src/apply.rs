@@ -1,8 +1,8 @@
 //! How a snapshot comes into force: as a whole, or not at all.
 //!
-//! The agent reads a body as JSON, compares it with the snapshot in force, parses it and lowers it. It changes
-//! nothing until every step that can fail has succeeded. Snapshots are applied one at a time, so the second is
-//! compared with the result of the first.
+//! The agent parses a body as JSON, compares the snapshot with the one in force, lowers it, and makes the clients of its
+//! stores. It changes no rule until every step that can fail has succeeded. Snapshots are applied one at a time, so the
+//! second is compared with the result of the first.
 //!
 //! A bootstrap snapshot applies only until the first push: any pushed snapshot replaces it, even one with a smaller
 //! sequence.

@@ -1,4 +1,4 @@
-//! Logs a problem only once, however often it occurs. A problem that was fixed in between is logged again.
+//! Logs a problem only once, however often it occurs. If a problem is fixed and then returns, it is logged again.
 
 use std::fmt::Display;
 

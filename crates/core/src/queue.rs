@@ -136,7 +136,7 @@ pub enum Position {
     /// Others are before it. It is woken when it is its turn, and should check again at this time, in case those before
     /// it never come.
     Behind(Time),
-    /// After a change of the limit, its wait is longer than it can wait.
+    /// After a change of the limit, the request would wait longer than it may.
     Late,
 }
 

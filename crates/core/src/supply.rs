@@ -64,7 +64,7 @@ pub(crate) struct Supply {
     flow: u64,
     each: u64,
     nanos: u64,
-    /// Whether it supplies one unit per nanosecond, so that levels are times. True for most quotas.
+    /// Whether the limit supplies one unit per nanosecond. Then a level is a time in nanoseconds. True for most quotas.
     is_time: bool,
     /// `flow / nanos`, which is less than two, in multiples of 2^-63, rounded down.
     per_nano: u64,

@@ -1,4 +1,5 @@
-//! Charges several rules for one request, each with its own cost: all of them, or none.
+//! Charges several rules for one request, each with its own cost: all of them, or none. One rule that decides at once is
+//! charged in [`decide`](super::decide).
 //!
 //! How a request waits for its rules is in [`wait`](super::wait). A policy in shadow mode delays nothing: a rule that
 //! would let a request wait is charged for the moment at which the request would go.

@@ -1,4 +1,5 @@
-//! What a rule decided. The status and the metrics both read these counters.
+//! The statistics of a rule: what it decided. The status and the metrics both read them. No decision does: the state of
+//! a limiter is its count, in `weir-core` or in a store.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,7 +13,7 @@ use crate::{
     sampled::Pauses,
 };
 
-/// Counters of one rule. They only grow. They are aligned so that two rules never share a cache line.
+/// The statistics of one rule. They only grow. They are aligned so that two rules never share a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Counters {
@@ -28,12 +29,12 @@ pub(crate) struct Counters {
     logged: AtomicU64,
 }
 
-/// Requests that no rule matched. The count only grows, and a change of rules keeps it.
+/// Requests that no rule matched. The number only grows, and a change of rules keeps it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Unmatched(AtomicU64);
 
-/// The counters at one moment.
+/// The statistics at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests and messages that the rule admitted.

@@ -1,8 +1,9 @@
 //! Costs that are known only when the app has answered.
 //!
 //! A request is charged 1 on arrival. The rest is charged by reservations when the response supplies it. Capacity that
-//! is not free yet is taken from the future, at most twelve hours ahead, so a late cost is never forgiven. The limit
-//! admits new requests again when all of it is repaid except for `debt`.
+//! is not free yet is taken from the future. A reservation reaches at most twelve hours ahead; what does not fit into
+//! that is forgiven. A store counts as debt what shared rules are charged late, and its buckets owe at most a day. The
+//! limit admits new requests again when all of it is repaid except for `debt`.
 //!
 //! The bytes of a body pass when their reservations are due ([`LimitedBody`](super::LimitedBody)). A cost in a header
 //! delays no response: it goes at once, and the next requests wait or are refused.

@@ -1,11 +1,14 @@
 //! The rules in force, and how a new set of rules succeeds the current one.
 //!
 //! The policy's UID and the rule's name identify a rule. A rule with the same UID and name as an earlier one takes over
-//! its counters and its limiter, which is retuned in place: requests that still hold the old rules charge the same
-//! words as requests that see the new ones. So a change of mode, match, refusal or order touches no counter. A limiter
-//! starts full in three cases, each of which changes what it counts: the rule is new (or was a bypass), it got or lost
-//! its `key`, or its `key` distinguishes requests by another value. If a policy was deleted and created again, its
-//! rules keep their limiters if that took less than a minute; see `removed`.
+//! its statistics and its limiter, which is retuned in place: requests that still hold the old rules charge the same
+//! words as requests that see the new ones. So a change of mode, match, refusal or order changes no count. A limiter is
+//! new in four cases: the rule is new (or had no limits), it got or lost its `key`, its `key` distinguishes requests by
+//! another value, or its scope changed. A new limiter starts full. If a policy was deleted and created again, its rules
+//! keep their limiters if that took less than a minute; see `removed`.
+//!
+//! The counts of a rule of scope Shared are in its store, under the namespace and the name of the policy. A new limiter
+//! of such a rule goes on with them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -137,8 +140,8 @@ impl RulesInForce {
         next
     }
 
-    /// The rules that count one kind of event. A bypass applies to both kinds; a denied request has no messages. Without
-    /// a rule to bypass, the set is empty.
+    /// The rules that count one kind of event. A bypass applies to both kinds; a denied request has no messages. For
+    /// messages: empty if no rule counts messages.
     fn rule_set(&self, per: Per) -> RuleSet {
         let (mut enforced, mut shadows) = (Vec::new(), Vec::new());
         for (index, policy) in self.policies.iter().enumerate() {

@@ -2,8 +2,9 @@
 //!
 //! The input is a request's head and the client's address. The output is a [`Verdict`]: pass, wait or refuse.
 //! [`lower()`] turns wire data into parsed rules, or returns all its faults. [`RulesInForce::succeed`] gives those
-//! rules the limiters and counters of the rules that they succeed. A [`Gate`] asks them for each request. A decision
-//! takes no lock of its own, formats no label, and waits for nothing.
+//! rules the limiters and statistics of the rules that they succeed. A [`Gate`] asks them for each request. A decision
+//! formats no label. For rules of scope Pod it takes no lock of its own and waits for nothing. For rules that a store
+//! counts it takes short locks, and a [`Verdict::Wait`] may ask the store.
 //!
 //! On top of that, [`LimitLayer`] applies verdicts to any tower service for HTTP: it refuses, delays and forwards
 //! requests, ends those that exceed a deadline, and charges costs that the response supplies. Nothing below it depends

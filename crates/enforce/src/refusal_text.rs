@@ -1,4 +1,5 @@
-//! The parts of a refusal that do not depend on the request. They are rendered when a snapshot is lowered.
+//! The texts of a refusal that do not depend on the request. They are prepared when a rule comes into force. The rest is
+//! rendered for each refusal; the agent's short path caches the last ones.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};

@@ -2,7 +2,8 @@
 //!
 //! A policy that is deleted and created again has another UID. Its rules would start with a full burst, so a user of
 //! `kubectl replace --force` would get a fresh burst. To prevent that, a rule with the same namespace, policy name and
-//! rule name takes over the removed limiter. The counters are not kept, because they belong to the deleted policy.
+//! rule name takes over the removed limiter, with its counts. The statistics are not kept, because they belong to the
+//! deleted policy.
 //!
 //! Memory is bounded: the latest [`MOST`] rules, with [`MOST_KEYS`] keys together, and none for longer than [`KEPT`].
 

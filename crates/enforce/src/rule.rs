@@ -22,7 +22,7 @@ const SURVEYED: usize = 4096;
 /// A policy in force.
 #[derive(Debug)]
 pub struct Policy {
-    /// The UID of the Kubernetes object. Counters belong to it.
+    /// The UID of the Kubernetes object. Statistics belong to it, and the counts of rules of scope Pod.
     pub uid: String,
     /// The namespace of the Kubernetes object.
     pub namespace: String,
@@ -66,7 +66,7 @@ pub(super) struct Limits {
     pub(super) names: Vec<Box<str>>,
     /// The limits' quotas without overrides, for the metrics.
     quotas: Vec<Quota>,
-    /// A store counts, and the limiter is not used.
+    /// If set, a store counts and `limiter` is unused.
     pub(super) shared: Option<SharedPart>,
 }
 
@@ -146,7 +146,7 @@ impl Rule {
         Self { name, mode, matcher, per, counters, action, refusal, limits }
     }
 
-    /// The rule's counters.
+    /// The rule's statistics.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }

@@ -1,8 +1,8 @@
 //! Requests that wait for their turn.
 //!
-//! A request that may wait joins the queues of all rules that match it. When it is at the head of these queues and all
-//! rules have capacity, all of them are charged together. A request that leaves earlier was charged nothing. It also
-//! joins the queues of rules that let no request wait, so that these rules count it for later requests.
+//! A request that may wait joins the queues of all rules that match it. It waits for the head only in queues of rules
+//! that let requests wait. In the others it holds a place, so that later requests there see it. When it is at the head
+//! and all rules have capacity, all of them are charged together. A request that leaves earlier was charged nothing.
 //!
 //! A request of shared rules first waits for the store (`asking`). Once it has all its seats, it goes on as above.
 

@@ -2,8 +2,8 @@
 //!
 //! The interpreter cannot be stopped, and it copies the request each time an expression reads it. So each expression is
 //! weighed once, when it is parsed: its steps, how often it reads the request, the functions that it calls, and the
-//! same for each element of its loops. The weight and the size of a request give a bound on the cost. A predicate
-//! beyond the budget is not run.
+//! same for each element of its loops. The weight of the expression and the size of the request give a bound on the cost.
+//! A predicate beyond the budget is not run.
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 

@@ -38,7 +38,8 @@ impl Choices<'_> {
         (0..self.below(count)).map(|_| *self.one(pieces)).collect()
     }
 
-    /// Random numbers, for choices that need more bytes than there are.
+    /// A generator of random numbers, for a target that makes more choices than the input has bytes. The next eight
+    /// bytes of the input are its seed.
     pub fn random(&mut self) -> Random {
         Random::new(u64::from_be_bytes(std::array::from_fn(|_| self.byte())))
     }

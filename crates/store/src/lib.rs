@@ -1,8 +1,8 @@
 //! One limit across pods: seats that a store hands out.
 //!
 //! A pod *takes* seats from a store: for requests that wait, and in advance for requests to come. A seat is charged
-//! once and used once, between floor and ceiling of its moment, so all pods together never admit more than the limit,
-//! and a pod that holds seats decides without a trip to the store.
+//! once and used once. It is usable from the moment the ceiling reaches it until the floor passes it. So all pods
+//! together never admit more than the limit, and a pod that holds seats decides without a trip to the store.
 //!
 //! ```
 //! use std::time::Duration;

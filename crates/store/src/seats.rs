@@ -1,4 +1,5 @@
-//! Admissions that a pod holds: charged once in the store, and used once, between floor and ceiling of their moment.
+//! Admissions that a pod holds: charged once in the store, and used once. A seat is usable from the moment the ceiling
+//! reaches it until the floor passes it.
 
 use weir_core::Strategy;
 

@@ -149,7 +149,8 @@ impl SharedLimiter {
         Arc::clone(&self.rule.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Decides at once, if it can. `set` is the index of the key's limits, and `patience` how long the request may wait.
+    /// Decides at once, if it can. `set` is the index of the key's limits in the rule. `patience` is how long the request
+    /// may wait.
     pub fn claim(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
         if rule.set(set).never_admits(cost) {

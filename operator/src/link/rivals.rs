@@ -20,7 +20,8 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// Records that what the agent had acknowledged was replaced. True if this reveals another operator.
+    /// Records that a newer snapshot replaced the one that the agent had acknowledged. True if this reveals another
+    /// operator.
     pub(super) fn overwritten(&mut self, now: Instant) -> bool {
         let again = self.overwritten_at.replace(now).is_some_and(|before| now < before + LASTING);
         again && !std::mem::replace(&mut self.is_contested, true)

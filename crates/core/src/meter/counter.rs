@@ -163,8 +163,8 @@ impl Counter {
     /// Returns the windows after a charge, with the index of the current window, or the unchanged windows after a
     /// refusal.
     ///
-    /// The words determine the window; the clock only confirms it. So all swapped values are known before the time is,
-    /// and the processor need not wait for the clock to compute them.
+    /// The words determine the window; the clock only confirms it. So the processor can compute the new words before the
+    /// clock read completes.
     #[inline(always)] // as in the cell: otherwise the answer goes through memory
     pub(crate) fn check_at_once(
         &self,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{at_once, time_of};
 use crate::{Quota, Strategy};
 
-/// A level and the floor at one time: everything, besides the quota, that its questions need.
+/// A level and the floor at one time. With the quota, they say how many requests are left and when there will be more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stand {
     unit: u64,

@@ -1,4 +1,4 @@
-//! How much one key is asked for in this program.
+//! Measures how many units a second this program's requests need for one key.
 
 use std::time::Duration;
 

@@ -124,7 +124,7 @@ impl Table {
     }
 }
 
-/// Forgets keys that say nothing that a later question would not hear.
+/// Forgets idle keys without seats, debt or a refusal in force; the store knows the rest.
 pub(super) fn forget_idle(shard: &mut Shard, before: Duration, time: u64) {
     shard.retain(|_, entry| {
         let is_refused = entry.refused.is_some_and(|refused| refused.until > time);
