@@ -203,7 +203,7 @@ struct Wait {
 
 async fn leave(State(control): State<Arc<Control>>, wait: Result<Query<Wait>, QueryRejection>) -> Response {
     let Ok(Query(Wait { wait_millis })) = wait else {
-        return failure(StatusCode::BAD_REQUEST, "invalid", "waitMillis: a number of milliseconds, or left out");
+        return failure(StatusCode::BAD_REQUEST, "invalid", "waitMillis must be a number of milliseconds, or absent");
     };
     control.leaving.begin();
     let closed = control.leaving.closed.cancelled();

@@ -261,7 +261,8 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
         }
         None => None,
     };
-    let config = kube::Config::infer().await.context("no cluster to work on").or_exit(WRONG)?;
+    let config =
+        kube::Config::infer().await.context("found no usable kubeconfig and no service account").or_exit(WRONG)?;
     let client = apiserver::client(config).context("cannot reach the cluster").or_exit(FAILED)?;
     let instance = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let instance = instance.unwrap_or_else(|_| "weir-operator".to_owned());
@@ -292,21 +293,30 @@ fn name(instance: &str, pod_uid: Option<String>) -> String {
 
 async fn run_prove(arguments: Prove) -> Result<(), Failed> {
     arguments.check().or_exit(WRONG)?;
-    let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
+    let client = kube::Client::try_default()
+        .await
+        .context("found no usable kubeconfig and no service account")
+        .or_exit(WRONG)?;
     let seen = arguments.run(client).await.or_exit(FAILED)?;
     println!("{seen}");
     Ok(())
 }
 
 async fn run_pulled(arguments: Pulled) -> Result<(), Failed> {
-    let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
+    let client = kube::Client::try_default()
+        .await
+        .context("found no usable kubeconfig and no service account")
+        .or_exit(WRONG)?;
     let seen = arguments.run(client).await.or_exit(FAILED)?;
     println!("{seen}");
     Ok(())
 }
 
 async fn run_bypasses(arguments: Bypasses) -> Result<(), Failed> {
-    let client = kube::Client::try_default().await.context("no cluster to ask").or_exit(WRONG)?;
+    let client = kube::Client::try_default()
+        .await
+        .context("found no usable kubeconfig and no service account")
+        .or_exit(WRONG)?;
     let seen = arguments.run(client).await.or_exit(FAILED)?;
     println!("{seen}");
     Ok(())

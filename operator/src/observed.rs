@@ -27,8 +27,8 @@ pub use self::stores::ReachedStores;
 pub const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The message for an agent to which another operator also pushes: it enforces this policy only part of the time.
-const CONTESTED: &str = "another operator writes to this agent, and each overwrites what the other has pushed: stop one of \
-                         the two, or name the agent to one of them only";
+const CONTESTED: &str = "another operator writes to this agent, and each overwrites what the other has pushed: stop one \
+                         operator, or list the agent in only one of them";
 
 /// Whether one pod enforces one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]

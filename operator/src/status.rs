@@ -215,7 +215,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         return (
             false,
             "Invalid",
-            "nothing is enforced: no generation of the policy that was valid is known".to_owned(),
+            "nothing is enforced: the operator knows no valid generation of the policy".to_owned(),
         );
     };
     let count = format!("{enforcing} of {targeted} pods enforce revision {}", rules.revision);

@@ -57,13 +57,13 @@ pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool
     }
     let names = stores.iter().map(|store| &*store.name).collect::<Vec<_>>().join(", ");
     if lost.is_empty() {
-        return Some((true, "Reached", format!("no pod reports that it does not reach {names}")));
+        return Some((true, "Reached", format!("no pod reports a lost connection to {names}")));
     }
     let mut worst: Vec<&LostStore> = lost.iter().collect();
     worst.sort_by_key(|lost| (lost.since_unix_millis, &lost.pod, &lost.store));
     let told = worst.iter().take(NAMED).map(|lost| {
         let why = lost.why().map(|why| format!(" ({why})")).unwrap_or_default();
-        format!("{} does not reach {} since {:.0}{why}", lost.pod.name, lost.store.name, lost.since())
+        format!("{} has not reached {} since {:.0}{why}", lost.pod.name, lost.store.name, lost.since())
     });
     let mut told: Vec<String> = told.collect();
     if worst.len() > NAMED {

@@ -31,7 +31,7 @@ fn a_policy_names_the_pods_that_are_cut_off_and_since_when() {
     assert_eq!((holds, reason), (false, "CutOff"));
     assert_eq!(
         message,
-        "b does not reach limits since 1970-01-01T00:01:00Z, a does not reach limits since 1970-01-01T01:00:00Z (refused)"
+        "b has not reached limits since 1970-01-01T00:01:00Z, a has not reached limits since 1970-01-01T01:00:00Z (refused)"
     );
     let (_, reason, message) = store_reachable(&stores, &[lost("a", 1, Some("NOAUTH"), true)]).unwrap();
     assert_eq!(reason, "RestartNeeded");

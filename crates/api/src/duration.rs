@@ -46,7 +46,7 @@ pub enum MaxWaitBounds {}
 impl Bounds for MaxWaitBounds {
     const FIELD: &'static str = "maxWait";
     const LONGEST: &'static str = "5m";
-    const FIX: &'static str = "to let no request wait use action Reject and leave maxWait out";
+    const FIX: &'static str = "to let no request wait use action Reject and remove maxWait";
 }
 
 /// Bounds of [`Deadline`].
@@ -56,7 +56,7 @@ pub enum DeadlineBounds {}
 impl Bounds for DeadlineBounds {
     const FIELD: &'static str = "deadline";
     const LONGEST: &'static str = "1h";
-    const FIX: &'static str = "for no deadline leave it out";
+    const FIX: &'static str = "for no deadline remove it";
 }
 
 /// A duration within its bounds, in whole milliseconds, kept as it was written.
@@ -241,6 +241,6 @@ mod tests {
         assert!("5m".parse::<MaxWait>().is_ok() && "5m1ms".parse::<MaxWait>().is_err());
         assert!("1h".parse::<Deadline>().is_ok() && "1h1ms".parse::<Deadline>().is_err());
         let invalid = "0s".parse::<Deadline>().expect_err("zero");
-        assert_eq!(invalid.to_string(), "deadline must be between 1ms and 1h; for no deadline leave it out");
+        assert_eq!(invalid.to_string(), "deadline must be between 1ms and 1h; for no deadline remove it");
     }
 }

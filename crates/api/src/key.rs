@@ -114,7 +114,7 @@ pub struct ClientIp {
     #[serde(default = "default_ipv6_prefix", rename = "ipv6Prefix")]
     #[schemars(range(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self != 0")
-        .message("ipv6Prefix must not be 0, which would make all IPv6 clients one: leave it out for 64, or use 1 to 128"))]
+        .message("ipv6Prefix must not be 0, which would make all IPv6 clients one: remove it for 64, or use 1 to 128"))]
     pub ipv6_prefix: i32,
 }
 

@@ -104,12 +104,12 @@ fn not_zero_requests() -> Rule {
 
 fn not_zero_burst() -> Rule {
     Rule::new("self != 0").message(
-        "burst must not be 0, which never means unlimited: use 1 to let no two requests come at once, or leave burst out",
+        "burst must not be 0, which never means unlimited: use 1 to let no two requests come at once, or remove burst",
     )
 }
 
 fn not_zero_debt() -> Rule {
-    Rule::new("self != 0").message("debt must not be 0, which never means unlimited: for no debt leave it out")
+    Rule::new("self != 0").message("debt must not be 0, which never means unlimited: for no debt remove it")
 }
 
 /// Time is counted in nanoseconds, with at most one request in each.

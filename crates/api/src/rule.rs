@@ -47,10 +47,10 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseH
         .message("overrides must give the names of the rule's own limits: use a name from limits, or add a limit of that name")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.burst) || !self.limits.exists(m, m.name == l.name && m.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])))")
-        .message("overrides must not have burst for a limit whose strategy is FixedWindow, SlidingWindowCounter or SlidingWindowLog, which save nothing up: leave burst out")
+        .message("overrides must not have burst for a limit whose strategy is FixedWindow, SlidingWindowCounter or SlidingWindowLog, which save nothing up: remove burst")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.debt) || !self.limits.exists(m, m.name == l.name && m.strategy != 'TokenBucketWithDebt')))")
-        .message("overrides must have debt only for a limit whose strategy is TokenBucketWithDebt: leave debt out")
+        .message("overrides must have debt only for a limit whose strategy is TokenBucketWithDebt: remove debt")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, l.requests <= 1048576 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
         .message("overrides must have at most 1048576 requests for a limit whose strategy is SlidingWindowLog, which remembers each of them")
@@ -144,7 +144,7 @@ pub struct Rule {
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 1_000_000))]
     #[x_kube(validation = Rule::new("self != 0")
-        .message("maxKeys must not be 0, which never means unlimited: use 1 to 1000000, or leave maxKeys out for 65536"))]
+        .message("maxKeys must not be 0, which never means unlimited: use 1 to 1000000, or remove maxKeys for 65536"))]
     pub max_keys: i32,
     /// Where requests are counted.
     #[serde(default)]

@@ -148,7 +148,7 @@ pub struct SharedRule {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     #[x_kube(validation = Rule::new("self != 0")
-        .message("clusters must not be 0: this cluster is one of them, so leave clusters out or use 1 to 1000"))]
+        .message("clusters must not be 0: this cluster is one of them, so remove clusters or use 1 to 1000"))]
     pub clusters: i32,
 }
 

@@ -201,7 +201,7 @@ fn explain_shared(ask: Ask<'_, '_>, now: Time, explained: &mut ExplainedRule) {
     explained.source = Some(match (is_lost, left) {
         (true, _) => format!("store {store} is lost: onStoreLoss decides"),
         (false, Some(_)) => format!("last answer of store {store}; seats in hand: {seats}"),
-        (false, None) => format!("store {store}, which was not asked about this key yet"),
+        (false, None) => format!("no answer of store {store} for this key yet"),
     });
 }
 

@@ -92,7 +92,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let (rate, duration) = (60, Duration::from_secs(120));
     let steady = Load { name: "steady", url: workload::PODS_URL, addresses: 6, rate, duration }.start(space).await?;
     space.kubectl(&["scale", "deployment/redis", "--replicas=0"]).await?;
-    let told = reachable(space, "False", "does not reach limits since").await?;
+    let told = reachable(space, "False", "has not reached limits since").await?;
     report::note(told);
     space.kubectl(&["scale", "deployment/redis", "--replicas=1"]).await?;
     reachable(space, "True", "").await?;

@@ -86,7 +86,7 @@ const WRONG: [Wrong; 10] = [
     limits: [{name: per-pod, requests: 50, per: 1s, burst: 100, strategy: FixedWindow}]
 ",
         field: "spec.rules[0].limits[0].burst",
-        fix: "leave burst out, or use strategy TokenBucket or GCRA",
+        fix: "remove burst, or use strategy TokenBucket or GCRA",
     },
     Wrong {
         what: "a rule that limits nothing",

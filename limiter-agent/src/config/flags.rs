@@ -121,8 +121,8 @@ pub struct Flags {
 
     /// Get the certificate of the control port from the operator's identity service at this URL, such as
     /// `https://weir-operator-identity.weir-system.svc`, and accept only the operator as a client. Clients in the pod
-    /// can read the control port in plain HTTP over loopback, but change nothing. Until the certificate arrives, that
-    /// is the only access.
+    /// can read the control port in plain HTTP over loopback, but they cannot change the rules. Until the certificate
+    /// arrives, that is the only access.
     #[arg(
         long,
         env = "WEIR_IDENTITY_URL",

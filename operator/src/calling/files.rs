@@ -130,7 +130,7 @@ impl TlsFiles {
         let not_after = u64::try_from(leaf.validity().not_after.timestamp()).unwrap_or(0);
         let key = client_key.as_ref().map_err(|problem| of_key(problem.clone()))?;
         let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|error| of_key(format!("holds no private key in PEM without a password: {error}")))?;
+            .map_err(|error| of_key(format!("must have a private key in PEM that has no password: {error}")))?;
         Calling::new(roots, chain, key, not_after).map_err(|error| {
             let cert = self.client_cert.display();
             of_key(format!("is not the key of --client-cert {cert}: name the two that belong together ({error})"))

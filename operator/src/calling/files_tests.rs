@@ -52,7 +52,7 @@ fn invalid_files_are_named_with_their_flag() {
         ("ca.crt", key.as_str(), "--agent-ca", "holds no certificate in PEM"),
         ("tls.crt", "-----BEGIN NONSENSE-----", "--client-cert", "is not PEM"),
         ("tls.crt", key.as_str(), "--client-cert", "holds no certificate in PEM"),
-        ("tls.key", cert.as_str(), "--client-key", "holds no private key in PEM"),
+        ("tls.key", cert.as_str(), "--client-key", "must have a private key in PEM"),
         ("tls.key", key.as_str(), "--client-key", "is not the key of --client-cert"),
     ] {
         let folder = Folder::new();

@@ -205,8 +205,7 @@ fn check_messages(rule: &api::Rule, path: &str, faults: &mut Faults) {
     }
     for (given, field) in [(on_limit.body.is_some(), "body"), (on_limit.content_type.is_some(), "contentType")] {
         if given {
-            faults
-                .add(format!("{path}.onLimit.{field}"), "a refused message is not answered with a body: leave it out");
+            faults.add(format!("{path}.onLimit.{field}"), "a refused message is not answered with a body: remove it");
         }
     }
 }

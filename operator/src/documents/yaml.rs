@@ -268,8 +268,8 @@ impl<'a, 'text> Builder<'a, 'text> {
             if is_merge {
                 merged.push(node.value);
             } else if fields.insert(name, node.value).is_some() {
-                let before = earlier.map(|earlier| format!(" on line {}", earlier.line)).unwrap_or_default();
-                self.fault(place, &path, format!("is given twice, first{before}: keep one of them"));
+                let before = earlier.map(|earlier| format!(" (first on line {})", earlier.line)).unwrap_or_default();
+                self.fault(place, &path, format!("appears twice{before}: keep one of them"));
             }
         }
         // A merge never replaces a field of the mapping itself.

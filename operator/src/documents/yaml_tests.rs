@@ -132,8 +132,8 @@ fn a_tab_may_stand_where_it_indents_nothing() {
 
 #[test]
 fn a_field_that_is_given_twice_is_a_fault() {
-    assert_eq!(faults("a: 1\nb: 2\na: 3\n"), ["3:1 a is given twice, first on line 1: keep one of them"]);
-    assert_eq!(faults("x: {a: 1, a: 1}"), ["1:11 x.a is given twice, first on line 1: keep one of them"]);
+    assert_eq!(faults("a: 1\nb: 2\na: 3\n"), ["3:1 a appears twice (first on line 1): keep one of them"]);
+    assert_eq!(faults("x: {a: 1, a: 1}"), ["1:11 x.a appears twice (first on line 1): keep one of them"]);
     assert!(faults("x: {a: 1}\ny: {a: 1}").is_empty());
 }
 

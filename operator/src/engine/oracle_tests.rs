@@ -125,7 +125,7 @@ pub(super) fn told(cluster: &Cluster, status: &RateLimitPolicyStatus) -> Expecte
         enforcing: size(enforcement.pods_enforcing),
         lost: condition("StoreReachable").map(|it| {
             assert_eq!(it.status == "True", it.reason == "Reached", "{it:?}");
-            let pods = it.message.split(", ").filter_map(|told| told.split_once(" does not reach limits"));
+            let pods = it.message.split(", ").filter_map(|told| told.split_once(" has not reached limits"));
             let named = pods.map(|(pod, _)| pod.to_owned());
             named.filter(|pod| is_heard(cluster, pod)).collect()
         }),

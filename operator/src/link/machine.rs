@@ -269,7 +269,7 @@ impl Machine {
 
     fn acknowledged(&mut self, reply: ApplyReply, at: &Moment, actions: &mut Vec<Action>) {
         let Some((content, sent_at)) = self.answered() else {
-            return self.nonsense("it acknowledges what it was not sent", at, actions);
+            return self.nonsense("it acknowledged a snapshot although no push was open", at, actions);
         };
         actions.push(Action::Count("applied", at.now.duration_since(sent_at)));
         let told = reply.in_force.revision;
@@ -287,7 +287,7 @@ impl Machine {
 
     fn rejected(&mut self, rejection: &Rejection, at: &Moment, actions: &mut Vec<Action>) {
         let Some((_, sent_at)) = self.answered() else {
-            return self.nonsense("it rejects what it was not sent", at, actions);
+            return self.nonsense("it rejected a snapshot although no push was open", at, actions);
         };
         actions.push(Action::Count("refused", at.now.duration_since(sent_at)));
         let is_first = self.attempts == 0;

@@ -152,8 +152,8 @@ impl Task {
             Seen::Contested(true) => {
                 tracing::warn!(
                     pod = %self.pod,
-                    "another operator writes to this agent, and each overwrites what the other has pushed: stop one of the \
-                     two, or name the agent to one of them only"
+                    "another operator writes to this agent, and each overwrites what the other has pushed: stop one \
+                     operator, or list the agent in only one of them"
                 );
                 self.contest = Some(self.shared.metrics.contest());
             }

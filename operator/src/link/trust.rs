@@ -154,7 +154,7 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
             other => format!("its certificate (its --control-cert) is not valid: {other}"),
         },
         TlsError::InvalidMessage(_) => {
-            "it does not speak TLS: start the agent with --control-cert, --control-key and --control-client-ca, or call it by http://"
+            "it does not speak TLS: start the agent with --control-cert, --control-key and --control-client-ca, or use http:// in its URL"
                 .to_owned()
         }
         TlsError::NoApplicationProtocol => NO_CHANNEL_OF_HOST.to_owned(),

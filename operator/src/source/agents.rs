@@ -34,7 +34,9 @@ pub enum InvalidAgent {
     #[error("{0:?} must be a URL with a host and a port, and nothing behind it, such as http://127.0.0.1:8481")]
     Url(String),
     /// Something stands behind the authority that would never be called.
-    #[error("{url:?} has {sign:?}, and an agent is called at a host and a port alone: remove what begins with it")]
+    #[error(
+        "{url:?} contains {sign:?}: an agent's URL has only a host and a port; remove {sign:?} and all text after it"
+    )]
     Behind {
         /// What was written.
         url: String,
@@ -277,9 +279,9 @@ mod tests {
             ("", "names no agent"),
             (
                 "http://a:1\nhttp://b:1#c\n",
-                "agents:2: \"http://b:1#c\" has '#', and an agent is called at a host and a port",
+                "agents:2: \"http://b:1#c\" contains '#': an agent's URL has only a host and a port",
             ),
-            ("http://a:1?c # why\n", "\"http://a:1?c\" has '?'"),
+            ("http://a:1?c # why\n", "\"http://a:1?c\" contains '?'"),
             ("http://a:1\nHTTP://A:01\n", "listed twice"),
             ("HTTPS://b:1\n", "must be called over mutual TLS"),
             ("http://a:1\nb:1\n", "agents:2: "),
