@@ -5,8 +5,8 @@
 //! result.
 //!
 //! Each worker is a thread with its own runtime, listener and upstream connections. A request never leaves the thread
-//! that accepted it. Nothing here knows a rule: hyper serves an axum router, whose layers are the limits and whose
-//! service forwards to the app.
+//! that accepted it. On hyper's path an axum router serves: its layers are the limits, and its service forwards to the
+//! app. The short path asks the same rules itself.
 //!
 //! hyper hides two things. It does not pass on interim responses other than 100 and 101 (103 Early Hints), although
 //! RFC 9110 section 15.2 requires it: clients get only the final response and lose a hint. Over HTTP/1 it writes a
