@@ -223,10 +223,11 @@ fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
                         continue;
                     };
                     prop_assert!(wait > Duration::ZERO);
-                    if wait.as_nanos() > 1 << 61 {
+                    let moment = at(now).saturating_add(wait);
+                    // Several long waits together can pass the horizon, where a supply stands still.
+                    if moment > at(END) {
                         break;
                     }
-                    let moment = at(now).saturating_add(wait);
                     let just_before = moment.saturating_sub(Duration::from_nanos(1));
                     prop_assert!(limiter.check(just_before, cost).is_err(), "{wait:?} is too long");
                     prop_assert!(limiter.check(moment, cost).is_ok(), "{wait:?} is too short");
