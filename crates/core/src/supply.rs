@@ -21,8 +21,8 @@
 //!
 //! In units of supply, costs are whole numbers; only time is converted, from one base, with one division rounded down
 //! (by a reciprocal, and still exact). So errors never add up. If the emission interval is a whole number of
-//! nanoseconds, the arithmetic is exact. If not (3 per second), a request is admitted less than two nanoseconds early,
-//! and the error does not grow. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below
+//! nanoseconds and a burst refills within 146 years, the arithmetic is exact. If not (3 per second), a request is
+//! admitted less than two nanoseconds early, and the error does not grow. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below
 //! 2^63, which leaves the top bit to the limiter. If a burst takes longer than 146 years to refill, units are coarser,
 //! but never coarser than the burst / 2^62.
 

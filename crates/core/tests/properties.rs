@@ -28,12 +28,15 @@ fn at(nanos: u64) -> Time {
 
 /// How many nanoseconds a limiter may be early.
 fn tolerance(quota: Quota) -> u64 {
-    let period = quota.period().as_nanos();
-    if is_window(quota.strategy()) || period.is_multiple_of(u128::from(quota.requests())) {
+    if is_window(quota.strategy()) {
         return 0;
     }
+    let (period, requests) = (quota.period().as_nanos(), u128::from(quota.requests()));
+    let refill = u128::from(quota.most()) * period / requests;
     // Units are coarser if a burst takes longer than 146 years to flow in.
-    let refill = u128::from(quota.most()) * period / u128::from(quota.requests());
+    if period.is_multiple_of(requests) && refill + period < 1 << 62 {
+        return 0;
+    }
     2 + u64::try_from(refill >> 61).expect("bounds of the API")
 }
 
