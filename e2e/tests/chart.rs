@@ -413,7 +413,8 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let said = stage.refused(&["install", "crds-again", &crds])?;
     ensure!(said.contains("weir-crds"), "{said}");
     stage.done(&["install", "weir-crds", &crds, "--take-ownership", "--set", "keep=false"])?;
-    stage.done(&["uninstall", "weir-crds", "--wait", "--timeout=60s"])?;
+    // The apiserver's own finalizer of a definition tries for a minute, and then once more.
+    stage.done(&["uninstall", "weir-crds", "--wait", "--timeout=180s"])?;
     ensure!(definitions.get_opt(CRD).await?.is_none(), "keep=false did not let it go");
     Ok(())
 }
