@@ -19,7 +19,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::{api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions};
-use kube::{Api, api::PostParams};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use weir_testbed::ControlPlane;
@@ -413,8 +416,12 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let said = stage.refused(&["install", "crds-again", &crds])?;
     ensure!(said.contains("weir-crds"), "{said}");
     stage.done(&["install", "weir-crds", &crds, "--take-ownership", "--set", "keep=false"])?;
-    // The apiserver's own finalizer of a definition tries for a minute, and then once more.
-    stage.done(&["uninstall", "weir-crds", "--wait", "--timeout=180s"])?;
+    if let Err(error) = stage.done(&["uninstall", "weir-crds", "--wait", "--timeout=60s"]) {
+        // Whether helm or the apiserver is late.
+        let left = definitions.list(&ListParams::default()).await?.items;
+        let left = left.iter().map(|it| (&it.metadata.name, it.status.as_ref().map(|status| &status.conditions)));
+        return Err(error.context(format!("the apiserver has {:?}", left.collect::<Vec<_>>())));
+    }
     ensure!(definitions.get_opt(CRD).await?.is_none(), "keep=false did not let it go");
     Ok(())
 }

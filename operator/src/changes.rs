@@ -38,7 +38,7 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
     if old.mode != new.mode {
         let told =
             |mode: Option<Mode>| mode.map_or_else(|| "that of the policy".to_owned(), |mode| format!("{mode:?}"));
-        changes.push(format!("mode of rule {name} {} to {}", told(old.mode), told(new.mode)));
+        changes.push(format!("mode of rule {name}: {} to {}", told(old.mode), told(new.mode)));
     }
     for limit in &new.limits {
         match old.limits.iter().find(|before| before.name == limit.name) {
@@ -171,6 +171,10 @@ mod tests {
         let mut new = old.clone();
         new.rules[0].max_keys = Some(3);
         assert_eq!(describe(&old, &new), "rule all changed");
+        new = old.clone();
+        new.rules[0].mode = Some(Mode::Shadow);
+        assert_eq!(describe(&old, &new), "mode of rule all: that of the policy to Shadow");
+        assert_eq!(describe(&new, &old), "mode of rule all: Shadow to that of the policy");
         new.rules[0].name = "other".to_owned();
         assert_eq!(describe(&old, &new), "rule other added, rule all removed");
     }

@@ -235,9 +235,7 @@ impl Fields {
     /// Whether these fields replace a field of the app with this name.
     pub fn replace(&self, name: &str) -> bool {
         let quota = self.quota.as_ref().is_some_and(|LimitFields { advice, policy, .. }| {
-            let is = |known: &[HeaderName]| known.iter().any(|known| name.eq_ignore_ascii_case(known.as_str()));
-            let of_quota = (advice.is_ietf() && is(&[POLICY, LIMIT]))
-                || (advice.is_legacy() && is(&[LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET]));
+            let of_quota = advice.style.names().iter().any(|known| name.eq_ignore_ascii_case(known));
             (of_quota && advice.tells_admitted())
                 || (policy.is_of_one() && advice.own.iter().any(|own| own.is_named(name)))
         });

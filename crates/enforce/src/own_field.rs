@@ -1,13 +1,20 @@
 //! Response headers of the user's own, prepared when a snapshot is lowered.
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_expressions::{Piece, Placeholder};
 
-/// A header with a value that may contain numbers of a limit.
+/// A header whose value may contain numbers of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnField {
     name: HeaderName,
-    pieces: Box<[OwnPiece]>,
+    value: OwnValue,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum OwnValue {
+    Constant(HeaderValue),
+    Pieces(Box<[OwnPiece]>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,15 +36,21 @@ pub(super) struct Numbers {
 impl OwnField {
     /// `policy` and `rule` are names, which are visible ASCII.
     pub(super) fn new(name: HeaderName, pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
-        let pieces = pieces.into_iter().map(|piece| match piece {
+        let piece = |piece| match piece {
             Piece::Text(text) => OwnPiece::Text(text.into()),
             Piece::Placeholder(Placeholder::Policy) => OwnPiece::Text(policy.into()),
             Piece::Placeholder(Placeholder::Rule) => OwnPiece::Text(rule.into()),
             Piece::Placeholder(Placeholder::Remaining) => OwnPiece::Remaining,
             Piece::Placeholder(Placeholder::Limit) => OwnPiece::Limit,
             Piece::Placeholder(Placeholder::ResetAfter) => OwnPiece::ResetAfter,
-        });
-        Self { name, pieces: pieces.collect() }
+        };
+        let pieces: Box<[OwnPiece]> = pieces.into_iter().map(piece).collect();
+        let text = |piece: &OwnPiece| if let OwnPiece::Text(text) = piece { Some(text.clone()) } else { None };
+        let value = match pieces.iter().map(text).collect::<Option<String>>() {
+            Some(constant) => OwnValue::Constant(value(constant.into())),
+            None => OwnValue::Pieces(pieces),
+        };
+        Self { name, value }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -49,32 +62,44 @@ impl OwnField {
     }
 
     pub(super) fn insert(&self, numbers: Numbers, headers: &mut HeaderMap) {
-        let mut value = Vec::new();
-        self.write_value(numbers, &mut value);
-        let value = HeaderValue::from_maybe_shared(bytes::Bytes::from(value));
-        headers.insert(self.name.clone(), value.expect("text is visible ASCII, the rest are numbers"));
+        let value = match &self.value {
+            OwnValue::Constant(constant) => constant.clone(),
+            OwnValue::Pieces(pieces) => {
+                let mut text = Vec::new();
+                write_pieces(pieces, numbers, &mut text);
+                value(text)
+            }
+        };
+        headers.insert(self.name.clone(), value);
     }
 
     /// Appends it as a line of a head.
     pub(super) fn append_to(&self, numbers: Numbers, head: &mut Vec<u8>) {
         head.extend_from_slice(self.name.as_str().as_bytes());
         head.extend_from_slice(b": ");
-        self.write_value(numbers, head);
+        match &self.value {
+            OwnValue::Constant(constant) => head.extend_from_slice(constant.as_bytes()),
+            OwnValue::Pieces(pieces) => write_pieces(pieces, numbers, head),
+        }
         head.extend_from_slice(b"\r\n");
     }
+}
 
-    fn write_value(&self, numbers: Numbers, to: &mut Vec<u8>) {
-        for piece in &self.pieces {
-            let number = match piece {
-                OwnPiece::Text(text) => {
-                    to.extend_from_slice(text.as_bytes());
-                    continue;
-                }
-                OwnPiece::Remaining => numbers.remaining,
-                OwnPiece::Limit => numbers.limit,
-                OwnPiece::ResetAfter => numbers.reset_after,
-            };
-            to.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-        }
+fn write_pieces(pieces: &[OwnPiece], numbers: Numbers, to: &mut Vec<u8>) {
+    for piece in pieces {
+        let number = match piece {
+            OwnPiece::Text(text) => {
+                to.extend_from_slice(text.as_bytes());
+                continue;
+            }
+            OwnPiece::Remaining => numbers.remaining,
+            OwnPiece::Limit => numbers.limit,
+            OwnPiece::ResetAfter => numbers.reset_after,
+        };
+        to.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
+}
+
+fn value(text: Vec<u8>) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("text is visible ASCII, the rest are numbers")
 }

@@ -1,7 +1,7 @@
 //! The rules for one kind of event in the order in which they are tried, and the search for those that match.
 //!
-//! Denials come first, then bypasses, then the other rules that enforce, then those in shadow mode, policy by policy. An index
-//! identifies a rule, so lists of matching rules are lists of numbers, and the next request reuses their memory.
+//! Denials come first, then bypasses, then the other rules that enforce, then those in shadow mode, policy by policy. An
+//! index identifies a rule, so lists of matching rules are lists of numbers, and the next request reuses their memory.
 
 use std::{sync::Arc, time::Duration};
 

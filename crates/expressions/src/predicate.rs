@@ -337,6 +337,8 @@ mod tests {
             "request.query.map(k, request.query[k]).exists(v, v.matches('^[0-9]+$'))",
             "size(request.clientIP) > 7 ? request.method == 'PUT' : -1 < 2",
             "{'a': request.method}['a'] == 'GET'",
+            "!inIpRange(request.clientIP, '10.0.0.0/8') && request.path.startsWith('/internal/')",
+            "['10.0.0.1'].exists(a, inIpRange(a, '10.0.0.0/8'))",
         ] {
             assert_eq!(check(text), Ok(()), "{text}");
         }
@@ -354,6 +356,10 @@ mod tests {
             ("['a'].exists(p, true) && p", "reads p, which"),
             ("{'a': nobody}.a", "reads nobody, which"),
             ("[nobody][0]", "reads nobody, which"),
+            ("inIpRange(request.clientIP, request.host)", "must have the network of inIpRange as a text"),
+            ("request.clientIP.inIpRange('10.0.0.0/8')", "as in inIpRange(request.clientIP, '10.0.0.0/8')"),
+            ("inIpRange(request.clientIP)", "must have the network of inIpRange as a text"),
+            ("inIpRange(request.clientIP, '10.0.0.1/8')", "has a network in inIpRange that has bits after its prefix"),
             ("request.path.matches('^/(v1')", "cannot match: error: unclosed group"),
             ("request.path", "must be true or false"),
             ("size(request.headers)", "must be true or false"),

@@ -1,9 +1,9 @@
 //! Every strategy with every kind of key, and the other features of rules, on one pod: the number of admitted requests is
 //! the one that the definition gives, also after a limit was changed live.
 //!
-//! The rules come from tables. Limits have a period of a day, so their refill is nothing while this runs, and the
-//! expected numbers are simple arithmetic. No window of a day may begin meanwhile: a window shows in the counts as a
-//! failure near midnight UTC, so the scenario waits for the new day then.
+//! The rules come from tables. Each limit has a period of a day, so nothing refills during the scenario, and the
+//! expected numbers are simple arithmetic. Windows of a day begin at midnight UTC. Shortly before midnight, the scenario
+//! starts after it.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ const SOON: Duration = Duration::from_secs(60);
 const BEFORE: u64 = 3;
 const AFTER: u64 = 5;
 
-/// A strategy, fields beside `requests` and `per`, and what it admits of a burst: before the change, and then in
-/// addition after it.
+/// For each strategy: its name, more fields of the limit, how many requests of a burst it admits before the change, and
+/// how many more after it.
 ///
-/// A window or a log admits the higher number in all. A bucket keeps its tokens, which are used up, and refills at the
-/// new rate. A leaky bucket without waiting admits one request, and then one per drained request.
+/// Windows and logs admit the higher number in total. Buckets keep their tokens, which are used up, and refill at the
+/// new rate. A leaky bucket without waiting admits one request, and the next one when that has drained.
 const STRATEGIES: [(&str, &str, u64, u64); 7] = [
     ("FixedWindow", "", BEFORE, AFTER - BEFORE),
     ("SlidingWindowCounter", "", BEFORE, AFTER - BEFORE),
@@ -243,7 +243,7 @@ async fn others(space: &Space, client: &mut Client) -> Result<()> {
     );
     ensure!(
         client.get("/", &[("x-forwarded-for", "198.51.100.7")]).await?.status() == 200,
-        "an address beside the network"
+        "an address outside the network"
     );
 
     let probe = client.get("/healthz", &[]).await?;

@@ -1,7 +1,7 @@
 //! Warns of policies that a cluster accepts although the author cannot have intended them. It reports only what is
 //! certain, because false warnings teach people to ignore warnings.
 
-use weir_api::{Action, Limit, Match, RateLimitPolicySpec, Rule, Strategy};
+use weir_api::{Action, Limit, Match, Mode, RateLimitPolicySpec, Rule, Strategy};
 
 use crate::compile::takes_all;
 
@@ -31,14 +31,13 @@ pub(super) struct Warning {
 /// All warnings for a policy.
 pub(super) fn lint(spec: &RateLimitPolicySpec) -> Vec<Warning> {
     let mut warnings = Warnings(Vec::new());
-    let exceptions: Vec<&Rule> =
-        spec.rules.iter().filter(|rule| rule.action != Action::Limit && rule.mode.is_none()).collect();
+    let exceptions: Vec<&Rule> = spec.rules.iter().filter(|rule| rule.action != Action::Limit && acts(rule)).collect();
     for (index, rule) in spec.rules.iter().enumerate() {
         let path = format!("spec.rules[{index}]");
         warnings.lists(rule, &path);
         match rule.action {
             Action::Limit => {}
-            Action::Bypass | Action::Deny if !takes_all(rule) => continue,
+            Action::Bypass | Action::Deny if !(takes_all(rule) && acts(rule)) => continue,
             Action::Bypass => {
                 let message = "lets every request through, past all limits of this policy and of others on its pods: give it a \
                                narrower match, or use mode Disabled";
@@ -146,6 +145,11 @@ impl Warnings {
             self.add(BUDGET, path.to_owned(), message);
         }
     }
+}
+
+/// Whether its mode lets the rule do what its action says.
+fn acts(rule: &Rule) -> bool {
+    rule.mode.is_none_or(|mode| mode == Mode::Enforce)
 }
 
 /// Whether two limits are equal except for their names.

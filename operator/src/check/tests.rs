@@ -132,6 +132,11 @@ fn odd_policies_are_valid_with_a_warning() {
             "8:5: warning: spec.rules[1]: can never refuse: rule \"open\" bypasses everything that it matches",
         ),
         (
+            "a bypass of everything that enforces",
+            bypass(", mode: Enforce"),
+            "7:5: warning: spec.rules[0]: lets every request through",
+        ),
+        (
             "a denial of everything",
             "  - {name: shut, action: Deny}\n".to_owned(),
             "7:5: warning: spec.rules[0]: refuses every request",
@@ -183,6 +188,8 @@ fn policies_that_may_be_intended_get_no_warning() {
         "  - {name: o, action: Bypass, match: [{paths: [/healthz]}]}\n  - {name: x, match: [{paths: [/healthz/**]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
         "  - {name: o, action: Bypass, match: [{paths: [/a], methods: [GET]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
         "  - {name: o, action: Bypass, match: [{paths: [/a], pathRegexes: [x]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
+        "  - {name: o, action: Bypass, mode: Disabled}\n  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n",
+        "  - {name: o, action: Deny, mode: Shadow, match: [{paths: [/a]}]}\n  - {name: x, match: [{paths: [/a]}], limits: [{name: a, requests: 10, per: 1s}]}\n",
         "  - {name: x, limits: [{name: a, requests: 10, per: 1s}]}\n  - {name: y, key: [{header: k}], limits: [{name: a, requests: 10, per: 1s}]}\n",
     ] {
         let (_, said) = text(&[("a.yaml", &policy("p", rules))]);

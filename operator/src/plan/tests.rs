@@ -365,6 +365,8 @@ fn bypasses_follow_services_pods_and_policies() {
         ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/**"], "methods": ["GET"]}]}), vec![]),
         ("q", json!({"name": "open", "action": "Bypass", "match": [{"hosts": ["a"]}, {}]}), vec![("q", "open")]),
         ("q", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
+        ("q", json!({"name": "open", "action": "Bypass", "mode": "Shadow"}), vec![]),
+        ("q", json!({"name": "open", "action": "Bypass", "mode": "Enforce"}), vec![("q", "open")]),
         ("p", json!({"name": "open", "action": "Bypass"}), vec![("q", "open")]),
     ] {
         let mut written = policy(&key(name), 2, &target);

@@ -116,7 +116,7 @@ impl<R, O> ThroughputLayer<R, O> {
     /// use weir_core::{Admitted, Refused};
     /// use weir_tower::{LimiterAdmit, Outcome, ThroughputLayer};
     ///
-    /// /// Tells how many are left, instead of what the service says.
+    /// /// Replaces the response by the number of requests that are left.
     /// #[derive(Clone)]
     /// struct Left;
     ///

@@ -110,13 +110,12 @@ impl Limit {
         self.shortest().map(|limit| limit.saturating_sub(now.duration_since(self.since)))
     }
 
-    /// Why there is no response now that the time is over.
-    fn cut(self, now: Time) -> Cut {
-        let waited = now.duration_since(self.since);
+    /// Why there is no response now that the time is over: the shorter bound counts.
+    fn cut(self) -> Cut {
         match (self.deadline, self.timeout) {
-            (Some(deadline), _) if waited >= deadline => Cut::Late,
+            (Some(deadline), timeout) if timeout.is_none_or(|timeout| deadline <= timeout) => Cut::Late,
             (_, Some(timeout)) => Failure::Unanswered(timeout).into(),
-            _ => Cut::Gone,
+            (_, None) => Cut::Gone,
         }
     }
 }
@@ -235,7 +234,7 @@ async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<Tc
     let connecting = connection.client.shared.proxy.upstream.connect();
     match limit.left(connection.now()) {
         None => Ok(connecting.await?),
-        Some(left) => Ok(timeout(left, connecting).await.map_err(|_| limit.cut(connection.now()))??),
+        Some(left) => Ok(timeout(left, connecting).await.map_err(|_| limit.cut())??),
     }
 }
 
@@ -328,7 +327,7 @@ async fn read(
             return Poll::Ready(Err(Cut::Gone));
         }
         ready!(connection.pause.poll_over(cx));
-        Poll::Ready(Err(if connection.poll_gone(cx).is_pending() { limit.cut(connection.now()) } else { Cut::Gone }))
+        Poll::Ready(Err(if connection.poll_gone(cx).is_pending() { limit.cut() } else { Cut::Gone }))
     })
     .await
 }
