@@ -4,12 +4,12 @@
 #   docker build --target agent    -t weir.dev/agent:0.1.0 .
 #   docker build --target testapp  -t weir.dev/testapp:0.1.0 .      (the app of examples/workload)
 #
-# For two architectures: docker buildx build --platform linux/amd64,linux/arm64 and so on. This file works for both.
+# To build images for two architectures, use docker buildx build --platform linux/amd64,linux/arm64.
 #
-# The end-to-end tests run images of this file, too (e2e/images/build.sh). Their machines may reach no registry, so they
-# import the image BUILDER, and give the programs in the folder bin of the context. What they do not test are the image
-# rust and the two lines that compile. Their agent has the profile release. This file uses the profile dist, which takes
-# longer to build (Cargo.toml says why).
+# The end-to-end tests also build images from this file (e2e/images/build.sh). If their machine cannot reach a registry,
+# they import the image BUILDER, and put compiled programs into the folder bin of the build context. So these tests do
+# not cover the image rust and the commands that compile. The agent in these tests has the profile release. This file
+# uses the profile dist, which takes longer to build (see Cargo.toml).
 
 # The image has the Rust version of rust-toolchain.toml. .dockerignore excludes that file from the build, because it
 # requires rustfmt and clippy, which rustup would download.
@@ -23,7 +23,7 @@ RUN [ -d bin ] || { \
     install -D -t bin target/release/weir-operator target/dist/weir-agent target/release/weir-testapp; }
 RUN for part in operator agent testapp; do e2e/images/layout.sh bin/weir-$part /image/$part || exit 1; done
 
-# From scratch: the binary, the libraries that it needs, and no shell. 65532 is the user nonroot.
+# Each image contains only the binary and the libraries that it needs, without a shell. 65532 is the user nonroot.
 FROM scratch AS operator
 COPY --from=build /image/operator /
 USER 65532:65532

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Compiles the cluster's programs from Go modules and puts a kind node image
-# together, with no image pulled from anywhere. What is there is not built again.
-#   build.sh binaries     kube-apiserver etcd kubectl helm kind; needs no Docker
-#   build.sh node-image   all of it (the default); needs root and a running dockerd
+# Compiles the programs of the cluster from Go modules, and builds a kind node image from them. It pulls no image.
+# Existing results are not built again.
+#   build.sh binaries     compiles kube-apiserver etcd kubectl helm kind; needs no Docker
+#   build.sh node-image   compiles all programs and builds the image (default); needs root and a running dockerd
 #   build.sh path         prints the cache folder; programs are in its bin/
 #   build.sh image        prints the node image's tag
 #   build.sh prune        removes the caches and images of other recipes
@@ -10,13 +10,13 @@ set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 B=$CACHE/bin; LOG=$CACHE/log; ROOTFS=$CACHE/rootfs
-BASIC=(kube-apiserver etcd kubectl helm kind) # in the order others wait for them
+BASIC=(kube-apiserver etcd kubectl helm kind) # in the order in which other stages need them
 
 have() { local f; for f in "$@"; do [ -e "$f" ] || return 1; done; }
 have_image() { docker image inspect "$NODE_IMAGE" >/dev/null 2>&1; }
 
 # ---- progress, logs, clean-up --------------------------------------------------------------------------------------
-exec 3>&2 # a stage that fails leaves with its own stderr still in the log
+exec 3>&2 # the exit trap writes to this descriptor, because the stderr of a failed stage is the log
 CURRENT=''; CONTAINER=''; JOB=''; SCRATCH=''; MADE=()
 on_exit() {
   local rc=$?
@@ -29,7 +29,8 @@ on_exit() {
   if [ -n "$JOB" ]; then wait "$JOB" || true; fi
   exit "$rc"
 }
-# stage NAME COMMAND...: not 'COMMAND || ...', which would switch 'set -e' off inside it
+# stage NAME COMMAND...: runs a command with its output in a log. It does not use 'COMMAND || ...', which would disable
+# 'set -e' inside the command.
 stage() {
   local name=$1 t0=$SECONDS; shift
   CURRENT=$name; say "$name ..."
@@ -38,9 +39,9 @@ stage() {
 }
 
 # ---- programs ------------------------------------------------------------------------------------------------------
-# Each component in a module of its own: 'go install pkg@version' refuses modules
-# with replace lines, and in one module they would pull each other's
-# dependencies up. pins/NAME/go.{mod,sum} pin and verify all of them.
+# Each component is compiled in a separate module. 'go install pkg@version' refuses modules with replace lines, and in a
+# single module the components would raise the versions of each other's dependencies. pins/NAME/go.{mod,sum} pin and
+# verify all modules.
 in_module() { mkdir -p "$CACHE/mod/$1"; cd "$CACHE/mod/$1"; cp "$HERE/pins/$1"/go.* .; }
 compile() { # OUTPUT ARGUMENT...
   local out=$1; shift
@@ -48,10 +49,10 @@ compile() { # OUTPUT ARGUMENT...
   CGO_ENABLED=${CGO:-0} go build -trimpath -o "$out.new" "$@"
   mv -f "$out.new" "$out"
 }
-pinned() { cmp "$HERE/pins/$1/go.sum" go.sum || { echo "pins/$1 lacks checksums"; return 1; }; }
+pinned() { cmp "$HERE/pins/$1/go.sum" go.sum || { echo "checksums are missing in pins/$1"; return 1; }; }
 module_dir() { (cd "$CACHE/mod/$1" && go mod download -json "$2" | jq -r .Dir); }
 
-k8s() { # kubeadm takes itself for v0.0.0 and refuses its own config without gitVersion
+k8s() { # without gitVersion, kubeadm assumes its version is v0.0.0, and refuses its config
   local v=k8s.io/component-base/version minor=${K8S_VERSION#v1.}
   in_module k8s
   compile "$B/$1" -ldflags "-s -w -X $v.gitVersion=$K8S_VERSION -X $v.gitMajor=1 -X $v.gitMinor=${minor%%.*} \
@@ -84,12 +85,12 @@ cni() {
   done
   pinned cni
 }
-coredns() { # our own main: see src/coredns
+coredns() { # compiles the main package of src/coredns
   in_module coredns; cp "$HERE/src/coredns/main.go" .
   compile "$B/coredns" -ldflags "-s -w" .
   pinned coredns
 }
-own() { # our small programs, and Kubernetes' pause
+own() { # compiles the programs of src, and Kubernetes' pause
   local p
   for p in runc-capfilter netd hello; do cd "$HERE/src/$p"; compile "$B/$p" -ldflags "-s -w" .; done
   gcc -Os -Wall -static -s -DVERSION="$PAUSE_TAG" -o "$B/pause.new" "$(module_dir k8s k8s.io/kubernetes)/build/pause/linux/pause.c"
@@ -104,16 +105,16 @@ compile_one() {
   *) "$1" ;;
   esac
 }
-programs() { # NAME...: those that are not there yet
+programs() { # NAME...: compiles the programs that do not exist yet
   local name
   for name in "$@"; do have "$B/$name" || stage "$name" compile_one "$name"; done
 }
 
 # ---- the node's root file system -----------------------------------------------------------------------------------
-rootfs() { # Debian with the packages of kind's base image, less those for NFS and iSCSI
+rootfs() { # Debian with the packages of kind's base image, without those for NFS and iSCSI
   local new=$ROOTFS.new mirror=''
   rm -rf --one-file-system "$new"
-  # the machine's own Debian mirror; its name goes neither into the log nor into the image
+  # uses the Debian mirror of this machine; its name must not appear in the log or the image
   [ ! -e /etc/apt/sources.list.d/debian.sources ] ||
     mirror=$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources)
   [ -n "$mirror" ] || mirror=$(awk '$1 == "deb" {for (i = 2; i <= NF; i++) if ($i ~ /:\/\//) {print $i; exit}}' /etc/apt/sources.list)
@@ -124,7 +125,7 @@ rootfs() { # Debian with the packages of kind's base image, less those for NFS a
   rm -rf "$ROOTFS"; mv "$new" "$ROOTFS"
 }
 
-root() { # what the Dockerfile of kind's base image and 'kind build node-image' do
+root() { # does the same steps as the Dockerfile of kind's base image and 'kind build node-image'
   local r=$SCRATCH/root kind files s
   kind=$(module_dir kind sigs.k8s.io/kind); files=$kind/images/base/files
   cp -a "$ROOTFS" "$r"
@@ -149,26 +150,26 @@ root() { # what the Dockerfile of kind's base image and 'kind build node-image' 
   install -m0755 "$B"/{containerd,ctr,containerd-shim-runc-v2} "$HERE/src/crictl/crictl" "$r/usr/local/bin/"
   install -m0755 "$B"/{kubeadm,kubelet,kubectl} "$r/usr/bin/"
   install -m0755 "$CACHE"/cni/* "$r/opt/cni/bin/"
-  # pods, too, may ask for capabilities that the host lacks
+  # pods can also request capabilities that the host lacks
   install -m0755 "$B/runc" "$r/usr/local/sbin/runc.real"
   install -m0755 "$B/runc-capfilter" "$r/usr/local/sbin/runc"
   echo -n "$K8S_VERSION" >"$r/kind/version"
-  # without CAP_SYS_RESOURCE containerd must not lower oom_score_adj; pause: kubeadm's tag
+  # without CAP_SYS_RESOURCE, containerd must not lower oom_score_adj; the pause image gets kubeadm's tag
   sed -i "s/restrict_oom_score_adj = false/restrict_oom_score_adj = true/; s#/pause:[0-9.]*#/pause:$PAUSE_TAG#" "$r/etc/containerd/config.toml"
   grep -q 'restrict_oom_score_adj = true' "$r/etc/containerd/config.toml"
   grep -q "/pause:$PAUSE_TAG" "$r/etc/containerd/config.toml"
-  # on a cgroup v1 host kubelet >= 1.35 refuses to start unless told otherwise
+  # on a cgroup v1 host, kubelet >= 1.35 starts only with this flag
   sed -i 's/^KUBELET_EXTRA_ARGS=/&--fail-cgroupv1=false /' "$r/etc/default/kubelet"
   grep -q fail-cgroupv1 "$r/etc/default/kubelet"
   chroot "$r" /usr/local/bin/ctr oci spec |
     jq '.hooks.createContainer += [{"path": "/kind/bin/mount-product-files.sh"}] | del(.process.rlimits)' >"$r/etc/containerd/cri-base.json"
-  # kind's own manifest for the network, out of its source; netd in place of kindnetd
+  # kind's network manifest, extracted from its source, with netd in place of kindnetd
   # shellcheck disable=SC2016
   sed -n '/^const defaultCNIManifest = `/,/^`/p' "$kind/pkg/build/nodeimage/const_cni.go" | sed '1d;$d' |
     sed 's#` + kindnetdImage + `#weir.test/netd:v1#' >"$r/kind/manifests/default-cni.yaml"
   [ "$(grep -c weir.test/netd "$r/kind/manifests/default-cni.yaml")" = 1 ]
-  if grep -n '`' "$r/kind/manifests/default-cni.yaml"; then echo "kind's manifest looks different"; return 1; fi
-  # kind applies what it finds here; no volumes are provisioned, so a class is all
+  if grep -n '`' "$r/kind/manifests/default-cni.yaml"; then echo "kind's network manifest has another form than expected"; return 1; fi
+  # kind applies the manifests in this folder; volumes are not provisioned, so a StorageClass is enough
   cat >"$r/kind/manifests/default-storage.yaml" <<'Y'
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -183,11 +184,10 @@ Y
 }
 
 # ---- images --------------------------------------------------------------------------------------------------------
-# In this machine's Docker the images carry names of this recipe's own, so that
-# neither another build nor somebody's pulled images are touched; they get the
-# names that kubeadm asks for inside the node.
+# In this machine's Docker, the names of the images contain the recipe, so that other builds and pulled images stay
+# unchanged. Inside the node, they get the names that kubeadm requires.
 IMAGES=()
-image() { # NAME DIR CHANGE...: a one-layer image straight from a folder
+image() { # NAME DIR CHANGE...: creates an image with one layer from a folder
   local name=$1 dir=$2 changes=() c; shift 2
   for c in 'ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' "$@"; do changes+=(--change "$c"); done
   MADE+=("weir.test/$RECIPE/$name")
@@ -211,14 +211,14 @@ images() {
   image "$k/coredns/coredns:$COREDNS_VERSION" "$i/coredns" 'ENTRYPOINT ["/coredns"]'
   install -D -m0755 "$B/pause" "$i/pause/pause"
   image "$k/pause:$PAUSE_TAG" "$i/pause" 'USER 65535:65535' 'ENTRYPOINT ["/pause"]'
-  # ip, nft, conntrack, iptables (nft and legacy) with their libraries, and a busybox sh
+  # copies ip, nft, conntrack and iptables (nft and legacy) with their libraries, and sh of busybox
   mkdir -p "$n/usr/lib/x86_64-linux-gnu" "$n/bin" "$n/usr/sbin" "$n/run" "$n/tmp"
   for f in /usr/sbin/xtables-nft-multi /usr/sbin/xtables-legacy-multi /usr/sbin/nft /usr/sbin/conntrack /bin/ip /bin/kmod; do
     mkdir -p "$n$(dirname $f)"; cp -aL "$ROOTFS$f" "$n$f"; copy_libs $f "$n"
   done
   cp -a "$ROOTFS/usr/lib/x86_64-linux-gnu/xtables" "$n/usr/lib/x86_64-linux-gnu/"
-  # The extensions have libraries of their own (statistic: libm). Without them
-  # kube-proxy fails only once a Service has two endpoints.
+  # The extensions of iptables need more libraries: statistic needs libm. Without it, kube-proxy fails when a Service
+  # has two endpoints.
   for f in "$n"/usr/lib/x86_64-linux-gnu/xtables/*.so; do copy_libs "${f#"$n"}" "$n"; done
   for f in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
     ln -sf xtables-nft-multi "$n/usr/sbin/$f"
@@ -230,7 +230,7 @@ images() {
   image "$k/kube-proxy:$K8S_VERSION" "$i/kube-proxy"
   cp -al "$n" "$i/netd"; install -m0755 "$B/netd" "$i/netd/bin/netd"
   image weir.test/netd:v1 "$i/netd" 'ENTRYPOINT ["/bin/netd"]'
-  # can the image do what kube-proxy will ask of it?
+  # tests in the image the rules that kube-proxy uses
   docker run --rm --privileged --network none "weir.test/$RECIPE/$k/kube-proxy:$K8S_VERSION" sh -ec '
     iptables -t nat -N T
     iptables -t nat -A T -p tcp -m comment --comment x -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.0.0.1:80
@@ -241,15 +241,15 @@ images() {
     nft list ruleset >/dev/null; iptables-save | grep -q statistic; kube-proxy --version'
   want=$("$B/kubeadm" config images list --kubernetes-version "$K8S_VERSION")
   for name in $want; do
-    [[ " ${IMAGES[*]} " == *" $name "* ]] || { echo "kubeadm wants $name, which is not built"; return 1; }
+    [[ " ${IMAGES[*]} " == *" $name "* ]] || { echo "kubeadm requires $name, which is not built"; return 1; }
   done
 }
 
-node() { # load the images into the node's containerd, as 'kind build node-image' does
+node() { # loads the images into the node's containerd, as 'kind build node-image' does
   local base=weir.test/$RECIPE/root name src out
   MADE+=("$base")
   tar --numeric-owner -C "$SCRATCH/root" -c . | docker import - "$base"
-  # stop signal and environment come with the container: 'import' knows neither
+  # the container sets the stop signal and the environment, because 'docker import' cannot set them
   CONTAINER=$(docker run -d --network none --stop-signal SIGRTMIN+3 --env container=docker --entrypoint sleep \
     --security-opt seccomp=unconfined "$base" infinity)
   docker exec -d "$CONTAINER" sh -c 'containerd >/dev/null 2>&1 & echo $! >/run/ctd.pid; wait'
@@ -261,7 +261,7 @@ node() { # load the images into the node's containerd, as 'kind build node-image
     docker exec "$CONTAINER" ctr -n k8s.io images tag "$src" "$name"
     docker exec "$CONTAINER" ctr -n k8s.io images rm --sync "$src"
   done
-  # pinned: kubelet's garbage collection must not take what cannot be pulled again
+  # the images are pinned: kubelet's garbage collection must not delete images that cannot be pulled again
   docker exec "$CONTAINER" sh -ec 'for i in $(ctr -n k8s.io images ls -q); do ctr -n k8s.io images label "$i" io.cri-containerd.pinned=pinned; done'
   out=$(docker exec "$CONTAINER" ctr -n k8s.io images ls); echo "$out"
   for name in "${IMAGES[@]}"; do grep -F "$name " <<<"$out" | grep -q 'io.cri-containerd.pinned=pinned'; done
@@ -274,11 +274,11 @@ node() { # load the images into the node's containerd, as 'kind build node-image
 }
 
 # ---- the two results -----------------------------------------------------------------------------------------------
-begin() { # one build of a recipe at a time: a second one waits and then finds all done
+begin() { # only one build of a recipe runs at a time: a second one waits, and then finds the results
   local command
   [ "$(uname -m)" = x86_64 ] || fail "this recipe is for x86_64"
   for command in flock "$@"; do
-    command -v "$command" >/dev/null || fail "no $command: run $HERE/install-prereqs.sh"
+    command -v "$command" >/dev/null || fail "$command is missing: run $HERE/install-prereqs.sh"
   done
   use_go
   export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off
@@ -297,10 +297,10 @@ binaries() {
 
 node_image() {
   docker info >/dev/null 2>&1 || fail "no dockerd answers: run $HERE/docker.sh start STATE_DIR"
-  if have "${BASIC[@]/#/$B/}" && have_image; then say "$NODE_IMAGE is there"; return; fi
+  if have "${BASIC[@]/#/$B/}" && have_image; then say "$NODE_IMAGE exists"; return; fi
   [ "$(id -u)" = 0 ] || fail "debootstrap and chroot need root"
   begin docker debootstrap gcc pkg-config jq busybox
-  if ! have "$ROOTFS"; then (trap on_exit EXIT; stage rootfs rootfs) & JOB=$!; fi # network and dpkg, beside the compiler
+  if ! have "$ROOTFS"; then (trap on_exit EXIT; stage rootfs rootfs) & JOB=$!; fi # needs the network and dpkg, so it runs in parallel with the compiler
   programs "${BASIC[@]}" kubeadm kubelet kube-controller-manager kube-scheduler kube-proxy
   have "$B/containerd-shim-runc-v2" || stage containerd containerd
   have "$CACHE/cni/portmap" || stage cni cni
@@ -313,7 +313,7 @@ node_image() {
     stage images images
     stage node node
   fi
-  say "$NODE_IMAGE is there (${SECONDS} s)"
+  say "$NODE_IMAGE exists (${SECONDS} s)"
 }
 
 prune() {

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Creates clusters with stock kind and the node image of build.sh. Reads and writes only the given kubeconfig, never the
 # user's.
-#   cluster.sh create NAME WORKERS KUBECONFIG    one control plane and WORKERS more nodes, ready when this returns
+#   cluster.sh create NAME WORKERS KUBECONFIG    one control plane and WORKERS more nodes; returns when all are ready
 #   cluster.sh delete NAME KUBECONFIG
-#   cluster.sh load NAME IMAGE...                images of this machine's Docker, into every node
+#   cluster.sh load NAME IMAGE...                copies images of this machine's Docker to every node
 #   cluster.sh logs NAME DIR
 # WEIR_NODE_IMAGE=kindest/node:...  uses that image instead, if a registry is reachable.
 set -euo pipefail
@@ -13,8 +13,8 @@ set -euo pipefail
 COMMAND=$1 NAME=$2; shift 2
 unset KUBECONFIG
 export KIND_EXPERIMENTAL_PROVIDER=docker
-for PROGRAM in kind kubectl; do [ -x "$CACHE/bin/$PROGRAM" ] || fail "no $PROGRAM in $CACHE/bin: run $HERE/build.sh"; done
-kind() { # prints only if it fails; kind's own --quiet hides errors, too
+for PROGRAM in kind kubectl; do [ -x "$CACHE/bin/$PROGRAM" ] || fail "$PROGRAM is missing in $CACHE/bin: run $HERE/build.sh"; done
+kind() { # prints the output only if kind fails; the flag --quiet of kind would hide errors, too
   local out
   out=$("$CACHE/bin/kind" "$@" 2>&1) || { printf '%s\n' "$out" >&2; return 1; }
 }
@@ -30,9 +30,9 @@ create() { # WORKERS KUBECONFIG
   local image=${WEIR_NODE_IMAGE:-$NODE_IMAGE} kubeconfig=$2 kubectl t0=$SECONDS
   [ -n "${WEIR_NODE_IMAGE:-}" ] || docker image inspect "$image" >/dev/null 2>&1 || fail "no image $image: run $HERE/build.sh"
   kubectl=("$CACHE/bin/kubectl" --kubeconfig "$kubeconfig" --cache-dir "$CACHE/kube")
-  # A failed cluster stays until its logs are saved. If the name belongs to another cluster, this fails before that.
+  # A failed cluster is deleted after its logs are saved. So a cluster that already has this name is refused here.
   if "$CACHE/bin/kind" --quiet get clusters | grep -qxF -- "$NAME"; then fail "a cluster $NAME exists"; fi
-  # CoreDNS is last. It needs kube-proxy and, on a single node, the removal of the taint.
+  # CoreDNS is the last part to become ready. It needs kube-proxy and, on a single node, the removal of the taint.
   if ! {
     kind create cluster --name "$NAME" --image "$image" --kubeconfig "$kubeconfig" --config <(config "$1") --wait 180s --retain &&
       "${kubectl[@]}" wait --for=condition=Ready node --all --timeout=120s >/dev/null &&
@@ -40,11 +40,11 @@ create() { # WORKERS KUBECONFIG
   }; then
     kind export logs --name "$NAME" "$kubeconfig.failed" 2>/dev/null && say "logs of the nodes: $kubeconfig.failed" >&2
     kind delete cluster --name "$NAME" --kubeconfig "$kubeconfig" || true
-    fail "cluster $NAME could not be made"
+    fail "cluster $NAME could not be created"
   fi
   say "cluster $NAME is ready, $(($1 + 1)) nodes, $((SECONDS - t0)) s"
 }
-delete() { [ $# = 1 ] || usage; kind delete cluster --name "$NAME" --kubeconfig "$1"; } # no error if there is none
+delete() { [ $# = 1 ] || usage; kind delete cluster --name "$NAME" --kubeconfig "$1"; } # a missing cluster is no error
 load() { kind load docker-image "$@" --name "$NAME"; }
 logs() { [ $# = 1 ] || usage; kind export logs --name "$NAME" "$1"; }
 

@@ -1,10 +1,10 @@
 #!/bin/bash
 # Provides a dockerd that can run kind's privileged nodes. If a dockerd runs already, the scripts use it unchanged. If
 # none runs and there is no systemd, this starts one.
-#   docker.sh start STATE_DIR     prints who started the dockerd in use
-#   docker.sh stop STATE_DIR      ends only what a start with this STATE_DIR started
+#   docker.sh start STATE_DIR     prints whether this script started the dockerd in use
+#   docker.sh stop STATE_DIR      ends only the dockerd that a start with this STATE_DIR started
 #   docker.sh status STATE_DIR    exit code 0: a dockerd answers, 3: none answers
-# STATE_DIR: the pid file, configuration and log of our dockerd, and a list of what to undo.
+# STATE_DIR contains the pid file, the configuration and the log of that dockerd, and a list of changes to undo.
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +13,7 @@ mkdir -p "$2"; STATE=$(cd "$2" && pwd)
 PIDFILE=$STATE/dockerd.pid
 
 answers() { docker info >/dev/null 2>&1; }
-ours() { # the pid of our dockerd, if it is alive
+ours() { # prints the pid of the dockerd that this script started, if it runs
   local pid
   pid=$(cat "$PIDFILE" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ] && echo "$pid"
 }
@@ -23,18 +23,18 @@ full_capabilities() {
   have=$((16#$(awk '/^CapBnd:/ {print $2}' /proc/self/status)))
   [ $((have & all)) = "$all" ]
 }
-privileged_works() { # this differs between machines, so try it
+privileged_works() { # tries a privileged container, because not every machine can run one
   local rc=0 tag=weir.test/probe:$$ shell=/bin/busybox
-  [ -e $shell ] || { say "no $shell to try a privileged container with: run $HERE/install-prereqs.sh"; return 1; }
+  [ -e $shell ] || { say "$shell is missing, which a privileged test container needs: run $HERE/install-prereqs.sh"; return 1; }
   tar -C / -c "${shell#/}" | docker import - "$tag" >/dev/null
   docker run --rm --privileged --network none "$tag" $shell true || rc=$?
   docker rmi "$tag" >/dev/null
   return $rc
 }
 
-# ---- changes of the machine, each with the command that undoes it --------------------------------------------
+# ---- changes to the machine, each with the command that undoes it --------------------------------------------
 undo() { printf '%s\n' "$*" >>"$STATE/undo"; }
-undo_all() { # newest first
+undo_all() { # undoes the newest change first
   [ -e "$STATE/undo" ] || return 0
   tac "$STATE/undo" | while read -r command; do $command 2>/dev/null || say "could not undo: $command"; done
   rm -f "$STATE/undo"
@@ -44,8 +44,8 @@ raise() { # SYSCTL VALUE
   have=$(sysctl -n "$1")
   if [ "$have" -lt "$2" ] && sysctl -q -w "$1=$2"; then undo sysctl -q -w "$1=$have"; fi
 }
-# If kube-proxy has not programmed a ClusterIP yet, its packets would leave by the default route. Neither a container
-# nor this host may send such a packet out.
+# If kube-proxy has not programmed a ClusterIP yet, its packets would leave by the default route. This prevents
+# containers and this host from sending such packets.
 guard() {
   local out net tables
   out=$(ip -o route show default | sed -n 's/.* dev \([^ ]*\).*/\1/p' | head -1)
@@ -74,7 +74,7 @@ stop() {
     [ ! -d "/proc/$pid" ] || fail "dockerd, pid $pid, does not end"
     say "stopped dockerd, pid $pid"
   else
-    say "no dockerd of ours to stop"
+    say "there is no dockerd to stop that this script started"
   fi
   rm -f "$PIDFILE"
   undo_all
@@ -83,10 +83,10 @@ stop() {
 launch() {
   local socket=/var/run/docker.sock pid runtimes=''
   [ "$(id -u)" = 0 ] || fail "no dockerd answers, and only root can start one"
-  command -v dockerd >/dev/null || fail "no dockerd: run $HERE/install-prereqs.sh"
+  command -v dockerd >/dev/null || fail "dockerd is not installed: run $HERE/install-prereqs.sh"
   [ -z "${DOCKER_HOST:-}" ] || fail "nothing answers at DOCKER_HOST=$DOCKER_HOST"
-  if [ -d /run/systemd/system ]; then fail "no dockerd answers; start yours: systemctl start docker"; fi
-  undo_all # after a crash
+  if [ -d /run/systemd/system ]; then fail "no dockerd answers; start it with: systemctl start docker"; fi
+  undo_all # changes that remain after a crash
   rm -f "$PIDFILE"
   if ! full_capabilities; then
     if [ -x "$CACHE/bin/runc-capfilter" ]; then
@@ -96,12 +96,12 @@ launch() {
       (cd "$HERE/src/runc-capfilter" && GOFLAGS=-buildvcs=false CGO_ENABLED=0 go build -trimpath -o "$STATE/runc-capfilter" .)
     fi
     runtimes='"runtimes": {"runc-capfilter": {"path": "'$STATE/runc-capfilter'"}}, "default-runtime": "runc-capfilter",'
-    say "this machine lacks capabilities: runc-capfilter stands before runc"
+    say "this machine lacks capabilities: dockerd runs runc through runc-capfilter"
   fi
   printf '{%s "log-opts": {"max-size": "20m", "max-file": "2"}}\n' "$runtimes" >"$STATE/daemon.json"
   raise fs.inotify.max_user_instances 1024 # the default, 128, is too little for several nodes
   raise fs.inotify.max_user_watches 524288
-  # A separate pid file, and no open lock: see 'start'.
+  # dockerd gets a separate pid file. It must not inherit the lock of 'start', which is file descriptor 9.
   setsid nohup dockerd --config-file "$STATE/daemon.json" --pidfile "$PIDFILE" --host "unix://$socket" \
     >"$STATE/dockerd.log" 2>&1 </dev/null 9>&- &
   pid=$!
@@ -113,32 +113,32 @@ launch() {
   if ! answers || ! guard || ! privileged_works; then
     tail -20 "$STATE/dockerd.log" >&2
     stop >&2
-    fail "dockerd does not serve: $STATE/dockerd.log"
+    fail "dockerd does not work: see $STATE/dockerd.log"
   fi
-  say "dockerd: started by us, pid $(ours)"
+  say "dockerd: started by this script, pid $(ours)"
 }
 
 start() {
   exec 9>"$([ -w /run/lock ] && echo /run/lock || echo "$STATE")/weir-airgap-dockerd.lock"
-  flock 9 # of two starts at once, the second finds the dockerd of the first
+  flock 9 # if two starts run at the same time, the second one finds the dockerd of the first
   if ! answers; then
     launch
   elif pid=$(ours); then
-    say "dockerd: started by us, pid $pid"
+    say "dockerd: started by this script, pid $pid"
   elif privileged_works; then
-    say "dockerd: was there already, left as it is"
+    say "dockerd: was already running, and is used unchanged"
     [ "$(cat /proc/sys/fs/inotify/max_user_instances)" -ge 512 ] ||
       say "note: fs.inotify.max_user_instances is low for clusters of several nodes"
   else
-    fail "a dockerd runs that cannot run privileged containers (missing capabilities?); stop it and start again"
+    fail "the running dockerd cannot run privileged containers (missing capabilities?); stop it, and run this command again"
   fi
 }
 
 status() {
   local pid
-  if pid=$(ours); then say "dockerd: started by us, pid $pid"; fi
+  if pid=$(ours); then say "dockerd: started by this script, pid $pid"; fi
   answers || { say "dockerd: none answers"; exit 3; }
-  [ -n "$pid" ] || say "dockerd: somebody else's"
+  [ -n "$pid" ] || say "dockerd: not started by this script"
 }
 
 case $1 in start | stop | status) "$1" ;; *) usage ;; esac

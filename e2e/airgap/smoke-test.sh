@@ -1,6 +1,6 @@
 #!/bin/bash
-# Proves that a cluster of at least two nodes works: images load, pods start on two nodes, CoreDNS resolves names, and a
-# Service reaches both of its endpoints.
+# Tests that a cluster of at least two nodes works: images can be loaded, pods start on two nodes, CoreDNS resolves
+# names, and a Service reaches both of its endpoints.
 #   smoke-test.sh NAME KUBECONFIG
 set -euo pipefail
 # shellcheck source=lib.sh
@@ -42,10 +42,10 @@ Y
 k -n $NS rollout status deployment/web --timeout=60s >/dev/null
 [ "$(k -n $NS get pods -l app=web -o jsonpath='{.items[*].spec.nodeName}' | tr ' ' '\n' | sort -u | wc -l)" = 2 ]
 
-# kube-proxy's rules and DNS become ready a moment after the pods, so this polls.
+# The rules of kube-proxy and DNS are ready slightly after the pods, so this polls.
 SEEN=; DEADLINE=$((SECONDS + 30))
 until [ "$(sort -u <<<"$SEEN" | grep -c .)" = 2 ]; do
-  [ $SECONDS -lt $DEADLINE ] || fail "of two endpoints only these answered: $(sort -u <<<"$SEEN")"
+  [ $SECONDS -lt $DEADLINE ] || fail "two endpoints must answer, but only these did: $(sort -u <<<"$SEEN")"
   SEEN+=$'\n'$(k -n $NS exec deployment/web -- /hello get http://web.$NS.svc.cluster.local/ 2>/dev/null | sed -n 's/^200 hello from //p' || true)
 done
 say "smoke test passed: two endpoints on two nodes, by DNS name"

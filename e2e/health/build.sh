@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles what judges the health of a policy, by Flux's library and by Argo CD's Lua:
+# Compiles the program that rates the health of a policy with Flux's library and with the Lua script for Argo CD:
 #
 #   ./build.sh FILE
 set -euo pipefail

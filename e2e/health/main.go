@@ -1,4 +1,4 @@
-// Says how healthy an object is, as Flux and Argo CD see it:
+// Reports the health of an object as Flux and Argo CD rate it:
 //
 //	health health.lua < object.json
 //	{"kstatus":{"status":"Current","message":"..."},"argocd":{"status":"Healthy","message":"..."}}
@@ -35,7 +35,7 @@ func main() {
 }
 
 func run(script string) error {
-	// As Argo CD reads it, for which every number is a float.
+	// Argo CD reads every number as a float.
 	var object map[string]any
 	if err := json.NewDecoder(os.Stdin).Decode(&object); err != nil {
 		return fmt.Errorf("read the object: %w", err)
@@ -48,7 +48,7 @@ func run(script string) error {
 	if err != nil {
 		return err
 	}
-	// As clients of Kubernetes read it: whole numbers are whole.
+	// Clients of Kubernetes read whole numbers as integers.
 	var typed unstructured.Unstructured
 	if err := typed.UnmarshalJSON(text); err != nil {
 		return err

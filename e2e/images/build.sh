@@ -1,11 +1,13 @@
 #!/bin/bash
-# build.sh [TAG]: images weir.test/{operator,agent,testapp}:TAG (default e2e) by the Dockerfile of this repository, with
-# release binaries built on this machine, and weir.test/redis:TAG from the redis-server that is installed on it.
+# build.sh [TAG]: builds the images weir.test/{operator,agent,testapp,redis}:TAG. The default TAG is e2e.
 #
-# Needs docker and cargo, and no registry: the image in which the Dockerfile runs its commands is made of this machine's
-# programs and libraries.
-# glibc is linked dynamically on purpose: name resolution in a static one needs the very same glibc at run time.
-# BIN_DIR: take the binaries from there and build nothing. MOST: bytes that an image may have, 30 MB by default.
+# The Dockerfile of this repository builds the first three, from release binaries that are compiled on this machine.
+# weir.test/redis contains the redis-server that is installed on this machine.
+# Needs docker and cargo, but no registry. The image in which the Dockerfile runs its commands is made from this
+# machine's programs and libraries.
+# glibc is linked dynamically, because name resolution in a static glibc needs exactly the same glibc at run time.
+# BIN_DIR: the folder of existing binaries; then nothing is compiled. MOST: the maximum size of an image, 30 MB by
+# default.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd); tag=${1:-e2e}
 
@@ -14,7 +16,7 @@ if [ -z "${BIN_DIR:-}" ]; then
   BIN_DIR=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release
 fi
 
-# The classic builder: these machines may have no BuildKit.
+# Uses the classic builder, because BuildKit is possibly not installed.
 build() { DOCKER_BUILDKIT=0 docker build --quiet "$@" >/dev/null; }
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -23,12 +25,13 @@ install -D -t "$context/bin" "$BIN_DIR"/weir-{operator,agent,testapp}
 install -D -t "$context/e2e/images" "$here/layout.sh"
 cp "$root/Dockerfile" "$context"
 
-# What the Dockerfile and layout.sh call, and the libraries of these programs and of ours.
+# Copies the programs that the Dockerfile and layout.sh call, and the libraries of these programs and of Weir's
+# programs.
 for program in sh bash basename grep install ldd mkdir realpath strip; do
   install -D "$(command -v $program)" "$builder/bin/$program"
 done
 for binary in "$builder"/bin/* "$context"/bin/*; do
-  { ldd "$binary" || true; } 2>/dev/null | grep -o '/[^ ]*' || true # ldd is a script itself
+  { ldd "$binary" || true; } 2>/dev/null | grep -o '/[^ ]*' || true # ldd fails for scripts, such as ldd itself
 done | sort -u | while read -r library; do install -D "$(realpath "$library")" "$builder$library"; done
 mkdir -p "$builder/tmp"
 tar -C "$builder" -c . | docker import --change 'ENV PATH=/bin' - "weir.test/builder:$tag" >/dev/null

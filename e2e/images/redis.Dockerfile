@@ -1,4 +1,4 @@
-# From scratch: build.sh copies Debian's redis-server, its shared libraries and three files of /etc into this image.
+# An image of Debian's redis-server. build.sh provides the program, its shared libraries and three files of /etc.
 FROM scratch
 COPY . /
 USER 65532:65532

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles kubeconform, which is shown what the charts render to:
+# Compiles kubeconform, which checks the rendered charts:
 #
 #   ./build.sh FILE
 set -euo pipefail

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 const into = process.argv[2];
 const modules = join(import.meta.dirname ?? new URL('.', import.meta.url).pathname, 'node_modules');
 
-// The code editor is most of the bundle, and no panel uses it.
+// Omits the code editor, which is most of the bundle, and which no panel uses.
 const withoutEditor = {
   name: 'without-editor',
   setup(bundle) {
@@ -15,7 +15,7 @@ const withoutEditor = {
   },
 };
 
-// Node and the bundler disagree about its default export in files named .mjs, so this exports the right one.
+// Node and the bundler disagree about the default export of this package in .mjs files, so this exports the right one.
 const SCROLLBARS = 'react-custom-scrollbars-2';
 const withScrollbars = {
   name: 'with-scrollbars',

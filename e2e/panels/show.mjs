@@ -1,5 +1,5 @@
-// Renders each dashboard of a file in both themes: `node show.mjs BUILT BOARDS.json INTO REPORT.json`. Writes
-// INTO/UID-THEME.png, and into the report what each page shows.
+// Renders each dashboard of a file in both themes: `node show.mjs BUILT BOARDS.json INTO REPORT.json`. Writes the
+// pictures to INTO/UID-THEME.png, and a report of the texts and values on each page to REPORT.json.
 import { spawn } from 'node:child_process';
 import { createReadStream, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
@@ -12,7 +12,7 @@ const boards = JSON.parse(readFileSync(file, 'utf8'));
 const WIDTH = 1280;
 // One unit of Grafana's grid is 30 pixels high, with gaps of 8 pixels.
 const height = ({ dashboard }) => 72 + 38 * Math.max(...dashboard.panels.map(({ gridPos }) => gridPos.y + gridPos.h));
-// A browser that takes longer than this hangs.
+// The timeout of the browser, in milliseconds.
 const PATIENCE = 60_000;
 
 const TYPES = { '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml', '.woff2': 'font/woff2' };

@@ -1,6 +1,6 @@
-//! The agents' own reports: their control API, through the apiserver's pod proxy.
+//! Reads the agents' own reports: their control API, through the apiserver's pod proxy.
 //!
-//! Scenarios compare these reports with the policy's status, so nothing in this module may read a policy.
+//! Scenarios compare these reports with the policy's status. So this module must not read a policy.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::namespace::Space;
 
 const CONTROL_PORT: u16 = 8481;
 
-/// Sums of counters.
+/// The sums of an agent's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) allowed: u64,
@@ -22,13 +22,13 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// What was counted since `before`.
+    /// The requests that were counted since `before`.
     ///
     /// # Errors
-    /// When the counters have gone back: the agent was restarted, or the policy was replaced.
+    /// The counters have decreased: the agent was restarted, or the policy was replaced.
     pub(crate) fn since(self, before: Self) -> Result<Self> {
         let since = self.allowed.checked_sub(before.allowed).zip(self.limited.checked_sub(before.limited));
-        let (allowed, limited) = since.with_context(|| format!("counters went back from {before} to {self}"))?;
+        let (allowed, limited) = since.with_context(|| format!("counters decreased from {before} to {self}"))?;
         Ok(Self { allowed, limited })
     }
 }
@@ -48,17 +48,17 @@ impl std::iter::Sum for Counts {
     }
 }
 
-/// `GET /v1/status` of a pod's agent.
+/// Reads `/v1/status` of a pod's agent.
 pub(crate) async fn status(space: &Space, pod: &str) -> Result<Status> {
     get(space.client(), &space.namespace, pod, "v1/status").await
 }
 
-/// `GET /v1/config` of a pod's agent.
+/// Reads `/v1/config` of a pod's agent.
 pub(crate) async fn snapshot(space: &Space, pod: &str) -> Result<Snapshot> {
     get(space.client(), &space.namespace, pod, "v1/config").await
 }
 
-/// The rules of the policy of this name in a pod's agent; none if it does not have the policy, or no snapshot yet.
+/// Reads the rules of a policy from a pod's agent. None if the agent does not have the policy, or has no snapshot yet.
 pub(crate) async fn rules(space: &Space, pod: &str, policy: &str) -> Result<Option<PolicyRules>> {
     if status(space, pod).await?.in_force.is_none() {
         return Ok(None);
@@ -66,7 +66,7 @@ pub(crate) async fn rules(space: &Space, pod: &str, policy: &str) -> Result<Opti
     Ok(snapshot(space, pod).await?.policies.into_iter().find(|rules| rules.name == policy))
 }
 
-/// The [`status`] of each of `pods`, in order.
+/// Reads the [`status`] of each of `pods`, in order.
 pub(crate) async fn statuses(space: &Space, pods: &[String]) -> Result<Vec<Status>> {
     try_join_all(pods.iter().map(|pod| status(space, pod))).await
 }

@@ -1,8 +1,8 @@
-//! How many requests a limit may admit while it is changed: the integral of its rate, plus one burst.
+//! Computes how many requests a limit can admit while it is changed: the integral of its rate, plus one burst.
 //!
-//! This is contract R3 as arithmetic. It must not depend on how a limiter works.
+//! This is the arithmetic of invariant R3. It must not depend on the implementation of a limiter.
 
-/// From `since_millis` on, the limit was `requests` per `period_millis`.
+/// A change: from `since_millis` on, the limit was `requests` per `period_millis`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) since_millis: u64,
@@ -10,8 +10,8 @@ pub(crate) struct Step {
     pub(crate) period_millis: u64,
 }
 
-/// The integral of the rates of `steps` (in time order) between `from` and `to`. The first step also covers the time
-/// before it.
+/// The integral of the rates of `steps` between `from` and `to`. `steps` must be in the order of time. The first step
+/// also applies before its own time.
 pub(crate) fn integral(steps: &[Step], from: u64, to: u64) -> f64 {
     let ends = steps.iter().skip(1).map(|step| step.since_millis).chain([u64::MAX]);
     let mut starts_ever = true;

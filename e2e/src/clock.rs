@@ -1,4 +1,4 @@
-//! Only this file of the crate reads the clocks.
+//! The clocks. No other file of the crate reads them.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ pub(crate) fn unix_millis() -> u64 {
     u64::try_from(now.as_millis()).expect("milliseconds since 1970 fit 64 bits")
 }
 
-/// Returns when no day of UTC begins within this time.
+/// Waits if a day of UTC begins within this time, until it has begun.
 pub(crate) async fn away_from_midnight(least: Duration) {
     const DAY: u64 = 24 * 60 * 60 * 1000;
     let rest = Duration::from_millis(DAY - unix_millis() % DAY);

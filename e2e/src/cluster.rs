@@ -1,4 +1,4 @@
-//! The cluster of a run: a client and a kubectl, both with the kubeconfig of the run.
+//! The cluster of a run: a client and a `kubectl`, both with the kubeconfig of the run.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ impl Cluster {
         let parsed = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
         let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
-        client.apiserver_version().await.context("no apiserver answers")?;
+        client.apiserver_version().await.context("the apiserver does not answer")?;
         Ok(Self { client, kubectl: Kubectl::new(kubectl, kubeconfig.to_owned()) })
     }
 }

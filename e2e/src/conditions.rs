@@ -1,7 +1,7 @@
-//! Waits until a condition is true, and reports the last state if it never is.
+//! Waits until a condition is true. If the condition never becomes true, the error contains the last state.
 //!
-//! Scenarios must wait with this module and never for a fixed time. A failed probe counts as "not yet": the apiserver
-//! answers 404, 500 and 503 while pods come and go.
+//! Scenarios must wait with this module, and never for a fixed time. A failed probe counts as "not yet", because the
+//! apiserver answers 404, 500 and 503 while pods start and stop.
 
 use std::{fmt::Display, future::Future, time::Duration};
 
@@ -16,27 +16,27 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum Seen<T> {
     /// The expected value.
     Done(T),
-    /// Another state: this one.
+    /// Another state, as text.
     NotYet(String),
 }
 
 impl Seen<()> {
-    /// Done if `condition` holds, otherwise the current state.
+    /// Done if `condition` is true, otherwise not yet, with `instead` as the state.
     pub(crate) fn when(condition: bool, instead: impl Display) -> Self {
         if condition { Self::Done(()) } else { Self::NotYet(instead.to_string()) }
     }
 }
 
-/// Probes again and again until the result is done.
+/// Repeats the probe until its result is done.
 ///
 /// # Errors
-/// After `within`: the error has the condition and the last state.
+/// The result is not done after `within`. The error contains the condition and the last state.
 pub(crate) async fn wait_for<T, F>(what: &str, within: Duration, mut look: impl FnMut() -> F) -> Result<T>
 where
     F: Future<Output = Result<Seen<T>>>,
 {
     let deadline = clock::now() + within;
-    let mut last = "nothing: the first look took longer than that".to_owned();
+    let mut last = "nothing: the first probe took longer than that".to_owned();
     loop {
         // A hanging probe must not outlast the deadline.
         match timeout_at(deadline, look()).await {

@@ -1,6 +1,7 @@
-//! What a failed scenario writes to the log: policies, pods, the agents' reports, the operator's last lines.
+//! Prints the state of the cluster after a failed scenario: policies, pods, the agents' reports, and the last lines of
+//! the operator's log.
 //!
-//! It only reads, and reports what it cannot read: it must never hide the failure that it explains.
+//! This module only reads. If a part cannot be read, it prints the reason, and never hides the failure of the scenario.
 
 use std::{fmt::Display, time::Duration};
 
@@ -70,7 +71,7 @@ async fn log(client: &Client, namespace: &str, pod: &str, container: Option<&str
 
 async fn section<T: Display>(title: &str, content: impl Future<Output = Result<T>>) {
     println!("---- {title}");
-    let content = tokio::time::timeout(PATIENCE, content).await.context("it takes too long");
+    let content = tokio::time::timeout(PATIENCE, content).await.context("no answer in time");
     match content.flatten() {
         Ok(content) => println!("{content}"),
         Err(error) => println!("cannot be read: {error:#}"),

@@ -1,5 +1,5 @@
-//! One HTTP request to a port of one pod, through a port-forward: past Services, and past the agent if the port is the
-//! app's.
+//! Sends HTTP requests to a port of one pod, through a port-forward. They bypass Services, and also the agent if the
+//! port is the app's.
 
 use anyhow::{Context as _, Result};
 use http::{Request, Response};
@@ -11,12 +11,12 @@ use kube::{Api, api::Portforwarder};
 
 use crate::namespace::Space;
 
-/// Port of the app behind the agent, on loopback in the pod.
+/// The port of the app behind the agent, on loopback in the pod.
 pub(crate) const APP: u16 = 8080;
-/// Port of the agent for clients of the app.
+/// The port of the agent for clients of the app.
 pub(crate) const PROXY: u16 = 8480;
 
-/// A connection to a port of a pod. Requests go one after the other.
+/// A connection to a port of a pod. Requests are sent one after another.
 pub(crate) struct Connection {
     sender: http1::SendRequest<Empty<Bytes>>,
     driver: tokio::task::JoinHandle<hyper::Result<()>>,
@@ -27,12 +27,12 @@ impl Connection {
     pub(crate) async fn open(space: &Space, pod: &str, port: u16) -> Result<Self> {
         let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
         let mut forwarder = pods.portforward(pod, &[port]).await.with_context(|| format!("port-forward to {pod}"))?;
-        let stream = forwarder.take_stream(port).context("the port asked for")?;
+        let stream = forwarder.take_stream(port).context("the forwarded port is missing")?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
         Ok(Self { sender, driver: tokio::spawn(driver), forwarder })
     }
 
-    /// Sends a request and returns the answer with its whole body.
+    /// Sends a request, and returns the response with its whole body.
     pub(crate) async fn send(&mut self, request: Request<Empty<Bytes>>) -> hyper::Result<Response<String>> {
         self.sender.ready().await?;
         let (parts, body) = self.sender.send_request(request).await?.into_parts();
@@ -48,7 +48,7 @@ impl Drop for Connection {
     }
 }
 
-/// `GET path` from `pod`. Returns the answer with its whole body.
+/// Sends `GET path` to a port of `pod`. Returns the response with its whole body.
 pub(crate) async fn get(space: &Space, pod: &str, port: u16, path: &str) -> Result<Response<String>> {
     let mut connection = Connection::open(space, pod, port).await?;
     let request = Request::get(path).header("host", "web").body(Empty::<Bytes>::new())?;

@@ -1,6 +1,6 @@
-//! kubectl and helm, for what users do with them: apply, patch, delete, install.
+//! Runs `kubectl` and `helm` as users do: to apply, patch, delete and install.
 //!
-//! Both get the run's kubeconfig by flag, and must never read the user's.
+//! Both programs get the run's kubeconfig by a flag, and must never read the user's kubeconfig.
 
 use std::{
     ffi::OsStr,
@@ -21,7 +21,7 @@ pub(crate) struct Outcome {
     pub(crate) stderr: String,
 }
 
-/// kubectl with this run's kubeconfig.
+/// `kubectl` with this run's kubeconfig.
 #[derive(Clone)]
 pub(crate) struct Kubectl {
     binary: PathBuf,
@@ -33,14 +33,14 @@ impl Kubectl {
         Self { binary, kubeconfig }
     }
 
-    /// Runs it, and returns also failures.
+    /// Runs `kubectl`, and returns its output also if it fails.
     pub(crate) async fn try_run(&self, namespace: &str, args: &[&str], input: &str) -> Result<Outcome> {
         let mut command = Command::new(&self.binary);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(["--namespace", namespace]).args(args);
         run(command, input).await
     }
 
-    /// Runs it. Returns its output.
+    /// Runs `kubectl`, and returns its output. Fails if `kubectl` fails.
     pub(crate) async fn run(&self, namespace: &str, args: &[&str], input: &str) -> Result<String> {
         let outcome = self.try_run(namespace, args, input).await?;
         if !outcome.success {
@@ -49,7 +49,7 @@ impl Kubectl {
         Ok(outcome.stdout)
     }
 
-    /// Starts `kubectl get --watch` with its output piped. It ends when it is dropped.
+    /// Starts `kubectl get --watch`, with its output piped. The process is killed when the child is dropped.
     pub(crate) fn watch(&self, namespace: &str, what: &str) -> Result<Child> {
         let mut command = Command::new(&self.binary);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(["--namespace", namespace, "get", what, "--watch"]);
@@ -57,22 +57,22 @@ impl Kubectl {
         command.spawn().context("start kubectl")
     }
 
-    /// `kubectl apply -f -` of `yaml`.
+    /// Runs `kubectl apply -f -` with `yaml` as input.
     pub(crate) async fn apply(&self, namespace: &str, yaml: &str) -> Result<()> {
         self.run(namespace, &["apply", "-f", "-"], yaml).await.map(drop)
     }
 }
 
-/// helm with this run's kubeconfig.
+/// `helm` with this run's kubeconfig.
 pub(crate) struct Helm {
     pub(crate) binary: PathBuf,
     pub(crate) kubeconfig: PathBuf,
-    /// For its own files; the user's are not touched.
+    /// The folder for helm's own files, so that the files of the user stay unchanged.
     pub(crate) home: PathBuf,
 }
 
 impl Helm {
-    /// Runs it. Returns its output.
+    /// Runs `helm`, and returns its output. Fails if `helm` fails.
     pub(crate) async fn run<A: AsRef<OsStr>>(&self, namespace: &str, args: &[A]) -> Result<String> {
         let mut command = Command::new(&self.binary);
         command.args(args).args(["--namespace", namespace]).arg("--kubeconfig").arg(&self.kubeconfig);
@@ -94,7 +94,7 @@ async fn run(mut command: Command, input: &str) -> Result<Outcome> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("start {program}"))?;
     let mut stdin = child.stdin.take().expect("stdin is piped");
-    // A program that ends without reading its input has written the reason to stderr.
+    // This write fails if the program ends without reading its input. Then its stderr contains the reason.
     let _ = stdin.write_all(input.as_bytes()).await;
     drop(stdin);
     let output = child.wait_with_output().await.with_context(|| format!("wait for {program}"))?;

@@ -1,8 +1,9 @@
 //! Black-box scenarios of Weir on a real cluster.
 //!
-//! The program installs the chart as users do, creates workloads, applies policies with kubectl, and sends load from
-//! inside the cluster. It compares the policies' status with the counts of agents, apps and loads. It may use only what
-//! any user has (the apiserver, kubectl, helm, the agents' control API), except where it breaks a machine: see `node`.
+//! The program installs the chart as users do, creates workloads, applies policies with `kubectl`, and sends load from
+//! inside the cluster. It compares the status of policies with the counts of agents, apps and loads. It must use only
+//! the interfaces of a user: the apiserver, `kubectl`, `helm` and the agents' control API. The one exception is `node`,
+//! which kills processes and pauses machines.
 
 mod agents;
 mod budget;

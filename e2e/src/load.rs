@@ -1,4 +1,4 @@
-//! An open-loop load from a pod inside the cluster, and its counts.
+//! Runs an open-loop load from a pod inside the cluster, and reads its counts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,16 +16,16 @@ use crate::{
     workload::parse,
 };
 
-/// Time beyond the load's own duration: scheduling, start, and the last answers.
+/// The time allowed beyond the load's own duration, for scheduling, the start and the last responses.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// What to send.
+/// A load: the requests to send.
 pub(crate) struct Load<'a> {
     pub(crate) name: &'a str,
     pub(crate) url: &'a str,
-    /// How many addresses the URL's host has: the load starts when all of them are known.
+    /// The number of addresses of the URL's host. The load starts when the name resolves to all of them.
     pub(crate) addresses: u32,
-    /// Requests per second, of all pods together.
+    /// The requests per second, to all pods together.
     pub(crate) rate: u32,
     pub(crate) duration: Duration,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Running {
     duration: Duration,
 }
 
-/// The summary that a load ends with.
+/// The summary that a load prints at its end.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Report {
     pub(crate) seconds: f64,
@@ -57,16 +57,16 @@ pub(crate) struct Report {
 }
 
 impl Load<'_> {
-    /// Starts it. Returns when its container runs.
+    /// Starts the load. Returns when its container runs.
     pub(crate) async fn start(&self, space: &Space) -> Result<Running> {
         self.start_with(space, &[]).await
     }
 
-    /// Starts it with more arguments; back once its container runs.
+    /// Starts the load with more arguments. Returns when its container runs.
     pub(crate) async fn start_with(&self, space: &Space, more: &[&str]) -> Result<Running> {
         let mut pod: Pod = parse(include_str!("manifests/load.yaml"))?;
         pod.metadata.name = Some(self.name.to_owned());
-        let spec = pod.spec.as_mut().context("the manifest has a spec")?;
+        let spec = pod.spec.as_mut().context("the manifest has no spec")?;
         let mut args = vec![
             "load".to_owned(),
             format!("--url={}", self.url),
@@ -77,7 +77,7 @@ impl Load<'_> {
             "--json".to_owned(),
         ];
         if !more.iter().any(|arg| arg.starts_with("--connections")) {
-            // A Service spreads connections, not requests: many connections even out between the pods.
+            // A Service balances connections, not requests. With many connections, each pod gets about the same number.
             args.push("--connections=192".to_owned());
         }
         args.extend(more.iter().map(|&arg| arg.to_owned()));
@@ -93,27 +93,27 @@ impl Load<'_> {
         Ok(running)
     }
 
-    /// Starts it and waits for its end.
+    /// Starts the load, and waits until it ends.
     pub(crate) async fn run(&self, space: &Space) -> Result<Report> {
         self.start(space).await?.finish().await
     }
 }
 
 impl Running {
-    /// Waits until the load ends by itself. Every request must have been sent on time and answered.
+    /// Waits until the load ends. Fails if a request was not sent on time, or was not answered with 2xx or 429.
     pub(crate) async fn finish(self) -> Result<Report> {
         let report = self.ended().await?;
-        ensure!(report.errors == 0, "the load met errors, the first one: {:?}; {report:?}", report.first_error);
-        ensure!(report.unsent == 0, "the load fell behind its schedule: {report:?}");
+        ensure!(report.errors == 0, "requests of the load failed, the first with {:?}; {report:?}", report.first_error);
+        ensure!(report.unsent == 0, "the load did not send all requests on time: {report:?}");
         ensure!(
             report.allowed + report.limited == report.offered,
-            "answers other than 2xx and 429: {:?}",
+            "responses other than 2xx and 429: {:?}",
             report.by_status
         );
         Ok(report)
     }
 
-    /// Waits until the load ends by itself, whatever its requests met.
+    /// Waits until the load ends. Failed requests are accepted.
     pub(crate) async fn ended(self) -> Result<Report> {
         wait_for("the load to end", self.duration + SLACK, || async {
             let phase = self.phase().await?;
@@ -124,12 +124,12 @@ impl Running {
         summary(&log)
     }
 
-    /// Whether it is still sending.
+    /// Returns true if the load still runs.
     pub(crate) async fn is_running(&self) -> Result<bool> {
         Ok(self.phase().await? == "Running")
     }
 
-    /// Stops it early.
+    /// Stops the load before its end.
     pub(crate) async fn stop(self) -> Result<()> {
         self.pods.delete(&self.name, &DeleteParams::default()).await.context("delete the load's pod").map(drop)
     }
@@ -141,5 +141,5 @@ impl Running {
 
 fn summary(log: &str) -> Result<Report> {
     let last = log.lines().next_back().context("the load has printed nothing")?;
-    serde_json::from_str(last).with_context(|| format!("no summary at the end of the load: {last}"))
+    serde_json::from_str(last).with_context(|| format!("the last line of the load is not a summary: {last}"))
 }

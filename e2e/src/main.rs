@@ -1,4 +1,4 @@
-//! `weir-e2e`: see [`weir_e2e`]. Parses the arguments, runs, and turns the result into an exit code.
+//! The program `weir-e2e`: parses the arguments, runs [`weir_e2e`], and converts the result to an exit code.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! A namespace for each scenario. It enforces the restricted Pod Security Standard, and is deleted whatever the
-//! outcome.
+//! A namespace for each scenario. The namespace enforces the restricted Pod Security Standard. It is deleted also if
+//! the scenario fails.
 
 use std::{fmt, panic::AssertUnwindSafe, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 
 const LABEL: &str = "weir.dev/e2e";
 
-/// The user pressed Ctrl-C: clean up and start nothing more.
+/// The error of a run that the user has interrupted with Ctrl-C. The run then only cleans up.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -43,12 +43,12 @@ impl Space {
         self.cluster.client.clone()
     }
 
-    /// Applies a manifest with kubectl.
+    /// Applies a manifest with `kubectl`.
     pub(crate) async fn apply(&self, yaml: &str) -> Result<()> {
         self.cluster.kubectl.apply(&self.namespace, yaml).await
     }
 
-    /// Runs kubectl.
+    /// Runs `kubectl` in this namespace.
     pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.cluster.kubectl.run(&self.namespace, args, "").await
     }
@@ -81,13 +81,13 @@ pub(crate) async fn with_temp_ns(
     result
 }
 
-/// Waits until all our deleted namespaces are gone. Namespaces that an earlier run kept may stay.
+/// Waits until the namespaces of all scenarios are deleted. Namespaces that an earlier run kept are ignored.
 ///
 /// # Errors
-/// If one of them stays.
+/// A namespace still exists after two minutes.
 pub(crate) async fn all_gone(client: &Client) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    wait_for("the scenarios' namespaces to be gone", Duration::from_secs(120), || async {
+    wait_for("the scenarios' namespaces to be deleted", Duration::from_secs(120), || async {
         let left = namespaces.list_metadata(&ListParams::default().labels(LABEL)).await?;
         let deleted = left.items.into_iter().filter(|left| left.metadata.deletion_timestamp.is_some());
         let names: Vec<_> = deleted.filter_map(|left| left.metadata.name).collect();
@@ -96,7 +96,7 @@ pub(crate) async fn all_gone(client: &Client) -> Result<()> {
     .await
 }
 
-/// Creates a namespace that accepts restricted pods only, unless it exists.
+/// Creates a namespace that accepts restricted pods only. An existing namespace is not an error.
 pub(crate) async fn create_restricted(client: &Client, metadata: serde_json::Value) -> Result<String> {
     let mut namespace: Namespace = serde_json::from_value(json!({ "metadata": metadata }))?;
     namespace
@@ -105,13 +105,13 @@ pub(crate) async fn create_restricted(client: &Client, metadata: serde_json::Val
         .get_or_insert_default()
         .insert("pod-security.kubernetes.io/enforce".into(), "restricted".into());
     let created = Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await?;
-    created.metadata.name.context("a created namespace has a name")
+    created.metadata.name.context("the created namespace has no name")
 }
 
 async fn create(cluster: &Cluster, name: &str) -> Result<Space> {
     let metadata = json!({ "generateName": format!("weir-{name}-"), "labels": { LABEL: name } });
     let namespace = create_restricted(&cluster.client, metadata).await.context("create a namespace")?;
-    // Before this account exists, pods that are created directly are refused.
+    // The apiserver refuses pods until this account exists.
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client.clone(), &namespace);
     wait_for("the namespace's service account", Duration::from_secs(30), || async {
         Ok(Seen::when(accounts.get_opt("default").await?.is_some(), "none"))
@@ -122,5 +122,5 @@ async fn create(cluster: &Cluster, name: &str) -> Result<Space> {
 
 fn describe(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {
     let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    anyhow!("panicked: {}", words.unwrap_or("without words"))
+    anyhow!("panicked: {}", words.unwrap_or("without a message"))
 }

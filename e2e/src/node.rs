@@ -1,5 +1,5 @@
-//! The machines of the cluster, for failures that no user of the apiserver can cause: a killed process, a machine that
-//! stops. Supports only kind's machines, which are containers of the local Docker.
+//! The machines of the cluster. Scenarios use them to cause faults that the apiserver cannot cause: killed processes
+//! and paused machines. Only kind is supported, whose machines are containers of the local Docker.
 
 use std::{
     process::{Command as Blocking, Stdio},
@@ -12,13 +12,13 @@ use kube::{Api, Client, api::ListParams};
 use tokio::{process::Command, time::timeout};
 
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
-/// The prefix of a kind node's provider ID, before the cluster's and the node's name.
+/// The prefix of a kind node's provider ID. The names of the cluster and the node follow it.
 const KIND: &str = "kind://docker/";
-/// Kills every process of the named containers: a control group has its container's id in its name.
+/// A script that kills every process of these containers. The name of a control group contains the ID of its container.
 const KILL: &str = r#"for id; do for group in /proc/[0-9]*/cgroup; do
   if grep -q "$id" "$group" 2>/dev/null; then pid=${group#/proc/}; kill -9 "${pid%/cgroup}" && killed=yes; fi
 done; done; [ "$killed" = yes ]"#;
-/// Enough for a busy machine.
+/// The timeout of a Docker command, which is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A machine.
@@ -27,18 +27,18 @@ pub(crate) struct Node {
     container: String,
 }
 
-/// A paused machine; dropping this resumes it.
+/// A paused machine. The machine resumes when this value is dropped.
 pub(crate) struct Paused {
     container: String,
 }
 
 impl Node {
-    /// The machine of the apiserver.
+    /// Finds the machine of the apiserver.
     pub(crate) async fn control_plane(client: &Client) -> Result<Self> {
         Self::labelled(client, CONTROL_PLANE).await
     }
 
-    /// The machine of the pods.
+    /// Finds a machine without the apiserver, on which the pods run.
     pub(crate) async fn worker(client: &Client) -> Result<Self> {
         Self::labelled(client, &format!("!{CONTROL_PLANE}")).await
     }
@@ -50,19 +50,19 @@ impl Node {
         Self::of(node)
     }
 
-    /// The machine that a pod runs on.
+    /// Finds the machine on which a pod runs.
     pub(crate) async fn below(client: &Client, pod: &Pod) -> Result<Self> {
-        let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).context("the pod has a node")?;
+        let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).context("the pod has no node")?;
         Self::of(Api::<Object>::all(client.clone()).get(name).await?)
     }
 
     fn of(node: Object) -> Result<Self> {
-        let name = node.metadata.name.context("a node has a name")?;
+        let name = node.metadata.name.context("the node has no name")?;
         let provider = node.spec.and_then(|spec| spec.provider_id).unwrap_or_default();
         let container =
             provider.strip_prefix(KIND).and_then(|rest| rest.split_once('/')).map(|(_, node)| node.to_owned());
-        let container =
-            container.with_context(|| format!("{name} is {provider:?}, and no container of this Docker"))?;
+        let container = container
+            .with_context(|| format!("{name} is not a container of this Docker: its provider ID is {provider:?}"))?;
         Ok(Self { name, container })
     }
 
@@ -72,7 +72,7 @@ impl Node {
         self.kill_all(statuses).await
     }
 
-    /// Kills one container of a pod, also a sidecar.
+    /// Kills one container of a pod, which can be a sidecar.
     pub(crate) async fn kill_container(&self, pod: &Pod, name: &str) -> Result<()> {
         let lists = pod.status.iter().flat_map(|status| [&status.init_container_statuses, &status.container_statuses]);
         self.kill_all(lists.flatten().flatten().filter(|status| status.name == name)).await
@@ -80,11 +80,11 @@ impl Node {
 
     async fn kill_all(&self, statuses: impl Iterator<Item = &ContainerStatus>) -> Result<()> {
         let ids: Vec<_> = statuses.filter_map(|it| it.container_id.as_deref()?.strip_prefix("containerd://")).collect();
-        ensure!(!ids.is_empty(), "the pod does not run it");
+        ensure!(!ids.is_empty(), "the pod does not run the container");
         docker(&[&["exec", &self.container, "sh", "-c", KILL, "sh"], &ids[..]].concat()).await
     }
 
-    /// Pauses everything that runs on it, until the returned value is dropped.
+    /// Pauses all processes of the machine, until the returned value is dropped.
     pub(crate) async fn pause(&self) -> Result<Paused> {
         let paused = Paused { container: self.container.clone() };
         docker(&["pause", &self.container]).await?;
@@ -94,18 +94,18 @@ impl Node {
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        // In any case, because the next scenarios need it. For a machine that was never paused this fails, which is
-        // fine.
+        // The machine must resume in any case, because the next scenarios need it. If it was never paused, this command
+        // fails, which has no consequence.
         let unpause = Blocking::new("docker").args(["unpause", &self.container]).stdout(Stdio::null()).status();
         if !unpause.is_ok_and(|status| status.success()) {
-            println!("     {} may stay paused", self.container);
+            println!("     {} is possibly still paused", self.container);
         }
     }
 }
 
 async fn docker(args: &[&str]) -> Result<()> {
     let output = Command::new("docker").args(args).kill_on_drop(true).output();
-    let output = timeout(PATIENCE, output).await.context("docker does not come back")?.context("start docker")?;
+    let output = timeout(PATIENCE, output).await.context("docker does not return in time")?.context("start docker")?;
     if !output.status.success() {
         bail!("docker {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }

@@ -1,4 +1,4 @@
-//! The operator as the chart installs it: installed, removed, scaled down and up.
+//! Installs the operator with its chart, and upgrades, kills, restarts and removes it.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -24,26 +24,26 @@ use crate::{
 
 /// The namespace of the release.
 pub(crate) const NAMESPACE: &str = "weir-system";
-/// The chart of the operator, and its release.
+/// The name of the operator's chart, and of its release.
 const NAME: &str = "weir";
-/// The chart of the definition, and its release.
+/// The name of the chart with the CRDs, and of its release.
 const CRDS: &str = "weir-crds";
 const DEPLOYMENT: &str = "weir-operator";
-/// The chart's default.
+/// The number of replicas: the default of the chart.
 const REPLICAS: i32 = 2;
 const CRD: &str = "ratelimitpolicies.weir.dev";
 const PODS: &str = "app.kubernetes.io/component=operator";
 const START: Duration = Duration::from_secs(120);
 
-/// The charts, and the helm that installs them.
+/// The charts, and the `helm` that installs them.
 pub(crate) struct Release {
     pub(crate) helm: Helm,
-    /// Folder of weir-crds and weir.
+    /// The folder that contains the charts `weir-crds` and `weir`.
     pub(crate) charts: PathBuf,
 }
 
 impl Release {
-    /// Installs both charts from scratch, after removing earlier releases and the CRD.
+    /// Installs both charts, after removing earlier releases and the CRD.
     pub(crate) async fn install(&self, client: &Client) -> Result<()> {
         self.remove(client).await?;
         namespace::create_restricted(client, json!({ "name": NAMESPACE })).await.context("create weir-system")?;
@@ -53,16 +53,16 @@ impl Release {
 
     /// Installs the operator's chart. Returns when its pods are ready.
     pub(crate) async fn install_operator(&self, client: &Client) -> Result<()> {
-        // The only image with sh and iptables that is on every node.
+        // The image of kube-proxy is the only one on every node that contains sh and iptables.
         let proxies: Api<DaemonSet> = Api::namespaced(client.clone(), "kube-system");
         let proxy = proxies.get("kube-proxy").await?.spec.and_then(|spec| spec.template.spec);
         let image = proxy.and_then(|spec| spec.containers.into_iter().find_map(|container| container.image));
-        let redirect = format!("injection.redirect.image={}", image.context("kube-proxy has an image")?);
-        // helm splits values at commas: the last one is a single value.
+        let redirect = format!("injection.redirect.image={}", image.context("kube-proxy has no image")?);
+        // helm splits values at commas, so the comma in the last value is escaped.
         let settings = [
             "images.registry=weir.test",
             "images.tag=e2e",
-            // Short, so that scenarios last several lifetimes.
+            // A short lifetime, so that scenarios last several lifetimes.
             "identity.lifetime=1m",
             "identity.authorityLifetime=24h",
             &redirect,
@@ -74,7 +74,7 @@ impl Release {
         self.helm(&args).await.map(drop)
     }
 
-    /// Upgrades the operator's release with another value. Returns when all its pods are new ones.
+    /// Upgrades the operator's release with another value. Returns when all old pods are replaced.
     pub(crate) async fn upgrade(&self, setting: &str) -> Result<()> {
         let args = ["upgrade", NAME, &self.chart(NAME)?, "--reset-then-reuse-values", "--set", setting];
         self.helm(&[&args[..], &["--wait", "--timeout=120s"]].concat()).await.map(drop)
@@ -85,7 +85,7 @@ impl Release {
         self.helm(&["rollback", NAME, "--wait", "--timeout=120s"]).await.map(drop)
     }
 
-    /// Runs the chart's own test. Returns its output.
+    /// Runs `helm test`. Returns its output.
     pub(crate) async fn test(&self) -> Result<String> {
         self.helm(&["test", NAME, "--timeout=120s"]).await
     }
@@ -95,7 +95,7 @@ impl Release {
         self.helm(&["uninstall", NAME, "--ignore-not-found", "--wait"]).await.map(drop)
     }
 
-    /// Removes everything, including the CRD, which its chart keeps.
+    /// Removes both releases and the CRD, which `helm uninstall` keeps.
     pub(crate) async fn remove(&self, client: &Client) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -107,16 +107,16 @@ impl Release {
         if crds.get_opt(CRD).await?.is_some() {
             crds.delete(CRD, &DeleteParams::background()).await?;
         }
-        wait_for("the earlier release to be gone", START, || async {
+        wait_for("the earlier release to be removed", START, || async {
             let namespace = namespaces.get_opt(NAMESPACE).await?.is_some();
             let crd = crds.get_opt(CRD).await?.is_some();
-            Ok(Seen::when(!namespace && !crd, format!("namespace there: {namespace}, CRD there: {crd}")))
+            Ok(Seen::when(!namespace && !crd, format!("namespace exists: {namespace}, CRD exists: {crd}")))
         })
         .await
     }
 
     fn chart(&self, name: &str) -> Result<String> {
-        Ok(self.charts.join(name).to_str().context("the charts folder's path is UTF-8")?.to_owned())
+        Ok(self.charts.join(name).to_str().context("the path of the charts is not UTF-8")?.to_owned())
     }
 
     async fn helm(&self, args: &[&str]) -> Result<String> {
@@ -124,19 +124,19 @@ impl Release {
     }
 }
 
-/// Kills the operator with SIGKILL, and keeps it down.
+/// Kills the operator with SIGKILL, and scales it to zero.
 pub(crate) async fn kill(client: &Client) -> Result<()> {
     set_replicas(client, 0).await?;
     let api: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     api.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default().labels(PODS)).await?;
-    wait_for("the operator to be gone", START, || async {
+    wait_for("the operator's pods to be deleted", START, || async {
         let left = pods(client).await?;
         Ok(Seen::when(left.is_empty(), left.iter().map(workload::describe).collect::<Vec<_>>().join(", ")))
     })
     .await
 }
 
-/// Starts it again. Returns when it is ready.
+/// Starts the operator again. Returns when it is ready.
 pub(crate) async fn bring_back(client: &Client) -> Result<()> {
     set_replicas(client, REPLICAS).await?;
     wait_for("the operator to be ready", START, || async {
@@ -147,7 +147,7 @@ pub(crate) async fn bring_back(client: &Client) -> Result<()> {
     .await
 }
 
-/// What the operators have counted since they started.
+/// The counters of all operators since their starts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counted {
     /// Certificates that were issued to agents.
@@ -156,11 +156,11 @@ pub(crate) struct Counted {
     pub(crate) failed: u64,
 }
 
-/// The sums of all operators.
+/// Reads the counters of all operators, and adds them up.
 pub(crate) async fn counted(client: &Client) -> Result<Counted> {
     let mut counted = Counted::default();
     for pod in pods(client).await? {
-        let name = pod.metadata.name.context("a pod has a name")?;
+        let name = pod.metadata.name.context("the pod has no name")?;
         let uri = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:8490/proxy/metrics");
         let metrics = client.request_text(http::Request::get(uri).body(Vec::new())?).await?;
         for (series, value) in metrics.lines().filter_map(|line| line.rsplit_once(' ')) {
@@ -174,7 +174,7 @@ pub(crate) async fn counted(client: &Client) -> Result<Counted> {
     Ok(counted)
 }
 
-/// The pods of the operator.
+/// Lists the pods of the operator.
 pub(crate) async fn pods(client: &Client) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     Ok(pods.list(&ListParams::default().labels(PODS)).await?.items)

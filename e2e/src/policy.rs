@@ -1,7 +1,7 @@
-//! A policy as any client of the apiserver sees it: applied as YAML, read as JSON.
+//! A policy as any client of the apiserver uses it: applied as YAML, read as JSON.
 //!
-//! The status is read by field name, not with the operator's types: a renamed field must fail here, as it would for
-//! every reader.
+//! The status is read by the names of its fields, not with the operator's types. So the scenarios fail if a field is
+//! renamed, as every other client would.
 
 use std::{fmt, time::Duration};
 
@@ -19,9 +19,9 @@ use crate::{
     workload,
 };
 
-/// Name of the policy that most scenarios apply.
+/// The name of the policy that most scenarios apply.
 pub(crate) const NAME: &str = "web";
-/// Name of its rule.
+/// The name of the rule in that policy.
 pub(crate) const RULE: &str = "all";
 
 const SOON: Duration = Duration::from_secs(90);
@@ -42,7 +42,7 @@ spec:
     )
 }
 
-/// A policy of 5 requests per second for each pod, by labels: it exists before its pods.
+/// A policy of 5 requests per second for each pod. It selects pods by their labels, so it can exist before its pods.
 const BY_LABELS: &str = "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
@@ -54,8 +54,8 @@ spec:
     limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
 ";
 
-/// Two pods with only a label for injection, under a policy of 5 requests per second that was created before them.
-/// Returns their names when both enforce it.
+/// Applies a policy of 5 requests per second, and then creates two pods that only have a label for injection. Returns
+/// the names of the pods when both enforce the policy.
 pub(crate) async fn before_its_pods(space: &Space) -> Result<Vec<String>> {
     space.apply(BY_LABELS).await?;
     wait(space, NAME, "read by the operator", SOON, |seen| seen.condition("Accepted").is_some()).await?;
@@ -131,13 +131,14 @@ impl Traffic {
 }
 
 impl Observed {
-    /// The condition, if it is about the current spec.
+    /// The condition of this type, if it is about the current generation.
     pub(crate) fn condition(&self, type_: &str) -> Option<&Condition> {
         let mut current = self.status.conditions.iter().filter(|known| known.observed_generation == self.generation);
         current.find(|known| known.type_ == type_)
     }
 
-    /// Whether `pods` are targeted and all of them enforce the current spec, according to all parts of the status.
+    /// Returns true if the status reports that exactly `pods` pods are targeted, and that all of them enforce the
+    /// current spec.
     pub(crate) fn enforced_by(&self, pods: u64) -> bool {
         let Enforcement { pods_targeted, pods_enforcing, .. } = &self.status.enforcement;
         self.status.observed_generation == self.generation
@@ -169,7 +170,7 @@ pub(crate) async fn get(space: &Space, name: &str) -> Result<Observed> {
     };
     let policies: Api<DynamicObject> = Api::namespaced_with(space.client(), &space.namespace, &resource);
     let policy = policies.get(name).await?;
-    let generation = policy.metadata.generation.context("an object of a CRD with a status has a generation")?;
+    let generation = policy.metadata.generation.context("the policy has no generation")?;
     let status = match policy.data.get("status") {
         Some(status) => {
             serde_json::from_value(status.clone()).with_context(|| format!("status of {name}: {status}"))?

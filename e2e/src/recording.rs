@@ -1,6 +1,6 @@
-//! A recording of a terminal as an animated SVG: each line appears when it was printed.
+//! Records a terminal as an animated SVG. Each line appears at the time at which it was printed.
 //!
-//! Viewers that do not animate show all lines.
+//! Viewers without animation show all lines.
 
 use std::{
     path::Path,
@@ -18,14 +18,14 @@ use tokio::{
 use crate::clock;
 
 const COLUMNS: usize = 92;
-/// Of the widest of the fonts, with 14 pixels.
+/// The width of a character in pixels, in the widest of the fonts with a size of 14 pixels.
 const CHARACTER: usize = 9;
 const LINE: usize = 20;
 const MARGIN: usize = 16;
-/// The last picture stays for this long before the recording starts again.
+/// The time for which the last picture stays, before the animation starts again.
 const REST: Duration = Duration::from_secs(4);
 
-/// The lines so far.
+/// A recording, with its lines so far.
 #[derive(Clone)]
 pub(crate) struct Recording {
     start: Instant,
@@ -43,19 +43,19 @@ impl Recording {
         Self { start: clock::now(), lines: Arc::default() }
     }
 
-    /// A command that somebody enters now.
+    /// Records a command that is entered now.
     pub(crate) fn command(&self, command: &str) {
         self.push(true, format!("$ {command}"));
     }
 
-    /// A line that a command prints now.
+    /// Records a line that a command prints now.
     pub(crate) fn output(&self, text: &str) {
         self.push(false, text.to_owned());
     }
 
-    /// Records what a program prints, until it ends or is killed.
+    /// Records the output of a program, until it ends or is killed.
     pub(crate) async fn follow(self, program: &mut Child) -> Result<()> {
-        let stdout: ChildStdout = program.stdout.take().context("its output is piped")?;
+        let stdout: ChildStdout = program.stdout.take().context("the program's output is not piped")?;
         let mut lines = BufReader::new(stdout).lines();
         while let Some(line) = lines.next_line().await? {
             self.output(&line);
@@ -65,18 +65,18 @@ impl Recording {
 
     /// The number of lines.
     pub(crate) fn len(&self) -> usize {
-        self.lines.lock().expect("no holder panics").len()
+        self.lines.lock().expect("not poisoned").len()
     }
 
-    /// Writes the picture.
+    /// Writes the recording as an SVG file.
     pub(crate) fn write(&self, path: &Path, title: &str) -> Result<()> {
-        let svg = svg(&self.lines.lock().expect("no holder panics"), clock::since(self.start) + REST, title)?;
+        let svg = svg(&self.lines.lock().expect("not poisoned"), clock::since(self.start) + REST, title)?;
         std::fs::write(path, svg).with_context(|| format!("write {}", path.display()))
     }
 
     fn push(&self, is_command: bool, text: String) {
         let line = Line { at: clock::since(self.start), is_command, text };
-        self.lines.lock().expect("no holder panics").push(line);
+        self.lines.lock().expect("not poisoned").push(line);
     }
 }
 

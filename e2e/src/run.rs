@@ -1,4 +1,4 @@
-//! A run: installs the chart, runs the scenarios in order, and removes everything.
+//! A run: installs the charts, runs the scenarios in order, and removes everything.
 
 use std::path::{Path, PathBuf};
 
@@ -19,33 +19,34 @@ use crate::{
 /// Runs scenarios against a cluster that has the images weir.test/{operator,agent,testapp}:e2e
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// Kubeconfig of the cluster; no other one is ever read
+    /// The kubeconfig of the cluster; no other kubeconfig is read
     #[arg(long)]
     kubeconfig: PathBuf,
-    /// Run only these
+    /// Run only these scenarios
     #[arg(long, value_enum)]
     only: Vec<Scenario>,
     /// Run no scenario: record how `kubectl get rlp --watch` shows a change under load, and write it to this SVG file
     #[arg(long, value_name = "FILE", conflicts_with = "only")]
     record: Option<PathBuf>,
-    /// Folder of the charts `weir-crds` and `weir`
+    /// The folder that contains the charts `weir-crds` and `weir`
     #[arg(long, default_value = "charts")]
     charts: PathBuf,
     /// The helm program
     #[arg(long, default_value = "helm", env = "WEIR_HELM")]
     helm: PathBuf,
-    /// The kubectl program; by default the one in the folder WEIR_KUBE_BIN, otherwise the one on the PATH
+    /// The kubectl program; by default kubectl in the folder WEIR_KUBE_BIN, or, without that folder, kubectl on the
+    /// PATH
     #[arg(long)]
     kubectl: Option<PathBuf>,
-    /// Leave the operator and the namespaces of failed scenarios as they are
+    /// Do not remove the operator and the namespaces of failed scenarios
     #[arg(long)]
     keep: bool,
 }
 
-/// Runs the chosen scenarios. Returns whether all of them passed.
+/// Runs the chosen scenarios. Returns true if all of them passed.
 ///
 /// # Errors
-/// If the cluster cannot be reached, or Weir cannot be installed or removed.
+/// The cluster cannot be reached, or Weir cannot be installed or removed.
 pub async fn run(args: RunArgs) -> Result<bool> {
     let start = clock::now();
     let kubectl = args.kubectl.unwrap_or_else(|| match std::env::var_os("WEIR_KUBE_BIN") {
@@ -89,14 +90,14 @@ pub async fn run(args: RunArgs) -> Result<bool> {
                 if error.is::<Interrupted>() {
                     break;
                 }
-                // A scenario that failed while the operator was down must not fail the others.
+                // A scenario that failed while the operator was down must not make the next scenarios fail.
                 if let Err(error) = operator::bring_back(&cluster.client).await {
-                    println!("     the operator does not come back: {error:#}");
+                    println!("     the operator cannot be started again: {error:#}");
                 }
             }
         }
     }
-    // A failed clean-up must not lose the figures of the run.
+    // The summary is printed also if the clean-up fails.
     let cleaned = if args.keep { Ok(()) } else { clean_up(&cluster, &release).await };
     report::summary(ok, failed, scenarios.len() - ok - failed, clock::since(start));
     cleaned.map(|()| ok == scenarios.len())

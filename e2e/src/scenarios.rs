@@ -1,4 +1,4 @@
-//! The scenarios. Each one tests one promise to users of Weir on a real cluster.
+//! The scenarios. Each scenario tests one guarantee of Weir on a real cluster.
 
 mod bypassed;
 mod deleted_and_early;
@@ -33,42 +33,44 @@ pub(crate) enum Scenario {
     Features,
     /// Pods get the agent from the webhook, and pods that were created without it are reported
     Injected,
-    /// A Service that leads past the agents is reported; its port by name and the redirect close the gap
+    /// A Service that bypasses the agents is reported; a target port by name and the redirect both close the gap
     Bypassed,
-    /// Agents fit the quotas of a namespace, or their pods start without them and the status says why
+    /// Agents fit the quotas of a namespace, or pods start without agents and the status contains the reason
     Quotas,
-    /// A limit changed under load is in force at once and gives no fresh burst
+    /// A limit that is changed under load is in force within two seconds and gives no fresh burst
     LivePatch,
-    /// Invalid policies are refused at apply, with the field and the fix
+    /// Invalid policies are refused by `kubectl apply`, with the field and the fix in the message
     WrongPolicies,
-    /// A deleted policy takes its limits along; a policy without pods says what it waits for
+    /// The limits of a deleted policy are removed; the status of a policy without pods contains the reason
     DeletedAndEarly,
-    /// Limits hold without the operator, and it catches up when it is back
+    /// Agents enforce their limits while the operator is down, and the status is correct after it has started again
     OperatorKilled,
-    /// The leader is killed and the apiserver stops under load: limits hold, and the status is correct afterwards
+    /// The leader is killed and the apiserver is paused under load: limits stay in force, and the status is correct
+    /// later
     Outages,
-    /// Agents prove which pod they are, with certificates that are renewed under load; an impostor does not count
+    /// Agents prove their identity with certificates that are renewed under load; an impostor does not count as
+    /// enforcing
     Rotated,
-    /// New pods are limited before they count; deleted pods are forgotten
+    /// New pods count as enforcing only after they are limited; deleted pods no longer count
     Scale,
-    /// Six pods share one limit in Redis, and the status says who does not reach it
+    /// Six pods share one limit in Redis, and the status reports when pods cannot reach Redis
     Shared,
     /// Agents that restart keep their limits, and a rolling update fails no request
     PodLife,
-    /// Pods of a drained machine, including the operators, start elsewhere with their limits
+    /// Pods of a drained machine, including the operators, start on another machine with their limits
     Drained,
-    /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks nothing: runs last
+    /// `helm test`, upgrade and rollback under load, and an uninstallation that blocks no pod; runs last
     Released,
-    /// Rolling updates with and without agents side by side, in many settings: takes minutes, so only `--only` runs it
+    /// Compares rolling updates with and without agents, in many settings; takes minutes, so it runs only with `--only`
     Rollouts,
 }
 
 impl Scenario {
     pub(crate) fn name(self) -> String {
-        self.to_possible_value().expect("no scenario is skipped").get_name().to_owned()
+        self.to_possible_value().expect("no scenario is hidden from clap").get_name().to_owned()
     }
 
-    /// Whether it measures, and runs only if it is asked for.
+    /// Returns true if the scenario only measures. Then it runs only with `--only`.
     pub(crate) fn is_campaign(self) -> bool {
         self == Self::Rollouts
     }

@@ -24,19 +24,19 @@ use crate::{
     namespace::Space,
 };
 
-/// Name of Deployment and Service.
+/// The name of the Deployment, and of its Service.
 pub(crate) const NAME: &str = "web";
 /// The URL of the Service for clients in the namespace.
 pub(crate) const SERVICE_URL: &str = "http://web/";
-/// The addresses of all pods, for a load that spreads itself.
+/// A URL whose host has the addresses of all pods, for a load that distributes its requests itself.
 pub(crate) const PODS_URL: &str = "http://web-pods:8480/";
 
 const START: Duration = Duration::from_secs(90);
 
-/// Makes the Deployment and its Services.
+/// Creates the Deployment and its Services.
 pub(crate) async fn create(space: &Space, replicas: i32) -> Result<()> {
     let mut deployment: Deployment = parse(include_str!("manifests/deployment.yaml"))?;
-    deployment.spec.as_mut().context("the manifest has a spec")?.replicas = Some(replicas);
+    deployment.spec.as_mut().context("the manifest has no spec")?.replicas = Some(replicas);
     post(space, &deployment).await?;
     post::<Service>(space, &parse(include_str!("manifests/service.yaml"))?).await?;
     post::<Service>(space, &parse(include_str!("manifests/headless.yaml"))?).await
@@ -49,8 +49,8 @@ pub(crate) async fn create_plain(space: &Space) -> Result<()> {
     post::<Service>(space, &parse(include_str!("manifests/service.yaml"))?).await
 }
 
-/// Waits until a new pod would start with an agent, or without one. After operators start or end, nodes learn the new
-/// addresses of the webhook with a delay.
+/// Waits until the webhook adds an agent to a new pod, or until it does not if `wanted` is false. After operators
+/// start or end, the webhook's new addresses reach the nodes with a delay.
 pub(crate) async fn wait_injection(space: &Space, wanted: bool) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let pod = json!({
@@ -65,10 +65,10 @@ pub(crate) async fn wait_injection(space: &Space, wanted: bool) -> Result<()> {
     });
     let pod = serde_json::from_value(pod)?;
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    wait_for(&format!("the webhook to answer: {wanted}"), START, || async {
+    wait_for(&format!("injection by the webhook to be {wanted}"), START, || async {
         let would_be = pods.create(&dry_run, &pod).await?;
         let agents = would_be.spec.and_then(|spec| spec.init_containers).unwrap_or_default().len();
-        Ok(Seen::when((agents > 0) == wanted, format!("{agents} agents are put into pods")))
+        Ok(Seen::when((agents > 0) == wanted, format!("a new pod would get {agents} agents")))
     })
     .await
 }
@@ -80,7 +80,7 @@ pub(crate) async fn scale(space: &Space, replicas: i32) -> Result<()> {
     deployments.patch_scale(NAME, &PatchParams::default(), &patch).await.context("scale the workload").map(drop)
 }
 
-/// Waits until there are exactly `count` pods, all of them ready and none being deleted. Returns their sorted names.
+/// Waits until exactly `count` pods exist that are ready and not being deleted. Returns their sorted names.
 pub(crate) async fn ready(space: &Space, count: usize) -> Result<Vec<String>> {
     let names = wait_for(&format!("{count} ready pods"), START, || async {
         let pods = pods(space).await?;
@@ -92,13 +92,13 @@ pub(crate) async fn ready(space: &Space, count: usize) -> Result<Vec<String>> {
     })
     .await?;
     let names: Vec<_> = names.into_iter().collect();
-    // The app has no readiness probe: a probe through the agent would be limited and counted, and the app cannot be
-    // reached directly.
+    // The app has no readiness probe, because the agent would limit and count the requests of a probe. So this waits
+    // until the app answers through a port-forward.
     try_join_all(names.iter().map(|pod| app_answers(space, pod))).await?;
     Ok(names)
 }
 
-/// All pods of the workload, including those that are being deleted.
+/// Lists all pods of the workload, including those that are being deleted.
 pub(crate) async fn pods(space: &Space) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     Ok(pods.list(&ListParams::default().labels("app=web")).await?.items)
@@ -110,7 +110,7 @@ pub(crate) async fn address(space: &Space, pod: &str) -> Result<String> {
     pods.get(pod).await?.status.and_then(|status| status.pod_ip).with_context(|| format!("{pod} has no address"))
 }
 
-/// Identifies a pod and its containers: its UID, and how often each of its containers was restarted.
+/// The identity of a pod and its containers: the UID, and the number of restarts of each container.
 pub(crate) fn identity(pod: &Pod) -> (String, Vec<i32>) {
     let status = pod.status.as_ref();
     let containers = status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
@@ -118,7 +118,7 @@ pub(crate) fn identity(pod: &Pod) -> (String, Vec<i32>) {
     (pod.metadata.uid.clone().unwrap_or_default(), containers.chain(sidecars).map(|one| one.restart_count).collect())
 }
 
-/// How many requests have reached the apps of `pods`, as the apps count them.
+/// Reads the number of requests that have reached the apps of `pods`. The apps count them.
 pub(crate) async fn served(space: &Space, pods: &[String]) -> Result<u64> {
     let counts = pods.iter().map(|pod| async move {
         let answer = direct::get(space, pod, direct::APP, "/_count").await?;
@@ -128,9 +128,9 @@ pub(crate) async fn served(space: &Space, pods: &[String]) -> Result<u64> {
     Ok(try_join_all(counts).await?.into_iter().sum())
 }
 
-/// Parses one of our manifests.
+/// Parses a manifest of the scenarios.
 pub(crate) fn parse<T: DeserializeOwned>(manifest: &str) -> Result<T> {
-    serde_yaml::from_str(manifest).context("a manifest of the e2e tests")
+    serde_yaml::from_str(manifest).context("parse a manifest of the e2e tests")
 }
 
 async fn app_answers(space: &Space, pod: &str) -> Result<()> {
@@ -153,7 +153,7 @@ where
     api.create(&PostParams::default(), object).await.with_context(|| format!("create a {}", K::kind(&()))).map(drop)
 }
 
-/// Ready, and not being deleted.
+/// Returns true if the pod is ready and not being deleted.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
     let mut ready = conditions.filter(|condition| condition.type_ == "Ready");

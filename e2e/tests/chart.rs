@@ -1,8 +1,8 @@
-//! The charts with a real helm against a real apiserver: it accepts everything that they render, invalid values are
-//! refused, and an installation can be upgraded, rolled back and removed.
+//! Tests the charts with a real helm and a real apiserver. The apiserver accepts all rendered objects, invalid values
+//! are refused, and an installation can be upgraded, rolled back and removed.
 //!
-//! The apiserver has only Kubernetes' own kinds, refuses unknown fields, and also checks what no schema covers, such as
-//! a namespace's Pod Security Standard. There are no nodes, so nothing starts.
+//! The apiserver has only Kubernetes' own kinds, and refuses unknown fields. It also checks rules that no schema
+//! contains, such as the Pod Security Standard of a namespace. There are no nodes, so no pod starts.
 
 #[path = "chart/conformity.rs"]
 mod conformity;
@@ -32,7 +32,7 @@ use self::conformity::Conformity;
 const NAMESPACE: &str = "weir-system";
 const CRD: &str = "ratelimitpolicies.weir.dev";
 
-/// All kinds of objects that a release can create: after an uninstallation, none is left.
+/// All kinds of objects that a release can create. After an uninstallation, none of these objects is left.
 const KINDS: &str = "deployments,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,roles,\
     rolebindings,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,pods,leases";
 
@@ -44,7 +44,7 @@ struct Stage {
 impl Stage {
     async fn set() -> Result<Self> {
         let stage = Self { control_plane: ControlPlane::start().await?, home: tempfile::tempdir()? };
-        // `helm test` creates the last ones.
+        // `helm test` would create the last three namespaces.
         let tests = ["weir-operator-test", "weir-limiter-operator-test", "limiter-test"];
         for namespace in [NAMESPACE, "shop", "bank"].into_iter().chain(tests) {
             let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
@@ -54,7 +54,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// helm for this control plane, with its own files.
+    /// Runs helm for this control plane, with separate folders for helm's files.
     fn helm(&self, args: &[&str]) -> Result<Output> {
         let mut helm = self.control_plane.helm();
         for place in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
@@ -64,17 +64,17 @@ impl Stage {
         helm.output().context("run helm")
     }
 
-    /// Runs it. Returns its output.
+    /// Runs helm, and returns its output. Fails if helm fails.
     fn done(&self, args: &[&str]) -> Result<String> {
         let output = self.helm(args)?;
         ensure!(output.status.success(), "helm {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Runs it, and expects an error. Returns the message.
+    /// Runs helm, which must fail. Returns its error message.
     fn refused(&self, args: &[&str]) -> Result<String> {
         let output = self.helm(args)?;
-        ensure!(!output.status.success(), "helm {} is content", args.join(" "));
+        ensure!(!output.status.success(), "helm {} did not fail", args.join(" "));
         Ok(String::from_utf8(output.stderr)?)
     }
 
@@ -85,16 +85,16 @@ impl Stage {
         kubectl.args(args).stdin(Stdio::from(fs::File::open(file)?)).output().context("run kubectl")
     }
 
-    /// Asks the apiserver whether it would accept these objects.
+    /// Applies these objects in a dry run. The inner error is the reason why the apiserver refuses them.
     fn dry_run(&self, objects: &str) -> Result<std::result::Result<(), String>> {
         let args = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"];
         let output = self.kubectl(&args, objects)?;
         Ok(if output.status.success() { Ok(()) } else { Err(String::from_utf8(output.stderr)?) })
     }
 
-    /// The apiserver's description of all its kinds, when it includes ours.
+    /// Reads the apiserver's OpenAPI document, when it includes the CRDs of Weir.
     fn openapi(&self) -> Result<String> {
-        // Each probe starts a program: a minute and more of them.
+        // Each try starts kubectl, so this loop waits for more than a minute.
         for _ in 0..1_000 {
             let output = self.kubectl(&["get", "--raw", "/openapi/v2"], "")?;
             ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -106,7 +106,7 @@ impl Stage {
         anyhow::bail!("the apiserver does not describe {CRD}")
     }
 
-    /// The objects of a release, as kind/name.
+    /// Lists the objects of a release, as `kind/name`.
     fn objects_of(&self, release: &str) -> Result<Vec<String>> {
         let selector = format!("app.kubernetes.io/instance={release}");
         let output = self.kubectl(&["get", KINDS, "--all-namespaces", "--output=name", "--selector", &selector], "")?;
@@ -117,10 +117,10 @@ impl Stage {
 
 fn chart(name: &str) -> Result<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts").join(name);
-    Ok(path.to_str().context("the path is UTF-8")?.to_owned())
+    Ok(path.to_str().context("the path is not UTF-8")?.to_owned())
 }
 
-/// The files of values that the helm stage also lints; none stands for the defaults.
+/// The files of values that the `helm` stage also lints. None stands for the default values.
 fn values(chart: &str) -> Result<Vec<Option<PathBuf>>> {
     let mut files = vec![None];
     for entry in fs::read_dir(Path::new(chart).join("ci"))? {
@@ -130,8 +130,8 @@ fn values(chart: &str) -> Result<Vec<Option<PathBuf>>> {
     Ok(files)
 }
 
-/// The objects of a rendered chart that a plain cluster supports: without the kinds of the Prometheus operator and of
-/// cert-manager.
+/// Parses the objects of a rendered chart that a plain cluster supports. It omits the kinds of the Prometheus operator
+/// and of cert-manager.
 fn known(rendered: &str) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in serde_yaml::Deserializer::from_str(rendered) {
@@ -168,10 +168,11 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
             if let Err(fault) = conformity.judge(&lines(&objects))? {
                 panic!("{args:?}: {fault}");
             }
-            // For a Deployment's pods the apiserver only warns; a pod is refused.
+            // The apiserver checks the Pod Security Standard only for pods: for a Deployment it only warns.
             for mut pod in objects.iter().filter(|object| object["kind"] == "Deployment").map(pod_of) {
                 if pod["spec"]["hostNetwork"] == true {
-                    let fault = stage.dry_run(&pod.to_string())?.expect_err("such a namespace takes no such pods");
+                    let fault =
+                        stage.dry_run(&pod.to_string())?.expect_err("the namespace refuses pods with hostNetwork");
                     ensure!(fault.contains("host namespaces"), "{fault}");
                     continue;
                 }
@@ -179,7 +180,8 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
                     panic!("{args:?}: {fault}");
                 }
                 pod["spec"]["securityContext"]["runAsNonRoot"] = json!(false);
-                let fault = stage.dry_run(&pod.to_string())?.expect_err("the namespace takes restricted pods only");
+                let fault =
+                    stage.dry_run(&pod.to_string())?.expect_err("the namespace refuses pods that are not restricted");
                 ensure!(fault.contains("violates PodSecurity \"restricted"), "{fault}");
             }
             let mut wrong = objects[0].clone();
@@ -193,10 +195,10 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
     Ok(())
 }
 
-/// A pod as the Deployment would create it.
+/// Creates a pod as the Deployment's controller would create it.
 fn pod_of(deployment: &Value) -> Value {
     let mut spec = deployment["spec"]["template"]["spec"].clone();
-    // Created by a controller, or not at all in a dry run.
+    // These objects do not exist in a dry run, so the pod must not name them.
     spec["serviceAccountName"] = json!(null);
     spec["priorityClassName"] = json!(null);
     spec["runtimeClassName"] = json!(null);
@@ -281,7 +283,7 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
     Ok(())
 }
 
-/// cert-manager's own definitions are not available: this checks the fields that its controllers read.
+/// cert-manager's CRDs are not available, so this test checks the fields that cert-manager's controllers read.
 #[test]
 fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> {
     let chart = chart("weir")?;
@@ -295,15 +297,21 @@ fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> 
     let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
 
     let without = objects(&[])?;
-    ensure!(of(&without, "Certificate").is_empty() && of(&without, "Issuer").is_empty(), "it is not enabled");
+    ensure!(
+        of(&without, "Certificate").is_empty() && of(&without, "Issuer").is_empty(),
+        "certificates without certManager.enabled"
+    );
     let enabled = "injection.certManager.enabled=true";
-    ensure!(of(&objects(&[enabled, "injection.enabled=false"])?, "Certificate").is_empty(), "there is no webhook");
+    ensure!(
+        of(&objects(&[enabled, "injection.enabled=false"])?, "Certificate").is_empty(),
+        "certificates without the webhook"
+    );
 
     for issuer in [None, Some("injection.certManager.issuerRef.name=company")] {
         let objects = objects(&[&[enabled][..], issuer.as_slice()].concat())?;
         let certificates = of(&objects, "Certificate");
         let serving =
-            certificates.iter().find(|it| it["spec"]["isCA"].is_null()).context("a certificate to serve with")?;
+            certificates.iter().find(|it| it["spec"]["isCA"].is_null()).context("no certificate for the webhook")?;
         let webhook = of(&objects, "MutatingWebhookConfiguration").pop().context("a webhook")?;
         let service = &webhook["webhooks"][0]["clientConfig"]["service"];
         let host = format!("{}.{}.svc", service["name"].as_str().unwrap_or_default(), NAMESPACE);
@@ -319,10 +327,10 @@ fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> 
         ensure!(mount["name"] == pod["volumes"][0]["name"] && mount["subPath"].is_null(), "{mount}");
         let flag = format!("--inject-certificate={}", mount["mountPath"].as_str().unwrap_or_default());
         ensure!(operator["args"].as_array().is_some_and(|args| args.contains(&json!(flag))), "{flag}");
-        // The operator's own Secret is another one: it holds the path.
+        // The operator uses a different Secret, which contains the path of the webhook.
         ensure!(
             of(&objects, "Secret").iter().all(|it| json!(name(it)) != *secret),
-            "helm and cert-manager would share it"
+            "helm and cert-manager would share a Secret"
         );
 
         let issuers = of(&objects, "Issuer");
@@ -331,17 +339,21 @@ fn with_cert_manager_all_names_of_the_webhook_certificate_agree() -> Result<()> 
             ensure!(issuers.is_empty() && certificates.len() == 1 && signer["name"] == "company", "{signer}");
             continue;
         }
-        let authority = issuers.iter().find(|it| json!(name(it)) == signer["name"]).context("its issuer")?;
-        let root = certificates.iter().find(|it| it["spec"]["isCA"] == true).context("an authority")?;
+        let authority =
+            issuers.iter().find(|it| json!(name(it)) == signer["name"]).context("no issuer of the certificate")?;
+        let root =
+            certificates.iter().find(|it| it["spec"]["isCA"] == true).context("no certificate of an authority")?;
         ensure!(authority["spec"]["ca"]["secretName"] == root["spec"]["secretName"], "{authority:#}");
-        let first =
-            issuers.iter().find(|it| json!(name(it)) == root["spec"]["issuerRef"]["name"]).context("the first")?;
+        let first = issuers
+            .iter()
+            .find(|it| json!(name(it)) == root["spec"]["issuerRef"]["name"])
+            .context("no issuer of the authority")?;
         ensure!(first["spec"]["selfSigned"] == json!({}), "{first:#}");
     }
     Ok(())
 }
 
-/// The chart rendered with these values; helm needs no cluster for that.
+/// Renders the chart with these values. This needs no cluster.
 fn render(chart: &str, settings: &[&str]) -> Result<String> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let mut helm = Command::new(Path::new(&folder).join("helm"));
@@ -357,10 +369,10 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let (crds, weir) = (chart("weir-crds")?, chart("weir")?);
     let definitions: Api<extensions::CustomResourceDefinition> = Api::all(stage.control_plane.client());
 
-    // Without the definition the operator could do nothing: the error names the fix at once.
+    // The operator needs its CRDs. Without them, the installation fails, and the error message contains the fix.
     let said = stage.refused(&["install", "weir", &weir])?;
     ensure!(said.contains("install the chart weir-crds"), "{said}");
-    ensure!(stage.objects_of("weir")?.is_empty(), "it left something behind");
+    ensure!(stage.objects_of("weir")?.is_empty(), "objects of a failed installation are left");
 
     stage.done(&["install", "weir-crds", &crds, "--wait", "--timeout=60s"])?;
     let notes = stage.done(&["install", "weir", &weir, "--wait=false"])?;
@@ -368,7 +380,7 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let installed = stage.objects_of("weir")?;
     ensure!(installed.iter().any(|object| object == "deployment.apps/weir-operator"), "{installed:?}");
 
-    // An upgrade that adds something, and a rollback that removes it.
+    // An upgrade adds objects, and a rollback removes them.
     stage.done(&[
         "upgrade",
         "weir",
@@ -384,17 +396,17 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     stage.done(&["rollback", "weir", "1", "--wait=false"])?;
     ensure!(stage.objects_of("weir")? == installed, "{:?}", stage.objects_of("weir")?);
 
-    // The definition is updated by its own chart, because helm never updates the folder crds of a chart.
+    // The CRDs are templates of a separate chart, because helm never updates the folder `crds` of a chart.
     let label = |definition: &extensions::CustomResourceDefinition| {
         let annotations = definition.metadata.annotations.clone().unwrap_or_default();
         annotations.contains_key("helm.sh/resource-policy")
     };
-    ensure!(label(&definitions.get(CRD).await?), "it is kept");
+    ensure!(label(&definitions.get(CRD).await?), "the CRD has no annotation that keeps it");
     stage.done(&["upgrade", "weir-crds", &crds, "--set", "keep=false", "--wait", "--timeout=60s"])?;
-    ensure!(!label(&definitions.get(CRD).await?), "the upgrade left the definition as it was");
+    ensure!(!label(&definitions.get(CRD).await?), "the upgrade did not change the CRD");
     stage.done(&["rollback", "weir-crds", "1", "--wait", "--timeout=60s"])?;
 
-    // Policies survive an uninstallation; nothing else does.
+    // Only the CRDs and the policies survive an uninstallation.
     let policy = json!({
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "RateLimitPolicy",
@@ -412,16 +424,16 @@ async fn an_installation_comes_changes_and_goes() -> Result<()> {
     let there = stage.kubectl(&["get", "ratelimitpolicies", "--namespace=shop", "--output=name"], "")?;
     ensure!(String::from_utf8_lossy(&there.stdout).contains("/web"), "{}", String::from_utf8_lossy(&there.stderr));
 
-    // An existing definition can be taken over.
+    // A new release can adopt the existing CRDs.
     let said = stage.refused(&["install", "crds-again", &crds])?;
     ensure!(said.contains("weir-crds"), "{said}");
     stage.done(&["install", "weir-crds", &crds, "--take-ownership", "--set", "keep=false"])?;
     if let Err(error) = stage.done(&["uninstall", "weir-crds", "--wait", "--timeout=60s"]) {
-        // Whether helm or the apiserver is late.
+        // The CRDs in the apiserver show whether helm or the apiserver caused the error.
         let left = definitions.list(&ListParams::default()).await?.items;
         let left = left.iter().map(|it| (&it.metadata.name, it.status.as_ref().map(|status| &status.conditions)));
         return Err(error.context(format!("the apiserver has {:?}", left.collect::<Vec<_>>())));
     }
-    ensure!(definitions.get_opt(CRD).await?.is_none(), "keep=false did not let it go");
+    ensure!(definitions.get_opt(CRD).await?.is_none(), "the CRD exists although keep is false");
     Ok(())
 }

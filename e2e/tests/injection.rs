@@ -1,8 +1,8 @@
-//! Injection against a real apiserver: the rendered chart is applied, the operator runs with the chart's rights, and
-//! pods are created as users do.
+//! Tests injection with a real apiserver. The rendered chart is applied, the operator runs with the permissions of the
+//! chart, and pods are created as users create them.
 //!
-//! Services do not work without a cluster network, so the webhook is registered by URL. Nothing else of the chart is
-//! changed.
+//! Services do not work without a cluster network, so the webhook is registered by URL. This is the only change to the
+//! rendered chart.
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs")]
 
@@ -44,7 +44,8 @@ mod settings;
 #[path = "injection/stage.rs"]
 mod stage;
 
-/// Which pods get an agent, with which settings; and the operator uses only the rights of the chart's roles.
+/// The labels decide which pods get an agent, and policies decide its settings. The operator has only the permissions
+/// of the chart's roles.
 #[tokio::test]
 async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -60,8 +61,11 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     let spec = &pod["spec"];
     ensure!(spec["containers"].as_array().is_some_and(|all| all.len() == 1), "{spec:#}");
     let app = &spec["containers"][0];
-    ensure!(app["ports"] == json!([{"containerPort": 8080, "protocol": "TCP"}]), "the name stayed: {app:#}");
-    ensure!(app["readinessProbe"]["httpGet"]["port"] == 8080, "the probe asks the agent: {app:#}");
+    ensure!(
+        app["ports"] == json!([{"containerPort": 8080, "protocol": "TCP"}]),
+        "the app's port still has its name: {app:#}"
+    );
+    ensure!(app["readinessProbe"]["httpGet"]["port"] == 8080, "the probe goes to the agent: {app:#}");
     let agent = agent(&pod)?;
     ensure!(agent["image"] == "weir.dev/agent:0.1.0" && agent["imagePullPolicy"] == "IfNotPresent", "{agent:#}");
     ensure!(agent["restartPolicy"] == "Always" && agent["ports"][0]["name"] == "http", "{agent:#}");
@@ -75,30 +79,33 @@ async fn pods_get_the_agent_and_the_policies_that_target_them() -> Result<()> {
     let names: Vec<&str> = bootstrap.policies.iter().map(|policy| policy.name.as_str()).collect();
     ensure!(names == ["checkout"] && bootstrap_requests(&bootstrap) == Some(1), "{bootstrap:?}");
 
-    // An injected agent limits requests from the first one on, even without a push.
+    // An injected agent limits requests immediately, even without a push.
     let (_running, address) = run_as_injected(agent).await?;
     ensure!(
         [status_of(&address).await?, status_of(&address).await?] == [502, 429],
-        "the limit is one, and there is no app"
+        "the agent must admit one request, which fails because there is no app"
     );
 
-    // By label of the pod, and with the current policies.
+    // In this namespace, a label of the pod requests an agent. The agent gets the current policies.
     ensure!(stage.pod("bank", "unasked", &json!({})).await.is_ok_and(|pod| self::agent(&pod).is_err()), "unasked");
     stage.edit_policy("bank", "transfers", 9).await?;
     let of_pod = |pod: &Value| anyhow::Ok(bootstrap_requests(&self::bootstrap(self::agent(pod)?)?));
     let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
     stage.until("the patched policy", async || Ok(of_pod(&stage.dry_pod("bank", &asked).await?)? == Some(9))).await?;
 
-    // "disabled" wins, on either side.
+    // The label value "disabled" has precedence, on the pod and on the namespace.
     let no = json!({"labels": {"app": "web", "weir.dev/inject": "disabled"}});
-    ensure!(self::agent(&stage.pod("shop", "opted-out", &no).await?).is_err(), "the pod said no");
-    ensure!(self::agent(&stage.pod("closed", "asked", &asked).await?).is_err(), "the namespace said no");
+    ensure!(self::agent(&stage.pod("shop", "opted-out", &no).await?).is_err(), "an agent although the pod is disabled");
+    ensure!(
+        self::agent(&stage.pod("closed", "asked", &asked).await?).is_err(),
+        "an agent although the namespace is disabled"
+    );
 
     Ok(())
 }
 
-/// A namespace's quotas and limits refuse no pod because of the agent: its requests are reduced to fit, or it is left
-/// out, and the status says so.
+/// Quotas and limits of a namespace never refuse a pod because of its agent. The agent's resources are reduced until
+/// they fit. If they cannot fit, the pod gets no agent, and the status contains the reason.
 #[tokio::test]
 async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -112,7 +119,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
         });
         stage.apply(&object).await
     };
-    // An agent with the usual 20m and 128Mi would not fit into the app's defaults.
+    // An agent with its default resources, 20m and 128Mi, violates this range.
     let range = json!({
         "type": "Container", "min": {"cpu": "30m"}, "max": {"memory": "64Mi"},
         "default": {"cpu": "100m", "memory": "64Mi"}, "defaultRequest": {"cpu": "50m", "memory": "32Mi"},
@@ -120,7 +127,8 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     create("LimitRange", json!({"limits": [range]})).await?;
     let hard = json!({"limits.cpu": "1", "limits.memory": "256Mi", "requests.cpu": "1", "requests.memory": "256Mi"});
     create("ResourceQuota", json!({"hard": hard})).await?;
-    // Updated by a controller, which does not run here; the apiserver itself adds what it admits.
+    // A controller updates the used amount of a quota, but it does not run here. The apiserver only adds the pods that
+    // it admits.
     let quotas = stage.api::<ResourceQuota>("shop");
     let used = async |memory: &str| {
         let used = json!({"limits.cpu": "0", "limits.memory": memory, "requests.cpu": "0", "requests.memory": "0"});
@@ -129,9 +137,9 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     };
     used("0").await?;
     let asked = json!({});
-    // The apiserver's own view of a quota is slightly delayed.
+    // The apiserver caches quotas, so a change takes effect with a short delay.
     stage
-        .until("the quota to be counted", async || {
+        .until("the quota to be in force", async || {
             Ok(stage
                 .dry_pod("shop", &asked)
                 .await
@@ -142,7 +150,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     let expected = json!({"requests": {"cpu": "30m", "memory": "32Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}});
     ensure!(agent(&fits)?["resources"] == expected, "{:#}", agent(&fits)?["resources"]);
 
-    // 80Mi are left, of which the app uses 64Mi.
+    // The quota has 80Mi left, and the app takes 64Mi of them.
     used("176Mi").await?;
     stage
         .until("the quota to be nearly used up", async || {
@@ -155,7 +163,7 @@ async fn quotas_and_limits_refuse_no_pod_because_of_the_agent() -> Result<()> {
     stage.until_status("shop", "checkout", |status| drifts(status, "ResourceQuota team leaves 16Mi")).await
 }
 
-/// Pods that were created without an operator are in the status, with the fix.
+/// The status lists pods that were created while no operator ran, with the fix.
 #[tokio::test]
 async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -175,7 +183,7 @@ async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
     word("the webhook did not answer when it was created").await?;
     stage.api::<Pod>("shop").delete("missed", &DeleteParams::default().grace_period(0)).await?;
 
-    // A pod that the webhook left alone has its reason in the status, too.
+    // The status also contains the reason for a pod that the webhook did not change.
     stage.until_injecting("shop").await?;
     let mut host = app_pod("host", &asked);
     host["spec"]["hostNetwork"] = true.into();
@@ -189,22 +197,22 @@ async fn the_status_tells_of_pods_without_an_agent() -> Result<()> {
     Ok(())
 }
 
-/// With `Fail`, no pod starts without limits: not while no operator answers, and not with annotations that cannot be
-/// applied.
+/// With the failure policy `Fail`, no pod starts without an agent: the apiserver refuses pods while no operator
+/// answers, and pods with invalid annotations.
 #[tokio::test]
 async fn with_fail_no_pod_starts_unguarded() -> Result<()> {
     let stage = Stage::set("Fail").await?;
     stage.namespace("shop", Some("enabled")).await?;
-    let error = stage.pod("shop", "early", &json!({})).await.expect_err("there is no operator").to_string();
+    let error = stage.pod("shop", "early", &json!({})).await.expect_err("no operator answers").to_string();
     ensure!(error.contains("failed calling webhook \"namespace.inject.weir.dev\""), "{error}");
     let operator = stage.operator()?;
     stage.until_injecting("shop").await?;
     agent(&stage.pod("shop", "good", &json!({})).await?)?;
     let wrong = json!({"annotations": {"weir.dev/agent-memory-limit": "64MB"}});
-    let error = stage.pod("shop", "wrong", &wrong).await.expect_err("it is wrong").to_string();
+    let error = stage.pod("shop", "wrong", &wrong).await.expect_err("the annotation is invalid").to_string();
     let fix = "annotation weir.dev/agent-memory-limit is \"64MB\": it must be a quantity of memory such as 64Mi";
     ensure!(error.contains(fix), "{error}");
-    // Other pods can start even now.
+    // Pods in other namespaces can start although no operator answers.
     operator.kill().await?;
     stage.namespace("bank", None).await?;
     stage.pod("bank", "other", &json!({})).await?;
@@ -213,7 +221,7 @@ async fn with_fail_no_pod_starts_unguarded() -> Result<()> {
     Ok(())
 }
 
-/// Changes to the webhook's objects are repaired, and a second replica serves as well as the first.
+/// The operator repairs changes to the webhook's objects, and a second replica serves with the same authorities.
 #[tokio::test]
 async fn the_registration_is_kept_and_shared() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -238,15 +246,15 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
         })
         .await?;
     stage.until_injecting("shop").await?;
-    ensure!(stage.secret().await? == before, "there was no reason to write the Secret");
+    ensure!(stage.secret().await? == before, "the Secret was written without a reason");
 
-    // The next replica uses the existing ones.
+    // The next replica uses the existing authorities.
     first.kill().await?;
     let _second = stage.operator()?;
     stage.until_injecting("shop").await?;
-    ensure!(stage.secret().await? == before, "the second replica made authorities of its own");
+    ensure!(stage.secret().await? == before, "the second replica created other authorities");
 
-    // Lost authorities are created again, and the apiserver trusts the new ones.
+    // If the authorities are deleted, an operator creates new ones, and the apiserver trusts them.
     let secrets: Api<Secret> = stage.api(OPERATOR_NAMESPACE);
     let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
     secrets.patch("weir-operator-webhook", &PatchParams::default(), &emptied).await?;
@@ -258,8 +266,8 @@ async fn the_registration_is_kept_and_shared() -> Result<()> {
     stage.until_injecting("shop").await
 }
 
-/// As with cert-manager: another program creates the certificate, renews it, and tells the apiserver which authority to
-/// trust.
+/// Another program, such as cert-manager, creates and renews the certificate, and configures the authority that the
+/// apiserver trusts. The operator loads each new certificate.
 #[tokio::test]
 async fn a_certificate_that_somebody_else_makes_is_taken_as_it_changes() -> Result<()> {
     let stage = Stage::set("Ignore").await?;
@@ -287,15 +295,18 @@ async fn a_certificate_that_somebody_else_makes_is_taken_as_it_changes() -> Resu
     let second = made()?;
     trust(&second).await?;
     stage.until_injecting("shop").await?;
-    // The operator only configures the path.
+    // The operator only configures the path of the webhook.
     let configured = webhooks.get("weir-operator").await?;
     for hook in configured.webhooks.iter().flatten() {
         let config = &hook.client_config;
         ensure!(config.ca_bundle.as_ref().is_some_and(|bundle| bundle.0 == second.as_bytes()), "{config:?}");
         ensure!(config.url.as_ref().is_some_and(|url| url.contains("/inject/")), "{config:?}");
     }
-    let data = stage.secret().await?.data.context("the path is in the Secret")?;
-    ensure!(data["ca.crt"].0.is_empty() && data["ca.key"].0.is_empty(), "it created authorities that are not needed");
+    let data = stage.secret().await?.data.context("the Secret does not contain the path")?;
+    ensure!(
+        data["ca.crt"].0.is_empty() && data["ca.key"].0.is_empty(),
+        "the operator created authorities that are not needed"
+    );
     Ok(())
 }
 
@@ -305,8 +316,11 @@ fn agent(pod: &Value) -> Result<&Value> {
 }
 
 fn bootstrap(agent: &Value) -> Result<Snapshot> {
-    let environment = agent["env"].as_array().context("the agent has an environment")?;
-    let variable = environment.iter().find(|variable| variable["name"] == "WEIR_BOOTSTRAP").context("no snapshot")?;
+    let environment = agent["env"].as_array().context("the agent has no environment")?;
+    let variable = environment
+        .iter()
+        .find(|variable| variable["name"] == "WEIR_BOOTSTRAP")
+        .context("the agent has no WEIR_BOOTSTRAP")?;
     Ok(serde_json::from_str(variable["value"].as_str().context("a value")?)?)
 }
 
@@ -314,7 +328,7 @@ fn bootstrap_requests(snapshot: &Snapshot) -> Option<u64> {
     Some(snapshot.policies.first()?.rules[0].limits[0].requests)
 }
 
-/// A real agent with the container's settings, except for the addresses.
+/// Starts a real agent with the settings of the injected container, except for the addresses.
 async fn run_as_injected(agent: &Value) -> Result<(Program, String)> {
     let files = tempfile::tempdir()?;
     let addresses = files.path().join("addresses");
@@ -344,7 +358,7 @@ async fn run_as_injected(agent: &Value) -> Result<(Program, String)> {
         if let Some(address) = bound.as_ref().and_then(|bound| bound["listen"].as_str()) {
             return Ok((running, address.to_owned()));
         }
-        ensure!(start.elapsed() < PATIENCE, "the agent does not say where it listens");
+        ensure!(start.elapsed() < PATIENCE, "the agent has not written its addresses");
         sleep(BETWEEN_LOOKS).await;
     }
 }
@@ -354,7 +368,7 @@ async fn status_of(address: &str) -> Result<u16> {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n").await?;
     let mut answer = String::new();
     timeout(PATIENCE, stream.read_to_string(&mut answer)).await??;
-    Ok(answer.split(' ').nth(1).context("a status line")?.parse()?)
+    Ok(answer.split(' ').nth(1).context("no status line")?.parse()?)
 }
 
 fn drifts(status: &RateLimitPolicyStatus, message: &str) -> bool {

@@ -1,7 +1,7 @@
-//! Sends every object of the manual and of the examples to a real apiserver: no field is misspelled, and nothing is
-//! refused.
+//! Sends every object of the manual and of the examples to a real apiserver, which must accept it. So no field is
+//! misspelled.
 //!
-//! Objects of other programs are in blocks marked `yaml foreign` and skipped; so are parts of objects.
+//! Two kinds of blocks are skipped: objects of other programs, which are marked `yaml foreign`, and parts of objects.
 
 use std::{
     fs,
@@ -43,14 +43,14 @@ async fn an_apiserver_takes_every_object_of_the_manual() -> Result<()> {
         let fault = dry_run(object)?;
         ensure!(fault.is_none(), "{place}: {}", fault.unwrap_or_default());
     }
-    // Checks that the test notices a misspelled field.
-    let (_, first) = objects.first_mut().context("there are objects")?;
+    // Checks that this test detects a misspelled field.
+    let (_, first) = objects.first_mut().context("no object was found")?;
     first["spec"]["tragetRefs"] = json!([]);
-    ensure!(dry_run(first)?.is_some_and(|fault| fault.contains("tragetRefs")), "a typo passes");
+    ensure!(dry_run(first)?.is_some_and(|fault| fault.contains("tragetRefs")), "a misspelled field was accepted");
     Ok(())
 }
 
-/// Every object with its place in the pages, policies first.
+/// Finds every object, with its position in the pages. Policies come first.
 fn objects() -> Result<Vec<(String, Value)>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut objects = Vec::new();
@@ -72,7 +72,7 @@ fn objects() -> Result<Vec<(String, Value)>> {
     Ok(objects)
 }
 
-/// Blocks that are marked as YAML and nothing else.
+/// Finds the blocks of a page that are marked exactly as `yaml`.
 fn blocks(page: &str) -> Vec<String> {
     let parts = page.split("\n```").enumerate().filter(|(index, _)| index % 2 == 1);
     parts.filter_map(|(_, block)| block.strip_prefix("yaml\n")).map(str::to_owned).collect()

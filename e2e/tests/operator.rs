@@ -1,7 +1,7 @@
-//! The operator against a real apiserver: policies and pods as input; pushes to real agents, status and Events as
-//! output.
+//! Tests the operator with a real apiserver. The inputs are policies and pods. The outputs are pushes to real agents,
+//! the status and Events.
 //!
-//! There is no kubelet: pods are objects with an address written by the test, which leads to an agent on loopback.
+//! There is no kubelet. A test creates the object of a pod and writes its address, which leads to an agent on loopback.
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs, and measures how long they take")]
 
@@ -77,11 +77,12 @@ mod struggling;
 mod versions;
 
 const NAMESPACE: &str = "shop";
-/// The namespace of the Lease, which exists.
+/// The flag for the namespace of the Lease. The namespace `default` always exists.
 const LEASE: [&str; 2] = ["--lease-namespace", "default"];
-/// The limit of every wait, after which the test fails.
+/// The longest wait for any condition. After it, the test fails.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// For what is promised within seconds: longer for busy machines, but far shorter than a timer with a wrong value.
+/// The bound for reactions that should take seconds. It is longer for busy machines, but much shorter than a timer with
+/// a wrong value would be.
 const PROMPTLY: Duration = Duration::from_secs(20);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
@@ -104,7 +105,7 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     for agent in &agents {
         ensure!(requests(&agent.in_force().await?) == Some(50), "an agent that does not enforce was counted");
     }
-    // The Event is sent when the first pod enforces it; further pods send none.
+    // The operator sends this Event when the first pod enforces the policy. Later pods cause no Event.
     stage.until_event("Enforced", "pods enforce revision").await?;
 
     let before = Instant::now();
@@ -117,21 +118,21 @@ async fn a_policy_from_before_its_pods_to_after_its_end() -> Result<()> {
     }
     stage.until_event("LimitsChanged", "all/second 50 per 1s to 80 per 1s: acknowledged by 3 of 3 pods").await?;
 
-    // A pod whose agent dies does not count as enforcing for long.
+    // A pod whose agent was killed soon stops counting as enforcing.
     let before = Instant::now();
-    agents.pop().context("there are three")?.kill().await?;
+    agents.pop().context("no agent is left")?.kill().await?;
     let drifted = stage.until("drift", |status| count(status) == "2/3").await?;
     println!("drift reported after {:?}", before.elapsed());
     ensure!(before.elapsed() < PROMPTLY, "took {:?}", before.elapsed());
     ensure!(enforced(&drifted) == ("False", "Drifted"), "{drifted:#?}");
-    let worst = &drifted.enforcement.as_ref().context("there is drift")?.drifted;
+    let worst = &drifted.enforcement.as_ref().context("the status has no enforcement")?.drifted;
     ensure!(worst.len() == 1 && worst[0].pod == "c" && worst[0].reason == DriftReason::Unreachable, "{worst:?}");
     stage.until_event("Drifted", "2 of 3 pods").await?;
     let immediately = DeleteParams::default().grace_period(0);
     stage.api::<Pod>().delete("c", &immediately).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // Neither does a pod without an agent.
+    // A pod without an agent does not count as enforcing either.
     let bare = json!({"metadata": {"name": "bare", "labels": {"app": "web"}}, "spec": {"containers": [container()]}});
     stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
     let status = stage.until("2/3", |status| count(status) == "2/3").await?;
@@ -162,17 +163,17 @@ async fn targets_come_late_and_an_operator_that_returns_changes_nothing() -> Res
     let before = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
     operator.kill().await?;
-    ensure!(requests(&agent.in_force().await?) == Some(50), "the limit went away with the operator");
+    ensure!(requests(&agent.in_force().await?) == Some(50), "the limit was lost with the operator");
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
-    let before_sequence = agent.in_force().await?.context("something is in force")?.sequence;
+    let before_sequence = agent.in_force().await?.context("no snapshot is in force")?.sequence;
 
     let _operator = stage.operator()?;
     let after = stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
-    let in_force = agent.in_force().await?.context("something is in force")?;
+    let in_force = agent.in_force().await?.context("no snapshot is in force")?;
     ensure!(requests(&Some(in_force.clone())) == Some(70) && in_force.sequence > before_sequence, "{in_force:?}");
     let flipped =
         |status: &RateLimitPolicyStatus| condition(status, "Enforced").map(|c| c.last_transition_time.clone());
-    ensure!(flipped(&before) == flipped(&after), "Enforced flipped, although every pod was enforcing all the time");
+    ensure!(flipped(&before) == flipped(&after), "Enforced changed, although every pod was enforcing all the time");
     Ok(())
 }
 
@@ -186,8 +187,8 @@ async fn a_status_edited_by_hand_is_repaired_and_then_left_alone() -> Result<()>
     stage.create_policy("checkout", &selector(), 50).await?;
     let before = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
-    // The last change stays in part: an item of a list that another manager owns is theirs, and no reason to write
-    // again and again.
+    // A part of the last edit stays: the list item belongs to another field manager. The operator must not write
+    // the status repeatedly because of it.
     let ghost = json!([{"pod": "ghost", "reason": "NoAgent"}]);
     for edit in [
         json!({"summary": {"enforced": "99/99"}}),
@@ -203,17 +204,18 @@ async fn a_status_edited_by_hand_is_repaired_and_then_left_alone() -> Result<()>
         ensure!(repaired.conditions == before.conditions, "{repaired:#?}");
     }
 
-    // After the next poll, everything about the last edit has arrived; then nothing is written.
+    // After two polls, the operator has processed the last edit. From then on, it must write nothing.
     relay.polled(2).await?;
     let rest = (stage.version().await?, stage.status_writes().await?);
     relay.polled(10).await?;
     let after = (stage.version().await?, stage.status_writes().await?);
-    ensure!(rest == after, "the status was written at rest: {rest:?} became {after:?}");
-    ensure!(rest.1 > 0, "the apiserver counted no status writes at all");
+    ensure!(rest == after, "the status was written without a change: {rest:?} became {after:?}");
+    ensure!(rest.1 > 0, "the apiserver counted no status writes");
     Ok(())
 }
 
-/// The operator judges what the apiserver cannot, because it needs a parser; the last valid limits stay in force.
+/// The apiserver cannot parse regular expressions and predicates, so the operator checks them. The last valid limits
+/// stay in force.
 #[tokio::test]
 async fn an_expression_that_does_not_parse_is_told_with_its_place() -> Result<()> {
     let stage = Stage::set().await?;
@@ -303,19 +305,19 @@ impl Stage {
         Program::start(command)
     }
 
-    /// A pod with a real agent.
+    /// Creates a pod with a real agent.
     async fn pod(&self, name: &str) -> Result<Agent> {
         let agent = Agent::start(&self.files.path().join(name)).await?;
         self.pod_object(name, agent.port()?).await?;
         Ok(agent)
     }
 
-    /// A pod whose agent listens on this port of loopback.
+    /// Creates a pod whose agent listens on this port of loopback.
     async fn pod_object(&self, name: &str, port: &str) -> Result<()> {
         self.pod_of(name, port, &json!([container()])).await
     }
 
-    /// A pod with these containers.
+    /// Creates a pod with these containers, whose agent listens on this port of loopback.
     async fn pod_of(&self, name: &str, port: &str, containers: &Value) -> Result<()> {
         let pods: Api<Pod> = self.api();
         let pod = json!({
@@ -334,7 +336,7 @@ impl Stage {
 
     async fn create_policy(&self, name: &str, target: &Value, requests: u32) -> Result<()> {
         let mut spec = json!({"rules": [rule(requests)]});
-        spec.as_object_mut().context("an object")?.extend(target.as_object().context("an object")?.clone());
+        spec.as_object_mut().context("not an object")?.extend(target.as_object().context("not an object")?.clone());
         let policy = RateLimitPolicy::new(name, serde_json::from_value(spec)?);
         self.api().create(&PostParams::default(), &policy).await?;
         Ok(())
@@ -346,7 +348,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the status of a store gives this reason.
+    /// Waits until the status of a store has this reason.
     async fn until_store(&self, name: &str, reason: &str) -> Result<()> {
         let stores: Api<RateLimitStore> = self.api();
         let start = Instant::now();
@@ -366,7 +368,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Like `kubectl patch --subresource=status --type merge`.
+    /// Changes the status like `kubectl patch --subresource=status --type merge`.
     async fn edit_status(&self, status: &Value) -> Result<()> {
         let policies: Api<RateLimitPolicy> = self.api();
         let patch = json!({"status": status});
@@ -376,10 +378,10 @@ impl Stage {
 
     async fn version(&self) -> Result<String> {
         let policies: Api<RateLimitPolicy> = self.api();
-        policies.get("checkout").await?.metadata.resource_version.context("every object has a version")
+        policies.get("checkout").await?.metadata.resource_version.context("the policy has no resource version")
     }
 
-    /// How many status writes the apiserver received, including those that changed nothing.
+    /// The number of status writes that the apiserver has received, including those that changed nothing.
     async fn status_writes(&self) -> Result<u64> {
         let metrics = self.client().request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
         let of_policies = |line: &&str| {
@@ -447,20 +449,20 @@ impl Agent {
             if let Some(control) = bound.as_ref().and_then(|bound| bound["control"].as_str()) {
                 return Ok(Self { program, control: control.to_owned() });
             }
-            ensure!(start.elapsed() < PATIENCE, "the agent does not say where it listens");
+            ensure!(start.elapsed() < PATIENCE, "the agent has not written its addresses");
             sleep(BETWEEN_LOOKS).await;
         }
     }
 
     fn port(&self) -> Result<&str> {
-        Ok(self.control.rsplit_once(':').context("an address has a port")?.1)
+        Ok(self.control.rsplit_once(':').context("the address has no port")?.1)
     }
 
     async fn kill(self) -> Result<()> {
         self.program.kill().await
     }
 
-    /// What it enforces; none before its first snapshot.
+    /// The snapshot in force. None before the first one.
     async fn in_force(&self) -> Result<Option<Snapshot>> {
         let (status, body) = timeout(PATIENCE, get::<Value>(&self.control, "/v1/config")).await??;
         if status == http::StatusCode::OK { Ok(Some(serde_json::from_value(body)?)) } else { Ok(None) }

@@ -1,8 +1,7 @@
-//! Standalone mode with real programs: an operator with a folder of policies, agents without an app, certificates in
-//! files.
+//! Tests standalone mode with real programs: an operator with a folder of policies, agents without an app, and
+//! certificates in files.
 //!
-//! Requests to the proxy port show whether a limit is in force. A request that passes gets 502, because there is no
-//! app.
+//! Requests to the proxy port show whether a limit is in force. An admitted request gets 502, because there is no app.
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs")]
 
@@ -30,7 +29,7 @@ use tokio::{
 
 use self::programs::{Program, build_programs, program};
 
-/// The limit of every wait; after it the test fails.
+/// The longest wait for any condition. After it, the test fails.
 const PATIENCE: Duration = Duration::from_secs(90);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
@@ -68,10 +67,15 @@ async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Re
     stage.until("the good one", |status| enforced(status) == "1/7").await?;
     ensure!(good.passes(6).await? == 3, "the limit is not in force");
     for agent in &all[1..] {
-        ensure!(agent.passes(6).await? == 6, "{} took rules from an operator that it must not believe", agent.control);
+        ensure!(
+            agent.passes(6).await? == 6,
+            "{} accepted rules from an operator that it must not trust",
+            agent.control
+        );
     }
 
-    // A client with a certificate of another authority, and a client without one, change nothing at the good agent.
+    // Two operators must not change the good agent: one with a certificate of another authority, and one without a
+    // certificate.
     let strange = Stage::new("strange", 1)?;
     urls.truncate(1);
     files = OperatorFiles::write(&at("impostor"), &agents, &others.issue("operator.test", DAY)?)?;
@@ -81,7 +85,7 @@ async fn limits_reach_agents_over_mutual_tls_and_impostors_reach_nothing() -> Re
     let bare = Stage::new("bare", 1)?;
     let barefaced = Operator::start(&bare, &[good.url("http")], &[])?;
     bare.until("the wrong scheme", |status| tells(status, &good, "if it speaks TLS, call it by https://")).await?;
-    ensure!(good.metric("weir_snapshot_sequence").await? > 0, "something is in force");
+    ensure!(good.metric("weir_snapshot_sequence").await? > 0, "no snapshot is in force");
     ensure!(good.passes(3).await? == 0, "an impostor's rules are in force");
     stage.until("the good one", |status| enforced(status) == "1/7").await?;
     for program in [operator, impostor, barefaced] {
@@ -96,7 +100,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);
     let (agents, operators) = (Authority::new()?, Authority::new()?);
-    // A connection ends when one of its certificates expires.
+    // A connection is closed when one of its certificates expires. These certificates expire soon.
     let soon = Duration::from_secs(15);
     let agent = Agent::start(&at("agent"), &agents.issue("127.0.0.1", soon)?, &operators, &[]).await?;
     let stage = Stage::new("limits", 3)?;
@@ -104,7 +108,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
     let operator = Operator::start(&stage, &[agent.url("https")], &files.args())?;
     stage.until("1/1", |status| enforced(status) == "1/1").await?;
 
-    // The operator reports an incomplete change, and does not apply it.
+    // The operator reports an incomplete change of the files, and does not apply it.
     let (new_agents, new_operators) = (Authority::new()?, Authority::new()?);
     let next = new_operators.issue("operator.test", DAY)?;
     fs::write(&files.client_cert, &next.certificate)?;
@@ -128,7 +132,7 @@ async fn certificates_and_authorities_are_replaced_without_a_restart() -> Result
     Ok(())
 }
 
-/// Wrong usage is reported at the start, with the file, the fix and exit code 2.
+/// If TLS flags are missing or invalid, the operator does not start. It reports the file and the fix, with exit code 2.
 #[tokio::test]
 async fn an_operator_that_cannot_prove_itself_does_not_start() -> Result<()> {
     build_programs().await?;
@@ -159,7 +163,8 @@ async fn an_operator_that_cannot_prove_itself_does_not_start() -> Result<()> {
     Ok(())
 }
 
-/// Each operator pushes again what the other one has overwritten. Both report that until one of them has ended.
+/// Two operators with different policies overwrite each other's snapshots on one agent. Both report this until one of
+/// them has ended.
 #[tokio::test]
 async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
     build_programs().await?;
@@ -169,7 +174,7 @@ async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
     let (one, two) = (Stage::new("one", 3)?, Stage::new("two", 4)?);
     let first = Operator::start(&one, &[agent.url("http"), other.url("http")], &[])?;
     one.until("2/2", |status| enforced(status) == "2/2").await?;
-    ensure!(first.metric("weir_operator_contested_agents").await? == 0, "nobody else is there yet");
+    ensure!(first.metric("weir_operator_contested_agents").await? == 0, "contested before there is a second operator");
 
     // Two operators with the same policies do not overwrite each other.
     let same = Stage::new("one", 3)?;
@@ -182,16 +187,19 @@ async fn two_operators_on_one_agent_are_noticed_by_both() -> Result<()> {
     for (stage, operator, count) in [(&one, &first, "1/2"), (&two, &second, "0/1")] {
         stage.until(words, |status| tells(status, &agent, words) && enforced(status) == count).await?;
         operator.logs(words).await?;
-        ensure!(operator.metric("weir_operator_contested_agents").await? == 1, "one agent is contested");
+        ensure!(operator.metric("weir_operator_contested_agents").await? == 1, "not exactly one agent is contested");
     }
     second.program.kill().await?;
     one.until("2/2 again", |status| enforced(status) == "2/2").await?;
-    ensure!(first.metric("weir_operator_contested_agents").await? == 0, "nobody else writes any more");
-    ensure!(agent.passes(5).await? == 3, "what is in force is not the policy of the one that is left");
+    ensure!(
+        first.metric("weir_operator_contested_agents").await? == 0,
+        "contested after the second operator has ended"
+    );
+    ensure!(agent.passes(5).await? == 3, "the policy of the remaining operator is not in force");
     Ok(())
 }
 
-/// Each line of standard error is one JSON object, from the first line to the last, also for errors.
+/// Each line of standard error is one JSON object, including the first line, the last line and errors.
 #[tokio::test]
 async fn json_logs_are_json_to_the_last_line() -> Result<()> {
     build_programs().await?;
@@ -206,7 +214,7 @@ async fn json_logs_are_json_to_the_last_line() -> Result<()> {
     fs::remove_dir_all(stage.folder.path())?;
     operator.logs("the previous ones stay in force").await?;
     operator.signal(Signal::TERM)?;
-    ensure!(timeout(PATIENCE, operator.program.0.wait()).await??.success(), "it does not end in order");
+    ensure!(timeout(PATIENCE, operator.program.0.wait()).await??.success(), "the operator ended with an error");
     operator.logs("stopping").await?;
 
     let log = operator.log.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -226,7 +234,7 @@ async fn json_logs_are_json_to_the_last_line() -> Result<()> {
         ensure!(messages.iter().any(|message| message.contains(words)), "no {words:?} in {messages:#?}");
     }
 
-    // The directory is gone, so another operator cannot start.
+    // The folder does not exist, so another operator cannot start.
     let output = timeout(PATIENCE, Operator::command(&stage, &[agent.url("http")], &args)?.output()).await??;
     let told = String::from_utf8(output.stderr)?;
     let last: Value = serde_json::from_str(told.lines().last().unwrap_or_default()).with_context(|| told.clone())?;
@@ -235,8 +243,8 @@ async fn json_logs_are_json_to_the_last_line() -> Result<()> {
     Ok(())
 }
 
-/// SIGHUP ends a program that has no handler for it. Only a reload logs the line. The policy is a link, so its change
-/// causes no file event.
+/// SIGHUP makes the operator read all files again. The policy is a link, so its change causes no file event, and only a
+/// reload after SIGHUP logs the line.
 #[tokio::test]
 async fn a_hang_up_makes_the_operator_read_everything_again() -> Result<()> {
     build_programs().await?;
@@ -281,7 +289,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate for an address or a DNS name, valid for this long.
+    /// Issues a certificate for an address or a DNS name, which is valid for the time `lives`.
     fn issue(&self, name: &str, lives: Duration) -> Result<Identity> {
         let mut params = CertificateParams::default();
         params.subject_alt_names.push(match name.parse() {
@@ -303,7 +311,7 @@ impl Identity {
     }
 }
 
-/// The operator's flags for TLS.
+/// The files of the operator's TLS flags.
 struct OperatorFiles {
     agent_ca: PathBuf,
     client_cert: PathBuf,
@@ -326,7 +334,7 @@ impl OperatorFiles {
     }
 }
 
-/// A folder with one policy.
+/// A folder that contains one policy.
 struct Stage {
     folder: TempDir,
     name: &'static str,
@@ -348,7 +356,7 @@ impl Stage {
         Ok(fs::write(self.folder.path().join("policy.yaml"), text)?)
     }
 
-    /// Waits for a status that is as wanted.
+    /// Waits until the status satisfies `wanted`.
     async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -367,7 +375,7 @@ fn enforced(status: &Value) -> &str {
     status["status"]["summary"]["enforced"].as_str().unwrap_or_default()
 }
 
-/// Whether the status names this agent as drifted, with these words.
+/// Returns true if the status lists this agent as drifted, with these words.
 fn tells(status: &Value, agent: &Agent, words: &str) -> bool {
     let drifted = status["status"]["enforcement"]["drifted"].as_array().into_iter().flatten();
     let mut messages = drifted.filter(|it| it["pod"] == *agent.control).filter_map(|it| it["message"].as_str());
@@ -392,7 +400,7 @@ impl Operator {
         let mut command = Self::command(stage, agents, args)?;
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut program = Program::start(command)?;
-        let mut lines = BufReader::new(program.0.stderr.take().context("it is piped")?).lines();
+        let mut lines = BufReader::new(program.0.stderr.take().context("the log is not piped")?).lines();
         let log = Arc::<Mutex<String>>::default();
         let written = log.clone();
         tokio::spawn(async move {
@@ -406,7 +414,7 @@ impl Operator {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(kill_process(id.context("it has ended")?, signal)?)
+        Ok(kill_process(id.context("the operator has ended")?, signal)?)
     }
 
     async fn metric(&self, series: &str) -> Result<u64> {
@@ -414,12 +422,12 @@ impl Operator {
         let address = {
             let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
             let line = log.lines().find(|line| line.contains("serving telemetry")).unwrap_or_default();
-            line.split_once("address=").context("an address")?.1.trim().to_owned()
+            line.split_once("address=").context("no address")?.1.trim().to_owned()
         };
         metric(&address, series).await
     }
 
-    /// Waits until it has logged this.
+    /// Waits until the operator has logged these words.
     async fn logs(&self, words: &str) -> Result<()> {
         self.logs_times(words, 1).await
     }
@@ -442,7 +450,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// With a certificate, for clients of these authorities.
+    /// Starts an agent with a certificate. It accepts clients of these authorities.
     async fn start(folder: &Path, own: &Identity, clients: &Authority, args: &[&str]) -> Result<Self> {
         own.write(folder)?;
         fs::write(folder.join("ca.crt"), clients.pem())?;
@@ -473,7 +481,7 @@ impl Agent {
                 let (listen, control) = (address("listen")?, address("control")?);
                 return Ok(Self { _program: program, listen, control, telemetry: address("telemetry")? });
             }
-            ensure!(start.elapsed() < PATIENCE, "the agent does not say where it listens");
+            ensure!(start.elapsed() < PATIENCE, "the agent has not written its addresses");
             sleep(BETWEEN_LOOKS).await;
         }
     }
@@ -482,7 +490,7 @@ impl Agent {
         format!("{scheme}://{}", self.control)
     }
 
-    /// How many of these requests no limit refuses.
+    /// Sends this number of requests. Returns the number of admitted ones.
     async fn passes(&self, requests: u32) -> Result<u32> {
         let mut passed = 0;
         for _ in 0..requests {

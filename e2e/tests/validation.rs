@@ -1,5 +1,5 @@
-//! `weir_api::check` agrees with a real apiserver: the same verdict, paths and messages for every policy of
-//! `crates/api/tests/policies`, and the same defaults.
+//! Compares `weir_api::check` with a real apiserver. For every policy of `crates/api/tests/policies`, both must give
+//! the same verdict, paths and messages, and set the same defaults.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -44,14 +44,14 @@ async fn check_agrees_with_the_apiserver() -> Result<()> {
             let missing: Vec<_> = found.difference(&expected).collect();
             let surplus: Vec<_> = expected.difference(&found).collect();
             disagreements
-                .push(format!("{path}\n  only the apiserver says {missing:#?}\n  only check says {surplus:#?}"));
+                .push(format!("{path}\n  only the apiserver reports {missing:#?}\n  only check reports {surplus:#?}"));
         }
     }
     assert!(disagreements.is_empty(), "{}", disagreements.join("\n"));
     Ok(())
 }
 
-/// Policies are applied as well as created: server-side apply merges rules and limits by name.
+/// Server-side apply merges rules and limits by their names.
 #[tokio::test]
 async fn rules_and_limits_are_merged_by_name() -> Result<()> {
     let (control_plane, _) = start().await?;
@@ -77,7 +77,7 @@ async fn rules_and_limits_are_merged_by_name() -> Result<()> {
     Ok(())
 }
 
-/// kubectl can apply the definition and the examples of this repository, and `kubectl get` shows the columns.
+/// kubectl can apply the CRDs and the examples of this repository, and `kubectl get` shows the columns.
 #[tokio::test]
 async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()> {
     let (control_plane, _) = start().await?;
@@ -88,14 +88,14 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
         anyhow::ensure!(output.status.success(), "kubectl {arguments:?}: {errors}");
         Ok(String::from_utf8(output.stdout)?)
     };
-    // A conflict would mean that the file differs from the types, which `start` has applied.
+    // `start` has applied the CRDs from the types. A conflict means that the files differ from the types.
     kubectl(&["apply", "--server-side", "-f", "crds/"])?;
     let known = async {
         while kubectl(&["get", "rlp", "-A"]).is_err() {
-            tokio::time::sleep(Duration::from_millis(200)).await; // discovery follows a definition after a while
+            tokio::time::sleep(Duration::from_millis(200)).await; // discovery shows a new CRD with a delay
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), known).await.context("kubectl does not learn of policies")?;
+    tokio::time::timeout(Duration::from_secs(60), known).await.context("kubectl does not discover policies")?;
     kubectl(&["apply", "--validate=strict", "-n", NAMESPACE, "-f", "examples/"])?;
     let table = kubectl(&["get", "rlp", "-n", NAMESPACE])?;
     let columns: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
@@ -104,7 +104,7 @@ async fn kubectl_takes_the_generated_definition_and_the_examples() -> Result<()>
     Ok(())
 }
 
-/// How the apiserver's object differs from the one of `check`; `None` if it does not.
+/// Describes the difference between the results of the apiserver and of `check`. `None` if they are equal.
 fn disagreement<T: std::fmt::Debug, S: DeserializeOwned + PartialEq>(
     expected: &Result<T, Vec<check::Fault>>,
     found: &Result<Value, Box<Status>>,
@@ -115,13 +115,13 @@ fn disagreement<T: std::fmt::Debug, S: DeserializeOwned + PartialEq>(
     (!agree).then(|| format!("  check: {expected:#?}\n  apiserver: {found:#?}"))
 }
 
-/// Like `kubectl create --dry-run=server`, which asks to refuse unknown fields.
+/// Creates an object like `kubectl create --dry-run=server`, which refuses unknown fields.
 async fn create(client: &Client, document: &Value) -> Result<Value, Box<Status>> {
     let kind = if document["kind"] == "RateLimitStore" { "ratelimitstores" } else { "ratelimitpolicies" };
     let path = format!("/apis/weir.dev/v1alpha1/namespaces/{NAMESPACE}/{kind}?dryRun=All&fieldValidation=Strict");
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")
-        .body(serde_json::to_vec(document).expect("a value serialises"))
+        .body(serde_json::to_vec(document).expect("a JSON value can be serialized"))
         .expect("a valid request");
     match client.request(request).await {
         Ok(stored) => Ok(stored),
@@ -139,7 +139,7 @@ async fn start() -> Result<(ControlPlane, CustomResourceDefinition)> {
     Ok((control_plane, definition))
 }
 
-/// The apiserver's answer in the wording of `check`.
+/// Converts the apiserver's error to the format of `check`.
 fn faults(status: &Status) -> BTreeSet<String> {
     const STRICT: &str = "strict decoding error: ";
     if let Some((_, unknown)) = status.message.split_once(STRICT) {
@@ -156,7 +156,7 @@ fn faults(status: &Status) -> BTreeSet<String> {
     if faults.is_empty() { BTreeSet::from([status.message.clone()]) } else { faults }
 }
 
-/// The apiserver's objections to the definition, which it accepted anyway.
+/// The structural faults of the CRD that the apiserver reports, although it has accepted the CRD.
 fn structural_faults(definition: &CustomResourceDefinition) -> Vec<String> {
     let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions

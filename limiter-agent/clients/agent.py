@@ -1,4 +1,4 @@
-"""Starts what the tests of this folder talk to, and ends it: an agent with its limits, and programs around it."""
+"""Starts and stops the programs for the tests of this folder: an agent with its limits, and programs around it."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ def free_port():
 
 
 def wait_for_port(port, process):
-    """Until the program listens; an error if it ends before."""
+    """Waits until the program listens. Raises an error if the program ends before."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -33,7 +33,7 @@ def wait_for_port(port, process):
 
 
 class Running:
-    """A program that is ended with its `with` block."""
+    """A program that ends together with its `with` block."""
 
     def __init__(self, words, port, **more):
         self.port = port
@@ -58,7 +58,7 @@ class Running:
 
 
 class Agent(Running):
-    """`limits`: how many requests of each path a day."""
+    """An agent. `limits` has the number of requests per day for each path."""
 
     def __init__(self, app_port, limits=None, flags=(), per=None):
         self.control, self.telemetry = free_port(), free_port()
@@ -89,7 +89,7 @@ class Agent(Running):
     def wait_until_nobody_is_connected(self):
         deadline = time.monotonic() + PATIENCE
         while self.connections():
-            assert time.monotonic() < deadline, f"{self.connections()} connections are left"
+            assert time.monotonic() < deadline, f"{self.connections()} connections are still open"
             time.sleep(0.05)
 
     def connections(self):
@@ -102,7 +102,7 @@ class Agent(Running):
 
 
 class Node(Running):
-    """The app that answers with what it saw; see app.mjs."""
+    """The app that responds with a description of the request; see app.mjs."""
 
     def __init__(self, http2=False):
         port = free_port()
@@ -110,7 +110,7 @@ class Node(Running):
 
 
 def run(words, **more):
-    """What it printed; an error if it failed."""
+    """Runs a program and returns its output. Raises an error if the program fails."""
     done = subprocess.run([str(word) for word in words], capture_output=True, timeout=120, text=True, **more)
     if done.returncode != 0:
         raise AssertionError(f"{words} failed with {done.returncode}: {done.stdout[-3000:]}{done.stderr[-3000:]}")

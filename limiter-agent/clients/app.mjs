@@ -1,4 +1,4 @@
-// An app that answers with what it saw, over HTTP/1.1 or over HTTP/2 with prior knowledge.
+// An app that responds with a description of the request, over HTTP/1.1 or over HTTP/2 with prior knowledge.
 import http from "node:http";
 import http2 from "node:http2";
 import { createHash } from "node:crypto";

@@ -1,4 +1,4 @@
-// Go's own HTTP client against an agent: keep-alive, Expect, trailers, 1xx, cancelled requests, HTTP/2 with prior knowledge.
+// Tests Go's HTTP client with an agent: keep-alive, Expect, trailers, 1xx, cancelled requests, HTTP/2 with prior knowledge.
 // Ends with an error at the first difference.
 package main
 
@@ -80,7 +80,7 @@ func continues(client *http.Client) {
 	expect(got == 1, got, " times 100")
 }
 
-// The agent refuses without asking for the body, and the connection is of no more use, or of full use.
+// The agent refuses the request without requesting its body. Then the connection is closed, or works as before.
 func refused(client *http.Client) {
 	for count := range 5 {
 		request, err := http.NewRequest("POST", url+"/limited", bytes.NewReader(make([]byte, 1<<20)))
@@ -105,7 +105,8 @@ func trailers(client *http.Client) {
 	expect(response.Trailer.Get("X-After") == "it", response.Trailer)
 }
 
-// An app's 103 may be left out by a proxy (RFC 9110, 15.2 wants it passed on; hyper cannot), but never mistaken for the answer.
+// RFC 9110 section 15.2 requires a proxy to forward an app's 103, but hyper cannot do this. The client must never take the 103
+// for the final response.
 func hints(client *http.Client) int {
 	got := 0
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error { got++; return nil }}
@@ -160,7 +161,7 @@ func main() {
 		trailers(client)
 		cancelled(client)
 		many(client)
-		fmt.Printf("passed: %s, %d hints of 1 came through\n", name, hints(client))
+		fmt.Printf("passed: %s, %d of 1 hints arrived\n", name, hints(client))
 		if name == "HTTP/1.1" {
 			continues(client)
 			refused(client)

@@ -1,4 +1,5 @@
-// Node's own clients: http.Agent with keep-alive, fetch, raw pipelining and http2. Ends with an error at the first difference.
+// Tests Node's own clients: http.Agent with keep-alive, fetch, raw pipelining and http2. Ends with an error at the
+// first difference.
 import assert from "node:assert/strict";
 import http from "node:http";
 import http2 from "node:http2";

@@ -1,4 +1,4 @@
-"""curl with an agent before Node's HTTP servers and before nginx."""
+"""Tests curl with an agent in front of Node's HTTP servers and of nginx."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ class Curl(unittest.TestCase):
         for flag, version in [("--http1.0", "HTTP/1.1 200"), ("--http1.1", "HTTP/1.1 200"), ("--http2-prior-knowledge", "HTTP/2 200")]:
             with self.subTest(flag):
                 said = run([*CURL, "-i", flag, self.url()])
-                # RFC 9110, 6.2: a server says its own version.
+                # A server sends its own version (RFC 9110 section 6.2).
                 self.assertTrue(said.startswith(version) or flag == "--http1.0" and said.startswith("HTTP/1.0 200"), said)
 
     def test_an_upgrade_to_h2c_is_not_taken_and_the_request_is_answered(self):
@@ -81,14 +81,15 @@ class Curl(unittest.TestCase):
             self.assertEqual(run([*CURL, flag, "-w", "%{http_code}", self.url("/empty")]), "204")
 
     def test_one_connection_for_many_requests(self):
-        # Not over HTTP/2: curl 7.88 fails there at the second request with prior knowledge, without an agent too.
+        # HTTP/2 is not tested: curl 7.88 with prior knowledge fails at the second request, even
+        # without an agent.
         said = run([*CURL, "-w", "%{num_connects} ", "-o", "/dev/null", self.url("/[1-20]")])
         self.assertEqual(sum(map(int, said.split())), 1, said)
 
     def test_trailers(self):
         for flag in ["--http1.1", "--http2-prior-knowledge"]:
             with self.subTest(flag):
-                # -D has the trailers, too.
+                # The output of -D contains the trailers, too.
                 self.assertIn("x-after: it", run([*CURL, flag, "-H", "te: trailers", "-D", "-", self.url("/trailers")]).lower())
 
     def test_forwarding_headers(self):

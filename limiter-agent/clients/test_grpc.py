@@ -1,4 +1,4 @@
-"""grpcio's client and server with an agent between them."""
+"""Tests grpcio's client and server with an agent between them."""
 
 import concurrent.futures
 import unittest
@@ -96,7 +96,8 @@ class Grpc(unittest.TestCase):
 
         def requests():
             yield b"ab"
-            # Only once the first has been answered: nothing may wait for the end of the stream.
+            # The second message is sent after the first answer: the agent must not wait for the end
+            # of the stream.
             ready.result(DEADLINE)
             yield b"cd"
 

@@ -1,4 +1,4 @@
-"""h2spec, which tries what RFC 9113 and RFC 7541 say of a server one rule at a time."""
+"""Runs h2spec, which tests the requirements of RFC 9113 and RFC 7541 for a server one by one."""
 
 import os
 import unittest
@@ -8,7 +8,8 @@ from agent import Agent, Node, folder, run
 
 H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
-# A port that speaks HTTP/1.1, too, answers what is no preface of HTTP/2 with 400 in HTTP/1.1, and closes.
+# A port that also supports HTTP/1.1 answers an invalid HTTP/2 preface with 400 in HTTP/1.1, and
+# closes.
 KNOWN = {"Sends invalid connection preface"}
 
 
@@ -16,7 +17,7 @@ class H2spec(unittest.TestCase):
     def one(self, app, *flags):
         with folder() as path, Agent(app.port, flags=flags) as agent:
             report = os.path.join(path, "report.xml")
-            # It fails if any case does.
+            # h2spec fails if any case fails.
             words = ["go", "run", H2SPEC, "-h", "127.0.0.1", "-p", agent.port, "-P", "/seen", "-o", "5", "-j", report]
             run(["sh", "-c", '"$@" || test -s "$0"', report, *words], env={**os.environ, "GOFLAGS": "-mod=mod"})
             cases = xml.parse(report).getroot().findall(".//testcase")

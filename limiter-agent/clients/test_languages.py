@@ -1,4 +1,4 @@
-"""The HTTP clients of Node's and Go's standard libraries."""
+"""Tests the HTTP clients of Node's and Go's standard libraries."""
 
 import os
 import unittest
@@ -10,7 +10,8 @@ class Languages(unittest.TestCase):
     def test_node(self):
         with Node() as app, Agent(app.port) as agent:
             run(["node", os.path.join(HERE, "client.mjs"), agent.port])
-            # All that were given up are gone; the sockets that Node kept went with it.
+            # The agent must have closed all cancelled connections. Node closes its idle connections
+            # when it ends.
             agent.wait_until_nobody_is_connected()
 
     def test_go(self):

@@ -1,4 +1,4 @@
-"""wrk and h2load: many requests at once, of which each is answered, and no more admitted than allowed."""
+"""Sends many concurrent requests with wrk and h2load. Each is answered, and no more are admitted than the limit allows."""
 
 import re
 import unittest
@@ -36,7 +36,7 @@ class Load(unittest.TestCase):
         self.assertNotIn("Socket errors", said)
         total = int(re.search(r"(\d+) requests in", said)[1])
         refused = int(re.search(r"Non-2xx or 3xx responses: (\d+)", said)[1])
-        # wrk does not count what is in flight when its time is up.
+        # wrk does not count requests that are in flight when its time is over.
         self.assertTrue(LIMIT - 50 <= total - refused <= LIMIT, said)
 
 

@@ -1,4 +1,4 @@
-"""nginx, HAProxy and Envoy as clients of the agent, and nginx and HAProxy as its app."""
+"""Tests nginx, HAProxy and Envoy as clients of the agent, and nginx and HAProxy as its app."""
 
 import concurrent.futures
 import http.client
@@ -93,7 +93,7 @@ def haproxy(path, to, proto=""):
 
 def envoy(path, to, proto="http_protocol_options"):
     words = ["envoy", "--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c"]
-    # Envoy knows YAML by the file's name.
+    # Envoy recognizes YAML by the file's name.
     port = free_port()
     file = os.path.join(path, f"{port}.yaml")
     with open(file, "w") as config:
@@ -102,7 +102,7 @@ def envoy(path, to, proto="http_protocol_options"):
 
 
 def ask_on_one_connection(port, worker):
-    """Requests of several kinds one after another; how many were not answered as they should."""
+    """Sends requests of several kinds one after another. Returns those with a wrong response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     wrong = []
     for number in range(EACH):
@@ -139,7 +139,7 @@ class Proxies(unittest.TestCase):
                 response.read()
                 codes.append(response.status)
                 connection.close()
-            # The proxies may not take a refusal for a failure that is worth another try.
+            # The proxies must not retry a refused request.
             self.assertEqual(codes, [200, 200, 429, 429, 429])
 
     def test_nginx_before_the_agent(self):

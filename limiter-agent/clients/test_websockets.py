@@ -1,4 +1,4 @@
-"""The library `websockets` as client and app with an agent between them."""
+"""Tests the library `websockets` as client and app, with an agent between them."""
 
 import asyncio
 import contextlib

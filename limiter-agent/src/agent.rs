@@ -24,10 +24,10 @@ use crate::{
     telemetry::{self, Telemetry},
 };
 
-/// The least time to finish responses, even if the pod's deletion was announced long ago.
+/// The minimum time to finish responses, even if the pod's deletion was announced long ago.
 const LEAST_DRAIN: Duration = Duration::from_secs(1);
 
-/// How long workers may take to exit after the drain.
+/// The time limit for workers to exit after the drain.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An agent that has bound all its listeners and does not serve yet.
@@ -56,7 +56,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// [`BindError`], which names the flag.
+    /// Returns [`BindError`], which names the flag, if a listener cannot be bound.
     pub fn bind(config: Config) -> Result<Self, BindError> {
         let proxy = bind_shared("--listen", config.listen, config.workers.get())?;
         let control = bind("--control", config.control)?;
@@ -72,7 +72,7 @@ impl Agent {
         Ok(Self { config, addresses, proxy, control, telemetry })
     }
 
-    /// Where this agent listens.
+    /// The addresses on which this agent listens.
     pub fn addresses(&self) -> Addresses {
         self.addresses
     }
@@ -81,9 +81,9 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// If the addresses file cannot be written, or if a task that must never end has ended.
+    /// Returns an error if the addresses file cannot be written, or if a task that must never end has ended.
     pub fn run(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
-        // The main thread serves control and telemetry. The workers have their own threads.
+        // The main thread serves the control port and the telemetry port. The workers have their own threads.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.serve(shutdown))
     }
@@ -111,7 +111,7 @@ impl Agent {
             upstream_time: Arc::default(),
             connections: 0.into(),
             traffic: Arc::default(),
-            // Behind a load balancer all clients have one address, so one address may have all slots.
+            // Behind a load balancer all clients have one address, so one address is allowed to take all slots.
             slots: ConnectionSlots::new(most_connections, most_connections),
             leaving: Arc::clone(&leaving),
             drain: leaving.closed.clone(),
@@ -159,7 +159,7 @@ impl Agent {
         servers.spawn(Server { listener: telemetry, router, tls: None, local: None, channel: None, clock }.run());
         announce(&config, addresses)?;
 
-        // Polling installs the signal handlers, so that a signal right after the announcement finds them.
+        // The first poll installs the signal handlers, so that the agent handles even a signal that arrives now.
         let mut shutdown = pin!(shutdown);
         if futures::poll!(&mut shutdown).is_ready() {
             return Ok(());
@@ -177,7 +177,7 @@ impl Agent {
         let Addresses { listen, control, telemetry } = addresses;
         tracing::info!(%listen, %control, %telemetry, upstream = %config.upstream, workers = config.workers, "ready");
 
-        // When the pod's termination period began. The drain is a part of it.
+        // The time at which the pod's termination period began. The drain is a part of this period.
         let mut since = None;
         let is_gone = async {
             leaving.begun().await;
@@ -196,7 +196,7 @@ impl Agent {
         tracing::info!(drain = ?config.drain, "draining: no new connections, finishing requests in flight");
         proxy.drain.cancel();
         if !is_signalled {
-            tracing::info!("the app accepts no more connections: waiting for the signal to stop");
+            tracing::info!("the app no longer accepts connections: waiting for the stop signal");
             tokio::select! {
                 () = &mut shutdown => {}
                 ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
@@ -215,7 +215,7 @@ impl Agent {
     }
 }
 
-/// The worker threads. Each reports how it ended.
+/// The worker threads. Each thread reports its result when it ends.
 struct Workers {
     running: usize,
     ended: mpsc::UnboundedReceiver<std::io::Result<()>>,
@@ -249,7 +249,7 @@ fn announce(config: &Config, addresses: Addresses) -> anyhow::Result<()> {
         tracing::warn!(%control, "--control-plaintext: every client that reaches the control port can change the limits");
     }
     if let Some(path) = &config.addresses_file {
-        // Renamed into place, so that a reader never sees an incomplete file.
+        // The file is renamed into place, so that a reader never reads an incomplete file.
         let partial = path.with_extension("partial");
         let write = std::fs::write(&partial, serde_json::to_vec(&addresses)?);
         write

@@ -1,8 +1,8 @@
 //! How a snapshot comes into force: as a whole, or not at all.
 //!
-//! The agent parses a body as JSON, compares the snapshot with the one in force, lowers it, and makes the clients of its
-//! stores. It changes no rule until every step that can fail has succeeded. Snapshots are applied one at a time, so the
-//! second is compared with the result of the first.
+//! The agent parses a body as JSON, compares the snapshot with the one in force, lowers it, and makes the clients of
+//! its stores. It changes no rule until every step that can fail has succeeded. Snapshots are applied one at a time, so
+//! each is compared with the result of the previous one.
 //!
 //! A bootstrap snapshot applies only until the first push: any pushed snapshot replaces it, even one with a smaller
 //! sequence.
@@ -44,14 +44,14 @@ enum Outcome {
     TooLarge,
 }
 
-/// Where the snapshot in force came from.
+/// The origin of the snapshot in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// `--bootstrap`.
+    /// The snapshot of `--bootstrap`.
     Bootstrap,
     /// `--snapshot-cache`: a snapshot that was pushed before the agent restarted.
     Cache,
-    /// Pushed to the control port.
+    /// A snapshot that was pushed to the control port.
     Pushed,
 }
 
@@ -92,7 +92,7 @@ impl Snapshots {
         Self { rules, clock, origin, cache, outcomes, applied: Notify::new(), stores: Stores::new(clock, None) }
     }
 
-    /// With the secrets of stores in this directory.
+    /// Reads the secrets of stores from this directory.
     pub(crate) fn with_store_secrets(self, secrets: Option<PathBuf>) -> Self {
         Self { stores: Stores::new(self.clock, secrets), ..self }
     }
@@ -102,12 +102,12 @@ impl Snapshots {
         &self.stores
     }
 
-    /// How many pushed snapshots had each of the [`OUTCOMES`].
+    /// The number of pushed snapshots with each of the [`OUTCOMES`].
     pub(crate) fn outcomes(&self) -> [u64; OUTCOMES.len()] {
         self.outcomes.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// Where the snapshot in force came from; `None` before the first snapshot.
+    /// The origin of the snapshot in force; `None` before the first snapshot.
     pub(crate) fn origin(&self) -> Option<Origin> {
         *self.origin.borrow()
     }
@@ -143,7 +143,8 @@ impl Snapshots {
         Ok(ApplyReply { in_force })
     }
 
-    /// From now on, only tokens that these keys have signed have claims. Later snapshots keep the keys.
+    /// Sets the keys that verify tokens: the claims of a token count only if one of these keys has signed it. The keys
+    /// stay in use when a later snapshot comes into force.
     pub(crate) fn verify_with(&self, keys: Arc<Jwks>) {
         self.rules.verify_with(keys);
     }
@@ -214,14 +215,14 @@ impl Rejected {
     }
 }
 
-/// Whether a snapshot may follow the pushed snapshot in force.
+/// Checks that a snapshot is allowed to replace the pushed snapshot in force.
 fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Rejected> {
     let same_revision = current.revision == snapshot.revision;
     if snapshot.sequence < current.sequence || (snapshot.sequence == current.sequence && !same_revision) {
         return Err(stale(snapshot, current));
     }
     if same_revision && (current.policies != snapshot.policies || current.stores != snapshot.stores) {
-        let message = "is in force with other policies: give each content a revision of its own";
+        let message = "is in force with other policies: give each content its own revision";
         return Err(invalid(vec![Fault { path: "revision".into(), message: message.into() }]));
     }
     Ok(())
@@ -249,7 +250,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Rejected> {
     }
 
     serde_json::from_slice::<IgnoredAny>(body).map_err(|error| malformed(&error))?;
-    // A snapshot of another wire version may have unknown fields. The version is the fault worth reporting.
+    // A snapshot of another wire version may have unknown fields, so the version is the fault to report.
     if let Ok(Version { wire_version }) = serde_json::from_slice(body)
         && wire_version != WIRE_VERSION
     {
@@ -258,7 +259,7 @@ fn parse(body: &[u8]) -> Result<Snapshot, Rejected> {
     }
     serde_json::from_slice(body).map_err(|_| match serde_json::from_slice(body) {
         Ok(snapshot) => invalid(words::faults(body, snapshot)),
-        // Text that is not UTF-8, for example. The parser does not check it in fields that it skips.
+        // For example, the body is not UTF-8. `IgnoredAny` above does not check the text that it skips.
         Err(error) => malformed(&error),
     })
 }

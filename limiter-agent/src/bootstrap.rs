@@ -11,14 +11,14 @@ use crate::{
     cache::Cache,
 };
 
-/// What the agent enforces at its start.
+/// The state of the rules when the agent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// A snapshot is in force.
     Limited,
-    /// Nothing: no snapshot was given.
+    /// Nothing is enforced, because no snapshot was given.
     Unlimited,
-    /// Nothing: a snapshot was given, but the agent could not enforce it.
+    /// Nothing is enforced, because the agent could not enforce the given snapshot.
     Faulty,
 }
 

@@ -1,5 +1,5 @@
-//! The initial rules of an agent: a cache file and a bootstrap snapshot with any content. The agent starts with the
-//! first of the two that another agent would accept, and reports whether there was one.
+//! Starts agents with a cache file and a bootstrap snapshot of random content. The agent must enforce the first of the
+//! two that another agent accepts, and report whether one was accepted.
 
 use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
 use weir_fuzz::{Choices, Target, mutated};
@@ -20,7 +20,7 @@ fn any_start_is_with_the_first_snapshot_that_can_be_enforced() {
         let kept = (!choices.rarely(3)).then(|| any(&mut choices));
         let given = (!choices.rarely(3)).then(|| any(&mut choices));
         match &kept {
-            // The file after a crash during writing.
+            // A crash while the agent writes the cache leaves this partial file.
             Some(kept) if choices.rarely(2) => {
                 cache.keep(GOLDEN).map_err(|error| error.to_string())?;
                 std::fs::write(path.with_extension("json.partial"), kept).map_err(|error| error.to_string())?;
@@ -66,7 +66,9 @@ fn started(kept: Option<&[u8]>, given: Option<&[u8]>, cache: &Cache) -> Result<(
     let wanted: Option<weir_wire::Snapshot> = good.and_then(|body| serde_json::from_slice(body).ok());
     if found != expected || in_force != wanted {
         let [kept, given] = [kept, given].map(|body| body.map(String::from_utf8_lossy));
-        return Err(format!("{kept:?} and {given:?} start {found:?} with {in_force:?}, and should {expected:?}"));
+        return Err(format!(
+            "cache {kept:?}, bootstrap {given:?}: start {found:?} with {in_force:?}, expected {expected:?}"
+        ));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `--snapshot-cache`.
+/// The file of `--snapshot-cache`.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache(PathBuf);
 

@@ -1,4 +1,4 @@
-//! The agent's clocks. Only this file of the crate reads them; the engine has a clock of its own.
+//! The agent's clocks. Only this file of the crate reads them. The engine has a separate clock.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 use std::time::SystemTime;
@@ -11,12 +11,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The wall clock, which someone may set.
+/// The wall clock. It can jump when an administrator sets it.
 pub(crate) fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// The processor time that this program has used.
+/// The CPU time that this process has used.
 pub(crate) fn processor() -> Timespec {
     clock_gettime(ClockId::ProcessCPUTime)
 }

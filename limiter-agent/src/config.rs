@@ -1,4 +1,4 @@
-//! Parses flags and environment once, into a [`Config`] that holds no bad value.
+//! Parses flags and environment once, into a [`Config`] with only valid values.
 
 mod flags;
 
@@ -31,7 +31,7 @@ pub struct Config {
     pub(crate) control: SocketAddr,
     /// `None`: plain HTTP.
     pub(crate) control_tls: Option<Arc<Tls>>,
-    /// Where the control port's credentials come from; `None`: from files.
+    /// The source of the control port's credentials; `None`: files, or no TLS.
     pub(crate) identity: Option<Identity>,
     pub(crate) telemetry: SocketAddr,
     pub(crate) drain: Duration,
@@ -41,7 +41,7 @@ pub struct Config {
     pub(crate) bootstrap: Option<Vec<u8>>,
     pub(crate) snapshot_cache: Option<PathBuf>,
     pub(crate) wait_for_config: bool,
-    /// Where the secrets of stores are.
+    /// The directory with the secrets of stores.
     pub(crate) store_secrets: Option<PathBuf>,
     /// `None`: tokens are not verified.
     pub(crate) jwks: Option<Keys>,
@@ -49,15 +49,15 @@ pub struct Config {
     pub(crate) proxy: Settings,
 }
 
-/// Why the flags are not a valid [`Config`]: wrong usage, exit code 2.
+/// The reason why the flags are not a valid [`Config`]. The exit code is 2, for wrong usage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
     /// The control port would be open to other machines, and no flag allows that.
     #[error(
         "--control {0} is reachable from beyond loopback, and every client that reaches it can change the limits: \
          use a loopback address, give --identity-url or --control-cert, --control-key and --control-client-ca for mutual \
-         TLS, or say \
-         --control-plaintext (WEIR_CONTROL_PLAINTEXT=true) and guard the port"
+         TLS, or set \
+         --control-plaintext (WEIR_CONTROL_PLAINTEXT=true) and restrict access to the port"
     )]
     OpenControl(SocketAddr),
     /// The two flags contradict each other.
@@ -88,7 +88,7 @@ pub enum InvalidConfig {
     Jwks {
         /// The flag's value.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the file.
         problem: String,
     },
     /// The flags of the key set URL are unusable.
@@ -153,14 +153,14 @@ impl Config {
         self.control_tls.is_none() && !self.control.ip().to_canonical().is_loopback()
     }
 
-    /// How this agent logs. Start it before anything else.
+    /// The logging configuration. Start logging before anything else.
     pub fn logs(&self) -> &Logs {
         &self.logs
     }
 }
 
 fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
-    // clap ensures that all of them are set, or none.
+    // clap ensures that all three flags are set, or none.
     let (Some(cert), Some(key), Some(client_ca)) = (&flags.control_cert, &flags.control_key, &flags.control_client_ca)
     else {
         return Ok(None);
@@ -170,7 +170,7 @@ fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
 }
 
 fn identity(flags: &Flags) -> Result<Option<Identity>, InvalidIdentity> {
-    // clap ensures that all of them are set, or none.
+    // clap ensures that all three flags are set, or none.
     let (Some(url), Some(ca), Some(token_file)) = (&flags.identity_url, &flags.identity_ca, &flags.identity_token_file)
     else {
         return Ok(None);
@@ -192,7 +192,7 @@ fn keys(flags: &Flags) -> Result<Option<Keys>, InvalidConfig> {
         let file = JwksFile::read(path.clone()).map_err(|problem| InvalidConfig::Jwks { path, problem })?;
         return Ok(Some(Keys::File(file)));
     }
-    // clap ensures that both are set, or none.
+    // clap ensures that both flags are set, or none.
     let (Some(url), Some(ca)) = (&flags.jwks_url, flags.jwks_ca.clone()) else { return Ok(None) };
     Ok(Some(Keys::Url(JwksUrl { source: Source::new(url, ca)?, refresh: flags.jwks_refresh })))
 }

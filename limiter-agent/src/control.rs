@@ -1,14 +1,14 @@
-//! The control API: plain HTTP and JSON, so that curl is a debugger.
+//! The control API: HTTP and JSON, so that curl is enough for debugging.
 //!
-//! | call | answer |
+//! | request | response |
 //! |---|---|
-//! | `PUT /v1/config` | 200 with what is in force; 400, 409, 413 or 422 with the reason and what still is in force |
+//! | `PUT /v1/config` | 200 with the revision in force; 400, 409, 413 or 422 with the reason and the current revision |
 //! | `GET /v1/config` | the snapshot in force, or 404 before the first |
-//! | `GET /v1/status` | what is in force, since when, and what every rule decided; 304 to a client that knows it (`If-None-Match`) |
-//! | `GET /v1/status?everyMillis=1000` | a stream of statuses: a line each second, empty if nothing changed |
-//! | `POST /v1/leave` | 204: the pod is being deleted; each answer from now on is the last on its connection |
+//! | `GET /v1/status` | the revision in force, its start and the counts per rule; 304 if unchanged (`If-None-Match`) |
+//! | `GET /v1/status?everyMillis=1000` | a stream of statuses: one line per second, empty if nothing changed |
+//! | `POST /v1/leave` | 204: the pod is being deleted; each later response is the last on its connection |
 //! | `POST /v1/leave?waitMillis=5000` | 204, sent when the app refuses connections, or after that time |
-//! | `POST /v1/explain` | which rules match the request described, and what each would decide; nothing is charged |
+//! | `POST /v1/explain` | the rules that match the described request, and the decision of each; no limit is charged |
 //!
 //! The operator uses the [`channel`] on the same port instead, which it chooses by ALPN.
 
@@ -41,14 +41,14 @@ pub(crate) use self::tls::{
     Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates,
 };
 
-/// How much of a larger body is read before the connection is closed. A sender reads the answer 413 only after it has
-/// sent its body.
+/// The number of bytes of a too large body that are read before the connection is closed. A sender reads the response
+/// 413 only after it has sent its body.
 const LISTENED_TO: usize = 16 * MAX_SNAPSHOT_BYTES;
 
 /// The largest request to explain: the largest request that the proxy accepts, as JSON.
 const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;
 
-/// How long a body may take to arrive.
+/// The time limit for receiving a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The state that the control port reads and changes.
@@ -59,7 +59,7 @@ pub(crate) struct Control {
     pub(crate) leaving: Arc<Leaving>,
     pub(crate) clock: MonotonicClock,
     pub(crate) started: Time,
-    /// How the proxy port reads ambiguous paths.
+    /// The proxy port's treatment of ambiguous paths.
     pub(crate) ambiguous_paths: AmbiguousPaths,
     /// Identifies this run of the agent.
     pub(crate) instance: String,
@@ -88,7 +88,7 @@ fn routes(config: MethodRouter<Arc<Control>>) -> Router<Arc<Control>> {
 
 async fn not_from_here() -> Response {
     let message =
-        "without the operator's certificate this agent's rules can be read, from within its pod, and not changed";
+        "a client without the operator's certificate can only read this agent's rules, and only from within its pod";
     failure(StatusCode::FORBIDDEN, "forbidden", message)
 }
 
@@ -103,9 +103,9 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
     }
 }
 
-/// Puts a snapshot in force. `None` means that the snapshot was too large to be read.
+/// Puts a snapshot in force. `None` means that the snapshot was too large to read.
 async fn put(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Rejection> {
-    // Lowering a large snapshot takes long, and probes must be answered meanwhile.
+    // Lowering a large snapshot takes a long time, and the agent must answer probes meanwhile.
     let put = tokio::task::spawn_blocking(move || {
         control.snapshots.put(body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES))
     });
@@ -124,7 +124,7 @@ fn code(error: RejectionKind) -> StatusCode {
     }
 }
 
-/// The routes for a client whose valid certificate has another name than the operator's: each answers 403 with the
+/// The routes for a client whose valid certificate does not have the operator's name: each responds with 403 and the
 /// reason.
 pub(crate) fn closed(reason: String) -> Router {
     let reason: Arc<str> = reason.into();
@@ -139,8 +139,8 @@ pub(crate) fn closed(reason: String) -> Router {
 async fn read(body: Body, most: usize) -> Result<Option<Vec<u8>>, Response> {
     match tokio::time::timeout(BODY_TIMEOUT, gather(body, most)).await {
         Ok(Ok(body)) => Ok(body),
-        // The client has usually disconnected and does not see this response.
-        Ok(Err(error)) => Err(failure(StatusCode::BAD_REQUEST, "incomplete", &format!("the body broke off: {error}"))),
+        // The client has usually disconnected and does not receive this response.
+        Ok(Err(error)) => Err(failure(StatusCode::BAD_REQUEST, "incomplete", &format!("incomplete body: {error}"))),
         Err(_) => Err(failure(StatusCode::REQUEST_TIMEOUT, "incomplete", "the body took too long to arrive")),
     }
 }
@@ -165,7 +165,7 @@ async fn config(State(control): State<Arc<Control>>) -> Response {
     match control.rules.load().snapshot() {
         Some((snapshot, _)) => Json(snapshot).into_response(),
         None => {
-            let message = "no snapshot yet, everything passes: PUT one to /v1/config";
+            let message = "no snapshot yet, so every request passes: PUT one to /v1/config";
             failure(StatusCode::NOT_FOUND, "noSnapshot", message)
         }
     }
@@ -177,7 +177,7 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
         Ok(Some(body)) => body,
         Ok(None) => {
             let message =
-                format!("a request to explain has at most {MAX_EXPLAIN_BYTES} bytes: leave out what no rule asks for");
+                format!("a request to explain has at most {MAX_EXPLAIN_BYTES} bytes: omit headers that no rule uses");
             return failure(StatusCode::PAYLOAD_TOO_LARGE, "tooLarge", &message);
         }
         Err(incomplete) => return incomplete,
@@ -193,7 +193,7 @@ async fn explain(State(control): State<Arc<Control>>, body: Body) -> Response {
     }
 }
 
-/// The parameters of `leave`: how long the caller wants to wait.
+/// The parameter of `leave`: how long to wait until the app refuses connections.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Wait {
@@ -220,7 +220,7 @@ async fn not_found(uri: Uri) -> Response {
 }
 
 async fn method_not_allowed() -> Response {
-    let message = "this path takes other methods, see the Allow field";
+    let message = "this path supports other methods: see the Allow header";
     failure(StatusCode::METHOD_NOT_ALLOWED, "methodNotAllowed", message)
 }
 

@@ -1,8 +1,8 @@
 //! The agent's identity: a certificate for its pod, requested at the start and renewed before it expires.
 //!
-//! The pod's service account token says which pod this is. The operator validates the token and certifies a key that
-//! the agent generates and never exports. Each reply also brings the authorities to trust from then on. Nothing here
-//! delays requests or the start: without a certificate the control port stays closed, and the rules in force stay in
+//! The pod's service account token identifies the pod. The operator validates the token and certifies a key that the
+//! agent generates and never exports. Each reply also contains the authorities to trust from then on. This module
+//! delays neither requests nor the start: without a certificate, the control port stays closed and the rules stay in
 //! force.
 
 mod ask;
@@ -34,7 +34,7 @@ pub(crate) struct Identity {
     token_file: PathBuf,
 }
 
-/// Flags that do not describe an identity service.
+/// An invalid flag of the identity service.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {value}: {problem}")]
 pub struct InvalidIdentity {
@@ -47,7 +47,7 @@ impl Identity {
     /// Parses the flags. `ca` is PEM, or the path of a PEM file.
     pub(crate) fn new(url: &str, ca: &str, token_file: PathBuf) -> Result<Self, InvalidIdentity> {
         let of_url = |problem: String| InvalidIdentity { flag: "--identity-url", value: url.to_owned(), problem };
-        let uri: Uri = url.parse().map_err(|error| of_url(format!("no URL: {error}")))?;
+        let uri: Uri = url.parse().map_err(|error| of_url(format!("not a URL: {error}")))?;
         let (Some("https"), Some(authority), "/", None) = (uri.scheme_str(), uri.authority(), uri.path(), uri.query())
         else {
             return Err(of_url("it must be an https URL without a path".to_owned()));
@@ -115,7 +115,7 @@ impl Issuer for Keeper<'_> {
         match failure {
             AskError::Connect { .. } | AskError::Timeout { .. } | AskError::Http(_) => self.tls.called().await,
             AskError::Refused { status, .. } if status.is_server_error() => self.tls.called().await,
-            // The service refused, or the agent sent no request. A call from the operator changes neither.
+            // The service refused, or the agent sent no request. A call from the operator does not help in either case.
             _ => std::future::pending().await,
         }
     }
@@ -141,7 +141,7 @@ mod tests {
         for (url, ca, why) in [
             ("http://a", pem.as_str(), "--identity-url http://a: it must be an https URL without a path"),
             ("https://a/path", &pem, "without a path"),
-            ("", &pem, "no URL"),
+            ("", &pem, "not a URL"),
             ("https://a", "/nowhere", "--identity-ca /nowhere: cannot be read"),
             ("https://a", "-----BEGIN NOTHING-----", "--identity-ca the given PEM: "),
         ] {

@@ -48,7 +48,7 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// How many attempts had each of the [`LOADS`].
+    /// The number of attempts with each of the results in [`LOADS`].
     pub(crate) fn counts(&self) -> [u64; LOADS.len()] {
         self.counts.each_ref().map(|count| count.load(Relaxed))
     }
@@ -94,7 +94,7 @@ impl Keys {
         Loads { source, counts: Default::default(), last: NONE.into() }
     }
 
-    /// Loads the keys again and again, forever.
+    /// Reloads the keys forever.
     pub(crate) async fn follow(self, snapshots: Arc<Snapshots>, loads: Arc<Loads>) -> Infallible {
         match self {
             Self::File(file) => file.follow(snapshots, &loads).await,
@@ -144,7 +144,7 @@ impl JwksUrl {
     }
 }
 
-/// `--jwks`: the file, and the keys that it held at the start.
+/// `--jwks`: the file, and the keys that it contained at the start.
 #[derive(Clone, Debug)]
 pub(crate) struct JwksFile {
     path: PathBuf,
@@ -156,7 +156,7 @@ impl JwksFile {
     ///
     /// # Errors
     ///
-    /// What is wrong with the file, and how to fix it.
+    /// Returns the fault of the file, and how to fix it.
     pub(crate) fn read(path: PathBuf) -> Result<Self, String> {
         let (_, contents) = Watched::read([path.clone()]);
         let keys = Arc::new(keys(contents)?);

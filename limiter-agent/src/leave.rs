@@ -1,5 +1,5 @@
-//! `weir-agent leave`: tells the agent in the same pod that the pod is being deleted. It belongs into the `preStop`
-//! hook of the agent's container, which the kubelet runs as soon as the deletion begins, long before SIGTERM.
+//! `weir-agent leave`: informs the agent in the same pod that the pod is being deleted. Use it in the `preStop` hook of
+//! the agent's container. The kubelet runs this hook as soon as the deletion begins, long before SIGTERM.
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +14,7 @@ use crate::duration::duration;
 /// The timeout for connecting, and for the response after the requested wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tells the agent that this pod is being deleted. From then on each response of the agent is the last one on its
+/// Informs the agent that this pod is being deleted. From then on each response of the agent is the last one on its
 /// connection. Once the app refuses connections, the agent closes the proxy port.
 ///
 /// Exit codes: 0 if the agent acknowledged, 1 if not, 2 for wrong usage.
@@ -26,12 +26,12 @@ pub struct Leave {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8481")]
     pub control: SocketAddr,
 
-    /// How long to wait for the app to refuse connections. For an agent that gets SIGTERM together with the app.
+    /// How long to wait for the app to refuse connections. Use it if the agent gets SIGTERM together with the app.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub wait: Duration,
 }
 
-/// The agent did not acknowledge.
+/// The agent did not acknowledge the request.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaveError {
     /// The agent cannot be reached.
@@ -49,7 +49,7 @@ impl Leave {
     ///
     /// # Errors
     ///
-    /// The agent did not acknowledge.
+    /// Returns an error if the agent did not acknowledge the request.
     pub fn run(&self) -> Result<(), LeaveError> {
         let said = self.say().map_err(|error| LeaveError::Unreachable(self.control, error))?;
         if said.starts_with("HTTP/1.1 204 ") {

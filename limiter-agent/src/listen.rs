@@ -2,8 +2,8 @@
 //! flag.
 //!
 //! The proxy port has one listener per worker (`SO_REUSEPORT`). The kernel spreads connections over them, and no
-//! accepted socket moves between threads. That option would also let a second agent bind the same port unnoticed, so
-//! this module first binds the port without it.
+//! accepted socket moves between threads. The option would also let a second agent bind the same port unnoticed, so
+//! this module first binds the port without the option.
 //!
 //! `[::]` accepts IPv4 and IPv6 for any value of `net.ipv6.bindv6only`, because pods have addresses of either kind or
 //! of both. On a system without IPv6 it becomes `0.0.0.0`. Every other address is bound as given.
@@ -16,16 +16,17 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-/// How many connections may wait for `accept`; the kernel caps it at `net.core.somaxconn`.
+/// The number of connections that can wait for `accept`. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// How many unsent bytes the kernel buffers for a client. By default it takes megabytes at once. Then the agent sees
-/// no progress for minutes, and a client that reads a few KB a second would count as stalled.
+/// The number of unsent bytes that the kernel buffers for a client. By default, the kernel accepts megabytes from the
+/// agent at once. Then the agent observes no progress for minutes, and a client that reads a few KB per second would
+/// count as stalled.
 const MOST_UNSENT: u32 = 128 * 1024;
 
-/// TCP keepalive: how long a connection may be quiet before the kernel probes the client, how often it probes, and
-/// how many times. An HTTP/2 PING would not do: the client answers it only after everything in flight to it, so a
-/// slow client would count as gone.
+/// TCP keepalive: how long a connection is quiet before the kernel probes the client, how often the kernel probes, and
+/// how many times. An HTTP/2 PING is not suitable: the client answers it only after it has received all data in flight,
+/// so a slow client would count as disconnected.
 const QUIET: Duration = Duration::from_secs(60);
 const ASKS_EVERY: Duration = Duration::from_secs(10);
 const ASKS: u32 = 3;
@@ -49,7 +50,7 @@ pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListene
         .map_err(|source| BindError { flag, address, source })
 }
 
-/// Listeners on one address that do not listen yet: the kernel refuses connections.
+/// Sockets that are bound to one address and do not listen yet: the kernel refuses connections.
 #[derive(Debug)]
 pub(crate) struct Shared {
     flag: &'static str,
@@ -60,7 +61,7 @@ pub(crate) struct Shared {
 /// Binds `count` listeners on one address. The kernel spreads connections over them.
 pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<Shared, BindError> {
     let shared = || {
-        // Fails if anything listens on the port, whatever its socket options. The port is free again after this line.
+        // This bind fails if another socket listens on the port, with any options. `drop` frees the port again.
         drop(open_or_ipv4(address, |address| open(address, false))?);
         let first = open_or_ipv4(address, |address| open(address, true))?;
         let bound = local_address(&first)?;
@@ -82,7 +83,8 @@ impl Shared {
     /// Opens the port.
     pub(crate) fn listen(self) -> Result<Vec<TcpListener>, BindError> {
         let Self { flag, address, sockets } = self;
-        // All are bound before the first listens, so that no connection goes to a group that is still growing.
+        // All sockets are bound before the first one listens, so that no connection arrives while others are being
+        // bound.
         for socket in &sockets {
             socket.listen(BACKLOG).map_err(|source| BindError { flag, address, source })?;
         }
@@ -95,7 +97,7 @@ fn open_or_ipv4<T>(address: SocketAddr, open: impl Fn(SocketAddr) -> io::Result<
     let known = |error: &io::Error| matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied);
     match open(address) {
         Err(error) if is_for_all(address) && !known(&error) => {
-            // The error of the requested address says more than the error of the fallback.
+            // The error of the requested address is more useful than the error of the fallback.
             open((Ipv4Addr::UNSPECIFIED, address.port()).into()).map_err(|_| error)
         }
         opened => opened,
@@ -111,12 +113,12 @@ fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     if is_for_all(address) {
         socket.set_only_v6(false)?;
     }
-    // Without this, a restart would have to wait until old connections leave TIME_WAIT.
+    // Without this option, a restart would have to wait until old connections leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
-    // Accepted sockets inherit the option. If it fails, slow clients count as stalled sooner.
+    // Accepted sockets inherit the option. If this call fails, slow clients count as stalled sooner.
     let _ = socket.set_tcp_notsent_lowat(MOST_UNSENT);
-    // If this fails, the agent notices later that a client's host is gone.
+    // If the second call fails, the agent detects later that a client's host has disappeared.
     let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(ASKS_EVERY).with_retries(ASKS);
     let _ = socket.set_tcp_keepalive(&keepalive);
     socket.set_nonblocking(true)?;
@@ -168,7 +170,7 @@ mod tests {
     fn a_taken_port_is_an_error_that_names_the_flag() {
         let shared = bind_shared("--listen", "127.0.0.1:0".parse().unwrap(), 2).unwrap();
         let address = shared.address();
-        assert!(TcpStream::connect(address).is_err(), "not open yet");
+        assert!(TcpStream::connect(address).is_err(), "the port is not open yet");
         let listeners = shared.listen().unwrap();
         assert_eq!(listeners.iter().map(|listener| listener.local_addr().unwrap()).collect::<Vec<_>>(), [address; 2]);
 

@@ -19,7 +19,7 @@ pub enum LogFormat {
 pub struct Logs {
     pub(crate) format: LogFormat,
     pub(crate) level: Targets,
-    /// Whether a line about a refusal names the key that was refused.
+    /// Whether a line about a refusal contains the refused key.
     pub(crate) keys: bool,
 }
 

@@ -1,4 +1,5 @@
-//! `weir-agent`: parse, run, exit code. `weir-agent leave` is a separate short program for the pod's `preStop` hook.
+//! `weir-agent`: parses the flags, runs the agent, and returns the exit code. `weir-agent leave` is a separate short
+//! program for the pod's `preStop` hook.
 
 use std::process::ExitCode;
 
@@ -7,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use weir_agent::{Agent, Config, Flags, Leave};
 
 fn main() -> ExitCode {
-    // Not a clap subcommand, because `leave` must ignore the agent's environment variables.
+    // `leave` is not a clap subcommand, because it must ignore the agent's environment variables.
     if std::env::args_os().nth(1).is_some_and(|first| first == "leave") {
         return match Leave::parse_from(std::env::args_os().skip(1)).run() {
             Ok(()) => ExitCode::SUCCESS,
@@ -30,10 +31,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Waits for SIGTERM or SIGINT. SIGHUP, which asks other programs to reload their files, has no effect: the agent
-/// watches its files.
+/// Waits for SIGTERM or SIGINT. SIGHUP, which makes other programs reload their files, has no effect: the agent watches
+/// its files.
 async fn stop_signal() {
-    let on = |kind| signal(kind).expect("signals can be listened to");
+    let on = |kind| signal(kind).expect("a signal handler can be installed");
     // Without a handler, SIGHUP would end the process.
     let _ignored = on(SignalKind::hangup());
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate()), on(SignalKind::interrupt()));

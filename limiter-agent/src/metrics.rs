@@ -1,17 +1,17 @@
 //! The metrics for Prometheus. Only this module uses the prometheus crate.
 //!
-//! This module counts nothing. A scrape reads the counters that the proxy and the rules in force keep anyway. So
-//! metrics and status agree, no request pays for a label, and the series of a rule disappear with the rule. Labels
-//! come from policies and closed sets, never from a request: no key, path or address is a label.
+//! This module counts nothing. A scrape reads the counters that the proxy and the rules in force keep for other
+//! purposes. So metrics and status agree, labels cost no time in requests, and the series of a rule disappear with the
+//! rule. Labels come from policies and closed sets, never from a request: no key, path or address is a label.
 //!
 //! | metric | labels | what |
 //! |---|---|---|
 //! | `weir_connections` | | client connections open now |
-//! | `weir_connections_accepted_total` | | client connections so far |
-//! | `weir_connections_evicted_total` | | of those, closed while idle to admit others within `--max-connections` |
-//! | `weir_connections_parked` | | of those open, idle and without a buffer |
-//! | `weir_protocol_connections` | `protocol` | open now, of those that have sent something |
-//! | `weir_protocol_connections_total` | `protocol` | so far; an upgraded connection was one of `http1` before |
+//! | `weir_connections_accepted_total` | | client connections since the start |
+//! | `weir_connections_evicted_total` | | idle client connections closed to admit others within `--max-connections` |
+//! | `weir_connections_parked` | | open client connections that are idle and have no buffer |
+//! | `weir_protocol_connections` | `protocol` | open client connections that have sent at least one byte |
+//! | `weir_protocol_connections_total` | `protocol` | all such connections; an upgraded one also counts as `http1` |
 //! | `weir_protocol_requests_total` | `protocol` | requests received, with any result |
 //! | `weir_predicates_over_budget_total` | | predicates that were not run because they would have taken too long |
 //! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by decision |
@@ -20,36 +20,36 @@
 //! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app answered |
 //! | `weir_upstream_seconds` | | histogram: from sending a request to the app until its response begins |
 //! | `weir_upstream_errors_total` | `reason` | requests that the app did not answer |
-//! | `weir_limit_requests` | rule, `limit` | what the limit lets through in each period |
-//! | `weir_limit_period_seconds` | rule, `limit` | the period |
-//! | `weir_limit_burst` | rule, `limit` | what it lets through at once; not for windows |
+//! | `weir_limit_requests` | rule, `limit` | the units that the limit admits in each period |
+//! | `weir_limit_period_seconds` | rule, `limit` | the limit's period |
+//! | `weir_limit_burst` | rule, `limit` | the limit's burst; absent for windows |
 //! | `weir_key_table_keys` | rule | keys tracked now |
-//! | `weir_key_table_capacity` | rule | keys tracked at most |
+//! | `weir_key_table_capacity` | rule | the maximum number of tracked keys |
 //! | `weir_key_headroom_ratio` | rule | headroom share of the key nearest to its limit, of up to 4,096 examined |
 //! | `weir_key_exhausted_ratio` | rule | the share of these keys without headroom |
 //! | `weir_key_evictions_total` | rule | idle keys evicted for others |
 //! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
-//! | `weir_store_up` | `store` | for each store that rules use: 1 if it answers, 0 if it is lost |
-//! | `weir_store_trips_total` | `store` | questions to the store |
-//! | `weir_store_seats_leased_total` | `store` | seats that it handed out for requests to come |
+//! | `weir_store_up` | `store` | for each store that rules use: 1 if the store answers, 0 if it is lost |
+//! | `weir_store_trips_total` | `store` | round trips to the store |
+//! | `weir_store_seats_leased_total` | `store` | seats that the store granted for future requests |
 //! | `weir_store_seats_returned_total` | `store` | seats that were given back |
 //! | `weir_store_seats_lost_total` | `store` | seats that expired unused |
-//! | `weir_store_latency_seconds` | `store` | histogram: from a question until its answer |
+//! | `weir_store_latency_seconds` | `store` | histogram: the time of a round trip |
 //! | `weir_snapshot_info` | `revision`, `origin` | 1 for the snapshot in force |
-//! | `weir_snapshot_sequence` | | its sequence; 0 before the first |
-//! | `weir_snapshot_in_force_since_timestamp_seconds` | | when its revision came into force |
+//! | `weir_snapshot_sequence` | | the sequence of the snapshot in force; 0 before the first |
+//! | `weir_snapshot_in_force_since_timestamp_seconds` | | when the revision in force came into force |
 //! | `weir_snapshots_total` | `result` | snapshots put to the control port |
-//! | `weir_control_certificate_expiry_timestamp_seconds` | | with TLS on the control port: when its certificate expires |
-//! | `weir_control_certificate_reloads_total` | `result` | changes of it, and failed attempts to change it |
-//! | `weir_control_handshakes_total` | `result` | handshakes on it |
-//! | `weir_jwks_loads_total` | `source`, `result` | with keys for tokens: attempts to load them from the file or the URL |
-//! | `weir_jwks_last_load_successful` | `source` | 1 if the last attempt loaded keys, 0 if it failed and the previous keys stay in use |
+//! | `weir_control_certificate_expiry_timestamp_seconds` | | with TLS: expiry of the control port's certificate |
+//! | `weir_control_certificate_reloads_total` | `result` | reloads of the control port's certificate, and failures |
+//! | `weir_control_handshakes_total` | `result` | TLS handshakes on the control port |
+//! | `weir_jwks_loads_total` | `source`, `result` | with token keys: attempts to load them from the file or URL |
+//! | `weir_jwks_last_load_successful` | `source` | 1 if the last attempt loaded keys, 0 if it failed |
 //! | `weir_build_info` | `version` | 1 |
 //!
 //! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides. The
-//! `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second, because a
-//! rate over whole seconds is zero or far too high for minutes.
+//! `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second. With whole
+//! seconds, rates would be zero or far too high for minutes.
 
 mod control;
 mod family;
@@ -72,7 +72,7 @@ use crate::{apply::Snapshots, clock, control::Tls, jwks::Loads, proxy::Proxy};
 
 const CPU: &str = "process_cpu_seconds_total";
 
-/// What a scrape reads.
+/// The sources that a scrape reads.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     proxy: Arc<Proxy>,

@@ -1,17 +1,17 @@
-//! The reverse proxy: HTTP/1 and HTTP/2 from clients, the same to the app if it supports it. Bodies and trailers
-//! stream in both directions.
+//! The reverse proxy. It accepts HTTP/1 and HTTP/2 from clients, and uses the same protocol to the app if the app
+//! supports it. Bodies and trailers stream in both directions.
 //!
-//! Two paths serve HTTP/1.1 ([`http1_path`]): hyper's, and for plain requests a shorter one ([`plain`]) with the same
-//! result.
+//! Two paths serve HTTP/1.1 ([`http1_path`]): hyper's path, and the short path for plain requests ([`plain`]). Both
+//! have the same result.
 //!
 //! Each worker is a thread with its own runtime, listener and upstream connections. A request never leaves the thread
-//! that accepted it. On hyper's path an axum router serves: its layers are the limits, and its service forwards to the
-//! app. The short path asks the same rules itself.
+//! that accepted it. On hyper's path, an axum router serves each request: its layers are the limits, and its service
+//! forwards the request to the app. The short path calls the same rules directly.
 //!
-//! hyper hides two things. It does not pass on interim responses other than 100 and 101 (103 Early Hints), although
-//! RFC 9110 section 15.2 requires it: clients get only the final response and lose a hint. Over HTTP/1 it writes a
-//! trailer field only if the message announced it in `Trailer` and, in a response, if the client sent `TE: trailers`.
-//! It drops other trailers, as section 6.5.1 allows, and never merges them into the head. gRPC over HTTP/2 needs no
+//! hyper drops two parts of messages. It drops interim responses other than 100 and 101, such as 103 Early Hints,
+//! although RFC 9110 section 15.2 requires a proxy to forward them. Clients get only the final response. Over HTTP/1,
+//! hyper drops a trailer field unless the message announced it in `Trailer` and, for a response, the client sent `TE:
+//! trailers`. Section 6.5.1 allows this. hyper never merges trailers into the head. gRPC over HTTP/2 needs no
 //! announcement.
 
 mod activity;

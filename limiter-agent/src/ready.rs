@@ -1,4 +1,4 @@
-//! Whether Services may send requests to this pod, and if not, why.
+//! Tracks whether the pod is ready for requests from Services, and the reason if it is not.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ pub(crate) enum Stage {
     Waiting,
     /// The proxy port is open.
     Serving,
-    /// The agent got SIGTERM.
+    /// The agent got SIGTERM, or the app has stopped after `weir-agent leave`.
     Draining,
 }
 

@@ -1,4 +1,4 @@
-//! The agent's own servers, for the control port and the telemetry port. They are bounded, so that no client can use
+//! The servers for the control port and the telemetry port. Their connections are bounded, so that no client can use
 //! more than a part of the pod's memory.
 
 mod requests;
@@ -29,30 +29,30 @@ use crate::{
     slots::{ConnectionSlots, Rank},
 };
 
-/// The most connections, in total and from one address.
+/// The maximum number of connections, in total and from one address.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = MOST / 2;
 
-/// How long a client may be silent before its first byte, and how long a TLS handshake may take.
+/// The time limit for a client's first byte, and for a TLS handshake.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client may take to send a request's head, and how long it may keep a connection idle.
+/// The time limit for a request's head, and for an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often to ping a silent HTTP/2 client. The kernels detect a vanished host. This ping detects a process that
-/// hangs. It is rare, because thousands of agents ping one operator.
+/// The interval at which the agent pings a silent HTTP/2 client. TCP keepalive detects a host that has disappeared, and
+/// this ping detects a process that hangs. The interval is long, because thousands of agents ping one operator.
 const PING_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The most concurrent requests of an HTTP/2 client. Operators send one at a time.
+/// The maximum number of concurrent requests of an HTTP/2 client. Operators send one at a time.
 const MAX_STREAMS: u32 = 8;
 
 /// The first byte that a TLS client sends: the type of a handshake record.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// How long to leave the accept queue alone when the process has no file descriptor left.
+/// The pause between attempts to accept while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// One of the agent's own ports.
+/// The server of one of the agent's own ports.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) listener: TcpListener,
@@ -67,11 +67,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves, and never ends.
+    /// Serves forever.
     ///
     /// # Errors
     ///
-    /// If the listener fails permanently.
+    /// Returns an error if the listener cannot be used.
     pub(crate) async fn run(self) -> io::Result<Infallible> {
         let Self { listener, router, tls, local, channel, clock } = self;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -86,14 +86,14 @@ impl Server {
                     continue;
                 }
             };
-            // If this fails, only Nagle's delay and the detection of vanished clients are lost.
+            // If this call fails, Nagle's delay remains and vanished clients are not detected.
             let _ = stream.set_nodelay(true).and_then(|()| notice_silence(&stream));
             let (router, tls, complaints) = (router.clone(), tls.clone(), Arc::clone(&complaints));
             let channel = channel.clone();
-            // An IPv4 address may arrive as an IPv4-mapped IPv6 address.
+            // An IPv4 address can arrive as an IPv4-mapped IPv6 address.
             let ip = peer.ip().to_canonical();
             let local = local.clone().filter(|_| ip.is_loopback());
-            // This always succeeds, because every connection of these ports can be evicted.
+            // `try_take` always succeeds, because every connection of these ports can be evicted.
             let Some(slot) = slots.try_take(ip, Rank::Silent, clock.now()) else { continue };
             let requests = Requests::new(slot, clock);
             let connection = Arc::clone(&requests);
@@ -111,7 +111,7 @@ impl Server {
                         let asks = stranger.is_none().then_some(requests);
                         let protocol = stream.get_ref().1.alpn_protocol();
                         if let Some(channel) = channel.filter(|_| protocol == Some(ALPN)) {
-                            // Boxed once: nested futures would hold the stream several times.
+                            // The stream is boxed once, because nested futures would store it several times.
                             return converse(Box::new(stream), channel, stranger, asks).await;
                         }
                         let is_http2 = protocol == Some(b"h2");
@@ -129,14 +129,14 @@ impl Server {
             tokio::spawn(async move {
                 tokio::select! {
                     () = serve => {}
-                    () = connection.evicted() => tracing::debug!(%peer, "gave its slot to a new connection"),
+                    () = connection.evicted() => tracing::debug!(%peer, "the connection was evicted for a new one"),
                 }
             });
         }
     }
 }
 
-/// Answers requests. Notes each in `requests`, if that is given.
+/// Answers requests, and records each one in `requests` if there is such a record.
 fn answering(
     router: Router,
     requests: Option<Arc<Requests>>,
@@ -196,7 +196,7 @@ async fn converse(
 ) {
     let ended = match (stranger, requests) {
         (None, Some(requests)) => {
-            // Connections without a request are evicted before this one.
+            // An open channel counts as a request, so that connections without a request are evicted first.
             let _open = requests.begin(false);
             channel::serve(stream, control, || requests.begin(true)).await
         }
@@ -207,7 +207,7 @@ async fn converse(
     }
 }
 
-/// Closes the connection of a client that vanished or does not read, even if nothing is sent to it.
+/// Makes the kernel close the connection of a client that vanished or does not read, even if nothing is sent to it.
 fn notice_silence(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(HEAD_TIMEOUT))?;

@@ -1,11 +1,11 @@
-//! Admission of the connections of one port: their number is bounded, and a new one can evict an idle one.
+//! Admits the connections of one port. Their number is bounded, and a new connection can evict an idle one.
 //!
-//! Idle connections must not keep others out. When all slots are taken, a new connection evicts the one that needs
-//! its slot least: the lowest [`Rank`], and within a rank the connection that has had it for the longest time. A busy
-//! connection is never evicted.
+//! Idle connections must not keep others out. When all slots are taken, a new connection evicts the one that needs its
+//! slot least: a connection of the lowest [`Rank`], and of these the one that has had this rank for the longest time. A
+//! busy connection is never evicted.
 //!
-//! A connection pays for this with one word of its own, which it writes when its rank changes. Only a new connection
-//! that finds no free slot reads all words. It keeps the candidates that it found for the connections after it.
+//! The cost for a connection is one word, which it writes when its rank changes. Only a new connection that finds no
+//! free slot reads all words. The candidates that it finds are stored for later connections.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use weir_core::Time;
 use weir_tower::MonotonicClock;
 
-/// The bits of a connection's word that hold the time at which it entered its rank.
+/// The number of bits in a connection's word for the time at which it entered its rank.
 const TIME_BITS: u32 = 62;
 
 /// Values of the word that are not ranks.
@@ -32,13 +32,13 @@ const BUSY: u64 = u64::MAX - 2;
 const EVICTED: u64 = u64::MAX - 1;
 const EVICTED_AT_ONCE: u64 = u64::MAX;
 
-/// How many candidates for eviction one search collects.
+/// The number of candidates for eviction that one search collects.
 const FOUND: usize = 64;
 
-/// What a connection does. Connections with a lower rank are evicted first.
+/// The activity of a connection. Connections with a lower rank are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
-    /// No request came yet. Only ports that evict such connections first use this rank.
+    /// No request has arrived yet. Only ports that evict such connections first use this rank.
     Silent,
     /// No request is in progress.
     Idle,
@@ -52,20 +52,20 @@ pub(crate) enum Rank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eviction {
     No,
-    /// Evicted; it may close politely.
+    /// The connection was evicted, and is allowed to close gracefully.
     Polite,
-    /// Evicted; too many others are closing politely, so it must close at once.
+    /// The connection was evicted, and must close immediately, because too many others are closing gracefully.
     AtOnce,
 }
 
-/// The slots of one port: one for each connection that it may serve at once.
+/// The slots of one port: one for each connection that it can serve at the same time.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots {
     most: usize,
-    /// How many slots one client address may have.
+    /// The maximum number of slots for one client address.
     most_of_one: usize,
     table: Mutex<Table>,
-    /// How many new connections wait for a slot.
+    /// The number of new connections that wait for a slot.
     wanted: AtomicUsize,
     freed: Notify,
     evictions: AtomicU64,
@@ -76,13 +76,13 @@ struct Table {
     next: u64,
     taken: HashMap<u64, Arc<Seat>>,
     /// The next candidates for eviction, with their words when the search found them. A candidate whose word changed
-    /// since then stays.
+    /// since then is not evicted.
     found: VecDeque<(u64, u64, Arc<Seat>)>,
-    /// How many evicted connections are still closing politely. Their slots are taken already.
+    /// The number of evicted connections that are still closing gracefully. Their slots belong to other connections.
     leaving: usize,
 }
 
-/// What the table knows of a connection.
+/// The table's entry for a connection.
 #[derive(Debug)]
 struct Seat {
     word: AtomicU64,
@@ -108,7 +108,7 @@ impl ConnectionSlots {
         Arc::new(Self { most, most_of_one, table, wanted, freed: Notify::new(), evictions })
     }
 
-    /// How many connections were evicted so far.
+    /// The number of evicted connections so far.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.load(Relaxed)
     }
@@ -177,7 +177,7 @@ impl ConnectionSlots {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // No operation under this lock can panic half-way.
+        // No operation under this lock can panic and leave an inconsistent table.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -198,7 +198,7 @@ impl Table {
 }
 
 impl ConnectionSlot {
-    /// Sets the connection's rank, from which it can be evicted.
+    /// Sets the connection's rank, and lets it be evicted.
     pub(crate) fn rest(&self, rank: Rank, now: Time) {
         let word = word(rank, now);
         if self.enter(word) && self.slots.wanted.load(SeqCst) > 0 {
@@ -211,8 +211,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// Protects the connection from eviction. Returns false if it was evicted and must close at once. A connection
-    /// that may close politely answers the request first.
+    /// Protects the connection from eviction. Returns false if it was evicted and must close immediately. An evicted
+    /// connection that is allowed to close gracefully answers the request first.
     pub(crate) fn work(&self) -> bool {
         self.enter(BUSY) || self.eviction() != Eviction::AtOnce
     }
@@ -225,15 +225,15 @@ impl ConnectionSlot {
         }
     }
 
-    /// Returns once the connection was evicted. Only one task may wait for this.
+    /// Returns once the connection was evicted. Only one task is allowed to wait for this.
     pub(crate) async fn gone(&self) {
         while self.eviction() == Eviction::No {
             self.seat.gone.notified().await;
         }
     }
 
-    /// Writes the word. Returns false if the connection was evicted. Nothing but an eviction writes to it from
-    /// outside.
+    /// Writes the word. Returns false if the connection was evicted. Only an eviction writes the word from another
+    /// task.
     fn enter(&self, word: u64) -> bool {
         let before = self.seat.word.load(Relaxed);
         before < EVICTED && self.seat.word.compare_exchange(before, word, SeqCst, Relaxed).is_ok()
@@ -253,7 +253,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Counts a new connection that waits, until dropped.
+/// Counts a new connection as waiting, until this value is dropped.
 struct Wanting<'a>(&'a AtomicUsize);
 
 impl<'a> Wanting<'a> {
@@ -328,7 +328,7 @@ mod tests {
         let polite = MOST / 8 + 1;
         assert_eq!((count(Eviction::Polite), count(Eviction::AtOnce)), (polite, MOST - polite));
         assert!(held[0].work() && !held[MOST - 1].work() && held[MOST].work());
-        assert!(is_evicted(&held[0]), "what is asked now does not bring its slot back");
+        assert!(is_evicted(&held[0]), "a later request does not bring its slot back");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The stores of the snapshot in force: one client for each, which all rules share.
 //!
 //! A client connects when a rule uses its store, and ends when no rule does. Secrets are files, which are read for each
-//! connection, so a password that changes is used from the next connection on.
+//! connection, so a changed password takes effect with the next connection.
 
 use std::{
     collections::HashSet,
@@ -25,7 +25,7 @@ use weir_wire::{Fault, Snapshot, Store, StoreBackend, StoreStatus};
 #[derive(Debug)]
 pub(crate) struct Stores {
     clock: MonotonicClock,
-    /// `--store-secrets`.
+    /// The directory of `--store-secrets`.
     secrets: Option<PathBuf>,
     held: Mutex<Vec<Held>>,
     runtime: OnceLock<Handle>,
@@ -38,7 +38,7 @@ struct Held {
     took: Arc<Histogram>,
 }
 
-/// What a scrape reads of one store.
+/// The values that a scrape reads for one store.
 #[derive(Debug)]
 pub(crate) struct Scraped {
     pub(crate) name: String,
@@ -79,7 +79,7 @@ impl Stores {
         Ok(clients)
     }
 
-    /// Whether each store answers.
+    /// The status of each store, which shows whether the store answers.
     pub(crate) fn statuses(&self) -> Vec<StoreStatus> {
         let status = |held: &Held| {
             let condition = held.client.condition();
@@ -117,7 +117,7 @@ impl Stores {
             }
             (None, _) => None,
         };
-        // What is wrong with addresses is a fault of the snapshot. What is wrong with files may be right later.
+        // An invalid address is a fault of the snapshot. An invalid file is not, because it can be fixed later.
         open(&store.backend, None)?;
         let (took, clock, backend) = (Arc::<Histogram>::default(), self.clock, store.backend.clone());
         let record = Arc::clone(&took);
@@ -131,7 +131,8 @@ impl Stores {
         Ok(Held { store: store.clone(), client, took })
     }
 
-    /// A thread of its own, so that neither a scrape nor a large snapshot delays answers.
+    /// Returns the runtime for the clients of stores. It has a separate thread, so that neither a scrape nor a large
+    /// snapshot delays the stores' answers.
     fn runtime(&self) -> io::Result<Handle> {
         if let Some(handle) = self.runtime.get() {
             return Ok(handle.clone());
@@ -145,7 +146,7 @@ impl Stores {
     }
 }
 
-/// A store, with its secrets if it has any.
+/// Opens a store, with its secrets if it has any.
 fn open(backend: &StoreBackend, secrets: Option<&Path>) -> Result<Backend, String> {
     match backend {
         StoreBackend::Memcached { servers } => {
@@ -174,7 +175,7 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>) -> Result<Backend, Strin
     }
 }
 
-/// The content of a file. None if it does not exist.
+/// The content of a file; `None` if the file does not exist.
 fn secret(file: &Path) -> Result<Option<Vec<u8>>, String> {
     match fs::read(file) {
         Ok(bytes) => Ok(Some(bytes)),

@@ -1,15 +1,15 @@
-//! Watches files that may be replaced while the agent runs.
+//! Watches files that other programs can replace while the agent runs.
 //!
-//! It reads them once a second and compares their content. It does not trust modification times or notifications:
-//! Kubernetes swaps a symbolic link two folders up, editors rename, and network volumes notify nobody. It returns the
-//! content that it compared, so a change between two reads is seen the next time.
+//! The module reads the files once per second and compares their content. It does not rely on modification times or
+//! notifications: Kubernetes swaps a symbolic link two folders above, editors rename files, and network volumes send no
+//! notifications. It returns the content that it compared, so it misses no change between two reads.
 
 use std::{fs, path::PathBuf, time::Duration};
 
 use sha2::{Digest, Sha256};
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// How often files are read.
+/// The interval between two reads of the files.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The content of some files, or the errors of reading them.
@@ -54,7 +54,7 @@ fn read<const N: usize>(paths: &[PathBuf; N]) -> Contents<N> {
     paths.each_ref().map(|path| fs::read(path).map_err(|error| format!("cannot be read: {error}")))
 }
 
-/// The files may hold private keys. A digest may stay in memory; a second copy of a key should not.
+/// A digest of the contents, for the next comparison. A copy of the contents would keep private keys in memory.
 fn digest<const N: usize>(contents: &Contents<N>) -> [u8; 32] {
     let mut digest = Sha256::new();
     for content in contents {
@@ -81,7 +81,7 @@ mod tests {
             fs::create_dir(path(name)).unwrap();
             fs::write(path(name).join("file"), content).unwrap();
         }
-        // As the kubelet does it: a link to the current folder, swapped by a rename.
+        // Like the kubelet, the test uses a link to the current folder and swaps it by a rename.
         let link = |to: &str| {
             std::os::unix::fs::symlink(path(to), path("link")).unwrap();
             fs::rename(path("link"), path("data")).unwrap();

@@ -1,7 +1,7 @@
-//! Decides what to announce about a policy: that it is enforced, that its limits changed, that pods drifted.
+//! Decides which Events announce facts about a policy: its enforcement, changes of its limits, drifted pods.
 //!
-//! Pure, one [`Announcer`] per policy. It announces each fact once, and does not announce facts from before the
-//! operator's start. The numbers in a notice are acknowledgements.
+//! The module is pure, with one [`Announcer`] per policy. It announces each fact once, and no fact from before the
+//! operator's start. The numbers in a notice count acknowledgements.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,30 +17,30 @@ use crate::{
     status::{BYPASSED, TOO_LARGE, Tally},
 };
 
-/// The same text is not announced again within this time.
+/// The minimum time between two announcements with the same text.
 const ONCE_IN: Duration = Duration::from_secs(300);
 
 /// An announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Whether someone should look into it.
+    /// True for an Event of type Warning, which a person should investigate.
     pub warning: bool,
-    /// One word in PascalCase.
+    /// The reason of the Event: one word in PascalCase.
     pub reason: &'static str,
-    /// One sentence.
+    /// The text of the Event: one sentence.
     pub note: String,
-    /// How long it took until every pod had acknowledged a change.
+    /// The time until every pod had acknowledged a change.
     pub took: Option<Duration>,
 }
 
-/// The history of a policy, as far as it was announced.
+/// The facts that were already announced for a policy.
 #[derive(Debug)]
 pub struct Announcer {
     rules: Option<Arc<CompiledRules>>,
     since: Instant,
-    /// The rules before the newest, until every pod has the newest.
+    /// The rules before the newest ones, until every pod has acknowledged the newest.
     change: Option<Change>,
-    /// The reason of `Enforced` that was announced last, or that held at the start.
+    /// The reason of `Enforced` that was announced last, or that was in the status at the start.
     announced: Option<String>,
     /// The bypass that was announced last.
     bypass: Option<String>,
@@ -50,12 +50,12 @@ pub struct Announcer {
 #[derive(Debug)]
 struct Change {
     from: Option<Arc<CompiledRules>>,
-    /// False if at some time there was no pod to wait for. Then the duration says nothing.
+    /// False if at some time no pod was targeted. Then the duration has no meaning.
     timed: bool,
 }
 
 impl Announcer {
-    /// Starts with the current rules and status.
+    /// Returns an announcer that starts with the current rules and status.
     pub fn begin(now: Instant, rules: Option<Arc<CompiledRules>>, status: Option<&RateLimitPolicyStatus>) -> Self {
         let known = status.filter(|status| {
             status.revision.is_some() && status.revision.as_deref() == rules.as_ref().map(|r| r.revision.as_str())
@@ -74,12 +74,12 @@ impl Announcer {
         }
     }
 
-    /// When the newest rules became wanted.
+    /// Returns the time at which the newest rules were set.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Sets the wanted rules.
+    /// Sets the rules that pods should enforce.
     pub fn want(&mut self, now: Instant, rules: Option<&Arc<CompiledRules>>) {
         let revision = |rules: Option<&Arc<CompiledRules>>| rules.map(|rules| rules.revision.clone());
         if revision(rules) != revision(self.rules.as_ref()) {
@@ -90,7 +90,7 @@ impl Announcer {
         }
     }
 
-    /// What to announce, given the reason and message of `Enforced`.
+    /// Returns the notice to send, if any, for this reason and message of `Enforced`.
     pub fn announce(&mut self, now: Instant, reason: &str, message: &str, tally: Tally) -> Option<Notice> {
         let notice = match reason {
             "Enforced" => self.enforced(now, message, tally),
@@ -117,7 +117,8 @@ impl Announcer {
         Some(notice)
     }
 
-    /// What to announce about bypasses: each change, but not their end, which the condition shows.
+    /// Returns the notice to send about a bypass. Each new bypass is announced. The end of a bypass is not, because the
+    /// condition shows it.
     pub fn bypass(&mut self, way: Option<String>) -> Option<Notice> {
         let before = std::mem::replace(&mut self.bypass, way.clone());
         let note = way.filter(|way| before.as_ref() != Some(way))?;

@@ -72,7 +72,7 @@ async fn drift_and_its_end_are_announced_once() {
     assert_eq!(drifted(&mut announcer, minutes(1)), Some(("Drifted", "2 of 3".to_owned())));
     assert_eq!(drifted(&mut announcer, minutes(1)), None);
     assert_eq!(enforced(&mut announcer, minutes(2)), Some(("Enforced", "3 of 3".to_owned())));
-    assert_eq!(drifted(&mut announcer, minutes(3)), None, "the same words within five minutes");
+    assert_eq!(drifted(&mut announcer, minutes(3)), None, "the same text within five minutes");
     assert_eq!(enforced(&mut announcer, minutes(3)), None);
     assert!(drifted(&mut announcer, minutes(20)).is_some());
 }
@@ -86,7 +86,7 @@ fn a_bypass_is_announced_once_and_not_again_after_a_restart() {
     assert_eq!((said.warning, said.reason, said.note), (true, "Bypassable", way().unwrap()));
     assert_eq!(announcer.bypass(way()), None);
     assert_eq!(announcer.bypass(None), None);
-    assert!(announcer.bypass(way()).is_some(), "it is open again");
+    assert!(announcer.bypass(way()).is_some(), "the bypass exists again");
 
     let condition = Condition {
         type_: BYPASSABLE.to_owned(),

@@ -1,9 +1,9 @@
 //! The client for the apiserver and its retries.
 //!
-//! A response with `Retry-After` (429 and 503) is retried after that time. All other errors go to the caller:
-//! watches, the Lease, statuses and Events each have a backoff of a few seconds at most. The default retries of
-//! kube's client must stay off: they back off to a quarter of an hour, so after one minute without an apiserver the
-//! operator would be late by two.
+//! If a response has `Retry-After` (429 and 503), the client repeats the request after that time. All other errors go
+//! to the caller: watches, the Lease, statuses and Events each have a backoff of a few seconds at most. The default
+//! retries of kube's client must stay off: their backoff grows to a quarter of an hour. After an outage of one minute,
+//! the operator would then be two minutes late.
 
 use std::time::Duration;
 
@@ -21,19 +21,18 @@ use tower::{
     retry::{Policy, RetryLayer},
 };
 
-/// The longest `Retry-After` to wait for. A longer one goes to the caller, because not every proxy sets sensible
-/// values.
+/// The longest `Retry-After` for which the client waits, in seconds. If the value is larger, the caller gets the
+/// response, because not every proxy sets sensible values.
 const LONGEST: u64 = 30;
-/// How often to retry one request. After that the caller gets the error.
+/// The maximum number of retries of one request. After that, the caller gets the error.
 const TIMES: u32 = 10;
-/// The first pause, if the apiserver asks for a shorter one.
+/// The first pause, if the apiserver requests a shorter one.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The most requests that wait to be sent.
+/// The maximum number of requests that wait to be sent.
 const WAITING: usize = 256;
 
-/// Why there is no client.
+/// The reason why the client cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The configuration is not usable.
@@ -126,7 +125,7 @@ mod tests {
         }
     }
 
-    /// The caller has its own backoff.
+    /// The client must not retry here, because each caller has its own backoff.
     #[tokio::test(start_paused = true)]
     async fn responses_without_retry_after_go_to_the_caller_at_once() {
         for (status, retry_after) in [

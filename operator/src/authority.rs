@@ -1,8 +1,8 @@
-//! The operator's own certificate authorities: when they are created, which one signs, when they are removed.
+//! The operator's own certificate authorities: when each one is created, signs, and is removed.
 //!
-//! Pure except for fresh keys; time is an argument, in seconds of Unix time. The certificates hold all state, so
-//! every replica computes the same from the same Secret. An authority is published long before it signs, so every
-//! peer has it in its bundle by then.
+//! The module is pure except for the generation of keys; time is an argument, in seconds of Unix time. The certificates
+//! contain all state, so every replica computes the same result from the same Secret. An authority is published long
+//! before it signs, so that every peer already has it in its bundle.
 
 pub(crate) mod renewal;
 pub(crate) mod secret;
@@ -18,23 +18,23 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub(crate) const HOUR: u64 = 3600;
 pub(crate) const DAY: u64 = 24 * HOUR;
-/// How far certificates are backdated, for peers whose clocks are behind.
+/// The time by which certificates are backdated, for peers whose clocks are behind.
 const BACKDATED: u64 = HOUR;
 
-/// The purpose of authorities, and how long each phase of their lives takes, in seconds.
+/// The purpose of authorities, and the duration of each phase of their lives, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// The common name of the certificates that they sign. The authority's own name adds `authority`.
+    /// The common name of the certificates that the authorities sign. An authority's own name adds `authority`.
     pub(crate) subject: &'static str,
-    /// How long an authority is valid.
+    /// The validity of an authority.
     pub(crate) lives: u64,
     /// The remaining life of an authority at which the next one is created.
     pub(crate) overlap: u64,
-    /// How long an authority is published before it signs, if there is another one.
+    /// The time for which an authority is published before it signs, if another authority exists.
     pub(crate) ripens: u64,
 }
 
-/// PEM without usable authorities.
+/// The error for PEM without usable authorities.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct InvalidAuthorities(String);
@@ -55,7 +55,7 @@ struct Authority {
 }
 
 impl fmt::Debug for Authority {
-    /// Without the key, which must not get into a log.
+    /// Omits the key, which must not appear in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Authority({}..{})", self.not_before, self.not_after)
     }
@@ -66,20 +66,17 @@ impl fmt::Debug for Authority {
 pub(crate) struct Order<'a> {
     /// DNS names, addresses, and URIs.
     pub(crate) names: &'a [String],
-    /// Its purpose.
     pub(crate) usage: ExtendedKeyUsagePurpose,
-    /// How long it is valid, in seconds, but not longer than its authority.
+    /// The validity of the certificate, in seconds. It ends with the validity of its authority at the latest.
     pub(crate) lives: u64,
-    /// Which authority signs.
     pub(crate) signer: Signer,
 }
 
-/// Which of several authorities signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signer {
-    /// The newest that was published long enough, for peers that receive new authorities in time.
+    /// The newest authority that has been published for long enough, for peers that receive new authorities in time.
     Newest,
-    /// The oldest, for peers that may have received no newer one.
+    /// The oldest authority, for peers that may not have received a newer one.
     Oldest,
 }
 
@@ -87,9 +84,8 @@ pub(crate) enum Signer {
 #[derive(Debug)]
 pub(crate) struct Certified {
     pub(crate) certificate: rcgen::Certificate,
-    /// When it expires, in seconds of Unix time.
+    /// The time at which the certificate expires, in seconds of Unix time.
     pub(crate) not_after: u64,
-    /// When to replace it.
     pub(crate) renew_at: u64,
 }
 
@@ -98,14 +94,12 @@ pub(crate) struct Certified {
 pub(crate) struct Leaf {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: PrivateKeyDer<'static>,
-    /// When it expires, in seconds of Unix time.
+    /// The time at which the certificate expires, in seconds of Unix time.
     pub(crate) not_after: u64,
-    /// When to replace it.
     pub(crate) renew_at: u64,
 }
 
 impl Authorities {
-    /// No authorities.
     pub(crate) fn none(terms: Terms) -> Self {
         Self { terms, all: Vec::new() }
     }
@@ -114,7 +108,7 @@ impl Authorities {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The text is not PEM of certificates with one key each.
     pub(crate) fn read(terms: Terms, certificates: &str, keys: &str) -> Result<Self, InvalidAuthorities> {
         let (certificates, keys) = (blocks(certificates), blocks(keys));
         if certificates.len() != keys.len() {
@@ -126,9 +120,9 @@ impl Authorities {
         Ok(Self { terms, all: authorities.collect::<Result<_, _>>()? })
     }
 
-    /// The authorities that should replace these; `None` if nothing has to change. An expired authority is removed
-    /// only once another one signs. So if a clock is set forward by years and back again, the authorities that peers
-    /// trust are still there.
+    /// Returns the authorities that should replace these; `None` if no change is needed. An expired authority is
+    /// removed only once another one signs. So if a clock is set forward by years and back again, the authorities that
+    /// peers trust still exist.
     pub(crate) fn renewed(&self, now: u64) -> Result<Option<Self>, rcgen::Error> {
         let mut renewed = self.without_ended(now);
         let newest = renewed.iter().map(|authority| authority.not_after).max().unwrap_or(0);
@@ -140,8 +134,8 @@ impl Authorities {
         Ok(changed.then_some(Self { terms: self.terms, all: renewed }))
     }
 
-    /// The authorities that should replace these if `others` come from another issuer and none are created here;
-    /// `None` if nothing has to change.
+    /// Returns the authorities that should replace these if another issuer created `others` and none are created here;
+    /// `None` if no change is needed.
     pub(crate) fn adopting(&self, others: &Self, now: u64) -> Option<Self> {
         let adopting = Self { terms: self.terms, all: self.without_ended(now) }.followed_by(others);
         (adopting.certificates() != self.certificates()).then_some(adopting)
@@ -152,14 +146,14 @@ impl Authorities {
         self.all.iter().filter(|authority| !is_followed || now < authority.not_after).cloned().collect()
     }
 
-    /// These authorities, followed by those of `others` that are new.
+    /// Returns these authorities, followed by those of `others` that are new.
     pub(crate) fn followed_by(mut self, others: &Self) -> Self {
         let new = others.all.iter().filter(|other| !self.has(other)).cloned().collect::<Vec<_>>();
         self.all.extend(new);
         self
     }
 
-    /// Whether any authority is in both sets.
+    /// Returns true if both sets have an authority in common.
     pub(crate) fn shares_one_with(&self, others: &Self) -> bool {
         self.all.iter().any(|authority| others.has(authority))
     }
@@ -168,22 +162,21 @@ impl Authorities {
         self.all.iter().any(|it| it.certificate == authority.certificate)
     }
 
-    /// Whether any of them is still valid.
+    /// Returns true if any authority is still valid.
     pub(crate) fn usable(&self, now: u64) -> bool {
         self.all.iter().any(|authority| now < authority.not_after)
     }
 
-    /// All certificates in PEM: the bundle that peers trust.
+    /// Returns all certificates in PEM: the bundle that peers trust.
     pub(crate) fn certificates(&self) -> String {
         self.all.iter().map(|authority| authority.certificate.as_str()).collect()
     }
 
-    /// All keys in PEM.
     pub(crate) fn keys(&self) -> String {
         self.all.iter().map(|authority| authority.key.as_str()).collect()
     }
 
-    /// A certificate with a fresh key; `None` without an authority.
+    /// Issues a certificate with a new key; `None` if there is no authority.
     pub(crate) fn leaf(&self, order: &Order<'_>, now: u64) -> Result<Option<Leaf>, rcgen::Error> {
         let key = KeyPair::generate()?;
         let certified = self.certify(order, &key, now)?;
@@ -194,7 +187,7 @@ impl Authorities {
         }))
     }
 
-    /// A certificate for an existing key; `None` without an authority.
+    /// Issues a certificate for an existing key; `None` if there is no authority.
     pub(crate) fn certify(
         &self,
         order: &Order<'_>,
@@ -213,7 +206,7 @@ impl Authorities {
         valid(&mut params, now.saturating_sub(BACKDATED), not_after);
         let issuer = Issuer::from_ca_cert_pem(&signer.certificate, KeyPair::from_pem(&signer.key)?)?;
         let certificate = params.signed_by(key, &issuer)?;
-        // After half of its life, or as soon as a newer authority may sign.
+        // A certificate is replaced after half of its life, or as soon as a newer authority can sign.
         let ripe = self.all.iter().map(|authority| self.ripe_at(authority)).filter(|ripe| *ripe > now);
         let renew_at = ripe.chain([now.midpoint(not_after)]).min().unwrap_or(now);
         Ok(Some(Certified { certificate, not_after, renew_at }))
@@ -223,10 +216,10 @@ impl Authorities {
         let mut living = self.all.iter().filter(|authority| now < authority.not_after);
         let any = living.clone().next().or(self.all.first());
         match signer {
-            // By date and not by order: an authority that was added behind the others may be older, and unknown to
-            // every peer.
+            // The date decides, not the order: an authority that was added behind the others may be older, and unknown
+            // to every peer.
             Signer::Newest => living.filter(|it| self.ripe_at(it) <= now).max_by_key(|it| it.not_before),
-            // The authority must outlive what it signs by enough time to use it.
+            // The authority must outlive the certificate by enough time to use it.
             Signer::Oldest => living.find(|authority| now + self.terms.ripens < authority.not_after),
         }
         .or(any)
@@ -238,12 +231,12 @@ impl Authorities {
 }
 
 impl Authorities {
-    /// The authority of another issuer, in the form of a Secret of type `kubernetes.io/tls`. Of a chain it is the
-    /// first certificate that signs and is trusted.
+    /// Reads the authority of another issuer from a Secret of type `kubernetes.io/tls`. If the Secret contains a chain,
+    /// the first certificate signs and is trusted.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and how to create it.
+    /// The authority is invalid. The message explains why, and how to create a valid one.
     pub(crate) fn made_elsewhere(terms: Terms, chain: &str, key: &str) -> Result<Self, InvalidAuthorities> {
         let invalid = |problem: String| InvalidAuthorities(problem);
         let certificate =
@@ -285,7 +278,7 @@ impl Authority {
     }
 }
 
-/// An address, a URI or a DNS name, depending on its form.
+/// Returns an address, a URI or a DNS name, depending on the form of the text.
 fn subject_alternative(name: &str) -> Result<SanType, rcgen::Error> {
     Ok(match name.parse() {
         Ok(address) => SanType::IpAddress(address),
@@ -294,7 +287,7 @@ fn subject_alternative(name: &str) -> Result<SanType, rcgen::Error> {
     })
 }
 
-/// The parameters of an authority's own certificate and of an issuer that signs with it.
+/// Returns the parameters of an authority's own certificate and of an issuer that signs with it.
 fn authority_params(terms: Terms, not_before: u64, not_after: u64) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(format!("{} authority", terms.subject));
@@ -317,7 +310,7 @@ fn valid(params: &mut CertificateParams, from: u64, to: u64) {
     params.not_after = epoch + Duration::from_secs(to);
 }
 
-/// The blocks of a PEM text, unchanged.
+/// Splits a PEM text into its blocks, unchanged.
 fn blocks(pem: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block = String::new();

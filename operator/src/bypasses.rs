@@ -1,6 +1,6 @@
 //! `weir-operator bypasses`: checks whether requests can bypass the agents of a policy's pods. `helm test` runs it.
 //!
-//! It reads what the operator has written into the policies' statuses.
+//! The command reads the conditions that the operator has written into the policies' statuses.
 
 use anyhow::bail;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
@@ -8,13 +8,13 @@ use weir_api::{RateLimitPolicy, condition_types::BYPASSABLE};
 
 use crate::status::HEADLESS_SERVICE;
 
-/// How many policies to read per request.
+/// The number of policies in one response of the apiserver.
 const PAGE: u32 = 500;
 
-/// Which policies to check.
+/// The policies to check.
 #[derive(Debug, clap::Args)]
 pub struct Bypasses {
-    /// Look at this namespace only; may be given several times [default: all namespaces]
+    /// Check only this namespace; can be repeated [default: all namespaces]
     #[arg(long = "namespace", value_name = "NS", env = "WEIR_NAMESPACES", value_delimiter = ',')]
     namespaces: Vec<String>,
 }
@@ -24,7 +24,7 @@ impl Bypasses {
     ///
     /// # Errors
     ///
-    /// The policies that requests can bypass, with the way and the fix.
+    /// Some policies can be bypassed. The message lists them, each with the way and the fix.
     pub async fn run(self, client: Client) -> anyhow::Result<String> {
         let mut policies = Vec::new();
         let namespaces: Vec<_> = self.namespaces.iter().filter(|namespace| !namespace.is_empty()).collect();
@@ -52,8 +52,8 @@ async fn list(api: &Api<RateLimitPolicy>) -> Result<Vec<RateLimitPolicy>, kube::
     }
 }
 
-/// The DNS names of a StatefulSet's pods bypass the agent, too. Usually only the pods themselves use them, so a note
-/// is enough.
+/// The DNS names of a StatefulSet's pods bypass the agent, too. Usually only the pods themselves use these names, so
+/// they cause a note and no error.
 fn judge(policies: &[RateLimitPolicy]) -> anyhow::Result<String> {
     let (mut ways, mut notes) = (Vec::new(), Vec::new());
     for policy in policies {
@@ -68,7 +68,7 @@ fn judge(policies: &[RateLimitPolicy]) -> anyhow::Result<String> {
         bail!("requests can bypass the limits of {} of {} policies:{}", ways.len(), policies.len(), ways.concat());
     }
     let note = if notes.is_empty() { String::new() } else { format!("; but look at these:{}", notes.concat()) };
-    Ok(format!("no Service and no policy leads past the limits of {} policies{note}", policies.len()))
+    Ok(format!("no Service and no policy lets requests bypass the limits of {} policies{note}", policies.len()))
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn headless_services_are_noted_but_do_not_fail() {
-        assert_eq!(judge(&[]).unwrap(), "no Service and no policy leads past the limits of 0 policies");
+        assert_eq!(judge(&[]).unwrap(), "no Service and no policy lets requests bypass the limits of 0 policies");
         let noted = judge(&[policy("a", Some(HEADLESS_SERVICE)), policy("b", None)]).unwrap();
         assert!(noted.ends_with("of 2 policies; but look at these:\n  shop/a: see a"), "{noted}");
     }

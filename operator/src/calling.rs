@@ -1,4 +1,4 @@
-//! How the operator calls agents over mutual TLS: what it presents, and which authorities it trusts.
+//! The TLS client for calls to agents: its certificate, and the authorities that it trusts.
 
 mod files;
 
@@ -17,16 +17,17 @@ use weir_channel::ALPN;
 pub(crate) use self::files::CallingFiles;
 pub use self::files::{InvalidTls, TlsFiles};
 
-/// How to call agents.
+/// The TLS configuration for calls to agents.
 #[derive(Debug)]
 pub(crate) struct Calling {
     pub(crate) client: Arc<ClientConfig>,
-    /// When the certificate presented to agents expires, in seconds of Unix time.
+    /// The time at which the certificate presented to agents expires, in seconds of Unix time.
     pub(crate) not_after: u64,
 }
 
 impl Calling {
-    /// TLS 1.3 and the channel, with this certificate, to agents whose certificate these authorities signed.
+    /// Returns a configuration for TLS 1.3 and the channel. The client presents this certificate, and accepts agents
+    /// whose certificate these authorities signed.
     ///
     /// # Errors
     ///
@@ -48,8 +49,8 @@ impl Calling {
     }
 }
 
-/// Sends new values to all receivers; `None` before the first.
+/// Sends new values to all receivers. The value is `None` before the first one.
 pub(crate) type Sender<T> = watch::Sender<Option<Arc<T>>>;
 
-/// How to call agents; `None` before there is a certificate.
+/// Receives the TLS configuration for calls to agents. The value is `None` until there is a certificate.
 pub(crate) type Held = watch::Receiver<Option<Arc<Calling>>>;

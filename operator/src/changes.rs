@@ -2,10 +2,10 @@
 
 use weir_wire::{Limit, Mode, PolicyRules, Rule, Shared};
 
-/// The most differences to list.
+/// The maximum number of differences in the text.
 const MOST: usize = 5;
 
-/// The differences; empty if none is visible.
+/// Returns the differences as text; empty if none is visible.
 pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
     let mut changes = Vec::new();
     if old.mode != new.mode {
@@ -64,7 +64,7 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
     }
 }
 
-/// Without what the operator counts itself: no user changed it.
+/// Returns the rule without the values that the operator counts itself, because no user changed them.
 fn without_bookkeeping(rule: &Rule) -> Rule {
     let shared = rule.shared.clone().map(|shared| Shared { stamp: 0, sharers: 1, ..shared });
     Rule { shared, ..rule.clone() }
@@ -81,7 +81,7 @@ fn describe_limit(limit: &Limit) -> String {
     text
 }
 
-/// The period in the form of GEP-2257: `90m` becomes `1h30m`.
+/// Formats a period as in GEP-2257: `90m` becomes `1h30m`.
 fn period(millis: u64) -> String {
     let mut rest = millis;
     let mut text = String::new();
@@ -139,12 +139,12 @@ mod tests {
                 "all/second 50 per 1s to 100 per 1s",
             ),
             (
-                "mode and a limit less",
+                "another mode and one limit fewer",
                 rules(Mode::Shadow, &[("second", 50, 1000)]),
                 "mode Enforce to Shadow, all/hour removed",
             ),
             (
-                "a period and a limit more",
+                "another period and one limit more",
                 rules(Mode::Enforce, &[("second", 50, 500), ("hour", 7, 3_600_000), ("half", 9, 5_400_000)]),
                 "all/second 50 per 1s to 50 per 500ms, all/half added: 9 per 1h30m",
             ),

@@ -1,4 +1,4 @@
-//! `weir-operator check`: validates policies as a cluster would, without a cluster. Prints the result for people or
+//! `weir-operator check`: validates policies as a cluster would, without a cluster, and prints the result for people or
 //! for programs.
 
 mod format;
@@ -19,7 +19,7 @@ use crate::{
     world::{Fault, ObjectKey},
 };
 
-/// The rule id for everything that a cluster would refuse.
+/// The rule id for every fault that a cluster would refuse.
 const INVALID: &str = "invalid";
 /// The rule id for a text without the required policy.
 const NO_POLICY: &str = "no-policy";
@@ -49,22 +49,22 @@ pub enum Format {
     Sarif,
 }
 
-/// What to check, and how strictly.
+/// The paths to check, and how strictly.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOptions {
     /// Files, directories of files, and `-` for standard input.
     pub paths: Vec<PathBuf>,
-    /// Whether to include subdirectories.
+    /// True to include subdirectories.
     pub recursive: bool,
-    /// Whether a path without any policy is a fault.
+    /// True if a path without any policy is a fault.
     pub require_policies: bool,
 }
 
-/// What the check found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Answer {
     files: Vec<Checked>,
-    /// What could not be read, and why.
+    /// Each path that could not be read, with the reason.
     unreadable: Vec<(String, String)>,
 }
 
@@ -77,7 +77,7 @@ struct Checked {
 
 #[derive(Debug)]
 struct Problem {
-    /// A warning: a cluster accepts the policy nevertheless.
+    /// True for a warning: a cluster accepts the policy nevertheless.
     is_warning: bool,
     rule: &'static str,
     finding: Finding,
@@ -100,7 +100,7 @@ impl CheckOptions {
             Ok(text) => {
                 let (mut checked, _) = check(name, &text);
                 if self.require_policies && checked.policies == 0 && checked.problems.is_empty() {
-                    let message = "holds no policy: a document with kind RateLimitPolicy must be here";
+                    let message = "contains no policy: a document with kind RateLimitPolicy must be here";
                     checked.problems.push(Problem::at_start(NO_POLICY, message));
                 }
                 answer.files.push(checked);
@@ -131,7 +131,7 @@ impl CheckOptions {
                     found |= checked.policies > 0 || !checked.problems.is_empty();
                     for (key, finding) in policies {
                         if let Some(first) = known.get(&key) {
-                            let message = format!("policy {key} is in {first} already: give one of them another name");
+                            let message = format!("policy {key} is already in {first}: give one of them another name");
                             let fault = Fault { message, ..finding.fault };
                             let finding = Finding { fault, ..finding };
                             checked.problems.push(Problem { is_warning: false, rule: INVALID, finding });
@@ -144,14 +144,14 @@ impl CheckOptions {
             }
         }
         if self.require_policies && !found {
-            let problems = vec![Problem::at_start(NO_POLICY, "no file of this directory holds a policy")];
+            let problems = vec![Problem::at_start(NO_POLICY, "no file in this directory contains a policy")];
             answer.files.push(Checked { name: display, policies: 0, problems });
         }
     }
 }
 
 impl Answer {
-    /// The overall result.
+    /// Returns the overall result.
     pub fn verdict(&self) -> Verdict {
         let mut problems = self.files.iter().flat_map(|file| &file.problems);
         if !self.unreadable.is_empty() {
@@ -194,7 +194,7 @@ fn check(name: String, bytes: &[u8]) -> (Checked, Vec<(ObjectKey, Finding)>) {
         Ok(text) => documents::read(text),
         Err(error) => {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned();
-            let mut problem = Problem::at_start(INVALID, "is no UTF-8 from here on: save it as UTF-8");
+            let mut problem = Problem::at_start(INVALID, "is not UTF-8 from here on: save it as UTF-8");
             let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
             problem.finding.place = Position { line: before.matches('\n').count() + 1, column };
             checked.problems.push(problem);

@@ -34,9 +34,9 @@ use crate::{
     source::{agents::StandaloneAgent, directory::StandaloneInputs},
 };
 
-/// The program failed while running.
+/// The exit code for a failure at run time.
 const FAILED: u8 = 1;
-/// Wrong usage or invalid input.
+/// The exit code for wrong usage or invalid input.
 const WRONG: u8 = 2;
 
 /// Watches RateLimitPolicies, pushes them to the agents, and reports what is enforced.
@@ -61,7 +61,7 @@ enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run on a Kubernetes cluster: the one this runs in, or the one of KUBECONFIG
+    /// Run on a Kubernetes cluster: the one that this program runs in, or the one that KUBECONFIG names
     Run(Box<Run>),
     /// Run on a directory of policy files and a list of agents, without a cluster
     Standalone(Standalone),
@@ -76,17 +76,17 @@ enum Command {
     Prove(Prove),
     /// Wait until a container of this pod has run, and name its image if it cannot be pulled; `helm test` runs it
     ///
-    /// Exit code 0: it ran; 1: it did not.
+    /// Exit code 0: the container ran; 1: it did not.
     Pulled(Pulled),
     /// Name the policies whose limits requests can bypass, through Services or other policies; `helm test` runs it
     ///
-    /// Exit code 0: there are none; 1: there are some, or they cannot be read.
+    /// Exit code 0: no such policy exists; 1: at least one exists, or the policies cannot be read.
     Bypasses(Bypasses),
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// Watch only this namespace; may be given several times [default: all namespaces]
+    /// Watch only this namespace; can be repeated [default: all namespaces]
     #[arg(long = "namespace", value_name = "NS", env = "WEIR_NAMESPACES", value_delimiter = ',')]
     namespaces: Vec<String>,
     /// Address that serves /metrics, /healthz and /readyz
@@ -100,17 +100,17 @@ struct Run {
     /// name
     #[arg(long, value_name = "NAME", env = "WEIR_LEASE", default_value = "weir-operator")]
     lease: String,
-    /// Namespace of the Lease [default: the operator's own]
+    /// Namespace of the Lease [default: the operator's namespace]
     #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
     lease_namespace: Option<String>,
-    /// Deployment in the Lease's namespace that owns the Lease, which is deleted with it; empty: the Lease has no
+    /// Deployment in the Lease's namespace that owns the Lease: deleting it deletes the Lease; empty: the Lease has no
     /// owner
     #[arg(long, value_name = "NAME", env = "WEIR_LEASE_OWNER")]
     lease_owner: Option<String>,
-    /// How long the Lease stays valid without a renewal, in whole seconds; then another operator may take over
+    /// Time for which the Lease stays valid without a renewal, in whole seconds; then another operator can take over
     #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = parse_seconds)]
     lease_duration: Duration,
-    /// How often the leader renews the Lease, in seconds: at least three times per lease duration
+    /// Time between two renewals of the Lease by the leader, in seconds: at most a third of the lease duration
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
     lease_renewal: Duration,
 }
@@ -128,26 +128,27 @@ struct Standalone {
     /// Include subdirectories, except those whose name begins with a dot
     #[arg(long)]
     recursive: bool,
-    /// Control URL of an agent, such as http://127.0.0.1:8481; may be given several times. With labels
-    /// (URL,app=web,tier=front) only policies whose selector matches them apply to it, otherwise every policy does
+    /// Control URL of an agent, such as http://127.0.0.1:8481; can be repeated. If the URL has labels
+    /// (URL,app=web,tier=front), only policies whose selector matches them apply to the agent, otherwise every policy
+    /// applies
     #[arg(long = "agent", value_name = "URL[,LABEL=VALUE...]", required_unless_present = "agents_file")]
     agents: Vec<StandaloneAgent>,
-    /// File of agents, watched for changes: each line has the form of --agent, # begins a comment. A broken or empty
-    /// file removes no agent
+    /// File of agents, watched for changes: each line has the form of --agent, and # begins a comment. A broken or
+    /// empty file removes no agent
     #[arg(long, value_name = "FILE", env = "WEIR_AGENTS_FILE")]
     agents_file: Option<PathBuf>,
-    /// Authorities (PEM) that sign the certificates of agents with an https URL: each agent must present a
-    /// certificate for the host in its URL. The operator reads these three files again when they change
+    /// Authorities (PEM) that sign the certificates of agents with an https URL: each agent must present a certificate
+    /// for the host in its URL. The operator reads this file, the client certificate and its key again when they change
     #[arg(long, value_name = "FILE", env = "WEIR_AGENT_CA", requires = "client_cert", requires = "client_key")]
     agent_ca: Option<PathBuf>,
     /// Certificate (PEM, with intermediates) that the operator presents to agents with an https URL
     #[arg(long, value_name = "FILE", env = "WEIR_CLIENT_CERT", requires = "agent_ca", requires = "client_key")]
     client_cert: Option<PathBuf>,
-    /// Private key of that certificate (PEM)
+    /// Private key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "WEIR_CLIENT_KEY", requires = "agent_ca", requires = "client_cert")]
     client_key: Option<PathBuf>,
-    /// Minimum time between two status writes that only update traffic, in seconds; enforcement is always written at
-    /// once
+    /// Minimum time between two status writes that only update traffic, in seconds; a change of enforcement is always
+    /// written immediately
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     status_interval: Duration,
     /// Address that serves /metrics, /healthz and /readyz [default: none]
@@ -190,9 +191,9 @@ fn run_check(arguments: Check) -> ExitCode {
     let Check { files: paths, output, require_policies, recursive } = arguments;
     let answer = CheckOptions { paths, recursive, require_policies }.answer();
     match io::stdout().lock().write_all(answer.render(output).as_bytes()) {
-        // A reader such as `head` may close the pipe early.
+        // A reader such as `head` can close the pipe early.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("weir-operator: cannot write the answer: {error}");
+            eprintln!("weir-operator: cannot write the result: {error}");
             return ExitCode::from(WRONG);
         }
         _ => {}
@@ -218,7 +219,7 @@ impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
 }
 
 fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>) -> ExitCode {
-    // Standard output is for the reports of standalone mode.
+    // Logs go to standard error, because standard output is for the reports of standalone mode.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
@@ -277,15 +278,15 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
         identity: name(&instance, std::env::var("POD_UID").ok()),
         timing,
     };
-    // Charts set a variable to an empty text when they have no value.
+    // Helm charts set a variable to an empty string if no value is configured.
     let namespaces = arguments.namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect();
     let operator = Operator::cluster(client, namespaces, instance, candidacy);
     let operator = operator.injection(injection).identity(identity);
     operator.run(Some(listener), stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 
-/// A name that no other running process has. A pod runs one operator at a time: after a restart of its container, the
-/// operator may continue with the Lease that it held.
+/// Returns a name that no other running process has. A pod runs one operator at a time, so the name contains the pod's
+/// UID if it is known: after a restart of its container, the operator can continue with the Lease that it held.
 fn name(instance: &str, pod_uid: Option<String>) -> String {
     let unique = pod_uid.filter(|uid| !uid.is_empty());
     format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
@@ -344,7 +345,7 @@ async fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     Ok(listener)
 }
 
-/// Notified by SIGHUP.
+/// Returns a notifier that SIGHUP triggers.
 fn reload_on_signal() -> io::Result<Arc<Notify>> {
     let reload = Arc::new(Notify::new());
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -357,7 +358,7 @@ fn reload_on_signal() -> io::Result<Arc<Notify>> {
     Ok(reload)
 }
 
-/// A token that SIGTERM or SIGINT cancels.
+/// Returns a token that SIGTERM or SIGINT cancels.
 fn stop_on_signal() -> io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;

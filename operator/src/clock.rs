@@ -11,24 +11,24 @@ use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// The monotonic time.
+/// Returns the monotonic time.
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The monotonic time, including time during which the machine was suspended.
+/// Returns the monotonic time, including time during which the machine was suspended.
 pub fn since_boot() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
-    // Neither is negative: the clock starts at zero and never goes back.
+    // Neither part is negative: the clock starts at zero and never goes back.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The wall-clock time, for conditions and events.
+/// Returns the wall-clock time, for conditions and events.
 pub fn timestamp() -> Timestamp {
     Timestamp::now()
 }
 
-/// Microseconds of Unix time, the base of snapshot sequences.
+/// Returns microseconds of Unix time, the base of snapshot sequences.
 pub fn unix_micros() -> u64 {
     u64::try_from(Timestamp::now().as_microsecond()).unwrap_or(0)
 }

@@ -1,9 +1,9 @@
 //! Compiles policies to rules: from what users write to what agents enforce, with every default filled in.
 //!
-//! Pure, and done once per generation: [`Compiler`] keeps the results. If a policy does not compile, its last good
-//! rules stay in force, and every fault is reported with its path. The schema and the CEL rules of `weir-api` have
-//! checked what they can. This module finds everything else that would make an agent refuse a snapshot, and with it
-//! the rules of other policies.
+//! Compilation is pure and happens once per generation: [`Compiler`] keeps the results. If a policy does not compile,
+//! its last good rules stay in force, and every fault is reported with its path. The schema and the CEL rules of
+//! `weir-api` have already checked what they can. This module finds every other fault that would make an agent reject a
+//! snapshot, which also contains the rules of other policies.
 
 mod faults;
 mod last_known_good;
@@ -58,10 +58,10 @@ impl Deref for CompiledRules {
     }
 }
 
-/// The end of the name of a store that has been replaced, for rules that still use the old one.
+/// The suffix of the name of a store that has been replaced, for rules that still use the old store.
 const REPLACED: &str = "@replaced";
 
-/// The `RateLimitStore` of a store on the wire.
+/// Returns the key of the `RateLimitStore` of a store on the wire.
 pub fn store_key(name: &str) -> Option<ObjectKey> {
     let (namespace, name) = name.strip_suffix(REPLACED).unwrap_or(name).split_once('/')?;
     Some(ObjectKey::new(namespace, name))
@@ -83,17 +83,17 @@ pub struct Compiled {
     pub uid: String,
     /// The compiled generation.
     pub generation: i64,
-    /// Policies on a pod are ordered by age.
+    /// The creation time. The policies of a pod are ordered by it.
     pub created: Option<Timestamp>,
     /// The policy's file.
     pub file: Option<Arc<str>>,
-    /// Why the newest generation cannot be enforced; empty if it can.
+    /// The faults because of which the newest generation cannot be enforced; empty if it can be.
     pub faults: Vec<Fault>,
     /// The rules to enforce: those of the newest generation, or of the last good one. `None` if there never was one.
     pub rules: Option<Arc<CompiledRules>>,
-    /// The target of the same generation.
+    /// The target of the generation that `rules` comes from.
     pub target: Option<Target>,
-    /// That generation. `None` if there never was one.
+    /// The generation that `rules` comes from. `None` if no generation ever compiled.
     pub good: Option<GoodGeneration>,
 }
 
@@ -101,28 +101,28 @@ pub struct Compiled {
 #[derive(Debug, Default)]
 pub struct Compiler {
     compiled: BTreeMap<ObjectKey, Compiled>,
-    /// For how many pods the rules of scope Shared of each policy are compiled.
+    /// The number of pods for which the rules of scope Shared of each policy are compiled.
     sharing_pods: BTreeMap<ObjectKey, u32>,
 }
 
-/// What compiling one policy needs to know.
+/// The input of a compilation, in addition to the policy.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     world: &'a World,
-    /// For how many pods.
+    /// The number of pods that share the policy's limits.
     pods: u32,
-    /// A store or the number of pods changed, so the same generation is compiled again.
+    /// True if a store or the number of pods changed, so that the same generation is compiled again.
     again: bool,
 }
 
 impl Compiler {
-    /// All results.
+    /// Returns all results.
     pub fn compiled(&self) -> &BTreeMap<ObjectKey, Compiled> {
         &self.compiled
     }
 
-    /// Compiles new and changed policies among the dirty ones, and removes deleted ones. Policies that use a dirty store
-    /// become dirty. `kept` returns the last good generation that a policy's status stores.
+    /// Compiles new and changed policies among the dirty ones, and removes deleted ones. Policies that use a dirty
+    /// store become dirty. `kept` returns the last good generation that a policy's status stores.
     pub fn update<'a>(
         &mut self,
         world: &World,
@@ -140,7 +140,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles the policies again whose rules of scope Shared are for another number of pods now. `pods` returns the
+    /// Compiles each policy again if the number of pods for its rules of scope Shared has changed. `pods` returns the
     /// number of pods that a policy targets. Returns the changed policies.
     pub fn count_pods(
         &mut self,
@@ -165,7 +165,7 @@ impl Compiler {
         changed
     }
 
-    /// The policies that name one of these stores, or use it.
+    /// Returns the policies that name one of these stores, or use it.
     fn users(&self, world: &World, stores: &BTreeSet<ObjectKey>) -> BTreeSet<ObjectKey> {
         let mut users = BTreeSet::new();
         for store in stores {
@@ -186,7 +186,7 @@ impl Compiler {
         users
     }
 
-    /// Compiles a policy, unless that is done. `again`: even if it is done.
+    /// Compiles a policy if its generation has not been compiled. With `again`, compiles it in any case.
     fn compile<'a>(
         &mut self,
         world: &World,
@@ -201,7 +201,7 @@ impl Compiler {
         };
         let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
         let remembered = known.and_then(|known| known.good.as_ref());
-        // Another operator may have seen a newer good generation.
+        // Another operator may have received a newer good generation.
         let kept = kept(key).filter(|kept| remembered.is_none_or(|good| good.generation() < kept.generation));
         let is_done = known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file);
         if !again && is_done && (kept.is_none() || known.is_some_and(|known| known.faults.is_empty())) {
@@ -216,7 +216,7 @@ impl Compiler {
     }
 }
 
-/// Compiles a policy. If that fails, takes the generation of the status, or else the remembered one.
+/// Compiles a policy. If that fails, compiles the generation in the status, or else the remembered one.
 fn compile_policy(
     key: &ObjectKey,
     policy: &Policy,
@@ -264,9 +264,9 @@ fn compile_policy(
     compiled
 }
 
-/// Rules that stay in force although they do not compile with the stores of now. A store that they use may have been
-/// replaced, for example by one of another kind, which other policies use under the same name. So the old one gets
-/// another name. The counters keep theirs.
+/// Returns rules that stay in force although they do not compile with the present stores. A store that they use may
+/// have been replaced, for example by one of another kind, which other policies use under the same name. So the old
+/// store gets another name. The names of the counters do not change.
 fn detached(rules: Arc<CompiledRules>, world: &World) -> Arc<CompiledRules> {
     let is_replaced = |store: &wire::Store| {
         let key = store_key(&store.name).filter(|key| key.to_string() == store.name);
@@ -295,14 +295,14 @@ fn revision(mode: wire::Mode, deadline_millis: Option<u64>, rules: &[wire::Rule]
     }
 }
 
-/// The first 16 hex digits of the SHA-256 of a value's JSON.
+/// Returns the first 16 hex digits of the SHA-256 of a value's JSON.
 pub fn revision_of(value: &impl Serialize) -> String {
-    let json = serde_json::to_vec(value).expect("plain data always has a JSON form");
+    let json = serde_json::to_vec(value).expect("plain data always serializes to JSON");
     let digest = Sha256::digest(&json);
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Compiles one policy without knowledge of the stores that exist.
+/// Compiles one policy without checking which stores exist.
 ///
 /// # Errors
 ///

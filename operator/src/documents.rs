@@ -1,7 +1,7 @@
 //! Parses policies from text: YAML with any number of documents, and lists as `kubectl get -o yaml` writes them.
 //!
-//! It validates them with the schema and the CEL rules of the cluster. It ignores documents of other kinds, so that a
-//! policy can be in one file with its workload.
+//! The module validates them with the schema and the CEL rules of the cluster. It ignores documents of other kinds, so
+//! that one file can contain a policy and its workload.
 
 mod yaml;
 
@@ -27,10 +27,10 @@ pub use self::yaml::Position;
 /// The namespace of a policy that does not name one.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Specs by policy.
+/// The specs of policies.
 pub type Specs = BTreeMap<ObjectKey, Arc<RateLimitPolicySpec>>;
 
-/// Specs by store.
+/// The specs of stores.
 pub type StoreSpecs = BTreeMap<ObjectKey, Arc<RateLimitStoreSpec>>;
 
 /// A fault in a text, with its place.
@@ -38,7 +38,7 @@ pub type StoreSpecs = BTreeMap<ObjectKey, Arc<RateLimitStoreSpec>>;
 pub struct Finding {
     /// The place of the field, or of its parent if the field is absent.
     pub place: Position,
-    /// What is wrong.
+    /// The fault, with its path and message.
     pub fault: Fault,
 }
 
@@ -61,7 +61,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// A finding about a field.
+    /// Returns a finding about a field.
     pub fn finding(&self, path: &str, message: impl Into<String>) -> Finding {
         let path = format!("{}{path}", self.prefix);
         Finding { place: self.tree.place(&path), fault: Fault { path, message: message.into() } }
@@ -71,9 +71,9 @@ impl Document {
 /// A parsed text.
 #[derive(Debug, Default)]
 pub struct Text {
-    /// Every policy, and every document that may have been intended as one.
+    /// All policies, and all documents that may have been intended as policies.
     pub policies: Vec<Document>,
-    /// Every store without faults.
+    /// All stores without faults.
     pub stores: StoreSpecs,
     /// The faults of stores.
     pub store_findings: Vec<Finding>,
@@ -81,10 +81,10 @@ pub struct Text {
     pub others: usize,
 }
 
-/// What is known of a text with faults.
+/// The faults of a text, and the policies that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Broken {
-    /// Every fault.
+    /// All faults.
     pub findings: Vec<Finding>,
     /// The policies that the text names.
     pub named: BTreeSet<ObjectKey>,
@@ -103,22 +103,22 @@ pub fn read(text: &str) -> Text {
     read
 }
 
-/// The readable documents of a text.
+/// Returns the readable documents of a text.
 pub fn values(text: &str) -> Vec<Value> {
     yaml::read(text).into_iter().filter_map(|tree| tree.value).collect()
 }
 
 impl Text {
-    /// Whether it holds nothing, as an emptied file does.
+    /// Returns true if the text contains no document, as an emptied file does.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty() && self.stores.is_empty() && self.store_findings.is_empty() && self.others == 0
     }
 
-    /// The policies of a text without faults.
+    /// Returns the policies of a text without faults.
     ///
     /// # Errors
     ///
-    /// Every fault, including those of stores, and two policies of the same name.
+    /// All faults, including those of stores, and duplicate names of policies.
     pub fn policies(self) -> Result<Specs, Broken> {
         let mut specs = Specs::new();
         let mut broken = Broken { findings: self.store_findings, named: BTreeSet::new() };
@@ -126,7 +126,7 @@ impl Text {
             if let Some(key) = &document.key
                 && !broken.named.insert(key.clone())
             {
-                let message = format!("policy {key} is in here twice: give one of them another name");
+                let message = format!("policy {key} occurs twice: give one of them another name");
                 broken.findings.push(document.finding("metadata.name", message));
             }
             match document.policy {
@@ -187,7 +187,7 @@ impl Text {
         match (check::review_store(value), key) {
             (Ok(store), Some(key)) => {
                 if self.stores.contains_key(&key) {
-                    find("metadata.name", format!("store {key} is in here twice: give one of them another name"));
+                    find("metadata.name", format!("store {key} occurs twice: give one of them another name"));
                 }
                 self.stores.insert(key, Arc::new(store.spec));
             }
@@ -198,14 +198,14 @@ impl Text {
     }
 }
 
-/// The name of a document, if it can be read.
+/// Returns the name of a document, if it can be read.
 fn key_of(value: &Value) -> Option<ObjectKey> {
     let metadata = |field| value.pointer(field).and_then(Value::as_str).filter(|text| !text.is_empty());
     let namespace = metadata("/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE);
     metadata("/metadata/name").map(|name| ObjectKey::new(namespace, name))
 }
 
-/// What is wrong with the form of a text, below this prefix.
+/// Returns the faults in the form of a text, for fields below this prefix.
 fn faults_of_form(tree: &Tree, prefix: &str) -> Vec<Finding> {
     let form = tree.faults.iter().filter(|(_, path, _)| path.is_empty() || path.starts_with(prefix));
     form.map(|(place, path, message)| {

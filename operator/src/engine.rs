@@ -1,7 +1,7 @@
-//! The main loop: takes in changes of the world, pushes snapshots and sends reports.
+//! The main loop: receives changes of the world, pushes snapshots and sends reports.
 //!
-//! A pure machine (`engine/machine.rs`) decides, and owns everything that is known. The engine reports events to it and
-//! performs its actions, and none of them blocks.
+//! A pure machine (`engine/machine.rs`) decides, and owns the whole state. The engine passes events to it and performs
+//! its actions. No action blocks.
 
 mod event;
 mod machine;
@@ -29,7 +29,7 @@ use crate::{
     world::{ObjectKey, Update},
 };
 
-/// How often to check traffic and the passing of time.
+/// The interval at which the engine checks traffic and deadlines.
 const TICK: Duration = Duration::from_millis(500);
 
 /// The engine with its links.
@@ -43,12 +43,12 @@ pub struct Engine {
     machine: Machine,
 }
 
-/// Why an engine ended without a stop.
+/// The error of an engine that ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
 #[error("the source of policies ended")]
 pub struct SourceEnded;
 
-/// The state of a stopped engine, to answer for pods that are created during the shutdown.
+/// The state of a stopped engine, which answers questions about pods that are created during the shutdown.
 #[derive(Debug)]
 pub struct Known(Machine);
 
@@ -71,8 +71,8 @@ fn answer(machine: &Machine, question: Question) {
 }
 
 impl Engine {
-    /// An engine without any knowledge. `traffic_interval` is the minimum time between two status writes that only
-    /// update traffic.
+    /// Returns an engine without any state. `traffic_interval` is the minimum time between two status writes that
+    /// change only traffic counts.
     pub fn new(
         shared: Shared,
         ready: Ready,
@@ -84,7 +84,7 @@ impl Engine {
         Self { shared, ready, heartbeat, reports, links, machine }
     }
 
-    /// Runs until stopped; returns its knowledge.
+    /// Runs until stopped, and returns the state.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Engine {
             }
             Action::Unlink(pod) => drop(self.links.remove(&pod)),
             Action::Spread(agents) => self.shared.status_interval.spread(agents),
-            Action::Listed { policies, pods } => tracing::info!(policies, pods, "everything is listed"),
+            Action::Listed { policies, pods } => tracing::info!(policies, pods, "all policies and pods are listed"),
             Action::Ready => self.ready.set(true),
             Action::Report => {
                 let begun = clock::now();
@@ -160,7 +160,7 @@ impl Engine {
                 if let Message::Removed(policy) = &message {
                     metrics.forget_policy(policy);
                 }
-                // The channel is closed only while the process ends; then nobody needs the report.
+                // The channel closes only when the process ends, and then nobody needs the report.
                 let _ = self.reports.send(message);
             }
             Action::CountPods(counts) => metrics.set_pods(counts),

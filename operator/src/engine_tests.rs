@@ -28,10 +28,10 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
     Engine::new(shared, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))
 }
 
-/// As a list shows it after a watch that missed the deletion of the first pod.
+/// A list can show the second pod after a watch that missed the deletion of the first one.
 #[tokio::test]
 async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
-    // Nothing listens there. The error names the pod that was called.
+    // Nothing listens at this address. The error names the pod that was called.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: Arc<str> = format!("http://{}", listener.local_addr().unwrap()).into();
     drop(listener);
@@ -45,11 +45,11 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
         engine.handle(Event::Update(Update { changes, complete: true }));
         engine.handle(Event::Due);
         let told = async { while observed.recv().await.unwrap().pod_uid != uid {} };
-        tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("nobody calls the {uid}"));
+        tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("no call for {uid}"));
     }
 }
 
-/// A policy that was replaced by one of the same name: its status must not be written to the new object.
+/// A policy was replaced by one of the same name. The status of the first must not be written to the new object.
 #[tokio::test]
 async fn a_new_policy_of_the_same_name_gets_a_new_record() {
     let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
@@ -75,7 +75,7 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
 }
 
 /// The term ends after the source showed that a policy was replaced by one of the same name, and before the next plan.
-/// The status of the first policy must not count as the status of the second, where it was never written.
+/// The status of the first policy must not count as the status of the second, to which no status was written.
 #[tokio::test]
 async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
     let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
@@ -95,7 +95,7 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
     engine.handle(Event::Term(Some(Term::unbounded())));
     show(&mut engine, "first", None);
     engine.handle(Event::Due);
-    let first = written().expect("it has no status yet");
+    let first = written().expect("the first policy needs a status");
     show(&mut engine, "first", Some(Box::new(first.status)));
     show(&mut engine, "second", None);
     engine.handle(Event::Term(None));
@@ -105,7 +105,7 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
     assert_eq!(written().map(|report| report.uid), Some("second".to_owned()));
 }
 
-/// A webhook continues for seconds after its engine.
+/// The webhook runs for some seconds after the engine has stopped.
 #[tokio::test]
 async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() {
     for complete in [true, false] {
@@ -117,7 +117,7 @@ async fn an_engine_answers_after_its_end_but_not_before_its_world_is_complete() 
         let stop = CancellationToken::new();
         let told = async {
             updates.send(Update { changes: Vec::new(), complete }).await.unwrap();
-            // The engine has taken it in when the channel has room for another update.
+            // When the channel has room for another update, the engine has applied the first one.
             updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
             updates.send(Update { changes: Vec::new(), complete: false }).await.unwrap();
             stop.cancel();

@@ -1,6 +1,6 @@
-//! The host in the authority of a URL.
+//! Finds the host in the authority of a URL.
 
-/// The host of `host`, `host:port` or `[::1]:port`.
+/// Returns the host of `host`, `host:port` or `[::1]:port`.
 pub(crate) fn without_port(authority: &str) -> &str {
     match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,

@@ -8,9 +8,9 @@
 //!                      link, inject ◄───────┘
 //! ```
 //!
-//! Every replica serves, leader or not, because all share the authorities in a Secret. A certificate has the names
-//! that the apiserver confirmed for the token, and nothing that the agent claims. This module must never issue a
-//! certificate for a name that the agent requested.
+//! Every replica serves, leader or not, because all share the authorities in a Secret. A certificate has the names that
+//! the apiserver confirmed for the token, and no value from the agent's request except the public key. This module must
+//! never issue a certificate for a name that the agent requested.
 
 mod flags;
 pub(crate) mod keeper;
@@ -37,21 +37,20 @@ use crate::{
 pub use self::flags::IdentityFlags;
 pub(crate) use self::name::{Peer, PodIdentity};
 
-/// What the operator presents and trusts now.
+/// The credentials that the operator presents and trusts.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) authorities: Authorities,
     /// The certificates of all authorities, in PEM.
     pub(crate) bundle: String,
-    /// The identity service's TLS configuration.
     server: Arc<ServerConfig>,
     pub(crate) calling: Arc<Calling>,
 }
 
-/// The credentials; `None` before there are any.
+/// Receives the credentials. The value is `None` until they exist.
 pub(crate) type Issuing = watch::Receiver<Option<Arc<Credentials>>>;
 
-/// What new pods know about the identity service.
+/// The parameters that new pods need to use the identity service.
 #[derive(Clone, Debug)]
 pub(crate) struct Directions {
     pub(crate) url: String,
@@ -59,7 +58,7 @@ pub(crate) struct Directions {
     pub(crate) credentials: Issuing,
 }
 
-/// The identity service with its port bound, not yet serving.
+/// The identity service with its port bound, before it serves.
 #[derive(Debug)]
 pub(crate) struct Identity {
     listener: TcpListener,
@@ -73,17 +72,15 @@ impl Identity {
         Self { listener, flags, credentials: watch::Sender::new(None), calling: watch::Sender::new(None) }
     }
 
-    /// The credentials as they change.
     fn credentials(&self) -> Issuing {
         self.credentials.subscribe()
     }
 
-    /// How to call agents, as it changes.
+    /// Returns a receiver of the TLS configuration for calls to agents.
     pub(crate) fn calling(&self) -> Held {
         self.calling.subscribe()
     }
 
-    /// What to tell new pods.
     pub(crate) fn directions(&self) -> Directions {
         Directions {
             url: self.flags.url().to_owned(),

@@ -1,4 +1,4 @@
-//! Injection: a mutating webhook that adds the agent to new pods that ask for it.
+//! Injection: a mutating webhook that adds the agent to new pods that request it.
 //!
 //! ```text
 //! apiserver ──AdmissionReview──► server ──► Question to the engine: what will target this pod?
@@ -7,12 +7,12 @@
 //! registration: the Secret with the authorities ──► the webhook's caBundle, the server's certificate
 //! ```
 //!
-//! The apiserver decides which pods it sends: the selectors of the MutatingWebhookConfiguration check the label
-//! `weir.dev/inject` of namespaces and pods, so this module watches no namespaces. Every replica serves, leader or
-//! not. If a pod does not suit the agent, it still starts, without an agent. A warning and the annotation
-//! `weir.dev/not-injected` give the reason, which also appears in the status of the policies that target the pod. The
-//! agent's resources are fitted to the quotas and limits of the pod's namespace. A pod with an invalid annotation is
-//! refused only if the cluster's owner configured that.
+//! The selectors of the MutatingWebhookConfiguration check the label `weir.dev/inject` of namespaces and pods. So the
+//! apiserver sends only matching pods, and this module watches no namespaces. Every replica serves, leader or not. If a
+//! pod does not suit the agent, it still starts, without an agent. A warning and the annotation `weir.dev/not-injected`
+//! give the reason, which also appears in the status of the policies that target the pod. The agent's resources are
+//! fitted to the quotas and limits of the pod's namespace. A pod with an invalid annotation is refused only if the
+//! cluster's owner configured that.
 
 mod agent_start;
 mod annotations;

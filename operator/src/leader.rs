@@ -7,13 +7,13 @@
 //! ```
 //!
 //! The candidates compete for one `coordination.k8s.io/v1` Lease. Clocks of two machines are never compared. A
-//! candidate waits for the whole lease duration, on its own clock, after it saw the last renewal. The holder stops
-//! writing a quarter earlier, counted from when it *sent* its last successful renewal. Every write to the Lease names
-//! the version that it is based on.
+//! candidate waits for the whole lease duration, on its own clock, after it observed the last renewal. The holder stops
+//! writing a quarter earlier, counted from the time at which it *sent* its last successful renewal. Every write to the
+//! Lease names the version that it is based on.
 //!
-//! A process can be suspended for any time between reading the clock and writing. The receivers refuse what it sends
-//! after that: agents, because a later leader's snapshots have larger sequences (see [`Term`]); the apiserver,
-//! because a status write names the policy's version that it is based on.
+//! A process can be suspended for any time between reading the clock and writing. The receivers refuse such late
+//! writes: agents, because a later leader's snapshots have larger sequences (see [`Term`]); the apiserver, because a
+//! status write names the policy's version that it is based on.
 
 mod campaign;
 pub mod election;

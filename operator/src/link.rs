@@ -1,16 +1,16 @@
-//! The connection to one agent: one task per pod that keeps pushing until the agent enforces the wanted content.
+//! The connection to one agent: one task per pod, which pushes until the agent enforces the wanted content.
 //!
-//! A link holds only the newest wanted content. It keeps one connection: a channel over mutual TLS (`weir-channel`), or
-//! plain HTTP for agents without certificates. It pushes a change at once and retries with growing, fully jittered
-//! delays. It receives what the agent enforces and what it counted: once a second, or with more than a thousand agents
-//! at the longer interval of [`StatusInterval`]. It reports what it learns to the engine as [`Observation`]s. A link never
-//! decides whether that is good: see [`crate::status`].
+//! A link stores only the newest wanted content. It has one connection: a channel over mutual TLS (`weir-channel`), or
+//! plain HTTP for agents without certificates. It pushes a change immediately, and retries with growing, fully jittered
+//! delays. It receives the agent's status: the rules in force and the counts. The interval is a second, or with more
+//! than a thousand agents the longer one of [`StatusInterval`]. It reports each result to the engine as an
+//! [`Observation`]. A link never judges a result: see [`crate::status`].
 //!
-//! A pure machine (`machine.rs`) decides what to do. The task (`task.rs`) does it.
+//! A pure machine (`machine.rs`) decides, and the task (`task.rs`) performs its actions.
 //!
-//! If a pod ends, or its host is gone or cut off, the link detects it within 5 s for any number of agents, because the
+//! If a pod ends, or its host is down or cut off, the link detects it within 5 s for any number of agents, because the
 //! kernel probes the host each second. If an agent hangs while its kernel answers, the link detects it when no status
-//! comes and the agent does not greet on a new connection: 3 s more than the interval between two statuses.
+//! arrives and the agent does not greet on a new connection: 3 s more than the interval between two statuses.
 
 mod dial;
 mod dial_error;
@@ -50,10 +50,10 @@ pub struct Timing {
     pub status_interval: Duration,
     /// The longest interval between two statuses of an agent, for any number of agents.
     pub longest_status_interval: Duration,
-    /// How many statuses a second all agents together send before the interval grows.
+    /// The maximum number of statuses per second from all agents together, before the interval grows.
     pub statuses_per_second: u32,
-    /// When an agent counts as not answering. Two misses in a row plus an interval must stay under five seconds. One
-    /// miss plus the silence that ends a connection must, too.
+    /// The time after which an agent counts as not answering. Two misses in a row plus an interval must stay under five
+    /// seconds. The same is true for one miss plus the silence that ends a connection.
     pub timeout: Duration,
     /// The upper bound of the first delay after a failed push.
     pub backoff_first: Duration,
@@ -74,16 +74,16 @@ impl Default for Timing {
     }
 }
 
-/// What a link learned about one agent.
+/// A result that a link reports about one agent.
 #[derive(Debug)]
 pub struct Observation {
     /// The agent's pod.
     pub pod: ObjectKey,
-    /// The UID of that pod. An observation of a predecessor with the same name must not count.
+    /// The UID of that pod. An observation of an earlier pod with the same name must not count.
     pub pod_uid: String,
-    /// When the link learned it.
+    /// The time of the observation.
     pub at: Instant,
-    /// What the link learned.
+    /// The result.
     pub seen: Seen,
 }
 
@@ -96,51 +96,50 @@ pub enum Seen {
     Status(Arc<Status>),
     /// The agent does not answer, or rejects the content.
     Failed(Failure),
-    /// Whether another operator writes to the agent. Sent when that begins and when it ends.
+    /// True when another operator begins to write to the agent, and false when it stops.
     Contested(bool),
 }
 
-/// Why an agent does not enforce the wanted content.
+/// The reason why an agent does not enforce the wanted content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// For programs.
+    /// The kind of failure, for programs.
     pub kind: FailureKind,
-    /// For people.
+    /// The description, for people.
     pub message: String,
 }
 
 /// Kinds of [`Failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureKind {
-    /// No answer, or one that no agent would give.
+    /// No answer arrived, or an answer that no agent would send.
     Unreachable,
     /// The agent rejected the content.
     Rejected,
 }
 
-/// What all links share.
+/// The state that all links share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The operator's certificate and the authorities that it trusts. `None` if it has none; then neither side proves
-    /// its identity.
+    /// The operator's certificate and the authorities that it trusts; `None` if neither side proves its identity.
     pub(crate) credentials: Option<Held>,
-    /// The files with the credentials, if users provide them. Then an agent proves the host of its URL, not its pod.
+    /// The files with the credentials, if users provide them. Then an agent proves the host in its URL, not its pod.
     pub(crate) files: Option<Arc<TlsFiles>>,
     /// Intervals, timeouts and pauses.
     pub timing: Timing,
     /// Limits the concurrent calls and pushes.
     pub lanes: Arc<Lanes>,
-    /// Where observations go.
+    /// The channel for observations.
     pub observations: mpsc::Sender<Observation>,
     /// Counters of pushes.
     pub metrics: Metrics,
-    /// The leader's term. Pushes outside of it are forbidden.
+    /// The leader's term. The link must not push outside of it.
     pub term: Term,
-    /// How often agents send their status.
+    /// The interval at which agents send their status.
     pub status_interval: Arc<StatusInterval>,
 }
 
-/// Why an agent could not be reached, or a connection ended.
+/// The reason why an agent could not be reached, or why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContactError {
     /// No answer came in time.
@@ -152,7 +151,7 @@ pub(crate) enum ContactError {
     /// The agent closed the connection.
     #[error("the agent closed the connection")]
     Closed {
-        /// Whether the kernel closed it because the agent's host was silent for too long.
+        /// True if the kernel closed the connection because the agent's host was silent for too long.
         is_silent: bool,
     },
     /// The agent sent a goodbye with the reason for closing the connection.
@@ -161,13 +160,13 @@ pub(crate) enum ContactError {
     /// The peer is not the pod's agent, or does not trust this operator.
     #[error("{0}")]
     Untrusted(String),
-    /// The peer sent something that no agent sends.
+    /// The peer sent a message that no agent sends.
     #[error("not an agent's answer: {0}")]
     Garbage(String),
 }
 
 impl ContactError {
-    /// The label in `weir_operator_pushes_total`.
+    /// Returns the label in `weir_operator_pushes_total`.
     fn label(&self) -> &'static str {
         match self {
             Self::Timeout(_) => "timeout",
@@ -202,7 +201,7 @@ impl Default for Lanes {
     }
 }
 
-/// The link of one agent. It ends when it is dropped.
+/// The link of one agent. Dropping it ends it.
 #[derive(Debug)]
 pub struct Link {
     desired: watch::Sender<Arc<Content>>,
@@ -210,8 +209,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL it must prove its
-    /// identity.
+    /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL the peer must
+    /// prove its identity.
     pub fn start(shared: Arc<Shared>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
         let (desired, newest) = watch::channel(content);
         let peer = match &shared.files {
@@ -220,13 +219,13 @@ impl Link {
         };
         let dial = Dial::new(url, peer, shared.credentials.clone());
         let task = task::Task::new(shared, pod, pod_uid, dial, newest);
-        // A future stores its arguments in addition to the variables that it moves them to. Boxing the task makes
-        // thousands of links a third as large.
+        // A future stores its arguments in addition to the variables that it moves them to. Boxing the task makes each
+        // link a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();
         Self { desired, task }
     }
 
-    /// Sets what the agent should enforce. It replaces earlier content.
+    /// Sets the content that the agent should enforce. It replaces earlier content.
     pub fn want(&self, content: &Arc<Content>) {
         self.desired.send_if_modified(|held| {
             let changed = held.revision != content.revision;

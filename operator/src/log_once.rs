@@ -1,4 +1,4 @@
-//! Logs a problem only once, however often it occurs. If a problem is fixed and then returns, it is logged again.
+//! Logs a problem only once, even if it occurs often. If a problem is fixed and then occurs again, it is logged again.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use std::fmt::Display;
 pub(crate) struct LogOnce(String);
 
 impl LogOnce {
-    /// The problem, if it differs from the last one.
+    /// Returns the problem, if it differs from the last one.
     pub(crate) fn changed(&mut self, outcome: Result<(), impl Display>) -> Option<&str> {
         let problem = outcome.err().map(|error| error.to_string()).unwrap_or_default();
         let is_news = !problem.is_empty() && problem != self.0;

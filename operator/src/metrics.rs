@@ -1,5 +1,5 @@
-//! The operator's own metrics. One has a series per policy, for alerts that name policies. None has a series per pod,
-//! and no other label is open-ended.
+//! The operator's own metrics. One metric has a series per policy, for alerts that name policies. No metric has a
+//! series per pod, and all other labels have a fixed set of values.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use prometheus::{
 
 use crate::world::ObjectKey;
 
-/// Handles to every metric. Cheap to clone.
+/// Handles to every metric. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -35,11 +35,11 @@ pub struct Metrics {
     leader_transitions: IntCounter,
     lease_age: Gauge,
     lease_duration: Gauge,
-    /// When the Lease was last seen alive, in microseconds since boot; 0 for never.
+    /// The time at which the last write to the Lease was observed, in microseconds since boot; 0 for never.
     lease_seen: Arc<AtomicU64>,
 }
 
-/// Counts one agent to which another operator also pushes, until dropped.
+/// Counts one agent to which another operator also pushes, until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Contest(IntGauge);
 
@@ -49,8 +49,8 @@ impl Drop for Contest {
     }
 }
 
-/// The results of a push, as labels. All series exist from the start: Prometheus sees no increase in a series that
-/// begins at 1.
+/// The results of a push, as labels. All series exist from the start, because Prometheus detects no increase in a
+/// series that begins at 1.
 pub(crate) const PUSH_RESULTS: [&str; 6] = ["applied", "timeout", "unreachable", "untrusted", "garbage", "refused"];
 
 /// The results of a status write.
@@ -59,22 +59,22 @@ const WRITE_RESULTS: [&str; 2] = ["ok", "error"];
 /// The number of pods in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCounts {
-    /// Pods that enforce everything that targets them.
+    /// Pods that enforce all policies that target them.
     pub enforcing: usize,
-    /// Pods that have not answered yet, or are about to get a change.
+    /// Pods that have not answered yet, or that will get a change soon.
     pub pending: usize,
-    /// Pods that do not enforce what they should.
+    /// Pods that do not enforce all policies that target them.
     pub drifted: usize,
 }
 
 /// The number of files in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileCounts {
-    /// Valid.
+    /// Valid files.
     pub good: usize,
-    /// Broken, with their last good content in force.
+    /// Broken files whose last good content is in force.
     pub kept: usize,
-    /// Broken, with nothing of them in force.
+    /// Broken files without any content in force.
     pub broken: usize,
 }
 
@@ -133,18 +133,18 @@ impl Default for Metrics {
             ),
             propagation: seconds(
                 "weir_operator_propagation_seconds",
-                "Time from the first sight of a changed policy to the acknowledgement of its last pod.",
+                "Time from the first observation of a changed policy to the acknowledgement of its last pod.",
             ),
             policies: gauges("weir_operator_policies", "Policies, by whether they are accepted.", &["accepted"]),
             files: gauges(
                 "weir_operator_policy_files",
-                "Policy files of standalone mode: good, kept (broken, the last good content holds) or broken.",
+                "Policy files of standalone mode: good, kept (broken, the last good content stays in force) or broken.",
                 &["state"],
             ),
             pods: gauges("weir_operator_pods", "Targeted pods, by state.", &["state"]),
             policy_pods: gauges(
                 "weir_operator_policy_pods",
-                "Pods that a policy targets, by state. Only the leader knows.",
+                "Pods that a policy targets, by state. Only the leader exports this metric.",
                 &["namespace", "policy", "state"],
             ),
             contested: gauge(
@@ -169,18 +169,18 @@ impl Default for Metrics {
                 "result",
                 &[],
             ),
-            leader: gauge("weir_operator_leader", "1 while this operator leads, 0 while it stands by."),
+            leader: gauge("weir_operator_leader", "1 while this operator leads, 0 while it is a standby."),
             leader_transitions: counter(
                 "weir_operator_leader_transitions_total",
-                "How often this operator began or ceased to lead.",
+                "How often this operator began or stopped leading.",
             ),
             lease_age: age(
                 "weir_operator_lease_age_seconds",
-                "Time since the lease was last seen created or renewed by any operator.",
+                "Time since the last observed creation or renewal of the lease by any operator.",
             ),
             lease_duration: age(
                 "weir_operator_lease_duration_seconds",
-                "How long the lease lasts without a renewal: then another operator may take it. 0 in standalone mode.",
+                "Duration of the lease without a renewal: then another operator can take it. 0 in standalone mode.",
             ),
             lease_seen: Arc::default(),
             registry,
@@ -211,7 +211,6 @@ impl Metrics {
         self.status_writes.with_label_values(&[WRITE_RESULTS[usize::from(!ok)]]).inc();
     }
 
-    /// Records a request for a certificate.
     pub(crate) fn identified(&self, result: &str) {
         self.identities.with_label_values(&[result]).inc();
     }
@@ -253,7 +252,7 @@ impl Metrics {
     pub fn forget_policy(&self, policy: &ObjectKey) {
         let ObjectKey { namespace, name } = policy;
         for (state, _) in PodCounts::default().by_state() {
-            // Fails only if there was never a series for it.
+            // The removal fails only if no series exists for this policy.
             let _ = self.policy_pods.remove_label_values(&[namespace, name, state]);
         }
     }
@@ -264,7 +263,7 @@ impl Metrics {
         self.set_pods(PodCounts::default());
     }
 
-    /// Sets whether this operator leads.
+    /// Records whether this operator leads.
     pub fn set_leader(&self, leads: bool) {
         if self.leader.get() != i64::from(leads) {
             self.leader_transitions.inc();
@@ -272,18 +271,18 @@ impl Metrics {
         self.leader.set(i64::from(leads));
     }
 
-    /// Sets how long the Lease lasts without a renewal.
+    /// Sets the time for which the Lease is valid without a renewal.
     pub fn set_lease_duration(&self, duration: Duration) {
         self.lease_duration.set(duration.as_secs_f64());
     }
 
-    /// Records when the Lease was last seen created or renewed, as time since boot.
+    /// Records the time at which a creation or renewal of the Lease was observed, as time since boot.
     pub fn lease_seen(&self, since_boot: Duration) {
         let micros = u64::try_from(since_boot.as_micros()).unwrap_or(u64::MAX);
         self.lease_seen.store(micros, Ordering::Relaxed);
     }
 
-    /// All metrics in the Prometheus text format.
+    /// Returns all metrics in the Prometheus text format.
     pub fn render(&self, since_boot: Duration) -> String {
         let seen = Duration::from_micros(self.lease_seen.load(Ordering::Relaxed));
         if !seen.is_zero() {
@@ -315,7 +314,7 @@ mod tests {
         metrics.status_written(false);
         metrics.status_written(false);
         let text = metrics.render(at);
-        assert!(text.contains("weir_operator_lease_duration_seconds 0\n"), "there is no lease: {text}");
+        assert!(text.contains("weir_operator_lease_duration_seconds 0\n"), "a test has no lease: {text}");
         assert!(text.contains("{result=\"ok\"} 1\n") && text.contains("{result=\"error\"} 2\n"), "{text}");
     }
 }

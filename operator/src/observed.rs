@@ -1,7 +1,7 @@
-//! What the agents reported last, and what it means for each policy on each pod.
+//! The last reports of the agents, and their meaning for each policy on each pod.
 //!
-//! State is kept per pod and judged per policy. A pod enforces a policy if its agent's newest answer says so and the
-//! agent still answers. What the operator intends does not count.
+//! State is stored per pod and judged per policy. A pod enforces a policy if its agent's newest answer shows that and
+//! the agent still answers. The operator's intentions do not count.
 
 mod stores;
 
@@ -23,26 +23,26 @@ use crate::{
 
 pub use self::stores::ReachedStores;
 
-/// How long a pod may take that has never answered or is about to get a change. After that it counts as drifted.
+/// The time allowed to a pod that has never answered or will get a change. After that the pod counts as drifted.
 pub const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The message for an agent to which another operator also pushes: it enforces this policy only part of the time.
-const CONTESTED: &str = "another operator writes to this agent, and each overwrites what the other has pushed: stop one \
+const CONTESTED: &str = "another operator writes to this agent, and each overwrites the other's snapshots: stop one \
                          operator, or list the agent in only one of them";
 
-/// Whether one pod enforces one policy.
+/// The answer to the question whether one pod enforces one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The pod acknowledged the policy's revision, and answers.
     Enforcing,
-    /// The pod does not, and is expected to soon.
+    /// The pod does not enforce the policy yet, but is expected to do so soon.
     Waiting(DriftReason, String),
-    /// The pod does not.
+    /// The pod does not enforce the policy.
     Drifted(DriftReason, String),
 }
 
 impl Standing {
-    /// Larger is worse.
+    /// Returns the severity. Larger is worse.
     pub fn severity(&self) -> u8 {
         match self {
             Self::Enforcing => 0,
@@ -52,12 +52,12 @@ impl Standing {
     }
 }
 
-/// What is known about every agent.
+/// The state of all agents, as far as it is known.
 #[derive(Debug, Default)]
 pub struct Observed {
     views: HashMap<ObjectKey, View>,
     stores: ReachedStores,
-    /// The names of stores of which something new is known.
+    /// The names of the stores whose state has changed.
     news: BTreeSet<String>,
 }
 
@@ -73,13 +73,13 @@ struct View {
     contested: bool,
 }
 
-/// What an agent enforces, by its own report.
+/// The policies that an agent enforces, by its own report.
 #[derive(Debug)]
 enum InForce {
     Nothing,
-    /// Exactly a content that was sent to it, shared by all its pods.
+    /// Exactly a content that was sent to the agent. All its pods share the content.
     Content(Arc<Content>),
-    /// Other policies: revision by policy UID.
+    /// Other policies. The map contains the revision of each policy UID.
     Other(HashMap<String, String>),
 }
 
@@ -110,11 +110,12 @@ impl InForce {
         }
     }
 
-    /// May be false for equal values in different forms. Then the engine only judges the pod again.
+    /// Returns true if both values are equal. The result can be false for equal values in different forms. Then the
+    /// engine only judges the pod again.
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,
-            // A content's revision names the policies and their revisions.
+            // A content's revision identifies the policies and their revisions.
             (Self::Content(content), Self::Content(other)) => content.revision == other.revision,
             (Self::Other(revisions), Self::Other(others)) => revisions == others,
             _ => false,
@@ -129,20 +130,20 @@ impl InForce {
     }
 }
 
-/// What a policy expects of its pods.
+/// The state that a policy expects of its pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// UID of the policy.
     pub uid: &'a str,
     /// The revision that should be in force.
     pub revision: &'a str,
-    /// Since when it should be.
+    /// The time since which it should be in force.
     pub since: Instant,
 }
 
 impl Observed {
-    /// Starts watching the agent at `url`; returns false if it is watched already. A pod of the same name with another
-    /// UID starts from the beginning, and so does an agent at another URL.
+    /// Starts observing the agent at `url`; returns false if it is already observed. A pod of the same name with
+    /// another UID starts from the beginning, and so does an agent at another URL.
     pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str, url: &Arc<str>) -> bool {
         if self.views.get(pod).is_some_and(|view| view.pod_uid == pod_uid && view.url == *url) {
             return false;
@@ -162,28 +163,28 @@ impl Observed {
         true
     }
 
-    /// How many agents are watched.
+    /// Returns the number of observed agents.
     pub fn agents(&self) -> usize {
         self.views.len()
     }
 
-    /// Stops watching a pod.
+    /// Stops observing a pod.
     pub fn forget(&mut self, pod: &ObjectKey) {
         self.views.remove(pod);
         self.news.extend(self.stores.forget(pod));
     }
 
-    /// What the agents said about stores.
+    /// Returns the agents' last reports about stores.
     pub fn stores(&self) -> &ReachedStores {
         &self.stores
     }
 
-    /// The names of the stores of which something new is known since the last call.
+    /// Returns the names of the stores whose state has changed since the last call.
     pub fn take_news(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.news)
     }
 
-    /// Records an observation of a pod that should enforce `wanted`. Returns true if it may change whether the pod
+    /// Records an observation of a pod that should enforce `wanted`. Returns true if it can change whether the pod
     /// enforces a policy, or reaches a store.
     pub fn observe(&mut self, observation: &Observation, wanted: Option<&Arc<Content>>) -> bool {
         let Some(view) = self.views.get_mut(&observation.pod) else { return false };
@@ -211,7 +212,7 @@ impl Observed {
         let has_news = !news.is_empty();
         self.news.extend(news);
         view.answered = true;
-        // A rejection stays until the agent accepts something; silence ends with any answer.
+        // A rejection stays until the agent accepts a snapshot; silence ends with any answer.
         let applied = matches!(observation.seen, Seen::Applied(_));
         let cleared = view.failure.as_ref().is_some_and(|f| applied || f.kind == FailureKind::Unreachable);
         if cleared {
@@ -222,19 +223,19 @@ impl Observed {
         changed || cleared || first || has_news
     }
 
-    /// Whether any result, good or bad, is known of this pod's agent.
+    /// Returns true if any result, good or bad, was reported by this pod's agent.
     pub fn heard(&self, pod: &ObjectKey) -> bool {
         self.views.get(pod).is_some_and(|view| view.heard)
     }
 
-    /// Whether a pod enforces everything that it should, without any fault. Then it needs no further judging.
+    /// Returns true if a pod enforces all its policies without any fault. Then the pod needs no further judging.
     pub fn has_converged(&self, key: &ObjectKey, pod: &Pod, wanted: &Content) -> bool {
         let view =
             self.views.get(key).filter(|view| view.pod_uid == pod.uid && view.failure.is_none() && !view.contested);
         matches!(pod.agent, Agent::At(_)) && view.is_some_and(|view| view.in_force.has(wanted))
     }
 
-    /// Whether a targeted pod enforces a policy.
+    /// Returns whether a targeted pod enforces a policy, and the reason if it does not.
     pub fn standing(&self, now: Instant, key: &ObjectKey, pod: &Pod, wanted: Wanted<'_>) -> Standing {
         match &pod.agent {
             Agent::Absent(why) => return Standing::Drifted(DriftReason::NoAgent, why.clone().into_owned()),

@@ -17,7 +17,7 @@ fn failed(kind: FailureKind) -> Seen {
     Seen::Failed(Failure { kind, message: "why".to_owned() })
 }
 
-/// The agent reports this revision of policy `p`; `None`: no policy at all.
+/// Returns the agent's report that this revision of policy `p` is in force; `None` for no policy.
 fn enforces(revision: Option<&str>) -> Seen {
     let policy = |revision: &str| PolicyStatus {
         uid: "p".to_owned(),
@@ -47,12 +47,12 @@ async fn the_standing_of_a_pod_follows_its_observations() {
     for (what, agent, heard, after, expected) in [
         ("no agent", Agent::Absent("why".into()), vec![], soon, drifted(NoAgent)),
         ("no address", Agent::Pending, vec![], late, waiting(Pending)),
-        ("nothing yet", here(), vec![], soon, waiting(Pending)),
+        ("no observation yet", here(), vec![], soon, waiting(Pending)),
         ("silent from the start", here(), vec![failed(Kind::Unreachable)], soon, waiting(Pending)),
         ("silent for long", here(), vec![failed(Kind::Unreachable)], late, drifted(Unreachable)),
         ("in force", here(), vec![enforces(Some("new"))], late, enforcing),
-        ("still the old one", here(), vec![enforces(Some("old"))], soon, waiting(Outdated)),
-        ("the old one for long", here(), vec![enforces(Some("old"))], late, drifted(Outdated)),
+        ("the old revision", here(), vec![enforces(Some("old"))], soon, waiting(Outdated)),
+        ("the old revision for long", here(), vec![enforces(Some("old"))], late, drifted(Outdated)),
         ("restarted and empty", here(), vec![enforces(Some("new")), enforces(None)], late, drifted(Outdated)),
         ("overwritten", here(), vec![enforces(Some("new")), Seen::Contested(true)], soon, drifted(Outdated)),
         (
@@ -72,19 +72,13 @@ async fn the_standing_of_a_pod_follows_its_observations() {
         ),
         ("refuses", here(), vec![enforces(Some("old")), failed(Kind::Rejected)], soon, drifted(Refused)),
         (
-            "refuses and goes on answering",
+            "rejects the content and continues to answer",
             here(),
             vec![failed(Kind::Rejected), enforces(Some("old"))],
             soon,
             drifted(Refused),
         ),
-        (
-            "refuses something else than this policy",
-            here(),
-            vec![enforces(Some("new")), failed(Kind::Rejected)],
-            late,
-            enforcing,
-        ),
+        ("rejects another policy", here(), vec![enforces(Some("new")), failed(Kind::Rejected)], late, enforcing),
     ] {
         let start = Instant::now();
         let mut observed = Observed::default();
@@ -112,7 +106,7 @@ async fn observations_of_an_earlier_pod_do_not_count() {
     assert!(!observed.heard(&key()));
 }
 
-/// A link that another one replaces may have reported just before its end.
+/// A link that is replaced may have reported just before its end.
 #[tokio::test(start_paused = true)]
 async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
     let before = Instant::now();
@@ -121,9 +115,9 @@ async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
     let mut observed = Observed::default();
     assert!(observed.expect(before, &key(), "pod", &"http://1:1".into()));
     assert!(observed.observe(&told(before, enforces(Some("new"))), None));
-    assert!(!observed.expect(now, &key(), "pod", &"http://1:1".into()), "it has a link");
+    assert!(!observed.expect(now, &key(), "pod", &"http://1:1".into()), "the agent is already observed");
     assert!(observed.expect(now, &key(), "pod", &"http://1:2".into()));
-    assert!(!observed.heard(&key()), "what the agent at the other address enforces proves nothing");
+    assert!(!observed.heard(&key()), "the report of the agent at the other address must not count");
     assert!(!observed.observe(&told(before, Seen::Contested(true)), None));
     observed.observe(&told(now, enforces(Some("new"))), None);
     let wanted = Wanted { uid: "p", revision: "new", since: now };

@@ -1,16 +1,16 @@
-//! The limit on open files of this process: each agent's connection is one.
+//! Raises the limit on open files of this process: each agent's connection is an open file.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit as far as allowed. Many systems start with 1,024 for programs that use `select`, and let other
-/// processes raise it.
+/// Raises the limit to the allowed maximum. Many systems start with 1,024 for programs that use `select`, and let other
+/// processes raise the limit.
 pub fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
         return;
     }
     match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        Ok(()) => tracing::debug!(before = current, after = maximum, "may open more files"),
+        Ok(()) => tracing::debug!(before = current, after = maximum, "raised the limit of open files"),
         Err(error) => {
             tracing::warn!(%error, limit = current, "cannot raise the limit of open files: each agent needs one");
         }

@@ -29,13 +29,13 @@ use crate::{
     world::Update,
 };
 
-/// The default minimum time between two status writes that only update traffic.
+/// The default of the minimum time between two status writes that change only traffic counts.
 pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the last reports may take at the end, and how long releasing the lease may take: together less than 2 s.
+/// The time limit for writing the last reports at the end, and again for releasing the Lease: together less than 2 s.
 const FAREWELL: Duration = Duration::from_millis(900);
-/// How long the webhook and the identity service keep running after that. Services route to this pod until every node
-/// knows that it is going away, and a pod created in that time must get its agent and snapshot. Less than the pod's
-/// grace period.
+/// The time for which the webhook and the identity service run after the last reports. Services route to this pod until
+/// every node has learned that it terminates, and a pod created in that time must get its agent and snapshot. This time
+/// must be shorter than the pod's grace period.
 const STAY: Duration = Duration::from_secs(4);
 
 /// An operator that has opened its source but does nothing yet.
@@ -51,14 +51,14 @@ pub struct Operator {
     heartbeat: Heartbeat,
 }
 
-/// How one of several operators of a cluster becomes its leader.
+/// The settings with which an operator takes part in the election of the cluster's leader.
 #[derive(Clone, Debug)]
 pub struct Candidacy {
-    /// The Lease of the leader.
+    /// The Lease that names the leader.
     pub lease: LeaseName,
-    /// Its name in the Lease. No other running process may have it.
+    /// The name of this operator in the Lease. No other running process may have the same name.
     pub identity: String,
-    /// How long the Lease lasts.
+    /// The duration of the Lease, and how often the leader renews it.
     pub timing: leader::LeaseTiming,
 }
 
@@ -77,13 +77,14 @@ impl std::fmt::Debug for Source {
 }
 
 impl Operator {
-    /// An operator for a cluster, as leader or standby. Empty `namespaces`: all of them. `instance` names this
-    /// operator in Events.
+    /// Returns an operator for a cluster, which runs as leader or standby. If `namespaces` is empty, it watches all
+    /// namespaces. `instance` names this operator in Events.
     pub fn cluster(client: Client, namespaces: Vec<String>, instance: String, candidacy: Candidacy) -> Self {
         Self::new(Source::Cluster { client, namespaces, instance, candidacy: Box::new(candidacy) })
     }
 
-    /// An operator for a directory of policies and a list of agents. It reads both again when `reload` is notified.
+    /// Returns an operator for a directory of policies and a list of agents. It reads both again when `reload` is
+    /// notified.
     ///
     /// # Errors
     ///
@@ -106,13 +107,13 @@ impl Operator {
         }
     }
 
-    /// Injects the agent into new pods that ask for it. Only for a cluster, where there are pods.
+    /// Enables the injection of the agent into new pods that request it. A standalone operator ignores this setting.
     #[must_use]
     pub(crate) fn injection(self, injection: Option<Injection>) -> Self {
         Self { injection, ..self }
     }
 
-    /// Uses mutual TLS with agents, and issues their certificates. Only for a cluster, where there are pods.
+    /// Enables mutual TLS with agents, and issues their certificates. A standalone operator ignores this setting.
     #[must_use]
     pub(crate) fn identity(self, identity: Option<Identity>) -> Self {
         Self { identity, ..self }
@@ -124,12 +125,12 @@ impl Operator {
         Self { traffic_interval, ..self }
     }
 
-    /// The operator's metrics.
+    /// Returns the operator's metrics.
     pub fn metrics(&self) -> Metrics {
         self.metrics.clone()
     }
 
-    /// Whether everything that existed at the start was compiled.
+    /// Returns the operator's readiness, which is set once everything that existed at the start is compiled.
     pub fn ready(&self) -> Ready {
         self.ready.clone()
     }
@@ -138,7 +139,7 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The source ended by itself.
+    /// The source ended without a request to stop.
     pub async fn run(self, listener: Option<TcpListener>, stop: CancellationToken) -> Result<(), SourceEnded> {
         let telemetry = listener.map(|listener| self.serve_telemetry(listener, stop.clone()));
         let (updates, incoming) = mpsc::channel(256);
@@ -184,7 +185,7 @@ impl Operator {
         let outcome = engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()).await;
         stop.cancel();
         source.abort();
-        // An aborted source returns an error, which says nothing new.
+        // An aborted task returns an error, which carries no information.
         let _ = source.await;
         let farewell = async {
             if timeout(FAREWELL, writer).await.is_err() {
@@ -232,7 +233,7 @@ impl Operator {
     }
 }
 
-/// Competes for leadership, unless there are no rivals.
+/// Starts to compete for leadership. A standalone operator has no rivals and leads immediately.
 fn start_campaign(source: &Source, metrics: &Metrics, resign: CancellationToken) -> (TermReceiver, JoinHandle<()>) {
     match source {
         Source::Cluster { client, candidacy, .. } => {
@@ -267,7 +268,7 @@ fn start_source(
                     Remark::Notice(notice) => Message::Notice(notice.to_string()),
                     Remark::Forgotten(key) => Message::Removed(key),
                 };
-                // The channel is closed only while the process ends.
+                // The channel closes only when the process ends.
                 let _ = reports.send(report);
             };
             (sink, tokio::spawn(directory.run(updates, remark, metrics, reload)))

@@ -1,9 +1,8 @@
-//! Plans what every agent should enforce and which pods every policy targets, from the world and the compiled
-//! policies.
+//! Plans the content of every agent and the targets of every policy, from the world and the compiled policies.
 //!
-//! Policies see only a pod's namespace and labels, so pods with equal ones are planned as one *cohort*. The pods of a
-//! Deployment are one cohort, and a change of a policy is planned once for all of them. An update computes only what
-//! changed, and its result equals a full computation, byte for byte.
+//! Policies select by a pod's namespace and labels only, so pods with equal ones are planned as one *cohort*. The pods
+//! of a Deployment are one cohort, and a change of a policy is planned once for all of them. An update computes only
+//! the changed parts, and its result equals a full computation, byte for byte.
 
 mod bypasses;
 mod content;
@@ -29,12 +28,13 @@ use crate::{
 
 pub use self::{content::Content, selecting::foresee};
 
-/// The plan: what every agent should enforce.
+/// The plan: the content that every agent should enforce.
 #[derive(Debug, Default)]
 pub struct Plan {
     cohorts: BTreeMap<CohortId, Cohort>,
     by_membership: HashMap<(String, Arc<Membership>), CohortId>,
-    /// By namespace. Agents outside of a cluster are under the empty one, which policies of all namespaces target.
+    /// The cohorts by namespace. Agents outside of a cluster are under the empty one, which policies of all namespaces
+    /// target.
     by_namespace: BTreeMap<String, BTreeSet<CohortId>>,
     pods: HashMap<ObjectKey, CohortId>,
     targets: BTreeMap<ObjectKey, Targets>,
@@ -49,24 +49,24 @@ type CohortId = u64;
 /// The result of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Planned {
-    /// Pods that are new, changed or deleted, or should enforce something else now, or for which policies no longer fit
-    /// or fit again.
+    /// Pods that are new, changed or deleted, or whose content changed, or for which policies no longer fit or fit
+    /// again.
     pub pods: BTreeSet<ObjectKey>,
-    /// Policies that are new, changed or deleted, or target something else now.
+    /// Policies that are new, changed or deleted, or whose targets changed.
     pub policies: BTreeSet<ObjectKey>,
 }
 
-/// Pods that no policy can distinguish.
+/// A cohort: pods that no policy can distinguish.
 #[derive(Debug)]
 pub struct Cohort {
     namespace: String,
     membership: Arc<Membership>,
     pods: BTreeSet<ObjectKey>,
-    /// The policies that target it, including those without rules in force.
+    /// The policies that target the cohort, including those without rules in force.
     pub policies: BTreeSet<ObjectKey>,
     /// The policies whose newest rules do not fit into the snapshot.
     pub left_out: BTreeSet<ObjectKey>,
-    /// What each of its agents should enforce.
+    /// The content that each agent of the cohort should enforce.
     pub content: Arc<Content>,
 }
 
@@ -78,32 +78,32 @@ pub struct Targets {
     pub pods: usize,
     /// The workloads that the policy names and that do not exist.
     pub missing: Vec<Workload>,
-    /// Grows with each change of the policy, its pods or the workloads that it names.
+    /// A counter that grows with each change of the policy, its pods or the workloads that it names.
     pub changes: u64,
-    /// How requests can bypass the agents or the limits.
+    /// The ways in which requests can bypass the agents or the limits.
     pub bypasses: Vec<Bypass>,
     names: Vec<Workload>,
 }
 
 impl Plan {
-    /// The cohort of a pod.
+    /// Returns the cohort of a pod.
     pub fn cohort(&self, pod: &ObjectKey) -> Option<&Cohort> {
         self.cohorts.get(self.pods.get(pod)?)
     }
 
-    /// The targets of a policy.
+    /// Returns the targets of a policy.
     pub fn targets(&self, policy: &ObjectKey) -> Option<&Targets> {
         self.targets.get(policy)
     }
 
-    /// In how many of a policy's pods its newest rules do not fit.
+    /// Returns the number of a policy's pods in which its newest rules do not fit.
     pub fn left_out(&self, policy: &ObjectKey) -> usize {
         let cohorts = self.targets.get(policy).into_iter().flat_map(|targets| &targets.cohorts);
         let cohorts = cohorts.filter_map(|id| self.cohorts.get(id));
         cohorts.filter(|cohort| cohort.left_out.contains(policy)).map(|cohort| cohort.pods.len()).sum()
     }
 
-    /// How many pods are targeted by any policy.
+    /// Returns the number of pods that any policy targets.
     pub fn targeted(&self) -> usize {
         self.cohorts.values().filter(|cohort| !cohort.policies.is_empty()).map(|cohort| cohort.pods.len()).sum()
     }
@@ -120,7 +120,7 @@ impl Plan {
         }
         let mut policies = dirty.policies.clone();
         if was_standalone != self.is_standalone() {
-            // Standalone mode has no workloads, so none is missing.
+            // In standalone mode there are no workloads, so no workload counts as missing.
             policies.extend(compiled.keys().cloned());
         }
         let naming = dirty.workloads.iter().filter_map(|workload| self.naming.get(workload));
@@ -166,7 +166,7 @@ impl Plan {
         Planned { pods, policies }
     }
 
-    /// The policies in the namespaces of these Services.
+    /// Returns the policies in the namespaces of these Services.
     fn near<'a>(&self, workloads: impl Iterator<Item = &'a Workload>) -> BTreeSet<ObjectKey> {
         let services = workloads.filter(|workload| workload.kind == WorkloadKind::Service);
         let namespaces: BTreeSet<&str> = services.map(|service| &*service.key.namespace).collect();
@@ -200,7 +200,7 @@ impl Plan {
             }
             if let Some(id) = now {
                 self.pods.insert(pod.clone(), id);
-                let cohort = self.cohorts.get_mut(&id).expect("it was found or made just now");
+                let cohort = self.cohorts.get_mut(&id).expect("the cohort was found or created above");
                 cohort.pods.insert(pod.clone());
                 count(&mut self.targets, &cohort.policies, 1, moved);
             }
@@ -216,7 +216,7 @@ impl Plan {
         moved: &mut BTreeSet<ObjectKey>,
         ways: &mut BTreeSet<ObjectKey>,
     ) {
-        let cohort = self.cohorts.get_mut(&id).expect("a pod's cohort is there");
+        let cohort = self.cohorts.get_mut(&id).expect("a pod's cohort exists");
         cohort.pods.remove(pod);
         count(&mut self.targets, &cohort.policies, -1, moved);
         if !cohort.pods.is_empty() {
@@ -271,7 +271,7 @@ impl Plan {
     ) {
         let before = self.targets.remove(policy).unwrap_or_default();
         for id in &before.cohorts {
-            self.cohorts.get_mut(id).expect("targets are cohorts that are there").policies.remove(policy);
+            self.cohorts.get_mut(id).expect("targets are existing cohorts").policies.remove(policy);
         }
         for workload in &before.names {
             if let Some(naming) = self.naming.get_mut(workload) {
@@ -292,13 +292,13 @@ impl Plan {
             self.naming.entry(workload.clone()).or_default().insert(policy.clone());
         }
         let is_missing = |workload: &&Workload| !world.workloads.contains_key(*workload);
-        // Without workloads there is no cluster to look them up in: standalone agents have none.
+        // Standalone agents have no workloads, so no workload counts as missing.
         let missing =
             if self.is_standalone() { Vec::new() } else { names.iter().filter(is_missing).cloned().collect() };
         let mut targets = Targets { missing, names, changes: before.changes + 1, ..Targets::default() };
         let near = [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
         for id in near.flatten() {
-            let cohort = self.cohorts.get_mut(id).expect("cohorts are filed while they are there");
+            let cohort = self.cohorts.get_mut(id).expect("the index contains existing cohorts");
             if is_about(world, policy, compiled, cohort) {
                 cohort.policies.insert(policy.clone());
                 targets.pods += cohort.pods.len();
@@ -309,7 +309,7 @@ impl Plan {
         self.targets.insert(policy.clone(), targets);
     }
 
-    /// Finds the policies of a new cohort, except those that are computed anyway.
+    /// Finds the policies of a new cohort, except those that are computed in any case.
     fn welcome(
         &mut self,
         world: &World,
@@ -348,7 +348,7 @@ fn is_about(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Coh
     })
 }
 
-/// The policies of a cohort that have rules which are not in its content.
+/// Returns the policies of a cohort whose newest rules are not in its content.
 fn left_out(
     policies: &BTreeSet<ObjectKey>,
     compiled: &BTreeMap<ObjectKey, Compiled>,

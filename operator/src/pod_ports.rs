@@ -1,8 +1,8 @@
-//! Finds out which ports of Services lead through the agent, and which bypass it.
+//! Finds the ports of Services that lead through the agent, and those that bypass it.
 //!
-//! Pure. It knows a Service's ports, a pod's named ports, and where the pod's agent and app listen. The pods of one
-//! template have the same ports. An agent cannot refuse requests that reach the app directly over the pod's network,
-//! so Weir can only report such a bypass.
+//! The module is pure. Its inputs are a Service's ports, a pod's named ports, and the ports on which the pod's agent
+//! and app listen. The pods of one template have the same ports. An agent cannot refuse requests that reach the app
+//! directly over the pod's network, so Weir can only report such a bypass.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 /// The init container that redirects requests for the guarded port to the agent.
 const REDIRECT: &str = "weir-redirect";
-/// The annotation of a Service that bypasses the agent on purpose: `allowed`.
+/// The annotation `allowed` of a Service that bypasses the agent intentionally.
 pub const BYPASS_ANNOTATION: &str = "weir.dev/bypass";
 
 /// The ports of a pod's agent and of the app behind it.
@@ -45,8 +45,8 @@ struct ContainerPort {
 }
 
 impl PodPorts {
-    /// The ports of a pod with these containers. The agent is the container with `--listen` and an `--upstream` on
-    /// loopback.
+    /// Returns the ports of a pod with these containers. The agent is the container with `--listen` and an `--upstream`
+    /// on loopback.
     pub fn of(containers: &[Container], init_containers: &[Container]) -> Self {
         let all = || containers.iter().chain(init_containers);
         let agent = all().find_map(|container| {
@@ -62,7 +62,7 @@ impl PodPorts {
 }
 
 impl Container {
-    /// The value of `--flag=value` or `--flag value`.
+    /// Returns the value of `--flag=value` or `--flag value`.
     fn flag(&self, flag: &str) -> Option<&str> {
         let words: Vec<&str> = self.command.iter().chain(&self.args).map(String::as_str).collect();
         let with_equals = || words.iter().find_map(|word| word.strip_prefix(flag)?.strip_prefix('='));
@@ -82,9 +82,9 @@ fn is_loopback(address: &str) -> bool {
 /// The parts of a Service that matter, besides its selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// Its name resolves to the pods themselves, whatever its ports are.
+    /// True if the Service's name resolves to the pods themselves, for any ports of the Service.
     headless: bool,
-    /// Its owner declared the bypass as intended.
+    /// True if the Service's owner declared the bypass as intended.
     allowed: bool,
     ports: Vec<Port>,
 }
@@ -106,7 +106,7 @@ enum Target {
 pub enum Bypass {
     /// A port of a Service that leads to the app.
     Port {
-        /// Name of the Service.
+        /// The name of the Service.
         service: String,
         /// The Service's port.
         port: u16,
@@ -117,7 +117,7 @@ pub enum Bypass {
     },
     /// The name of a headless Service resolves to the pods, so a client that uses the app's port bypasses the agent.
     Names {
-        /// Name of the Service.
+        /// The name of the Service.
         service: String,
         /// The app's port.
         app: u16,
@@ -134,8 +134,8 @@ pub enum Bypass {
 }
 
 impl Bypass {
-    /// Whether clients usually take this way, so that the policy cannot count as enforced. The name of a headless
-    /// Service is usually for the pods themselves.
+    /// Returns true if clients usually take this way, so that the policy cannot count as enforced. Usually only the
+    /// pods themselves use the name of a headless Service.
     pub fn is_main_way(&self) -> bool {
         !matches!(self, Self::Names { .. })
     }
@@ -147,7 +147,7 @@ impl std::fmt::Display for Bypass {
             Self::Port { service, port, app, agent } => write!(
                 f,
                 "port {port} of Service {service} leads to port {app} of the pods, past the agent: set its targetPort to \
-                 {agent}, or the name that the agent has for it"
+                 {agent}, or to the agent's name for that port"
             ),
             Self::Names { service, app, agent } => write!(
                 f,
@@ -163,7 +163,7 @@ impl std::fmt::Display for Bypass {
 }
 
 impl Service {
-    /// From the Kubernetes object.
+    /// Converts the Kubernetes object.
     pub fn of(object: &core::Service) -> Self {
         let spec = object.spec.as_ref();
         let annotations = object.metadata.annotations.as_ref();
@@ -184,7 +184,7 @@ impl Service {
         }
     }
 
-    /// The bypasses that this Service, with this name, opens to pods with these ports.
+    /// Returns the bypasses that this Service, with this name, opens to pods with these ports.
     pub fn bypasses(&self, name: &str, pod_ports: &PodPorts) -> Vec<Bypass> {
         let Some(app) = pod_ports.guarded.filter(|_| !self.allowed) else { return Vec::new() };
         let (service, agent) = (name.to_owned(), pod_ports.agent);

@@ -7,7 +7,7 @@ fn pod_ports(containers: Value, init: Value) -> PodPorts {
     PodPorts::of(&read(containers), &read(init))
 }
 
-/// A pod after injection: the agent has taken over the name http of the app's port.
+/// Returns the ports of a pod after injection: the agent has taken over the name http of the app's port.
 fn injected() -> PodPorts {
     let agent = json!({"name": "weir-agent", "args": ["--listen=[::]:8480", "--upstream=127.0.0.1:8080"],
         "ports": [{"name": "http", "containerPort": 8480}, {"name": "weir-control", "containerPort": 8481}]});
@@ -26,17 +26,17 @@ fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
     assert_eq!(injected(), PodPorts { guarded: Some(8080), agent: 8480, names });
     for (what, agent, expected) in [
         (
-            "by hand",
+            "a sidecar added by the user",
             json!({"name": "limits", "args": ["--listen", "0.0.0.0:9000", "--upstream", "127.0.0.1:81"]}),
             (Some(81), 9000),
         ),
         (
-            "in the command",
+            "flags in the command",
             json!({"name": "a", "command": ["weir-agent", "--listen=:1", "--upstream=localhost:2"]}),
             (Some(2), 1),
         ),
         (
-            "in front of something else",
+            "an upstream outside of the pod",
             json!({"name": "a", "args": ["--listen=:1", "--upstream=10.0.0.1:2"]}),
             (None, 0),
         ),
@@ -47,7 +47,11 @@ fn the_ports_of_agent_and_app_are_read_from_the_arguments() {
         assert_eq!((pod_ports.guarded, pod_ports.agent), expected, "{what}");
     }
     let agent = json!({"name": "weir-agent", "args": ["--listen=:8480", "--upstream=127.0.0.1:8080"]});
-    assert_eq!(pod_ports(json!([]), json!([{"name": "weir-redirect"}, agent])).guarded, None, "it is redirected");
+    assert_eq!(
+        pod_ports(json!([]), json!([{"name": "weir-redirect"}, agent])).guarded,
+        None,
+        "a redirect leaves no direct way to the app"
+    );
 }
 
 #[test]
@@ -61,9 +65,9 @@ fn a_service_leads_through_the_agent_or_past_it() {
         ("the app's port, unsaid", one(json!({"port": 8080})), past(8080)),
         ("the name that the agent took over", one(json!({"port": 80, "targetPort": "http"})), vec![]),
         ("another port of the app", one(json!({"port": 9090, "targetPort": "metrics"})), vec![]),
-        ("a name that nobody has", one(json!({"port": 80, "targetPort": "web"})), vec![]),
+        ("a name of no container port", one(json!({"port": 80, "targetPort": "web"})), vec![]),
         (
-            "one of two",
+            "one of two ports",
             json!({"ports": [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8080}]}),
             past(81),
         ),

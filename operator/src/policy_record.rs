@@ -1,4 +1,4 @@
-//! What the engine remembers of a policy between two reports. Pure.
+//! The engine's memory of a policy between two reports. The module is pure.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
 /// The inputs of a status, for a policy that every pod enforces.
 #[derive(Debug, PartialEq)]
 pub struct StatusInputs {
-    /// Grows with each change of the policy and of what it targets.
+    /// A counter that grows with each change of the policy and of its targets.
     pub changes: u64,
     /// The traffic of each rule in the last minute, in the rules' order.
     pub rules: Vec<(String, Counts)>,
@@ -30,22 +30,22 @@ pub struct StatusInputs {
 /// The record of a policy.
 #[derive(Debug)]
 pub struct PolicyRecord {
-    /// Its UID.
+    /// The UID of the policy.
     pub uid: String,
-    /// Decides what to announce.
+    /// Decides which facts to announce.
     pub announcer: Announcer,
-    /// Decides when to write its status.
+    /// Decides when to write the policy's status.
     pub pace: Pace,
-    /// Detects whether its status was overwritten.
+    /// Detects whether the policy's status was overwritten.
     pub echo: Echo,
-    /// Its resource version, as last shown or stored.
+    /// The policy's resource version, from the source or from the last write.
     pub version: Option<String>,
-    /// The inputs of the last report, if there was nothing more to report.
+    /// The inputs of the last report, if nothing more was to be reported.
     last_inputs: Option<StatusInputs>,
 }
 
 impl PolicyRecord {
-    /// A record for a policy that this operator has just begun to follow, with its stored status.
+    /// Returns a record for a policy that this operator begins to follow, with its stored status.
     pub fn begin(now: Instant, policy: &Compiled, traffic_interval: Duration, found: StoredStatus) -> Self {
         let StoredStatus { status, version } = found;
         let found = status.map(|status| *status);
@@ -59,24 +59,25 @@ impl PolicyRecord {
         }
     }
 
-    /// Whether a policy that all its pods enforce has nothing new to report, given these inputs.
+    /// Returns true if these inputs cause no new report for a policy that all its pods enforce.
     pub fn is_same(&self, now: Instant, inputs: &StatusInputs) -> bool {
         self.last_inputs.as_ref() == Some(inputs) && !self.echo.is_foreign(now)
     }
 
-    /// Whether a policy without traffic in the last minute has nothing new to report. Cheaper than [`Self::is_same`].
+    /// Returns true if a policy without traffic in the last minute needs no new report. This check is cheaper than
+    /// [`Self::is_same`].
     pub fn is_at_rest(&self, now: Instant, changes: u64, lost: &[LostStore]) -> bool {
         let rests = |last: &StatusInputs| last.changes == changes && last.all == Counts::default() && last.lost == lost;
         self.last_inputs.as_ref().is_some_and(rests) && !self.echo.is_foreign(now)
     }
 
-    /// Records a report with this status. If every pod enforces the policy, the same `inputs` next time lead to the
-    /// same status.
+    /// Records a report with this status. If every pod enforces the policy, the same `inputs` lead to the same status
+    /// next time.
     pub fn looked(&mut self, status: &RateLimitPolicyStatus, inputs: Option<StatusInputs>) {
         self.last_inputs = inputs.filter(|_| self.pace.rests_with(status));
     }
 
-    /// Records the status that the source shows.
+    /// Records the status that the source reports.
     pub fn shown(&mut self, now: Instant, beside: StoredStatus) {
         self.version = beside.version;
         self.echo.shown(now, beside.status);
@@ -88,13 +89,13 @@ impl PolicyRecord {
         self.echo.landed(now, number, stored.status);
     }
 
-    /// What the next record of the policy begins with.
+    /// Returns the status with which the next record of the policy begins.
     pub fn leave(self) -> StoredStatus {
         StoredStatus { status: self.echo.into_known(), version: self.version }
     }
 
-    /// Whether to write this status now, and its number: because it is new, or because another writer overwrote the
-    /// last one. `waits` says whether pods are expected to change it soon.
+    /// Returns the number of this status if it must be written: because it is new, or because another writer overwrote
+    /// the last one. `waits` is true if pods are expected to change the status soon.
     pub fn writes(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> Option<u64> {
         let is_due =
             self.pace.admits(now, status, waits) || (self.echo.is_foreign(now) && self.pace.repeats(now, status));
@@ -124,7 +125,7 @@ mod tests {
         PolicyRecord::begin(crate::clock::now(), &policy, Duration::from_secs(10), found)
     }
 
-    /// A leader's term ends while its write fails. After it is elected again, the status must still be written.
+    /// A leader's term ends while its write fails. After its next election, the status must still be written.
     #[test]
     fn an_unwritten_status_is_written_in_the_next_term() {
         let now = crate::clock::now();
@@ -132,15 +133,15 @@ mod tests {
         let mut followed = begin(found);
         assert_eq!(followed.writes(now, &status(2), false), Some(1));
         let mut again = begin(followed.leave());
-        assert_eq!(again.writes(now, &status(2), false), Some(1), "it was dropped with its term");
+        assert_eq!(again.writes(now, &status(2), false), Some(1), "a new term must write the status again");
 
         let stored = Stored { status: Some(Box::new(status(2))), version: Some("8".to_owned()) };
         again.landed(now, 1, stored);
         let mut at_rest = begin(again.leave());
-        assert_eq!(at_rest.writes(now, &status(2), false), None, "it is there");
+        assert_eq!(at_rest.writes(now, &status(2), false), None, "the status is already stored");
     }
 
-    /// When the minute is over, the status must no longer show its traffic.
+    /// A minute after the last request, the status must no longer show that traffic.
     #[test]
     fn a_policy_with_traffic_is_reported_until_the_minute_is_over() {
         let now = crate::clock::now();
@@ -151,8 +152,8 @@ mod tests {
         };
         let idle = looked(Counts::default());
         assert!(idle.is_at_rest(now, 3, &[]));
-        assert!(!idle.is_at_rest(now, 4, &[]), "something changed");
+        assert!(!idle.is_at_rest(now, 4, &[]), "a changed policy must be reported");
         assert!(!looked(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &[]));
-        assert!(!begin(StoredStatus::default()).is_at_rest(now, 0, &[]), "it was never looked at");
+        assert!(!begin(StoredStatus::default()).is_at_rest(now, 0, &[]), "a new record must be reported");
     }
 }

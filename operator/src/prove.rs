@@ -1,8 +1,9 @@
 //! `weir-operator prove`: checks that a policy is enforced in front of this pod's app. `helm test` runs it.
 //!
-//! It acts as the app: it answers on loopback behind the pod's agent, and counts requests. Once the policy's status
-//! says that every targeted pod enforces it, it sends requests through the agent, and compares what reached the app
-//! with what the limit admits. It does not rely on the operator's word alone, and changes nothing.
+//! The command acts as the app: it answers on loopback behind the pod's agent, and counts requests. It waits until the
+//! policy's status reports that every targeted pod enforces the policy. Then it sends requests through the agent, and
+//! compares the number that reached the app with the number that the limit admits. So it does not rely only on the
+//! operator's report. It changes nothing.
 
 use std::{
     net::SocketAddr,
@@ -24,7 +25,6 @@ use tokio::net::{TcpListener, TcpStream};
 use weir_api::{RateLimitPolicy, condition_types::ENFORCED};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// The timeout of one response.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// The arguments of a proof.
@@ -39,18 +39,17 @@ pub struct Prove {
     /// Address of this pod's agent
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8480")]
     agent: SocketAddr,
-    /// How many requests the policy admits at once, and no more while this runs
+    /// Number of requests that the policy admits at first; it must admit no more while this program runs
     #[arg(long, value_name = "COUNT")]
     admits: u32,
-    /// How many requests to send
+    /// Number of requests to send
     #[arg(long, value_name = "COUNT", default_value = "20")]
     requests: u32,
-    /// How long to wait until the policy is enforced, in seconds
+    /// Time to wait until the policy is enforced, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "60")]
     within: u64,
 }
 
-/// The results of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     admitted: u32,
@@ -59,21 +58,21 @@ struct Counts {
 }
 
 impl Prove {
-    /// Checks that the arguments can prove something.
+    /// Checks that the arguments can prove enforcement.
     ///
     /// # Errors
     ///
-    /// No request would be refused.
+    /// The limit would refuse no request.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(self.requests > self.admits, "--requests must be more than --admits, or nothing would be refused");
+        ensure!(self.requests > self.admits, "--requests must be more than --admits, otherwise no request is refused");
         Ok(())
     }
 
-    /// Waits, sends and compares; returns a summary in one sentence.
+    /// Waits, sends and compares. Returns a summary in one sentence.
     ///
     /// # Errors
     ///
-    /// What differs from the policy.
+    /// The results differ from the policy. The message describes the difference.
     pub async fn run(self, client: Client) -> anyhow::Result<String> {
         let listener = TcpListener::bind(self.app).await.with_context(|| format!("cannot listen on {}", self.app))?;
         let reached = serve(listener);
@@ -86,9 +85,9 @@ impl Prove {
         Ok(format!("{enforced}; of {sent} requests {admitted} reached the app and {refused} were refused with 429"))
     }
 
-    /// Waits until the status says that the policy is enforced; returns its message.
+    /// Waits until the status reports that the policy is enforced. Returns the status's message.
     async fn until_enforced(&self, policies: &Api<RateLimitPolicy>) -> anyhow::Result<String> {
-        let mut seen = "it has no status: does an operator lead?".to_owned();
+        let mut seen = "the policy has no status: does an operator lead?".to_owned();
         let enforced = async {
             loop {
                 match policies.get(&self.policy).await {
@@ -117,7 +116,7 @@ impl Prove {
     }
 }
 
-/// Runs the app: it answers and counts every request.
+/// Runs the app, which answers and counts every request.
 fn serve(listener: TcpListener) -> Arc<AtomicU32> {
     let reached = Arc::new(AtomicU32::new(0));
     let counter = reached.clone();
@@ -125,12 +124,11 @@ fn serve(listener: TcpListener) -> Arc<AtomicU32> {
         counter.fetch_add(1, Ordering::Relaxed);
         "ok\n"
     });
-    // Runs until the program exits.
+    // The server runs until the program exits.
     tokio::spawn(async move { axum::serve(listener, app).await });
     reached
 }
 
-/// Sends requests one after the other.
 async fn ask(agent: SocketAddr, requests: u32) -> anyhow::Result<Counts> {
     let mut counts = Counts::default();
     for _ in 0..requests {
@@ -164,7 +162,7 @@ fn judge(counts: Counts, reached: u32, admits: u32) -> anyhow::Result<()> {
         "{admitted} requests were admitted and {refused} refused, where the limit admits {admits}"
     );
     ensure!(reached == admitted, "{admitted} requests were admitted, but {reached} reached the app");
-    ensure!(without_retry_after == 0, "{without_retry_after} refusals came without Retry-After");
+    ensure!(without_retry_after == 0, "{without_retry_after} refusals have no Retry-After");
     Ok(())
 }
 
@@ -174,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that admits `admits` requests and then answers with `refusal`.
+    /// Starts an agent that admits `admits` requests and then answers with `refusal`.
     async fn agent(admits: u32, refusal: StatusCode) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,8 +1,8 @@
 //! `weir-operator pulled`: checks that nodes can pull the agent's image. `helm test` runs it.
 //!
-//! It runs in one pod with a container of that image, and reads that container's state from the apiserver. If the image
-//! cannot be pulled, the error names it with the reason and the fix. The waiting pods themselves would only say that
-//! they wait.
+//! The command runs in one pod with a container of that image, and reads that container's state from the apiserver. If
+//! the image cannot be pulled, the error names it with the reason and the fix. The pods that wait for the image would
+//! only report that they wait.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::{Api, Client};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// Waiting reasons that time does not change, or that follow a failed first attempt.
+/// The waiting reasons that do not end by themselves, or that follow a failed first attempt.
 const HOPELESS: [&str; 3] = ["ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
 
-/// Which container to check.
+/// The container to check.
 #[derive(Debug, clap::Args)]
 pub struct Pulled {
     /// Name of the container in this pod that runs the image and exits by itself
@@ -23,20 +23,20 @@ pub struct Pulled {
     /// Name of this pod
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pod: String,
-    /// How long the image may take, in seconds
+    /// Time limit for pulling the image, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "45")]
     within: u64,
 }
 
 impl Pulled {
-    /// Waits until the container has run; returns a summary in one sentence.
+    /// Waits until the container has run. Returns a summary in one sentence.
     ///
     /// # Errors
     ///
-    /// The image, why it cannot be pulled, and what to set.
+    /// The image cannot be pulled or does not run. The message gives the reason and the fix.
     pub async fn run(self, client: Client) -> anyhow::Result<String> {
         let pods: Api<Pod> = Api::default_namespaced(client);
-        let mut last = "nothing is known of it yet".to_owned();
+        let mut last = "the container's state is not known yet".to_owned();
         let seen = async {
             loop {
                 let pod = pods.get(&self.pod).await.with_context(|| format!("cannot read pod {}", self.pod))?;
@@ -61,7 +61,7 @@ enum Seen {
     Waits(String),
 }
 
-const FIX: &str = "set images.registry and images.tag of the chart, or injection.agent.image, to where it is, and give \
+const FIX: &str = "set images.registry and images.tag of the chart, or injection.agent.image, to its location, and give \
                    pods that need credentials for it their imagePullSecrets; without a registry, load it into every node";
 
 fn judge(pod: &Pod, container: &str) -> anyhow::Result<Seen> {
@@ -124,7 +124,7 @@ mod tests {
     fn a_running_image_passes_and_a_pending_one_is_waited_for() {
         let ran = judge(&pod(&json!({"terminated": {"exitCode": 0}})), "agent").unwrap();
         assert_eq!(ran, Seen::Ran("image weir.dev/agent:0.1.0 was pulled, and runs".to_owned()));
-        // A registry may fail for a while, and the kubelet tries again.
+        // A registry can fail for a while, and the kubelet tries again.
         for state in [json!({}), json!({"running": {}}), json!({"waiting": {"reason": "ErrImagePull", "message": "m"}})]
         {
             let Seen::Waits(why) = judge(&pod(&state), "agent").unwrap() else { panic!("{state}") };

@@ -1,7 +1,7 @@
 //! Writes statuses and events: to the apiserver, or to files and standard output.
 //!
-//! The engine hands reports over and never waits. The writer keeps only the newest status of each policy, retries
-//! until it is written or replaced by a newer one, and tells the engine what landed.
+//! The engine sends reports and never waits. The writer keeps only the newest status of each policy, and retries until
+//! it is written or replaced by a newer one. It reports each status that landed to the engine.
 
 mod budget;
 mod cluster;
@@ -26,18 +26,18 @@ pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
 pub struct Report {
     /// The policy.
     pub key: ObjectKey,
-    /// Its UID: a status must not be written to a new policy of the same name.
+    /// The policy's UID: a status must not be written to a new policy of the same name.
     pub uid: String,
-    /// The policy's file, if it is in one.
+    /// The policy's file, if the policy comes from a file.
     pub file: Option<Arc<str>>,
-    /// Grows with each status of the policy.
+    /// A number that grows with each status of the policy.
     pub number: u64,
     /// The status to write.
     pub status: RateLimitPolicyStatus,
-    /// The resource version that the status was computed from, if the source has versions. If another writer, perhaps
-    /// a later leader, has written since, the write must fail.
+    /// The resource version that the status was computed from, if the source has versions. If another writer, perhaps a
+    /// later leader, has written in the meantime, the write must fail.
     pub version: Option<String>,
-    /// The term in which it was created. It is not written outside of it.
+    /// The term in which the report was created. The status is not written outside of it.
     pub term: Term,
 }
 
@@ -46,11 +46,11 @@ pub struct Report {
 pub struct StoreReport {
     /// The store.
     pub key: ObjectKey,
-    /// Its UID: a status must not be written to a new store of the same name.
+    /// The store's UID: a status must not be written to a new store of the same name.
     pub uid: String,
     /// The status to write.
     pub status: RateLimitStoreStatus,
-    /// The term in which it was created. It is not written outside of it.
+    /// The term in which the report was created. The status is not written outside of it.
     pub term: Term,
 }
 
@@ -59,7 +59,7 @@ pub struct StoreReport {
 pub struct WrittenStatus {
     /// The policy.
     pub key: ObjectKey,
-    /// Its UID.
+    /// The policy's UID.
     pub uid: String,
     /// The number of its [`Report`].
     pub number: u64,
@@ -70,7 +70,7 @@ pub struct WrittenStatus {
 /// A policy after a status was written to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stored {
-    /// The status as the source will show it.
+    /// The status as the source will report it.
     pub status: Shown,
     /// The policy's version, if its source has versions.
     pub version: Option<String>,
@@ -81,15 +81,15 @@ pub struct Stored {
 pub struct Announcement {
     /// The policy.
     pub key: ObjectKey,
-    /// Its UID.
+    /// The policy's UID.
     pub uid: String,
-    /// Whether someone should look into it.
+    /// True for an Event of type Warning, which a person should investigate.
     pub warning: bool,
-    /// One word in PascalCase.
+    /// The reason: one word in PascalCase.
     pub reason: &'static str,
-    /// One sentence.
+    /// The text: one sentence.
     pub note: String,
-    /// The term in which it was created. It is not written outside of it.
+    /// The term in which the announcement was created. It is not written outside of it.
     pub term: Term,
 }
 
@@ -98,7 +98,7 @@ pub struct Announcement {
 pub enum Message {
     /// Write this status.
     Status(Box<Report>),
-    /// Write this status of a store. A store in a file has none.
+    /// Write this status of a store. The status of a store in a file is not written.
     Store(Box<StoreReport>),
     /// The policy was deleted.
     Removed(ObjectKey),
@@ -108,16 +108,16 @@ pub enum Message {
     Notice(String),
 }
 
-/// Why a status was not written.
+/// The reason why a status was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The policy was deleted, or another one has its name.
-    #[error("the policy is gone")]
+    /// The policy was deleted, or another policy has its name.
+    #[error("the policy was deleted")]
     Gone,
     /// Another writer changed the policy in the meantime.
     #[error("the policy was changed in the meantime")]
     Conflict {
-        /// Its current version.
+        /// The current version of the policy.
         version: Option<String>,
     },
     /// The apiserver refused the write.
@@ -132,7 +132,7 @@ pub enum SinkError {
 }
 
 impl SinkError {
-    /// Whether a retry may succeed.
+    /// Returns true if a retry may succeed.
     fn may_pass(&self) -> bool {
         match self {
             Self::Gone => false,
@@ -158,10 +158,10 @@ impl Sink {
     async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
         match self {
             Self::Cluster(sink) => sink.write(report).await,
-            // The source shows policies in files without a status, which is in another file.
+            // The source of files reports policies without a status, because the status is in another file.
             Self::Files(sink) => {
                 let (sink, report) = (sink.clone(), report.clone());
-                // A disk may take long to sync.
+                // The write runs on another thread, because a disk can take long to sync.
                 let written = tokio::task::spawn_blocking(move || sink.write(&report));
                 written.await.expect("writing does not panic and is not cancelled").map(|()| Stored::default())
             }

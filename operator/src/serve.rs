@@ -1,6 +1,7 @@
-//! The operator's TLS servers: bounded in connections and in time, with a certificate that may change.
+//! The operator's TLS servers: bounded in connections and in time, with a certificate that can change.
 //!
-//! A new certificate applies to new connections; open ones keep theirs. The router decides the responses.
+//! A new certificate applies to new connections, and open connections keep the old one. The router decides the
+//! responses.
 
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
@@ -22,17 +23,18 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// The most open connections. Others wait to be accepted.
+/// The maximum number of open connections. Further connections wait to be accepted.
 const MAX_CONNECTIONS: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to pause accepting when the process has no free file descriptor.
+/// The pause before the next attempt to accept, if accepting a connection failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The address of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
-/// TLS with this certificate, for HTTP/1.1 only: clients send one request at a time over a connection.
+/// Returns a TLS configuration with this certificate, for HTTP/1.1 only: clients send one request at a time over a
+/// connection.
 ///
 /// # Errors
 ///
@@ -49,8 +51,8 @@ pub(crate) fn tls(
     Ok(Arc::new(server))
 }
 
-/// Serves forever. `current` returns the certificate to use now, if there is one. `idle` limits the time for a
-/// request's head, and for a connection without a request.
+/// Serves forever. `current` returns the certificate to use, if there is one. `idle` limits the time for a request's
+/// head, and for a connection without a request.
 pub(crate) async fn run(
     listener: TcpListener,
     router: Router,
@@ -59,7 +61,7 @@ pub(crate) async fn run(
 ) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let place = places.clone().acquire_owned().await.expect("never closed");
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -68,7 +70,7 @@ pub(crate) async fn run(
                 continue;
             }
         };
-        // Without a certificate no connection can be served.
+        // If there is no certificate, the connection is closed.
         let Some(tls) = current() else { continue };
         let router = router.clone().layer(Extension(PeerAddress(peer.ip())));
         tokio::spawn(async move {

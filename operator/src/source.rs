@@ -1,7 +1,7 @@
 //! The sources of policies, pods and workloads: a cluster, or a directory and a list of agents.
 //!
-//! A source turns what it sees into [`Update`](crate::world::Update)s and sends them in order. It keeps no world of
-//! its own and never judges a policy.
+//! A source reports each difference as an [`Update`](crate::world::Update), in order. It has no copy of the world, and
+//! never judges a policy.
 
 pub mod agents;
 pub mod cluster;

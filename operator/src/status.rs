@@ -1,8 +1,8 @@
 //! Builds the status of a policy from the compiled rules, the targets, the pods' state and their traffic.
 //!
-//! Pure. It reports what the pods acknowledged, never what is intended. A condition's transition time changes only
-//! when its status flips. `Ready`, `Reconciling`, `Stalled` and `Programmed` repeat `Accepted` and `Enforced` in the
-//! form that other tools expect.
+//! The module is pure. It reports the pods' acknowledgements, never the operator's intentions. A condition's transition
+//! time changes only when its status changes. `Ready`, `Reconciling`, `Stalled` and `Programmed` repeat `Accepted` and
+//! `Enforced` in the form that other tools expect.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -21,37 +21,37 @@ use crate::{
     world::{ObjectKey, Workload},
 };
 
-/// How many drifted pods to name.
+/// The maximum number of drifted pods that a status names.
 const NAMED: usize = 10;
 /// The reason of `Accepted` for a policy that does not fit into the snapshot with the others.
 pub const TOO_LARGE: &str = "SnapshotTooLarge";
 /// The reason of `Accepted` for a policy whose stores do not exist.
 const STORE_NOT_FOUND: &str = "StoreNotFound";
-/// The reason of `Enforced` for a policy that all its pods acknowledged and requests can bypass.
+/// The reason of `Enforced` for a policy that all its pods acknowledged, but that requests can bypass.
 pub const BYPASSED: &str = "Bypassed";
 /// The reason of `Bypassable` if a headless Service's names bypass agents.
 pub const HEADLESS_SERVICE: &str = "HeadlessService";
-/// The longest message of a drifted pod, in bytes.
+/// The maximum length of a drifted pod's message, in bytes.
 const LONGEST_MESSAGE: usize = 256;
-/// The longest message of a condition, in bytes.
+/// The maximum length of a condition's message, in bytes.
 const LONGEST_CONDITION: usize = 4096;
 
-/// Everything that a status is made of.
+/// All inputs of a status.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// The compiled policy.
     pub compiled: &'a Compiled,
-    /// The workloads that it names and that do not exist.
+    /// The workloads that the policy names and that do not exist.
     pub missing: &'a [Workload],
-    /// How requests can bypass the agents or the limits.
+    /// The ways in which requests can bypass the agents or the limits.
     pub bypasses: &'a [Bypass],
-    /// In how many pods it does not fit.
+    /// The number of pods in which the policy does not fit.
     pub left_out: usize,
-    /// How many pods it targets.
+    /// The number of pods that the policy targets.
     pub targeted: usize,
-    /// The targeted pods that do not enforce it, and why.
+    /// The targeted pods that do not enforce the policy, each with the reason.
     pub others: &'a [(&'a ObjectKey, Standing)],
-    /// The traffic of its rules in the last minute, in their order, and of all rules together.
+    /// The traffic in the last minute: of each rule, in the policy's order, and of all rules together.
     pub traffic: (&'a [(String, Counts)], Counts),
     /// The targeted pods that do not reach a store of the policy.
     pub lost: &'a [LostStore],
@@ -64,7 +64,7 @@ pub struct Tally {
     pub targeted: usize,
     /// Pods that enforce the policy.
     pub enforcing: usize,
-    /// Pods that are expected to, soon.
+    /// Pods that are expected to enforce the policy soon.
     pub waiting: usize,
     /// All other pods.
     pub drifted: usize,
@@ -85,7 +85,7 @@ impl Tally {
     }
 }
 
-/// Builds the status. `previous` is the one that was written last.
+/// Builds the status. `previous` is the status that was written last.
 pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: Timestamp) -> RateLimitPolicyStatus {
     let tally = Tally::of(facts.targeted, facts.others);
     let condition = |type_: &str, (status, reason, message): Said| {
@@ -132,7 +132,6 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
     }
 }
 
-/// The stores of a policy.
 fn stores(compiled: &Compiled) -> Vec<ObjectKey> {
     let stores = compiled.rules.iter().flat_map(|rules| &rules.stores);
     stores.filter_map(|store| store_key(&store.name)).collect()
@@ -171,7 +170,7 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     let (_, reason, message) = if accepted.0 { enforced } else { accepted };
     let message = message.clone();
     match (accepted.0, *reason) {
-        // A target or a store that is applied together with its policy may appear after it.
+        // A target or a store that is applied together with its policy can appear later than the policy.
         (false, "TargetNotFound" | STORE_NOT_FOUND) => Health::UnderWay(reason, message),
         (false, _) => Health::Stalled(reason, message),
         (true, _) if facts.others.iter().any(refused) => Health::Stalled("Refused", message),
@@ -181,7 +180,7 @@ fn health(facts: &Facts<'_>, accepted: &Said, enforced: &Said) -> Health {
     }
 }
 
-/// Whether the pods have the policy, as in GEP-713; `None` for a policy that is not accepted.
+/// Returns the condition for whether the pods have the policy, as in GEP-713; `None` for a policy that is not accepted.
 fn programmed(health: &Health, accepted: &Said) -> Option<Said> {
     let (is_done, reason) = match health {
         _ if !accepted.0 => return None,
@@ -208,14 +207,14 @@ fn accepted(facts: &Facts<'_>) -> Said {
     (true, "Accepted", "the policy is valid and its targets exist".to_owned())
 }
 
-/// The `Enforced` condition.
+/// Returns the `Enforced` condition.
 pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     let Tally { targeted, enforcing, .. } = tally;
     let Some(rules) = &facts.compiled.rules else {
         return (
             false,
             "Invalid",
-            "nothing is enforced: the operator knows no valid generation of the policy".to_owned(),
+            "nothing is enforced: the operator has no valid generation of the policy".to_owned(),
         );
     };
     let count = format!("{enforcing} of {targeted} pods enforce revision {}", rules.revision);
@@ -223,7 +222,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         let generation = facts.compiled.generation;
         let good = facts.compiled.good.as_ref().map_or(0, GoodGeneration::generation);
         if good == generation {
-            // One of its stores was deleted or replaced since.
+            // One of the policy's stores was deleted or replaced after this generation was compiled.
             return (
                 false,
                 "Invalid",
@@ -256,7 +255,7 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     (false, reason, format!("{count}; {}", worst.join(", ")))
 }
 
-/// The `Bypassable` condition, if there are bypasses.
+/// Returns the `Bypassable` condition, if there are bypasses.
 pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
     let reason = match bypasses.iter().find(|way| way.is_main_way()).or(bypasses.first())? {
         Bypass::Port { .. } => "ServicePort",
@@ -267,7 +266,7 @@ pub fn bypassable(bypasses: &[Bypass]) -> Option<Said> {
     let meant = bypasses
         .iter()
         .find(is_service)
-        .map(|_| " (if a Service should do that: annotate it weir.dev/bypass: allowed)");
+        .map(|_| " (if a Service should do that: set its annotation weir.dev/bypass: allowed)");
     Some((true, reason, sentence(bypasses, "; ") + meant.unwrap_or_default()))
 }
 
@@ -319,7 +318,7 @@ fn traffic((rules, sum): (&[(String, Counts)], Counts)) -> Traffic {
     }
 }
 
-/// The refused share in percent with one decimal, rounded down: `99.9%` never means all.
+/// Returns the refused share in percent with one decimal, rounded down, so that `99.9%` never means all requests.
 fn share(counts: Counts) -> String {
     let all = u128::from(counts.allowed) + u128::from(counts.limited);
     let permille = (u128::from(counts.limited) * 1000).checked_div(all).unwrap_or(0);
@@ -330,7 +329,7 @@ fn sentence(items: &[impl ToString], separator: &str) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
 }
 
-/// Cuts the text to `most` bytes. The schema's bound is in characters, so this is at least as strict.
+/// Shortens the text to `most` bytes. The schema's bound is in characters, so this bound is at least as strict.
 fn shorten(mut text: String, most: usize) -> String {
     if text.len() > most {
         let end = (0..=most - 3).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);

@@ -129,7 +129,7 @@ fn conditions_say_what_the_pods_acknowledged() {
 }
 
 fn no_store() -> Vec<Fault> {
-    vec![Fault { path: "spec.rules[3].shared.storeRef.name".to_owned(), message: "there is none".to_owned() }]
+    vec![Fault { path: "spec.rules[3].shared.storeRef.name".to_owned(), message: "there is no such store".to_owned() }]
 }
 
 fn condition<'a>(status: &'a RateLimitPolicyStatus, type_: &str) -> &'a Condition {
@@ -273,7 +273,7 @@ fn a_transition_time_moves_only_when_the_status_flips() {
     let time = |status: &RateLimitPolicyStatus| condition(status, ENFORCED).last_transition_time.0.as_second();
     let first = status_of(&compiled, &none, &[waiting(DriftReason::Pending)], None, 10);
     let second = status_of(&compiled, &none, &[drifted(DriftReason::Unreachable)], Some(&first), 20);
-    assert_eq!((time(&first), time(&second)), (10, 10), "another reason, the same status");
+    assert_eq!((time(&first), time(&second)), (10, 10), "the status stays the same with another reason");
     let third = status_of(&compiled, &none, &enforcing(1), Some(&second), 30);
     assert_eq!(time(&third), 30);
     let fourth = status_of(&compiled, &none, &enforcing(2), Some(&third), 40);

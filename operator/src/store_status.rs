@@ -1,4 +1,5 @@
-//! Builds the status of a store, and what a policy's status says about its stores. Pure: from what agents reported.
+//! Builds the status of a store, and a policy's condition about its stores. The module is pure: its inputs are the
+//! agents' reports.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -7,9 +8,9 @@ use weir_wire::StoreStatus;
 
 use crate::world::{ObjectKey, Store};
 
-/// How many pods to name.
+/// The maximum number of pods that a status names.
 const NAMED: usize = 10;
-/// The longest message of a pod, in bytes.
+/// The maximum length of a pod's message, in bytes.
 const LONGEST_MESSAGE: usize = 256;
 
 /// A pod that does not reach a store.
@@ -19,16 +20,16 @@ pub struct LostStore {
     pub pod: ObjectKey,
     /// The store.
     pub store: ObjectKey,
-    /// Since when, in milliseconds of Unix time by the pod's clock.
+    /// The time since which the pod does not reach the store, in milliseconds of Unix time by the pod's clock.
     pub since_unix_millis: u64,
-    /// Why, as far as the agent knows.
+    /// The reason, as far as the agent knows it.
     pub error: Option<String>,
-    /// Whether the pod was created before the store named its Secrets, so that it cannot read them.
+    /// True if the pod was created before the store named its Secrets, so that the pod cannot read them.
     pub needs_restart: bool,
 }
 
 impl LostStore {
-    /// What an agent says about a store that it does not reach.
+    /// Converts an agent's report about a store that it does not reach.
     pub fn new(pod: &ObjectKey, store: ObjectKey, said: &StoreStatus, needs_restart: bool) -> Self {
         let StoreStatus { since_unix_millis, error, .. } = said.clone();
         Self { pod: pod.clone(), store, since_unix_millis, error, needs_restart }
@@ -49,8 +50,8 @@ impl LostStore {
     }
 }
 
-/// The `StoreReachable` condition of a policy: whether it is true, its reason, and its message. `lost` has each pod
-/// that does not reach one of `stores`.
+/// Returns the `StoreReachable` condition of a policy: whether it is true, its reason, and its message. `lost` contains
+/// each pod that does not reach one of `stores`.
 pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool, &'static str, String)> {
     if stores.is_empty() {
         return None;
@@ -73,7 +74,7 @@ pub fn store_reachable(stores: &[ObjectKey], lost: &[LostStore]) -> Option<(bool
     Some((false, if restart { "RestartNeeded" } else { "CutOff" }, told.join(", ")))
 }
 
-/// The status of a store that `using` pods use. `previous` is the one that was written last.
+/// Returns the status of a store that `using` pods use. `previous` is the status that was written last.
 pub fn build_store(
     store: &Store,
     using: usize,
@@ -87,13 +88,13 @@ pub fn build_store(
     let (status, reason, message) = match (&store.spec, using) {
         (Err(faults), _) => {
             let faults = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            ("Unknown", "Invalid", format!("this version of Weir cannot read it: {faults}"))
+            ("Unknown", "Invalid", format!("this version of Weir cannot read the store: {faults}"))
         }
         (_, 0) => ("Unknown", "Unused", "no agent has reported that it uses the store".to_owned()),
-        (_, using) if reaching == using => ("True", "Reached", format!("all {using} pods that use it reach it")),
+        (_, using) if reaching == using => ("True", "Reached", format!("all {using} pods that use the store reach it")),
         (_, using) => {
             let names: Vec<&str> = worst.iter().take(3).map(|lost| &*lost.pod.name).collect();
-            let message = format!("{reaching} of {using} pods reach it; cut off: {}", names.join(", "));
+            let message = format!("{reaching} of {using} pods reach the store; cut off: {}", names.join(", "));
             ("False", "CutOff", message)
         }
     };
@@ -109,7 +110,7 @@ pub fn build_store(
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     let cut_off = |lost: &&LostStore| CutOff {
         pod: lost.pod.name.to_string(),
-        // As the apiserver stores it.
+        // The time has whole seconds, as the apiserver stores it.
         since: Time(Timestamp::from_second(lost.since().as_second()).unwrap_or_default()),
         message: lost.why(),
     };

@@ -59,9 +59,9 @@ fn a_store_says_how_many_pods_reach_it() {
     assert_eq!(condition(&cut), ("False".to_owned(), "CutOff".to_owned(), 3));
     assert_eq!((cut.pods_using, cut.pods_reaching, cut.observed_generation), (3, 1, Some(4)));
     let pods: Vec<_> = cut.cut_off.iter().map(|it| (it.pod.as_str(), it.message.as_deref())).collect();
-    assert_eq!(pods, [("a", None), ("b", Some("refused"))], "the longest first");
+    assert_eq!(pods, [("a", None), ("b", Some("refused"))], "the pod that has been cut off longest must come first");
     let summary = cut.summary.clone().unwrap();
     assert_eq!((summary.backend.as_str(), summary.reached.as_str()), ("Redis Sentinel", "1/3"));
-    // The time of the transition stays.
+    // The time of the transition does not change.
     assert_eq!(condition(&build(4, &[lost("a", 8, None, false)], Some(&cut), 7)).2, 3);
 }

@@ -1,8 +1,8 @@
 //! The operator's own HTTP endpoints: `/metrics`, `/healthz`, `/readyz`. They change nothing.
 //!
 //! `/healthz` checks that the engine's loop is running. `/readyz` checks that everything was listed and compiled, so
-//! that this operator could lead at once. Neither checks whether it leads, or whether the apiserver works, because a
-//! restart would fix neither.
+//! that this operator could lead immediately. These endpoints do not check whether the operator leads, or whether the
+//! apiserver works, because a restart would not help.
 
 use std::{
     sync::{
@@ -17,11 +17,11 @@ use http::{StatusCode, header::CONTENT_TYPE};
 
 use crate::{clock, metrics::Metrics};
 
-/// The engine's loop runs twice a second. After this long without an iteration it is stuck for good.
+/// The time without an iteration after which the engine's loop counts as stuck. The loop runs twice a second.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// Whether everything that existed at the start was compiled, and whether the injection webhook and the identity
-/// service, if enabled, have certificates. Cheap to clone; clones share the state.
+/// The operator's readiness: everything that existed at the start is compiled, and the injection webhook and the
+/// identity service, if enabled, have certificates. A clone is cheap and shares the state.
 #[derive(Clone, Debug)]
 pub struct Ready(Arc<Gates>);
 
@@ -39,27 +39,27 @@ impl Default for Ready {
 }
 
 impl Ready {
-    /// Sets whether everything was compiled.
+    /// Records whether everything was compiled.
     pub fn set(&self, listed: bool) {
         self.0.listed.store(listed, Ordering::Release);
     }
 
-    /// Sets whether the injection webhook can answer.
+    /// Records whether the injection webhook can answer.
     pub fn set_injecting(&self, injecting: bool) {
         self.0.injecting.store(injecting, Ordering::Release);
     }
 
-    /// Sets whether there are certificates for mutual TLS.
+    /// Records whether certificates for mutual TLS exist.
     pub fn set_identified(&self, identified: bool) {
         self.0.identified.store(identified, Ordering::Release);
     }
 
-    /// Whether the operator is ready.
+    /// Returns true if the operator is ready.
     pub fn get(&self) -> bool {
         self.lacks().is_none()
     }
 
-    /// What it still waits for.
+    /// Returns the missing condition of readiness, if any.
     fn lacks(&self) -> Option<&'static str> {
         if !self.0.listed.load(Ordering::Acquire) {
             return Some("still listing\n");
@@ -72,12 +72,12 @@ impl Ready {
     }
 }
 
-/// When the engine's loop last ran. Cheap to clone; clones share it.
+/// The time of the last iteration of the engine's loop. A clone is cheap and shares the time.
 #[derive(Clone, Debug)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
 impl Heartbeat {
-    /// A heartbeat that starts now. Times are those of [`clock::since_boot`].
+    /// Returns a heartbeat that starts now. Times are those of [`clock::since_boot`].
     pub fn new(now: Duration) -> Self {
         let heartbeat = Self(Arc::default());
         heartbeat.beat(now);
@@ -89,13 +89,13 @@ impl Heartbeat {
         self.0.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The time since the last iteration.
+    /// Returns the time since the last iteration.
     pub fn rested(&self, now: Duration) -> Duration {
         now.saturating_sub(Duration::from_millis(self.0.load(Ordering::Relaxed)))
     }
 }
 
-/// The router of the endpoints.
+/// Returns the router of the endpoints.
 pub fn router(metrics: Metrics, ready: Ready, heartbeat: Heartbeat) -> Router {
     Router::new()
         .route("/healthz", get(healthz).with_state(heartbeat))

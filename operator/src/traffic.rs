@@ -1,8 +1,8 @@
 //! The traffic of the last minute per policy and rule, from counters that only grow.
 //!
-//! Agents report totals since their start. This module keeps the last totals of each pod, and adds each difference to
-//! the second in which it arrived, within the last [`WINDOW`]. It knows no clock, and nothing of targets or
-//! conditions.
+//! Agents report totals since their start. This module keeps the last totals of each pod, and adds each difference to a
+//! window of length [`WINDOW`], at the time at which it arrived. The module reads no clock, and does not depend on
+//! targets or conditions.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -19,19 +19,19 @@ use crate::world::ObjectKey;
 /// The length of the window.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// Differences closer than this are merged, so that many pods need no more memory than one.
+/// Differences that arrive within this time are merged, so that the memory does not grow with the number of pods.
 const GRAIN: Duration = Duration::from_millis(500);
 
 /// Requests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Admitted.
+    /// Admitted requests.
     pub allowed: u64,
-    /// Refused.
+    /// Refused requests.
     pub limited: u64,
-    /// Admitted in shadow mode, where they would have been refused.
+    /// Requests that shadow mode admitted although a limit would have refused them.
     pub shadow_limited: u64,
-    /// How many of the admitted requests had to wait.
+    /// Admitted requests that had to wait.
     pub waited: u64,
 }
 
@@ -40,7 +40,8 @@ impl Counts {
         Self { allowed: rule.allowed, limited: rule.limited, shadow_limited: rule.shadow_limited, waited: rule.waited }
     }
 
-    /// The difference to `earlier`; everything if a counter decreased, because then the agent restarted.
+    /// Returns the difference to `earlier`. If a counter decreased, the agent has restarted, and all counts are
+    /// returned.
     fn since(self, earlier: Self) -> Self {
         let difference = || {
             Some(Self {
@@ -67,28 +68,26 @@ impl AddAssign for Counts {
 #[derive(Debug, Default)]
 pub struct Traffic {
     pods: HashMap<ObjectKey, Totals>,
-    /// The distinct lists of rules that pods have.
+    /// The distinct lists of rules. Pods with equal lists share one.
     lists: HashSet<Arc<Rules>>,
     /// The windows by policy UID and rule name.
     windows: HashMap<String, BTreeMap<String, Window>>,
 }
 
-/// Policy UID and name of each rule, in a pod's order.
+/// The policy UID and name of each rule, in the order in which a pod reports the rules.
 type Rules = [(String, String)];
 
-/// The last totals of a pod.
 #[derive(Debug)]
 struct Totals {
     instance: String,
     rules: Arc<Rules>,
-    /// The counts of each rule.
     counts: Box<[Counts]>,
 }
 
 impl Totals {
     fn of(&self, place: usize, uid: &str, rule: &str) -> Counts {
         let is_it = |(of, name): &(String, String)| of == uid && name == rule;
-        // Usually the list is the same as last time.
+        // Usually the list has not changed since the last status.
         let here = self.rules.get(place).is_some_and(is_it);
         let place = if here { Some(place) } else { self.rules.iter().position(is_it) };
         place.map_or_else(Counts::default, |place| self.counts[place])
@@ -126,7 +125,7 @@ impl Window {
 impl Traffic {
     /// Records a pod's status.
     ///
-    /// The totals are compared with the pod's previous ones. Without previous ones they count in full if they are
+    /// The totals are compared with the pod's previous ones. Totals without previous ones count in full if they are
     /// known to be recent: the pod is known but its agent, policy or rule is new, or the agent started within the
     /// window. Otherwise the operator has restarted, and counting begins at these totals.
     pub fn observe(&mut self, now: Instant, pod: &ObjectKey, status: &Status) {
@@ -182,7 +181,7 @@ impl Traffic {
         self.pods.remove(pod);
     }
 
-    /// Removes what is older than the window.
+    /// Removes the counts that are older than the window.
     pub fn expire(&mut self, now: Instant) {
         self.windows.retain(|_, rules| {
             rules.retain(|_, window| {
@@ -193,7 +192,7 @@ impl Traffic {
         });
     }
 
-    /// Whether a policy may have had traffic in the last minute.
+    /// Returns true if a policy may have had traffic in the last minute.
     pub fn has(&self, uid: &str) -> bool {
         self.windows.contains_key(uid)
     }

@@ -7,7 +7,7 @@ fn pod() -> ObjectKey {
     ObjectKey::new("shop", "a")
 }
 
-/// A pod's status: instance, seconds since its start, and per (policy, rule) what was allowed and limited.
+/// Returns a pod's status: instance, seconds since its start, and the allowed and limited requests per (policy, rule).
 fn says(instance: &str, uptime: u64, rules: &[(&str, &str, u64, u64)]) -> Status {
     let policy = |&(uid, rule, allowed, limited): &(&str, &str, u64, u64)| PolicyStatus {
         uid: uid.to_owned(),
@@ -80,12 +80,12 @@ async fn the_first_totals_of_a_pod_count_only_if_recent() {
         ("a new policy on a known agent", Some(&first), says("i", 1001, &[("q", "r", 7, 3)]), (7, 3)),
         ("a known agent that restarted", Some(&first), says("j", 1, &[("p", "r", 7, 3)]), (7, 3)),
         (
-            "one that restarted and has counted more since",
+            "an agent that restarted and then counted more",
             Some(&first),
             says("j", 9, &[("p", "r", 600, 50)]),
             (600, 50),
         ),
-        ("a policy that went and came back", Some(&first), says("i", 1001, &[("p", "r", 7, 3)]), (7, 3)),
+        ("a policy that was removed and came back", Some(&first), says("i", 1001, &[("p", "r", 7, 3)]), (7, 3)),
     ] {
         let mut traffic = Traffic::default();
         if let Some(known) = known {
@@ -114,7 +114,7 @@ async fn a_pods_traffic_outlives_it() {
     traffic.observe(start, &pod(), &says("i", 5, &[("p", "r", 10, 1)]));
     traffic.forget(&pod());
     assert_sum(&traffic, start + seconds(1), "p", 10, 1);
-    // The traffic of another pod is added to it.
+    // The traffic of another pod is added.
     traffic.observe(start + seconds(2), &ObjectKey::new("shop", "b"), &says("k", 5, &[("p", "r", 1, 1)]));
     assert_sum(&traffic, start + seconds(2), "p", 11, 2);
 }

@@ -1,7 +1,7 @@
-//! What the operator knows of the world: policies, pods and the workloads that policies name. Plain data.
+//! The world: the policies, stores, pods and workloads that the operator has received from its source. Plain data.
 //!
-//! Sources turn what they see into [`Change`]s; only the engine applies them. Nothing here does I/O, waits or
-//! decides.
+//! Sources report each difference as a [`Change`], and only the engine applies changes. This module does no I/O, never
+//! waits and makes no decisions.
 
 use std::{
     borrow::Cow,
@@ -16,7 +16,7 @@ use weir_api::{RateLimitPolicySpec, RateLimitPolicyStatus, RateLimitStoreSpec, R
 
 use crate::pod_ports::{PodPorts, Service};
 
-/// Namespace and name of an object. Copies share the text: about ten structures have a copy for each pod.
+/// The namespace and name of an object. Clones share the text, because about ten structures store a clone for each pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The namespace.
@@ -26,7 +26,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// `namespace/name`.
+    /// Returns the key of the object `namespace/name`.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -41,9 +41,9 @@ impl fmt::Display for ObjectKey {
 /// A fault of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The path, such as `spec.rules[0].limits[0].requests`.
+    /// The path of the field, such as `spec.rules[0].limits[0].requests`.
     pub path: String,
-    /// What is wrong and how to fix it.
+    /// The description of the fault, and how to fix it.
     pub message: String,
 }
 
@@ -53,50 +53,50 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A policy as its source shows it.
+/// A policy as its source provides it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Identifies the policy; the agents' counters belong to it.
+    /// The UID of the policy. The agents' counters belong to this UID.
     pub uid: String,
-    /// Grows with each change of the spec.
+    /// The generation, which grows with each change of the spec.
     pub generation: i64,
-    /// Older policies come first on a pod.
+    /// The creation time. The policies of a pod are ordered by it, oldest first.
     pub created: Option<Timestamp>,
-    /// The spec, or why it cannot be read.
+    /// The spec, or the faults because of which it cannot be read.
     pub spec: Result<Arc<RateLimitPolicySpec>, Vec<Fault>>,
     /// The policy's file; `None` in a cluster.
     pub file: Option<Arc<str>>,
 }
 
-/// A store as its source shows it.
+/// A store as its source provides it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Store {
-    /// Identifies the store; empty for one in a file.
+    /// The UID of the store; empty if the store comes from a file.
     pub uid: String,
-    /// Grows with each change of the spec.
+    /// The generation, which grows with each change of the spec.
     pub generation: i64,
-    /// The spec, or why it cannot be read.
+    /// The spec, or the faults because of which it cannot be read.
     pub spec: Result<Arc<RateLimitStoreSpec>, Vec<Fault>>,
 }
 
 /// A pod that policies may target, or an agent outside of any cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Distinguishes a pod from a later one of the same name.
+    /// The UID, which distinguishes the pod from a later pod of the same name.
     pub uid: String,
-    /// What decides which policies target it. Pods of one template share it.
+    /// The labels and ports of the pod. Pods of one template share them.
     pub membership: Arc<Membership>,
-    /// The state of its agent.
+    /// The state of the pod's agent.
     pub agent: Agent,
-    /// The Secrets of stores that its agent can read, as the annotation `weir.dev/store-secrets` lists them.
+    /// The Secrets of stores that the pod's agent can read, as the annotation `weir.dev/store-secrets` lists them.
     pub store_secrets: Option<Arc<str>>,
 }
 
-/// What decides whether a policy targets a pod.
+/// The properties of a pod that decide whether a policy targets it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Membership {
-    /// A pod of a cluster. Policies of its namespace can select these labels. Its ports do not matter for that, and
-    /// are the same for all pods of a template.
+    /// A pod of a cluster. Policies of its namespace can select its labels. Its ports do not affect the selection. They
+    /// are part of the membership because they are the same for all pods of a template.
     Pod(BTreeMap<String, String>, PodPorts),
     /// A standalone agent with labels. Policies of any namespace can select them.
     Labelled(BTreeMap<String, String>),
@@ -107,20 +107,20 @@ pub enum Membership {
 /// The state of a pod's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Agent {
-    /// The pod has no agent: why, and how to fix it.
+    /// The pod has no agent. The text explains why, and how to fix it.
     Absent(Cow<'static, str>),
     /// The pod has an agent, but no address yet.
     Pending,
-    /// The base URL of the control API, without a trailing slash.
+    /// The agent can be reached: the base URL of its control API, without a trailing slash.
     At(Arc<str>),
 }
 
 /// A workload that a policy can name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Workload {
-    /// Its kind.
+    /// The kind of the workload.
     pub kind: WorkloadKind,
-    /// Its namespace and name.
+    /// The namespace and name of the workload.
     pub key: ObjectKey,
 }
 
@@ -143,7 +143,7 @@ pub enum WorkloadKind {
     Service,
 }
 
-/// Everything that the operator knows.
+/// All objects that the operator has received.
 #[derive(Debug, Default)]
 pub struct World {
     /// Every policy.
@@ -154,13 +154,13 @@ pub struct World {
     pub pods: BTreeMap<ObjectKey, Pod>,
     /// The pods that each workload selects; `None` for a workload that selects none.
     pub workloads: BTreeMap<Workload, Option<Selector>>,
-    /// The ports of each Service. Its pods are in `workloads`.
+    /// The ports of each Service. The selector of the Service is in `workloads`.
     pub services: BTreeMap<ObjectKey, Service>,
     /// The distinct memberships of all pods.
     memberships: HashSet<Arc<Membership>>,
 }
 
-/// What changed since the last plan.
+/// The objects that changed since the last plan.
 #[derive(Debug, Default)]
 pub struct DirtySet {
     /// Policies that were added, changed or removed.
@@ -173,7 +173,7 @@ pub struct DirtySet {
     pub workloads: BTreeSet<Workload>,
 }
 
-/// One change. `None`: the object was removed.
+/// One change of an object. `None` means that the object was removed.
 #[derive(Debug)]
 pub enum Change {
     /// A policy, and its stored status, which is never a reason to plan again.
@@ -188,7 +188,7 @@ pub enum Change {
     Service(ObjectKey, Option<(Option<Selector>, Service)>),
 }
 
-/// What a source stores together with a policy.
+/// The status that a source stores with a policy.
 #[derive(Clone, Debug, Default)]
 pub struct StoredStatus {
     /// The policy's status.
@@ -202,13 +202,13 @@ pub struct StoredStatus {
 pub struct Update {
     /// The changes, in order.
     pub changes: Vec<Change>,
-    /// Whether everything that existed when the source started was sent. Nothing may be pushed before: a pod whose
-    /// policies are not listed yet would lose its limits.
+    /// True once the source has sent everything that existed at its start. The engine must push nothing earlier: a pod
+    /// whose policies are not listed yet would lose its limits.
     pub complete: bool,
 }
 
 impl World {
-    /// Applies a change, and marks what it makes dirty. Returns false if it changed nothing.
+    /// Applies a change, and marks the affected objects as dirty. Returns false if nothing changed.
     pub fn apply(&mut self, change: Change, dirty: &mut DirtySet) -> bool {
         match change {
             Change::Policy(key, value) => {
@@ -232,13 +232,13 @@ impl World {
         }
     }
 
-    /// A world of these policies.
+    /// Returns a world that contains only these policies.
     #[cfg(test)]
     pub(crate) fn of_policies(policies: BTreeMap<ObjectKey, Policy>) -> Self {
         Self { policies, ..Self::default() }
     }
 
-    /// Shares equal memberships: thousands of pods have the same few hundred.
+    /// Returns the shared copy of an equal membership: thousands of pods have only a few hundred distinct ones.
     fn share(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
         if let Some(shared) = self.memberships.get(&membership) {
             return shared.clone();

@@ -1,6 +1,7 @@
-//! The whole operator in standalone mode: a real directory, real sockets, agents that work and agents that misbehave.
+//! Tests the whole operator in standalone mode: a real directory, real sockets, agents that work and agents that
+//! misbehave.
 #![expect(clippy::disallowed_methods, reason = "tests measure how long something takes")]
-#![expect(clippy::unwrap_used, reason = "a test that panics has failed, and says where")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test and shows the place")]
 
 mod fake_agent;
 
@@ -20,9 +21,9 @@ use weir_wire::Snapshot;
 
 use self::fake_agent::{Crowd, FakeAgent, Manner};
 
-/// The limit of every wait; after it the test panics.
+/// The limit of every wait. After it, the test panics.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The promise: a pod that stops answering shows as drifted within this time.
+/// The promise of the operator: a pod that stops answering is reported as drifted within this time.
 const DRIFT_BOUND: Duration = Duration::from_secs(5);
 
 struct Running {
@@ -66,7 +67,8 @@ impl Running {
         self.until_in("checkout.status.yaml", what, wanted).await
     }
 
-    /// Waits for a line of the metrics. A status is counted once it is on the disk, which is after it can be read.
+    /// Waits for a line of the metrics. A status is counted once it is on the disk, which is later than the time from
+    /// which it can be read.
     async fn until_metric(&self, line: &str) {
         soon(line, async {
             while !self.metrics.render(Duration::ZERO).contains(line) {
@@ -156,7 +158,7 @@ async fn a_change_reaches_every_agent_and_the_status_says_so() {
     assert_ne!(first["status"]["revision"], second["status"]["revision"]);
     assert_eq!(
         first["status"]["conditions"][1]["lastTransitionTime"], second["status"]["conditions"][1]["lastTransitionTime"],
-        "Enforced never flipped"
+        "the condition Enforced must not change"
     );
 }
 
@@ -165,7 +167,7 @@ async fn an_unchanged_policy_is_pushed_once() {
     let agent = FakeAgent::start(Manner::Good).await;
     let operator = started(50, &[&agent]).await;
     operator.until("1/1", |status| count(status) == "1/1").await;
-    // Another policy, once in force, proves that the operator read the directory again.
+    // Another policy in force proves that the operator read the directory again.
     operator.write(50);
     fs::write(operator.directory.path().join("other.yaml"), policy("other", "7")).unwrap();
     soon("the other policy", agent.until(|snapshot| snapshot.policies.len() == 2)).await;
@@ -211,7 +213,7 @@ async fn misbehaving_agents_show_as_drift_in_time_and_affect_no_other() {
     }
 }
 
-/// Pushes run in parallel, but within a limit. Agents that did not answer the last time have a limit of their own.
+/// Pushes run in parallel, but within a limit. Agents that did not answer the last time have a separate limit.
 #[tokio::test]
 async fn concurrent_pushes_are_bounded() {
     let crowd = Arc::<Crowd>::default();
@@ -225,7 +227,7 @@ async fn concurrent_pushes_are_bounded() {
     for agent in &agents {
         soon("the change", agent.until(|snapshot| requests(snapshot) == Some(60))).await;
     }
-    assert!((8..=64 + 32).contains(&crowd.most()), "{} at once", crowd.most());
+    assert!((8..=64 + 32).contains(&crowd.most()), "{} at the same time", crowd.most());
 }
 
 #[tokio::test]
@@ -305,7 +307,7 @@ async fn a_deleted_policy_is_removed_from_agents_with_its_status() {
     fs::remove_file(operator.directory.path().join("checkout.yaml")).unwrap();
     soon("emptiness", agent.until(|snapshot| snapshot.policies.is_empty())).await;
     let path = operator.directory.path().join("checkout.status.yaml");
-    soon("the status to go", async {
+    soon("the removal of the status", async {
         while path.exists() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -341,11 +343,11 @@ async fn an_editor_that_renames_removes_no_limit() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         operator.write(requests);
         let snapshot = soon("the edit", agent.until(|s| requests_or_empty(s, requests.into()))).await;
-        assert!(!snapshot.policies.is_empty(), "the limits were gone for a moment");
+        assert!(!snapshot.policies.is_empty(), "the limits were missing for a short time");
     }
 }
 
-/// Whether the limit has the wanted number, or there is no policy.
+/// Returns true if the limit has the wanted number, or if there is no policy.
 fn requests_or_empty(snapshot: &Snapshot, wanted: u64) -> bool {
     snapshot.policies.is_empty() || requests(snapshot) == Some(wanted)
 }
@@ -408,7 +410,7 @@ async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
     for (left, generation) in [(policy("checkout", "0"), 3), (String::new(), 3), ("a: [".to_owned(), 3)] {
         fs::write(directory.path().join("checkout.yaml"), &left).unwrap();
         fs::write(directory.path().join("other.yaml"), policy("other", "9")).unwrap();
-        // A new agent without rules. Everything that it enforces comes from this operator.
+        // A new agent has no rules, so all its rules in force come from this operator.
         let fresh = FakeAgent::start(Manner::Good).await;
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(directory.path()).unwrap() {
@@ -421,7 +423,7 @@ async fn a_file_broken_at_the_start_keeps_its_last_good_content() {
         let status = operator.until("Invalid", |s| s["status"]["conditions"][0]["reason"] == "Invalid").await;
         assert_eq!(status["status"]["observedGeneration"], generation, "{left:?}");
         assert_eq!(status["status"]["lastKnownGood"]["generation"], 2, "{left:?}");
-        assert_eq!(fresh.puts(), 1, "{left:?}: its limits were gone for a moment");
+        assert_eq!(fresh.puts(), 1, "{left:?}: its limits were missing for a short time");
     }
 }
 
@@ -449,7 +451,7 @@ async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
     .await;
     let directory = operator.stop().await;
 
-    // The mount point without its volume, and an agent that has nothing.
+    // The mount point has no volume, and the agent has no rules.
     let (fresh, mount) = (FakeAgent::start(Manner::Good).await, tempfile::tempdir().unwrap());
     let second = inputs(mount.path(), &fresh);
     let operator = Running::start_at(mount, &second);
@@ -457,10 +459,10 @@ async fn a_volume_that_is_not_mounted_at_a_start_takes_no_limit_away() {
     operator.until_metric("weir_operator_policy_files{state=\"kept\"} 1").await;
     assert!(has_status());
 
-    // The volume comes.
+    // The volume is mounted.
     fs::copy(directory.path().join("checkout.yaml"), operator.directory.path().join("checkout.yaml")).unwrap();
     operator.until_metric("weir_operator_policy_files{state=\"good\"} 1").await;
-    assert_eq!(fresh.puts(), 1, "its limits were gone for a moment");
+    assert_eq!(fresh.puts(), 1, "its limits were missing for a short time");
     fs::remove_file(operator.directory.path().join("checkout.yaml")).unwrap();
     soon("the end of the policy", fresh.until(|snapshot| snapshot.policies.is_empty())).await;
 }
@@ -497,7 +499,7 @@ async fn statuses_have_their_own_directory_and_files_of_one_stem_share_one() {
     assert_eq!(left.len(), 4, "{left:?}");
 }
 
-/// The mount of a ConfigMap: links into a directory that is replaced by renaming a link.
+/// The mount of a ConfigMap contains links into a directory that is replaced by renaming a link.
 #[tokio::test]
 async fn a_mounted_config_map_is_followed() {
     let agent = FakeAgent::start(Manner::Good).await;
@@ -520,8 +522,8 @@ async fn a_mounted_config_map_is_followed() {
     assert_eq!(agent.puts(), 2);
 }
 
-/// A pipe without a writer, a directory, a dangling link and a link to itself, a large file, and a file that is not
-/// UTF-8.
+/// The files are a pipe without a writer, a directory, a dangling link, a link to itself, a large file, and a file that
+/// is not UTF-8.
 #[tokio::test]
 async fn unreadable_files_do_not_delay_others() {
     let agent = FakeAgent::start(Manner::Good).await;
@@ -561,7 +563,7 @@ async fn agents_come_and_go_with_their_file() {
     operator.until("1/1", |status| count(status) == "1/1").await;
     fs::write(&file, format!("# both\n{}\n{}\n", a.url, b.url)).unwrap();
     operator.until("2/2", |status| count(status) == "2/2").await;
-    // A truncated list removes no agent: both still get changes.
+    // A truncated list removes no agent: both agents still get changes.
     fs::write(&file, "").unwrap();
     operator.write(60);
     for agent in [&a, &b] {

@@ -1,6 +1,6 @@
 -- Health of a RateLimitPolicy for Argo CD: resource.customizations.health.weir.dev_RateLimitPolicy in argocd-cm.
 local status = obj.status or {}
--- A status of an earlier generation says nothing about this one.
+-- The status of an earlier generation does not describe the current generation.
 if status.observedGeneration ~= obj.metadata.generation then
   return {status = "Progressing", message = "waiting for the operator to process generation " .. tostring(obj.metadata.generation)}
 end

@@ -16,7 +16,7 @@ fullnameOverride. */}}
 {{- printf "%s-webhook" (include "weir.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 
-{{/* Whether cert-manager issues the webhook's certificate. Releases from before this choice have no such value. */}}
+{{/* Not empty if cert-manager issues the webhook's certificate. The values of older releases lack certManager. */}}
 {{- define "weir.certManager" -}}
 {{- with .Values.injection }}{{ if and .enabled (dig "certManager" "enabled" false .) }}true{{ end }}{{ end }}
 {{- end -}}
@@ -51,7 +51,7 @@ or localhost before its first slash. */}}
 {{- if not (and (contains "/" $name) (or (contains "." $first) (contains ":" $first) (eq $first "localhost"))) -}}
 {{- printf "%s/%s" ($registry | default (index . 0).Values.images.registry) $name -}}
 {{- else if $registry -}}
-{{- fail (printf "image registry %s does not go with repository %s, which names a registry itself: leave one of them out" $registry $name) -}}
+{{- fail (printf "image registry %s is not valid with repository %s, which names a registry itself: remove one of them" $registry $name) -}}
 {{- else -}}
 {{- $name -}}
 {{- end -}}
@@ -81,7 +81,7 @@ or localhost before its first slash. */}}
 {{- if .create -}}
 {{- .name | default (include "weir.fullname" $) -}}
 {{- else -}}
-{{- required "serviceAccount.create is false: say in serviceAccount.name which ServiceAccount the operator has" .name -}}
+{{- required "serviceAccount.create is false: set serviceAccount.name to the ServiceAccount of the operator" .name -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,14 +1,14 @@
-//! Checks a document without a cluster: whether the apiserver would accept it and, if not, what it would answer.
+//! Checks a document without a cluster: reports whether the apiserver would accept it, and the messages of a refusal.
 //!
-//! The stages are those of the apiserver, in its order. They use the schema that [`crate::crd`] installs, so rules and
-//! messages have one source: unknown fields, as kubectl asks for; nulls and defaults; the structural schema; unique
-//! list keys; CEL. As in the apiserver, unknown fields end the check, and CEL rules do not run while the structure is
-//! wrong.
+//! The checks have the order of the apiserver: unknown fields (which kubectl requests), nulls and defaults, the
+//! structural schema, unique list keys, CEL rules. They use the schema that [`crate::crd`] installs, so rules and
+//! messages have one source. As in the apiserver, unknown fields end the check, and CEL rules do not run while the
+//! structure is wrong.
 //!
-//! [`review`] reports the same faults in words for people. An unknown field hides no other fault and comes with the
-//! nearest known name, and each message quotes the value that was found.
+//! [`review`] reports the same faults with messages for users. There, an unknown field does not end the check, and its
+//! message contains the most similar known name. Each message quotes the value found.
 //!
-//! Of the metadata, only the name is checked. The texts are those of Kubernetes 1.36; in messages of CEL rules, older
+//! Only the name is checked of the metadata. The messages are those of Kubernetes 1.36; in messages of CEL rules, older
 //! versions quote the type of a value instead of the value.
 
 mod cel;
@@ -29,12 +29,12 @@ use crate::{Definition, RateLimitPolicy, RateLimitStore};
 
 pub use self::review::{review, review_store};
 
-/// One thing that is wrong with a document.
+/// A fault in a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
-    /// Path of the field: `spec.rules[0].limits[1].per`. `<nil>` for the document as a whole.
+    /// The path of the field, such as `spec.rules[0].limits[1].per`, or `<nil>` for the document as a whole.
     pub path: String,
-    /// What is wrong, as the apiserver words it.
+    /// The apiserver's message.
     pub message: String,
 }
 
@@ -63,7 +63,7 @@ impl Finding {
     }
 }
 
-/// The path of faults that are about the document as a whole, as the apiserver writes it.
+/// The path that the apiserver uses for faults of the document as a whole.
 const WHOLE: &str = "<nil>";
 
 /// A kind that can be checked.
@@ -72,13 +72,14 @@ struct Kind {
     /// The kind in words.
     words: &'static str,
     schema: Value,
-    /// Compiled once: that takes far longer than to run the rules, and there may be thousands of documents.
+    /// The compiled CEL rules. They are compiled once, because compilation takes much longer than evaluation and there
+    /// can be thousands of documents.
     rules: CompiledSchema,
 }
 
 impl Kind {
     fn new(name: &'static str, words: &'static str, definition: Definition) -> Self {
-        let mut crd = serde_json::to_value(definition.value()).expect("a definition is plain data, which serialises");
+        let mut crd = serde_json::to_value(definition.value()).expect("a definition can be serialised");
         let schema =
             crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").expect("every version has a schema").take();
         let rules = compile_schema(&schema);
@@ -89,12 +90,13 @@ impl Kind {
 static POLICY: LazyLock<Kind> = LazyLock::new(|| Kind::new("RateLimitPolicy", "rate limit policy", Definition::Policy));
 static STORE: LazyLock<Kind> = LazyLock::new(|| Kind::new("RateLimitStore", "rate limit store", Definition::Store));
 
-/// The kind that a document wants to be: a policy, unless it says otherwise.
+/// Returns the kind of a document: a store if the document declares that kind, otherwise a policy.
 fn kind_of(document: &Value) -> &'static Kind {
     if document.get("kind").and_then(Value::as_str) == Some(STORE.name) { &STORE } else { &POLICY }
 }
 
-/// Every fault of a document that should be a `RateLimitPolicy` or a `RateLimitStore`. Empty if a cluster accepts it.
+/// Returns all faults of a document that should be a `RateLimitPolicy` or a `RateLimitStore`. The list is empty if a
+/// cluster would accept the document.
 #[must_use]
 pub fn document(document: &Value) -> Vec<Fault> {
     let kind = kind_of(document);
@@ -108,20 +110,20 @@ pub fn document(document: &Value) -> Vec<Fault> {
     stored.err().unwrap_or_default()
 }
 
-/// The policy that a cluster would store for this document, with its defaults.
+/// Returns the policy that a cluster would store for this document, with defaults.
 ///
 /// # Errors
 ///
-/// Every fault of the document, as [`document`] returns it.
+/// All faults of the document, as [`document`] returns them.
 pub fn parse(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     typed(examine(document, &POLICY)?)
 }
 
-/// The store that a cluster would store for this document, with its defaults.
+/// Returns the `RateLimitStore` that a cluster would store for this document, with defaults.
 ///
 /// # Errors
 ///
-/// Every fault of the document, as [`document`] returns it.
+/// All faults of the document, as [`document`] returns them.
 pub fn parse_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
     typed(examine(document, &STORE)?)
 }
@@ -130,7 +132,7 @@ fn typed<T: DeserializeOwned>(stored: Value) -> Result<T, Vec<Fault>> {
     serde_json::from_value(stored).map_err(|error| vec![Fault { path: WHOLE.to_owned(), message: error.to_string() }])
 }
 
-/// The document as a cluster would store it.
+/// Returns the document as a cluster would store it.
 fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     let schema = &kind.schema;
     metadata::check_kind(document, kind)?;
@@ -142,7 +144,7 @@ fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     let mut object = document.clone();
     defaults::apply(&mut object, schema);
     if let Some(fields) = object.as_object_mut() {
-        fields.remove("status"); // only the operator writes it
+        fields.remove("status"); // only the operator writes the status
     }
 
     let mut findings = metadata::check_name(&object);
@@ -162,7 +164,7 @@ fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     if faults.is_empty() { Ok(object) } else { Err(faults) }
 }
 
-/// How the apiserver quotes a value in a message: strings as Go does, anything else as JSON.
+/// Quotes a value as the apiserver does in messages: strings as in Go, other values as JSON.
 fn quoted(value: &Value) -> String {
     let Value::String(text) = value else { return value.to_string() };
     let mut quoted = String::from('"');
@@ -185,7 +187,7 @@ fn quoted(value: &Value) -> String {
     quoted
 }
 
-/// `path.field`, or `field` at the root.
+/// Returns `path.field`, or `field` at the root.
 fn child(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }

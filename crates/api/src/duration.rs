@@ -1,4 +1,4 @@
-//! Durations as people write them (GEP-2257), each kind with the bounds of its field.
+//! Durations as users write them (GEP-2257), with bounds for each field.
 
 use std::{borrow::Cow, fmt, marker::PhantomData, str::FromStr, time::Duration};
 
@@ -12,19 +12,19 @@ pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 /// The length of a limit's period: 1 ms to 24 h.
 pub type Period = Bounded<PeriodBounds>;
 
-/// How long a request may wait for its turn: 1 ms to 5 min.
+/// The maximum wait of a request for its turn: 1 ms to 5 min.
 pub type MaxWait = Bounded<MaxWaitBounds>;
 
-/// How long a request may take in total: 1 ms to 1 h.
+/// The maximum total time of a request: 1 ms to 1 h.
 pub type Deadline = Bounded<DeadlineBounds>;
 
-/// The field that a duration belongs to, and its bounds.
+/// The name of a field that contains a duration, and its bounds.
 pub trait Bounds {
-    /// Name of the field.
+    /// The name of the field.
     const FIELD: &'static str;
-    /// The longest duration, as people write it; the shortest is always `1ms`.
+    /// The longest duration as text; the shortest duration is always `1ms`.
     const LONGEST: &'static str;
-    /// What to write instead of a duration that is too short or too long.
+    /// The advice for a duration that is too short or too long.
     const FIX: &'static str;
 }
 
@@ -59,9 +59,9 @@ impl Bounds for DeadlineBounds {
     const FIX: &'static str = "for no deadline remove it";
 }
 
-/// A duration within its bounds, in whole milliseconds, kept as it was written.
+/// A duration within its bounds, in whole milliseconds, with its original text.
 ///
-/// The syntax is that of [`parse_millis`]: `1h30m`, `500ms`.
+/// [`parse_millis`] defines the syntax, for example `1h30m` or `500ms`.
 #[derive(Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String", bound = "B: Bounds")]
 pub struct Bounded<B> {
@@ -71,42 +71,42 @@ pub struct Bounded<B> {
 }
 
 impl<B> Bounded<B> {
-    /// How long it is.
+    /// Returns the duration.
     #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_millis(self.millis)
     }
 
-    /// How many milliseconds it is.
+    /// Returns the duration in milliseconds.
     #[must_use]
     pub fn as_millis(&self) -> u64 {
         self.millis
     }
 
-    /// The text as it was written.
+    /// Returns the original text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.written
     }
 }
 
-/// Why a text is not a [`Bounded`] duration.
+/// The error for a text that is not a [`Bounded`] duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDuration {
     /// The text is not a duration.
     #[error("{}", not_a_duration(.field))]
     Syntax {
-        /// The field that it was meant for.
+        /// The name of the field.
         field: &'static str,
     },
     /// The duration is too short or too long.
     #[error("{}", out_of_range(.field, .longest, .fix))]
     Range {
-        /// The field that it was meant for.
+        /// The name of the field.
         field: &'static str,
-        /// The longest that is allowed.
+        /// The longest duration that is allowed.
         longest: &'static str,
-        /// What to do instead.
+        /// The advice to the user.
         fix: &'static str,
     },
 }
@@ -146,7 +146,7 @@ impl<B> From<Bounded<B>> for String {
     }
 }
 
-// `B` is only a name; derived traits would require bounds on it that it cannot meet.
+// The traits are implemented by hand, because derived implementations would require that `B` implements them, too.
 
 impl<B> Clone for Bounded<B> {
     fn clone(&self) -> Self {
@@ -184,7 +184,7 @@ impl<B: Bounds> JsonSchema for Bounded<B> {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // No `pattern` keyword: its message would show the expression and not how to fix the value.
+        // The schema has no `pattern` keyword, because its message would show the expression instead of an explanation.
         let mut schema = json_schema!({ "type": "string", "minLength": 1, "maxLength": 28 });
         let syntax = Rule::new(format!("self.matches('{PATTERN}')")).message(not_a_duration(B::FIELD).as_str());
         let longest = B::LONGEST;
@@ -193,7 +193,7 @@ impl<B: Bounds> JsonSchema for Bounded<B> {
         ))
         .message(out_of_range(B::FIELD, longest, B::FIX).as_str());
         for rule in [syntax, range] {
-            validate(&mut schema, rule).expect("a rule is plain strings, which always serialise");
+            validate(&mut schema, rule).expect("a rule can be serialised");
         }
         schema
     }

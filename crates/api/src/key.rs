@@ -1,4 +1,4 @@
-//! The parts of a key: what requests are counted separately by.
+//! The parts of a key, by which requests are counted separately.
 
 use std::borrow::Cow;
 
@@ -8,71 +8,75 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// One part of a key: requests with different values are counted separately. In YAML an object with one field, such as
-/// `header: x-api-key` or `clientIP: {}`.
+/// One part of a key: requests with different values are counted separately. In YAML, a part is an object with one
+/// field, such as `header: x-api-key` or `clientIP: {}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum KeyPart {
-    /// Value of the first header of this name.
+    /// The value of the first header of this name.
     Header(String),
-    /// Address of the client.
+    /// The address of the client.
     #[serde(rename = "clientIP")]
     ClientIp(ClientIp),
-    /// Value of the first cookie of this name.
+    /// The value of the first cookie of this name.
     Cookie(String),
-    /// First value of this query parameter.
+    /// The first value of this query parameter.
     Query(String),
-    /// This segment of the path, counted from 1.
+    /// The segment of the path with this number, counted from 1.
     PathSegment(i32),
-    /// The host that the client asked for.
+    /// The host of the request.
     Host {},
-    /// The method.
+    /// The method of the request.
     Method {},
     /// A claim of a JSON Web Token.
     JwtClaim(JwtClaim),
 }
 
-/// A structural schema has no variants, so this is an object with optional fields, for which a CEL rule requires
-/// exactly one.
+/// The schema of `KeyPart`. A structural schema has no variants, so this is an object with optional fields, of which
+/// a CEL rule requires exactly one.
 #[derive(KubeSchema, Serialize)]
 #[serde(rename = "KeyPart", rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP), has(self.cookie), has(self.query), has(self.pathSegment), has(self.host), has(self.method), has(self.jwtClaim)].exists_one(given, given)")
     .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, host, method and jwtClaim: write two parts to tell requests apart by both"))]
 struct KeyPartSchema {
-    /// Value of the first header of this name. Requests without it share one count.
+    /// Name of a header. The value of the first header of this name is part of the key. Requests without this header
+    /// share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = names::header("header"))]
     header: Option<String>,
-    /// Address of the client.
+    /// The address of the client is part of the key.
     #[serde(default, rename = "clientIP", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientIp")]
     client_ip: Option<ClientIp>,
-    /// Value of the first cookie of this name. Requests without it share one count.
+    /// Name of a cookie. The value of the first cookie of this name is part of the key. Requests without this cookie
+    /// share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = names::cookie())]
     cookie: Option<String>,
-    /// First value of this query parameter, percent-decoded. Requests without it share one count.
+    /// Name of a query parameter. Its first value, percent-decoded, is part of the key. Requests without this parameter
+    /// share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     query: Option<String>,
-    /// This segment of the path's normal form: 2 is `b` in `/a/b/c`. Requests with a shorter path share one count.
+    /// Number of a segment of the path in normal form, counted from 1: 2 means `b` in `/a/b/c`. This segment is part of
+    /// the key. Requests with a shorter path share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 1, max = 32))]
     #[x_kube(validation = Rule::new("self != 0")
         .message("pathSegment must not be 0: segments are counted from 1, which is a in /a/b"))]
     path_segment: Option<i32>,
-    /// The host that the client asked for, in lower case and without port.
+    /// The host of the request, in lower case and without port, is part of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Nothing")]
     host: Option<Nothing>,
-    /// The method.
+    /// The method of the request is part of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Nothing")]
     method: Option<Nothing>,
-    /// A claim of a JSON Web Token. Requests without it share one count. The claim is verified only if the agent has a
-    /// JWKS file; otherwise clients can claim what they want.
+    /// A claim of a JSON Web Token is part of the key. Requests without this claim share one count. Claims are verified
+    /// only if the agent has a JWKS file; without it, a client can send any claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "JwtClaim")]
     jwt_claim: Option<JwtClaim>,
@@ -101,16 +105,17 @@ impl JsonSchema for KeyPart {
 #[derive(KubeSchema, Serialize)]
 pub(crate) struct Nothing {}
 
-/// How the client's address is found, and how many of its bits count.
+/// The client's address as a part of a key.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientIp {
-    /// How many proxies in front of the pod append to `X-Forwarded-For` and are trusted. 0: the peer's address is the
-    /// client's.
+    /// Number of trusted proxies in front of the pod that append to `X-Forwarded-For`. With 0, the client's address is
+    /// the address of the connection's peer.
     #[serde(default)]
     #[schemars(range(min = 0, max = 10))]
     pub trusted_hops: i32,
-    /// IPv6 clients whose addresses share this many leading bits share one count.
+    /// Number of leading bits of an IPv6 address that are part of the key. Clients with the same leading bits share one
+    /// count.
     #[serde(default = "default_ipv6_prefix", rename = "ipv6Prefix")]
     #[schemars(range(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self != 0")
@@ -128,16 +133,17 @@ impl Default for ClientIp {
     }
 }
 
-/// A claim of a JSON Web Token. Anyone can write a token: the claim is verified only if the agent has the issuers' keys
-/// (a JWKS file); otherwise clients can claim what they want.
+/// A claim of a JSON Web Token. Claims are verified only if the agent has the issuers' keys (a JWKS file); without
+/// them, a client can send any claim.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JwtClaim {
-    /// Header with the token, with or without `Bearer ` before it.
+    /// Name of the header that contains the token, with or without `Bearer ` before the token.
     #[serde(default = "default_jwt_header")]
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = names::header("header"))]
     pub header: String,
-    /// Name of the claim; `a.b` is the field `b` of `a`. A text, number or truth value.
+    /// Name of the claim; `a.b` means the field `b` of the claim `a`. The claim must be a string, a number or a
+    /// boolean.
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("!self.matches('(^|[.])([.]|$)')")
         .message("claim must be the name of a claim, with dots only between names, such as sub or org.tier"))]

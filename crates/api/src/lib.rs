@@ -1,10 +1,10 @@
 //! The Kubernetes types of Weir.
 //!
-//! People apply a [`RateLimitPolicy`] or a [`RateLimitStore`]. The apiserver checks it by the schema and the CEL rules of its
-//! type. [`Definition::yaml`] writes the definitions that clusters install, and [`check`] applies the same schema and the
-//! same rules without a cluster.
+//! Users apply a [`RateLimitPolicy`] or a [`RateLimitStore`]. The apiserver validates the object with the schema and
+//! the CEL rules of its type. [`Definition::yaml`] writes the definitions that are installed in clusters, and [`check`]
+//! applies the same schema and the same rules without a cluster.
 //!
-//! This crate has no Kubernetes client, does no I/O, and does not know how policies are compiled or enforced.
+//! This crate has no Kubernetes client, does no I/O, and does not compile or enforce policies.
 
 #![expect(unreachable_pub, reason = "KubeSchema repeats each type, with its visibility, inside a function")]
 

@@ -1,4 +1,4 @@
-//! The limits of a rule: how many requests, in which period, counted by which strategy.
+//! The limits of a rule: a number of requests per period, and the strategy that counts them.
 
 use kube::{KubeSchema, core::Rule};
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Period, duration, names};
 
-/// How many requests are admitted per period.
+/// A limit: the number of requests that are admitted per period.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     validation = countable(),
@@ -21,78 +21,84 @@ use crate::{Period, duration, names};
         .field_path(".requests")
 )]
 pub struct Limit {
-    /// Name, unique within the rule. Counters belong to the name: a limit that keeps its name keeps its count.
+    /// Name of the limit, unique within the rule. A limit that is changed but keeps its name also keeps its count.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,
-    /// How many requests a period admits.
+    /// Number of requests that are admitted per period.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_requests())]
     pub requests: i64,
     /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
     pub per: Period,
-    /// How many requests may come at once; for LeakyBucket, how many may wait in the queue. Defaults to 1 for GCRA and
-    /// to `requests` for the others. Not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
+    /// Maximum number of requests that are admitted at the same time; for LeakyBucket, the maximum length of the queue.
+    /// Defaults to 1 for GCRA and to `requests` for the other strategies. Not allowed with FixedWindow,
+    /// SlidingWindowCounter and SlidingWindowLog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_burst())]
     pub burst: Option<i64>,
-    /// How many requests a TokenBucketWithDebt may be overdrawn by. Defaults to no debt. Only with that strategy.
+    /// Number of requests by which a TokenBucketWithDebt can be overdrawn. Defaults to no debt. Allowed only with that
+    /// strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_debt())]
     pub debt: Option<i64>,
-    /// How requests are counted.
+    /// The algorithm that counts requests.
     #[serde(default)]
     pub strategy: Strategy,
 }
 
-/// Other numbers for the limit of this name. A field that is left out has its default, not the rule's number.
+/// Other numbers for the limit of this name. An absent field has its default value, not the value of the rule's limit.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = countable())]
 pub struct OverrideLimit {
-    /// Name of one of the rule's limits. The strategy stays.
+    /// Name of one of the rule's limits, whose strategy is used.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// How many requests a period admits.
+    /// Number of requests that are admitted per period.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_requests())]
     pub requests: i64,
     /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
     pub per: Period,
-    /// How many requests may come at once; for LeakyBucket, how many may wait in the queue. Defaults to 1 for GCRA and
-    /// to `requests` for the others. Not with FixedWindow, SlidingWindowCounter and SlidingWindowLog.
+    /// Maximum number of requests that are admitted at the same time; for LeakyBucket, the maximum length of the queue.
+    /// Defaults to 1 for GCRA and to `requests` for the other strategies. Not allowed with FixedWindow,
+    /// SlidingWindowCounter and SlidingWindowLog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_burst())]
     pub burst: Option<i64>,
-    /// How many requests a TokenBucketWithDebt may be overdrawn by. Defaults to no debt. Only with that strategy.
+    /// Number of requests by which a TokenBucketWithDebt can be overdrawn. Defaults to no debt. Allowed only with that
+    /// strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_debt())]
     pub debt: Option<i64>,
 }
 
-/// How requests are counted.
+/// The algorithm that counts requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Strategy {
     /// A steady rate; up to `burst` unused requests are saved for later.
     #[default]
     TokenBucket,
-    /// A TokenBucket that may be overdrawn by up to `debt` requests. It pays the debt back before it saves again.
+    /// A TokenBucket that can be overdrawn by up to `debt` requests. The debt is repaid before requests are saved
+    /// again.
     TokenBucketWithDebt,
     /// A steady rate with strict spacing between requests.
     #[serde(rename = "GCRA")]
     Gcra,
-    /// Evenly paced. Of the requests that come too soon, up to `burst` wait in the queue if the rule lets requests
-    /// wait.
+    /// Evenly paced requests. If the rule lets requests wait, up to `burst` requests that arrive too early wait in a
+    /// queue.
     LeakyBucket,
-    /// `requests` per period, with periods aligned to the clock. Up to twice as many can pass around a boundary.
+    /// At most `requests` per period, with periods aligned to the clock. Around a boundary of periods, up to twice as
+    /// many requests can pass in the time of one period.
     FixedWindow,
-    /// `requests` in this period plus the share of the last period that is less than one period ago. Exact if the
-    /// requests of the last period came evenly.
+    /// At most `requests` in a sliding period. The counts of the current and the previous period estimate the requests
+    /// in the sliding period. The estimate is exact if the requests of the previous period arrived evenly.
     SlidingWindowCounter,
-    /// Never more than `requests` in any period. Each request is remembered, so at most 1048576.
+    /// Never more than `requests` in any period. The time of each request is stored, so the maximum is 1048576.
     SlidingWindowLog,
 }
 
@@ -112,7 +118,7 @@ fn not_zero_debt() -> Rule {
     Rule::new("self != 0").message("debt must not be 0, which never means unlimited: for no debt remove it")
 }
 
-/// Time is counted in nanoseconds, with at most one request in each.
+/// Limits the rate to one request per nanosecond, the resolution of the engine's time.
 fn countable() -> Rule {
     let syntax = duration::PATTERN;
     Rule::new(format!(

@@ -1,4 +1,4 @@
-//! Which requests a rule applies to.
+//! The conditions for the requests to which a rule applies.
 
 use kube::{
     KubeSchema,
@@ -9,28 +9,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// Conditions on a request, which must all hold. A list that is empty or absent is no condition.
+/// Conditions on a request, which must all be true. A list that is empty or absent is no condition.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.trustedHops) || self.trustedHops == 0 || has(self.clientCIDRs) || has(self.predicate)")
     .message("trustedHops is valid only with clientCIDRs or predicate, which read the client's address: remove trustedHops, or add one of them")
     .field_path(".trustedHops"))]
 pub struct Match {
-    /// The method is one of these. Upper case, as HTTP writes them.
+    /// The method is one of these methods, in upper case.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = methods)]
     pub methods: Vec<String>,
-    /// The host is one of these: lower case, without port. `*.example.com` is every host below `example.com`.
+    /// The host is one of these hosts, in lower case and without port. `*.example.com` means every subdomain of
+    /// `example.com`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = hosts)]
     pub hosts: Vec<String>,
-    /// The path matches one of these globs. `*` is anything within a segment, `**` as a whole segment is any number of
-    /// segments: `/api/**` is `/api` and everything below it. Paths are compared in normal form, without the query.
+    /// The path matches one of these globs. `*` matches any text within a segment, and `**` as a whole segment matches
+    /// any number of segments: `/api/**` matches `/api` and all paths below it. Paths are compared in normal form,
+    /// without the query.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), transform = paths)]
     pub paths: Vec<String>,
-    /// One of these regular expressions matches a part of the path's normal form; `^` and `$` stand for its ends. The
-    /// syntax is that of Rust's regex crate (RE2's, except for details): no look-around, no back-references.
+    /// One of these regular expressions matches a part of the path in normal form; `^` and `$` match its start and its
+    /// end. The syntax is that of Rust's regex crate, which is similar to RE2: without look-around and back-references.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 256)))]
     pub path_regexes: Vec<String>,
@@ -42,59 +44,61 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub query: Vec<QueryMatch>,
-    /// The client's address is in one of these networks: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
+    /// The client's address is in one of these networks, such as `10.0.0.0/8`, `2001:db8::/32`, or a single address.
     #[serde(default, rename = "clientCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), transform = cidrs)]
     pub client_cidrs: Vec<String>,
-    /// How many proxies in front of the pod append to `X-Forwarded-For` and are trusted, for `clientCIDRs` and for
-    /// `request.clientIP` in `predicate`. 0 or absent: the peer's address is the client's.
+    /// Number of trusted proxies in front of the pod that append to `X-Forwarded-For`, for `clientCIDRs` and for
+    /// `request.clientIP` in `predicate`. If it is 0 or absent, the client's address is the address of the connection's
+    /// peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 0, max = 10))]
     pub trusted_hops: Option<i32>,
-    /// This CEL expression is true. It reads `request`, which has `method`, `host`, `path`, `query` (a map), `headers`
-    /// (a map by lower-case name) and `clientIP`: `request.headers['x-tier'] != 'gold'`. An expression that fails is
-    /// false. If an expression would take too long for a request, limits count it as true and Bypass counts it as
-    /// false. Quantifiers must not be nested. The argument of `matches` and the network of
-    /// `inIpRange(request.clientIP, '10.0.0.0/8')` must be literal texts.
+    /// This CEL expression is true, for example `request.headers['x-tier'] != 'gold'`. The expression can read
+    /// `request`, which has the fields `method`, `host`, `path`, `query` (a map), `headers` (a map by lower-case name)
+    /// and `clientIP`. An expression that fails is false. If an expression would take too long for a request, it is not
+    /// evaluated: it then counts as false in a rule with action Bypass, and as true in other rules. Quantifiers must
+    /// not be nested. The argument of `matches` and the network of `inIpRange(request.clientIP, '10.0.0.0/8')` must be
+    /// literal texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 1024))]
     pub predicate: Option<String>,
 }
 
-/// A header that must be present: with exactly this value, with a value that starts with this prefix, or with any
+/// A header that must be present, with exactly this value, with a value that starts with this prefix, or with any
 /// value.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = value_or_prefix("headers"))]
 pub struct HeaderMatch {
-    /// Name of the header; case does not matter.
+    /// Name of the header, which is not case-sensitive.
     #[schemars(length(min = 1, max = 128))]
     #[x_kube(validation = names::header("name"))]
     pub name: String,
-    /// The whole value, compared byte by byte. Not with `prefix`.
+    /// The whole value, compared byte by byte. Not allowed with `prefix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 512))]
     #[x_kube(validation = visible("value"))]
     pub value: Option<String>,
-    /// The start of the value. Not with `value`.
+    /// The start of the value. Not allowed with `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 512))]
     #[x_kube(validation = visible("prefix"))]
     pub prefix: Option<String>,
 }
 
-/// A query parameter that must be present: with exactly this value, with a value that starts with this prefix, or with
+/// A query parameter that must be present, with exactly this value, with a value that starts with this prefix, or with
 /// any value.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = value_or_prefix("query"))]
 pub struct QueryMatch {
-    /// Name, after percent-decoding.
+    /// Name of the parameter, after percent-decoding.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
-    /// The whole value, after percent-decoding. Not with `prefix`.
+    /// The whole value, after percent-decoding. Not allowed with `prefix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 512))]
     pub value: Option<String>,
-    /// The start of the value. Not with `value`.
+    /// The start of the value, after percent-decoding. Not allowed with `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 512))]
     pub prefix: Option<String>,
@@ -117,8 +121,9 @@ fn visible(field: &str) -> Rule {
     Rule::new(rule).message(message.as_str())
 }
 
-// A policy has up to 64 * 16 * 16 of each of these. The apiserver estimates the cost of a rule from the length of the
-// text, the length of the expression and that number. Several short expressions cost less than one long one.
+// A policy has up to 64 * 16 * 16 methods, hosts, paths or networks. The apiserver estimates the cost of a CEL rule
+// from the length of the text, the length of the expression and that number. Several short expressions cost less than
+// one long expression.
 
 fn methods(schema: &mut Schema) {
     let rule = Rule::new("self.matches('^[A-Z0-9!#$%&*+.^_`|~-]+$')")
@@ -163,6 +168,6 @@ fn describe_items<const N: usize>(list: &mut Schema, longest: u32, rules: [Rule;
     items.insert("minLength".into(), 1.into());
     items.insert("maxLength".into(), longest.into());
     for rule in rules {
-        validate(items, rule).expect("a rule is plain strings, which always serialise");
+        validate(items, rule).expect("a rule can be serialised");
     }
 }

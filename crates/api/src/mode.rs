@@ -1,16 +1,16 @@
-//! What a policy or a rule does with requests beyond a limit.
+//! The modes of policies and rules.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What happens to requests beyond a limit.
+/// Whether requests beyond a limit are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Mode {
-    /// They are refused.
+    /// Requests beyond a limit are refused.
     #[default]
     Enforce,
-    /// They are counted and admitted.
+    /// Requests beyond a limit are counted and admitted.
     Shadow,
-    /// Limits are not evaluated.
+    /// The limits are not evaluated.
     Disabled,
 }

@@ -1,26 +1,26 @@
-//! Rules for names that several fields share.
+//! The validation rules for names that several fields share.
 
 use kube::core::Rule;
 
-/// Names of rules and limits: DNS labels (RFC 1123).
+/// The rule for names of rules and limits: DNS labels (RFC 1123).
 pub(crate) fn label() -> Rule {
     Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("name must be lower case letters, digits and '-', beginning and ending with a letter or digit")
 }
 
-/// Names of objects: DNS subdomains (RFC 1123).
+/// The rule for names of objects: DNS subdomains (RFC 1123).
 pub(crate) fn object() -> Rule {
     Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message(
         "name must be the name of an object: lower case letters, digits, '-' and '.', beginning and ending with a letter or digit",
     )
 }
 
-/// Names of HTTP headers: tokens (RFC 9110). `field` is the name of the field in the policy.
+/// The rule for names of HTTP headers: tokens (RFC 9110). `field` is the name of the field in the policy.
 pub(crate) fn header(field: &str) -> Rule {
     token(&format!("{field} must be the name of an HTTP header: letters, digits and '-', without ':' or spaces"))
 }
 
-/// Names of cookies: tokens as well (RFC 6265).
+/// The rule for names of cookies: tokens, like the names of headers (RFC 6265).
 pub(crate) fn cookie() -> Rule {
     token("cookie must be the name of a cookie: letters, digits, '-' and '_', without '=', ';' or spaces")
 }

@@ -1,4 +1,4 @@
-//! What happens to a request beyond a limit, and how a refusal looks.
+//! The treatment of requests beyond a limit, and the form of refusals.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MaxWait, ResponseHeader};
 
-/// What happens to a request beyond a limit, and what the client receives if it is refused.
+/// The treatment of requests beyond a limit, and the response to refused requests.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -18,56 +18,57 @@ use crate::{MaxWait, ResponseHeader};
         .field_path(".maxWait")
 )]
 pub struct OnLimit {
-    /// What happens to a request beyond a limit.
+    /// Whether a request beyond a limit is refused immediately or waits for its turn.
     #[serde(default)]
     pub action: OnLimitAction,
-    /// How long a request may wait for its turn, 1ms to 5m. Required with action Wait, and only allowed there.
+    /// Maximum time that a request waits for its turn, 1ms to 5m. Required with action Wait, and allowed only with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MaxWait")]
     pub max_wait: Option<MaxWait>,
-    /// HTTP status of the refusal. By default 429, or 403 with action Deny.
+    /// HTTP status of the refusal. The default is 429, or 403 for a rule with action Deny.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 400, max = 599))]
     pub status: Option<i32>,
-    /// Body of the refusal. By default a JSON object that names the limit that refused.
+    /// Body of the refusal. The default is a JSON object that names the limit that refused the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 4096))]
     pub body: Option<String>,
-    /// Media type of the body. By default `text/plain; charset=utf-8`, or `application/json` if there is no `body`
-    /// here.
+    /// Media type of the body. The default is `text/plain; charset=utf-8` with `body`, and `application/json` without
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[!-~]+)*$')")
         .message("contentType must be a media type, such as text/html or application/json; charset=utf-8"))]
     pub content_type: Option<String>,
-    /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
+    /// Headers that describe the client's quota. `Retry-After` is sent with every refusal.
     #[serde(default)]
     pub headers: HeaderStyle,
-    /// Which responses get these fields: all by default, or only refusals.
+    /// Responses that get these headers: all responses, or only refusals.
     #[serde(default)]
     pub headers_on: HeadersOn,
-    /// Headers of the refusal. A rule's `responseHeaders` are on its refusals, too.
+    /// Headers to set in refusals, in addition to the rule's `responseHeaders`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub set: Vec<ResponseHeader>,
-    /// What happens to a message beyond a limit; by default Notice. Only in a rule with per Message.
+    /// Treatment of messages beyond a limit: the client gets a notice (Notice, the default), or the connection is
+    /// closed (Close). Allowed only in a rule with per Message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnMessage")]
     pub on_message: Option<OnMessage>,
 }
 
-/// What happens to a request beyond a limit.
+/// The treatment of requests beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnLimitAction {
-    /// It is refused at once.
+    /// The request is refused immediately.
     #[default]
     Reject,
-    /// It gets a turn and waits for it. If its turn would come later than `maxWait`, it is refused at once.
+    /// The request waits for its turn. If the turn would come later than `maxWait`, the request is refused immediately.
     Wait,
 }
 
-/// Which fields tell the client about its quota.
+/// The headers that describe the client's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum HeaderStyle {
     /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers).
@@ -76,13 +77,13 @@ pub enum HeaderStyle {
     Ietf,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
     Legacy,
-    /// Both of them.
+    /// The headers of both styles.
     Both,
-    /// Neither of them.
+    /// No headers.
     None,
 }
 
-/// Which responses get the fields that tell the client about its quota.
+/// The responses that get the headers that describe the client's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum HeadersOn {
     /// All responses.
@@ -92,11 +93,11 @@ pub enum HeadersOn {
     Refusals,
 }
 
-/// What happens to a message beyond a limit.
+/// The treatment of messages beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnMessage {
-    /// It does not reach the app. The client receives a text message instead: a JSON object that names the limit that
-    /// refused.
+    /// The message does not reach the app. Instead, the client receives a text message: a JSON object that names the
+    /// limit.
     #[default]
     Notice,
     /// The connection is closed with code 1008.

@@ -1,4 +1,4 @@
-//! The policy as a whole: its targets, its mode and its rules.
+//! The policy: its targets, its mode and its rules.
 
 #![expect(clippy::duplicated_attributes, reason = "several printer columns have the same type")]
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Deadline, Mode, PodSelector, RateLimitPolicyStatus, TargetRef};
 
-/// Which requests to which pods are limited, and how.
+/// The pods whose requests are limited, and the rules that limit them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "weir.dev",
@@ -26,25 +26,25 @@ use crate::{Deadline, Mode, PodSelector, RateLimitPolicyStatus, TargetRef};
     printcolumn(
         name = "Rules",
         type_ = "integer",
-        description = "How many rules the policy has",
+        description = "Number of rules in the policy",
         json_path = ".status.summary.rules"
     ),
     printcolumn(
         name = "Enforced",
         type_ = "string",
-        description = "How many of the targeted pods enforce the newest revision",
+        description = "Number of pods that enforce the newest revision, of all targeted pods",
         json_path = ".status.summary.enforced"
     ),
     printcolumn(
         name = "Limited",
         type_ = "string",
-        description = "Share of the last minute's requests that was refused",
+        description = "Share of requests that were refused in the last minute",
         json_path = ".status.summary.limited"
     ),
     printcolumn(
         name = "Bypass",
         type_ = "string",
-        description = "What lets requests past the agents or past the limits",
+        description = "Reason why requests can bypass the agents or the limits",
         json_path = ".status.conditions[?(@.type=='Bypassable')].reason"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -53,25 +53,26 @@ use crate::{Deadline, Mode, PodSelector, RateLimitPolicyStatus, TargetRef};
 #[x_kube(validation = Rule::new("has(self.targetRefs) != has(self.selector)")
     .message("exactly one of targetRefs and selector must be set: targetRefs to name workloads or Services, selector to choose pods by label"))]
 pub struct RateLimitPolicySpec {
-    /// The workloads and Services whose pods are limited, all in the policy's namespace. Set either this or `selector`.
+    /// The workloads and Services whose pods are limited, in the policy's namespace. Set either `targetRefs` or
+    /// `selector`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["kind".into(), "name".into()]))]
     pub target_refs: Vec<TargetRef>,
-    /// Chooses which pods of the policy's namespace are limited. Set either this or `targetRefs`.
+    /// Selects the pods of the policy's namespace that are limited. Set either `selector` or `targetRefs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PodSelector")]
     pub selector: Option<PodSelector>,
-    /// What happens to requests beyond a limit.
+    /// Whether requests beyond a limit are refused (Enforce), only counted (Shadow), or not counted (Disabled).
     #[serde(default)]
     pub mode: Mode,
-    /// What is limited. Rules with action Bypass are evaluated first; of the others, every rule that matches is
-    /// charged.
+    /// The rules. Rules with action Deny are evaluated first, then rules with action Bypass. Then a request is charged
+    /// to every rule with action Limit that matches it.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
-    pub rules: Vec<crate::Rule>, // the derive brings kube's own `Rule` into scope
-    /// How long a request may take, including the wait for its turn and the app's answer, 1ms to 1h. After that the
-    /// client receives 504.
+    pub rules: Vec<crate::Rule>, // the derive macro brings kube's `Rule` into scope
+    /// Maximum total time of a request, 1ms to 1h, including the wait for its turn and the app's response. After this
+    /// time, the client receives status 504.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Deadline")]
     pub deadline: Option<Deadline>,

@@ -1,4 +1,4 @@
-//! One rule: which requests it limits, what it counts separately, and its limits.
+//! One rule: the requests that it matches, the key by which it counts, and its limits.
 
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseHeader, SharedRule, names};
 
-/// Which requests are limited, what they are counted separately by, and how far.
+/// A rule limits, exempts or refuses the requests that it matches.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -93,32 +93,33 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseH
         .field_path(".overrides")
 )]
 pub struct Rule {
-    /// Name, unique within the policy. Counters belong to the name: a rule that keeps its name keeps its count.
+    /// Name of the rule, unique within the policy. A rule that is changed but keeps its name also keeps its counts.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,
-    /// Which requests the rule applies to: those that match any entry. Every request, if empty or absent.
+    /// Conditions for requests. The rule applies to requests that match at least one entry, or to every request if the
+    /// list is empty or absent.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub matches: Vec<Match>,
-    /// Whether these requests are limited, pass without a charge to any limit of any policy, or are refused. Deny comes
-    /// first, then Bypass, then Limit.
+    /// Whether the matching requests are limited (Limit), are exempt from all limits of all policies (Bypass), or are
+    /// refused (Deny). Deny is evaluated first, then Bypass, then Limit.
     #[serde(default)]
     pub action: Action,
-    /// A weaker mode for this rule alone. The policy's mode is the strongest: a rule of a policy in mode Shadow refuses
-    /// nothing.
+    /// A weaker mode for this rule. A rule cannot have a stronger mode than its policy: in a policy in mode Shadow, no
+    /// rule refuses requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Mode")]
     pub mode: Option<Mode>,
-    /// What is counted: requests, or the messages of the WebSocket connections that these requests open.
+    /// Whether the rule counts requests, or the messages of the WebSocket connections that these requests open.
     #[serde(default)]
     pub per: Per,
-    /// What requests are counted separately by: each combination of values has its own count. If empty or absent, all
-    /// requests share one count.
+    /// The parts of a request by which the rule counts separately: each combination of values has its own count. If the
+    /// list is empty or absent, all requests share one count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4))]
     pub key: Vec<KeyPart>,
-    /// Every limit must let a request through. If one refuses it, none is charged.
+    /// The limits. A request is admitted only if every limit admits it. If one limit refuses it, no limit is charged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -127,29 +128,30 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub overrides: Vec<Override>,
-    /// What each request takes from every limit. Defaults to 1.
+    /// The cost of each request, which is charged to every limit. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Cost")]
     pub cost: Option<Cost>,
-    /// What happens to a request beyond a limit. By default it is refused with 429.
+    /// Treatment of requests beyond a limit. By default, they are refused with status 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnLimit")]
     pub on_limit: Option<OnLimit>,
-    /// Headers of every response to a request that the rule matches, admitted or refused.
+    /// Headers to set in every response to a request that the rule matches, admitted or refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub response_headers: Vec<ResponseHeader>,
-    /// How many keys a pod tracks at most. Keys beyond are counted in a bounded overflow.
+    /// Maximum number of keys that a pod tracks. Further keys are counted together in an overflow of bounded size.
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 1_000_000))]
     #[x_kube(validation = Rule::new("self != 0")
         .message("maxKeys must not be 0, which never means unlimited: use 1 to 1000000, or remove maxKeys for 65536"))]
     pub max_keys: i32,
-    /// Where requests are counted.
+    /// Whether each pod counts alone, or all pods count together in a store.
     #[serde(default)]
     pub scope: Scope,
-    /// Which store counts, and what happens without it. Only with scope Shared.
+    /// The store that counts, and the behaviour while it is unreachable. Required with scope Shared, and allowed only
+    /// with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SharedRule")]
     pub shared: Option<SharedRule>,
@@ -159,54 +161,56 @@ fn default_max_keys() -> i32 {
     65_536
 }
 
-/// What a rule does with the requests it matches.
+/// The treatment of the requests that a rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Action {
-    /// Charge the limits.
+    /// The requests are charged to the limits of the rule.
     #[default]
     Limit,
-    /// They pass; no limit of any policy is charged.
+    /// The requests pass, and no limit of any policy is charged.
     Bypass,
-    /// They are refused with 403, and no limit is charged.
+    /// The requests are refused with status 403, and no limit is charged.
     Deny,
 }
 
-/// What a rule counts.
+/// The events that a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Per {
-    /// Requests. The request that opens a WebSocket connection counts as one.
+    /// The rule counts requests. A request that opens a WebSocket connection counts as one request.
     #[default]
     Request,
-    /// Messages that the client sends over WebSocket connections that the matching requests open. The opening requests
-    /// are not counted.
+    /// The rule counts the messages that clients send over WebSocket connections that the matching requests open. The
+    /// opening requests are not counted.
     Message,
 }
 
-/// Where requests are counted.
+/// The pods that count together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Scope {
-    /// Each pod counts on its own: a limit applies to each pod.
+    /// Each pod counts alone: a limit applies to each pod separately.
     #[default]
     Pod,
-    /// All pods count together, in the store that `shared` names: a limit applies to all of them.
+    /// All pods count together, in the store that `shared` names: a limit applies to all pods together.
     Shared,
 }
 
 /// Other numbers for some keys.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
-    /// The keys: each has one value for each part of the rule's `key`, in the same order.
+    /// The keys to which this override applies. Each key has one value for each part of the rule's `key`, in the same
+    /// order.
     #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 4), inner(length(max = 256))), transform = keys)]
-    // A set of lists could not be applied server-side. The operator checks that no key appears twice in all overrides.
+    // Server-side apply does not support a set of lists. The operator checks that no key appears twice in all
+    // overrides.
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub keys: Vec<Vec<String>>,
-    /// Other numbers for limits of the rule. Limits that are not named here stay.
+    /// Other numbers for limits of the rule. Limits that are not listed here are unchanged.
     #[schemars(length(min = 1, max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub limits: Vec<OverrideLimit>,
 }
 
-/// Keys are atomic: server-side apply replaces a key as a whole.
+/// Marks the list of parts in a key as atomic, so that server-side apply replaces a key as a whole.
 fn keys(schema: &mut Schema) {
     let items = schema.get_mut("items").and_then(|items| items.as_object_mut()).expect("a list of lists");
     items.insert("x-kubernetes-list-type".into(), "atomic".into());

@@ -1,4 +1,4 @@
-//! The store that counts for all pods whose rules have scope Shared, and what such a rule says about it.
+//! The store that counts for all pods whose rules have scope Shared, and the part of a rule that refers to it.
 
 #![expect(clippy::duplicated_attributes, reason = "several printer columns have the same type")]
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{RateLimitStoreStatus, names};
 
-/// Where requests are counted for several pods: Redis, Valkey or Memcached.
+/// The servers that count the requests of several pods together: Redis, Valkey or Memcached.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[kube(
     group = "weir.dev",
@@ -25,13 +25,13 @@ use crate::{RateLimitStoreStatus, names};
     printcolumn(
         name = "Backend",
         type_ = "string",
-        description = "What kind of store it is",
+        description = "Kind of the store",
         json_path = ".status.summary.backend"
     ),
     printcolumn(
         name = "Reached",
         type_ = "string",
-        description = "How many of the pods that use the store reach it",
+        description = "Number of pods that reach the store, of all pods that use it",
         json_path = ".status.summary.reached"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -39,11 +39,11 @@ use crate::{RateLimitStoreStatus, names};
 #[x_kube(validation = Rule::new("has(self.redis) != has(self.memcached)")
     .message("exactly one of redis and memcached must be set: redis for Redis and Valkey, memcached for Memcached"))]
 pub struct RateLimitStoreSpec {
-    /// Redis 6.2 or later, or Valkey. Set either this or `memcached`.
+    /// Redis 6.2 or later, or Valkey. Set either `redis` or `memcached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RedisStore")]
     pub redis: Option<RedisStore>,
-    /// Memcached. Set either this or `redis`.
+    /// Memcached. Set either `memcached` or `redis`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "MemcachedStore")]
     pub memcached: Option<MemcachedStore>,
@@ -64,14 +64,14 @@ pub struct RateLimitStoreSpec {
         .field_path(".masterName")
 )]
 pub struct RedisStore {
-    /// How the servers work together.
+    /// Deployment of the servers: one server (Standalone), Sentinel, or a cluster (Cluster).
     #[serde(default)]
     pub topology: Topology,
-    /// The servers as `host:port`: one server, those of Sentinel, or some of a cluster.
+    /// The servers as `host:port`: one Redis server, the Sentinel servers, or some servers of a cluster.
     #[schemars(length(min = 1, max = 16), inner(length(max = 261)))]
     #[x_kube(merge_strategy = ListMerge::Atomic, validation = host_and_port("endpoints", "redis.shop.svc:6379"))]
     pub endpoints: Vec<String>,
-    /// The name by which Sentinel knows the primary. Only with topology Sentinel.
+    /// The name of the primary in Sentinel's configuration. Required with topology Sentinel, and allowed only with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 253))]
     pub master_name: Option<String>,
@@ -86,24 +86,24 @@ pub struct RedisStore {
     pub credentials_secret_ref: Option<SecretRef>,
 }
 
-/// How servers of Redis work together.
+/// The deployment of Redis servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Topology {
     /// One server.
     #[default]
     Standalone,
-    /// Sentinel knows which server is the primary.
+    /// One primary with replicas. Sentinel servers report which server is the primary.
     Sentinel,
     /// A cluster, which divides the keys among its servers.
     Cluster,
 }
 
-/// How agents verify the certificate of a server.
+/// The verification of a server's certificate.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreTls {
-    /// A Secret with the key `ca.crt`: the certificates of authorities in PEM that agents trust. Without it they trust
-    /// the public ones.
+    /// A Secret with the key `ca.crt`: the PEM certificates of the authorities that agents trust. Without it, agents
+    /// trust the public authorities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SecretRef")]
     pub ca_secret_ref: Option<SecretRef>,
@@ -112,7 +112,7 @@ pub struct StoreTls {
 /// A Secret in the namespace of the store.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretRef {
-    /// Its name.
+    /// Name of the Secret.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = names::object())]
     pub name: String,
@@ -121,8 +121,8 @@ pub struct SecretRef {
 /// Memcached.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemcachedStore {
-    /// The servers as `host:port`. Each key belongs to one of them, so a changed list moves keys, and their counters
-    /// begin again.
+    /// The servers as `host:port`. Each key is stored on one server. If the list is changed, some keys move to another
+    /// server, and their counts start again.
     #[schemars(length(min = 1, max = 16), inner(length(max = 261)))]
     #[x_kube(merge_strategy = ListMerge::Atomic, validation = host_and_port("servers", "memcached.shop.svc:11211"))]
     pub servers: Vec<String>,
@@ -135,16 +135,16 @@ fn host_and_port(field: &str, example: &str) -> kube::core::Rule {
     .message(&*format!("{field} must have a host and a port in each entry, such as {example}, without redis:// before it"))
 }
 
-/// How a rule of scope Shared counts.
+/// The store that counts for a rule of scope Shared, and the behaviour while the store is unreachable.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedRule {
     /// The `RateLimitStore` that counts, in the policy's namespace.
     pub store_ref: StoreRef,
-    /// What happens while a pod does not reach the store.
+    /// Behaviour of the rule while a pod does not reach the store.
     #[serde(default)]
     pub on_store_loss: OnStoreLoss,
-    /// How many clusters have this policy and use the same store. LocalShare divides by it.
+    /// Number of clusters that have this policy and use the same store. LocalShare divides the limits by this number.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     #[x_kube(validation = Rule::new("self != 0")
@@ -159,16 +159,16 @@ fn one() -> i32 {
 /// A `RateLimitStore` in the policy's namespace.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreRef {
-    /// Its name.
+    /// Name of the store.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = names::object())]
     pub name: String,
 }
 
-/// What happens while a pod does not reach the store.
+/// The behaviour of a rule while a pod does not reach the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OnStoreLoss {
-    /// Each pod counts alone, with its part of the limits: the limits divided by the number of pods and clusters.
+    /// Each pod counts alone, with its share of the limits: the limits divided by the numbers of pods and clusters.
     #[default]
     LocalShare,
     /// The rule admits every request.

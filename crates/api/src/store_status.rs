@@ -1,4 +1,4 @@
-//! What the operator reports about a store: which pods reach it.
+//! The status of a store: the pods that reach it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
@@ -12,20 +12,20 @@ pub struct RateLimitStoreStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
-    /// `Reachable`: whether every pod that uses the store reaches it.
+    /// The condition `Reachable`: whether every pod that uses the store reaches it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// How many pods use the store: their agents have reported it.
+    /// Number of pods that use the store, as their agents report.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub pods_using: i32,
-    /// How many of them reach it.
+    /// Number of pods that use the store and reach it.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub pods_reaching: i32,
-    /// Up to ten of the others, the one that has been cut off for longest first.
+    /// Up to ten pods that use the store but do not reach it. The pod that lost the store first is listed first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["pod".into()]))]
@@ -42,9 +42,9 @@ pub struct CutOff {
     /// Name of the pod.
     #[schemars(length(max = 253))]
     pub pod: String,
-    /// Since when, by the pod's clock.
+    /// Time since which the pod does not reach the store, by the pod's clock.
     pub since: Time,
-    /// Why.
+    /// Reason why the pod does not reach the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 256))]
     pub message: Option<String>,
@@ -53,10 +53,10 @@ pub struct CutOff {
 /// The status in words, for the columns of `kubectl get`.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreSummary {
-    /// The kind of store: `Redis Sentinel`.
+    /// Kind of the store, such as `Redis Sentinel`.
     #[schemars(length(max = 32))]
     pub backend: String,
-    /// Pods that reach the store, of those that use it: `11/12`.
+    /// Number of pods that reach the store, of all pods that use it: `11/12`.
     #[schemars(length(max = 32))]
     pub reached: String,
 }

@@ -1,4 +1,4 @@
-//! Which pods a policy applies to (GEP-713).
+//! The targets of a policy (GEP-713).
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// A workload or Service in the policy's namespace; its pods are limited.
+/// A workload or Service in the policy's namespace, whose pods are limited.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("!has(self.group) || self.group == (self.kind == 'Service' ? '' : 'apps')")
     .message("group is not valid for this kind: remove group, or use \"apps\" for Deployment, StatefulSet and DaemonSet and \"\" for Service")
     .field_path(".group"))]
 pub struct TargetRef {
-    /// API group of the kind. Optional: `apps`, and the core group for a Service.
+    /// API group of the kind. Optional: `apps` for workloads, or `""` (the core group) for a Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 253))]
     pub group: Option<String>,
@@ -29,18 +29,18 @@ pub struct TargetRef {
 /// Kinds that a policy can target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum TargetKind {
-    /// apps/Deployment.
+    /// A Deployment of the group `apps`.
     Deployment,
-    /// apps/StatefulSet.
+    /// A StatefulSet of the group `apps`.
     StatefulSet,
-    /// apps/DaemonSet.
+    /// A DaemonSet of the group `apps`.
     DaemonSet,
-    /// Service of the core group; its selector chooses the pods.
+    /// A Service of the core group, whose selector selects the pods.
     Service,
 }
 
 impl TargetKind {
-    /// The API group of the kind; empty for the core group.
+    /// Returns the API group of the kind; empty for the core group.
     #[must_use]
     pub fn group(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl TargetKind {
     }
 }
 
-/// Chooses pods of the policy's namespace by their labels.
+/// Selects pods of the policy's namespace by their labels.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSelector {

@@ -1,8 +1,8 @@
-//! Valid and invalid policies, checked without a cluster. `e2e/tests/validation.rs` sends the same files to a real
+//! Checks valid and invalid policies without a cluster. `e2e/tests/validation.rs` sends the same files to a real
 //! apiserver.
 //!
 //! A file under `bad/` begins with one comment line for each fault: `# path: message`. Run this test with
-//! `WEIR_BLESS=1` to write these lines again, and read them with `git diff`.
+//! `WEIR_BLESS=1` to update these lines, and review the change with `git diff`.
 
 use std::{fs, path::Path};
 
@@ -52,19 +52,19 @@ fn bad_policies_have_the_faults_that_they_say() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A parsed policy has the same content as the defaulted document: parsing drops and adds nothing.
+/// A parsed policy has the same content as the document with defaults: parsing neither drops nor adds fields.
 #[test]
 fn types_and_schema_agree_on_defaults() {
     for (path, text) in files("tests/policies/good") {
         let value = value(&text);
         if value["kind"] == "RateLimitStore" {
             let store = check::parse_store(&value).unwrap_or_else(|faults| panic!("{path}: {faults:?}"));
-            let written = serde_json::to_value(&store).expect("a store serialises");
+            let written = serde_json::to_value(&store).expect("a store can be serialised");
             assert_eq!(check::parse_store(&written), Ok(store), "{path}");
             continue;
         }
         let policy = check::parse(&value).unwrap_or_else(|faults| panic!("{path}: {faults:?}"));
-        let written = serde_json::to_value(&policy).expect("a policy serialises");
+        let written = serde_json::to_value(&policy).expect("a policy can be serialised");
         assert_eq!(check::parse(&written), Ok(policy), "{path}");
     }
 }
@@ -79,7 +79,7 @@ fn examples_are_valid() {
     }
 }
 
-/// `review` finds faults in the same documents as `document`, and its messages omit the apiserver's prefixes.
+/// `review` reports faults for the same documents as `document`, without the apiserver's prefixes.
 #[test]
 fn review_finds_faults_in_the_same_documents() {
     let is_store = |document: &Value| document["kind"] == "RateLimitStore";
@@ -119,7 +119,7 @@ fn review_says_what_to_write() {
     let limit = serde_json::json!({"name": "a", "requests": 5, "per": "1s"});
     let all = |rules: Value| serde_json::json!({"selector": {"matchLabels": {"app": "a"}}, "rules": rules});
 
-    // One unknown field hides no other fault.
+    // An unknown field does not hide other faults.
     let found = messages(all(serde_json::json!([
         {"name": "a", "mtach": [{"paths": "/a"}], "limits": [{"name": "a", "request": 0, "per": "1s"}]},
     ])));

@@ -1,4 +1,4 @@
-//! A burst: five times as many requests at once as the limit admits.
+//! Measures a burst: five times as many requests at the same time as the limit admits.
 
 use std::{
     collections::BTreeMap,
@@ -40,16 +40,16 @@ struct Burst {
     timeout: Duration,
 }
 
-/// The outcome of one crowd.
+/// The outcome of one burst.
 struct Outcome {
     served: usize,
     failures: BTreeMap<Failure, usize>,
-    /// From a request's start until the service was called, sorted.
+    /// The times from the start of a request until the service was called, sorted.
     ready: Vec<Duration>,
-    /// From a request's start until its caller got the failure, sorted.
+    /// The times from the start of a request until its caller got the failure, sorted.
     heard: Vec<Duration>,
     took: Duration,
-    /// The highest ratio, at any time, of requests that reached the service to requests that were allowed.
+    /// The highest ratio, at any time, of admitted requests to allowed requests.
     most: f64,
 }
 
@@ -101,7 +101,7 @@ impl Visitor<(), Instant> for Crowd<'_> {
         self.found.outcomes.entry(stack).or_default().push(outcome);
     }
 
-    /// A crowd needs clones.
+    /// Does nothing, because a burst needs clones of the service.
     fn visit_single<S>(&mut self, _: &'static str, _: S)
     where
         S: Service<(), Response = Instant, Error: Heard>,
@@ -109,7 +109,8 @@ impl Visitor<(), Instant> for Crowd<'_> {
     }
 }
 
-/// One request: when it started, and when the service was called; or the failure, and when the caller got it.
+/// The result of one request: its start, and the time at which the service was called. For a failure: the failure, and
+/// the time at which the caller got it.
 type Answered = (Instant, Result<Instant, (Failure, Instant)>);
 
 async fn all_at_once<S>(burst: Burst, counts: Counts, service: S) -> Outcome
@@ -143,7 +144,7 @@ fn sum_up(burst: Burst, counts: Counts, answers: &[Answered], ended: Instant) ->
         f64::from(burst.per_second)
             * match counts {
                 Counts::Bucket => 1.0 + passed,
-                // A window that began before counts as a whole.
+                // The window that began before the burst counts in full.
                 Counts::Window => passed.floor() + 2.0,
             }
     };
@@ -258,7 +259,7 @@ fn write(found: &Found, report: &mut Report) {
     });
 }
 
-/// Each of our contenders compared with each peer; more is better.
+/// Compares each contender of Weir with each peer. More is better.
 fn ratios(found: &Found, report: &mut Report, values: &[(&str, Value)]) {
     let (ours, theirs): (Vec<&str>, Vec<&str>) =
         found.order.iter().copied().partition(|stack| stack.starts_with("weir"));

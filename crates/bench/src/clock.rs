@@ -1,4 +1,4 @@
-//! The clocks of the measurements. Only this file of the crate reads them, or sleeps.
+//! The clocks of the measurements. No other file of the crate reads a clock or sleeps.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 #[cfg(feature = "fleet")]
@@ -17,7 +17,7 @@ pub(crate) fn since(start: Instant) -> Duration {
     start.elapsed()
 }
 
-/// The time of tokio's timers, which tests can pause.
+/// The current time of tokio's timers, which tests can pause.
 pub(crate) fn timer_now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
@@ -27,13 +27,13 @@ pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Blocks this thread, for the length of a measurement or for a pause between two.
+/// Blocks this thread for the duration of a measurement, or for a pause between two measurements.
 pub(crate) fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
 /// The default clock of shot-limit and governor, which reads the processor's counter. Time is an argument of Weir's
-/// limiters, so a program can use them with a clock of another library.
+/// limiters, so a program can use them with any clock.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantaClock {
     clock: quanta::Clock,

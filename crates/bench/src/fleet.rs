@@ -1,8 +1,8 @@
-//! The operator with ten thousand pods: a real etcd and kube-apiserver, the operator as it is shipped, and simulated
-//! agents, all on this machine and its cores.
+//! Measures the operator with ten thousand pods: a real etcd and kube-apiserver, the operator with its release profile,
+//! and simulated agents share the cores of this machine.
 //!
-//! The figures are about the operator and the delays that users see. Agents answer like real ones, in the wire format.
-//! A run fails if any agent does not have exactly the policies in force that target its pod.
+//! The figures are the operator's use of resources, and the delays that users observe. Agents answer in the wire
+//! format, like real agents. A run fails if an agent does not have exactly the policies in force that target its pod.
 
 mod agents;
 mod cluster;
@@ -31,15 +31,15 @@ use self::{
 };
 use crate::clock;
 
-/// A fleet of this size, and how long to measure it.
+/// The size of a fleet, and the amount of measurements.
 #[derive(Clone, Copy)]
 struct Size {
     pods: usize,
-    /// Number of changes of the policy on one Deployment.
+    /// The number of changes of the policy for one Deployment.
     small: usize,
-    /// Number of changes of the policy on all pods.
+    /// The number of changes of the policy for all pods.
     all: usize,
-    /// How long to observe the idle operator.
+    /// The time for which the idle operator is observed.
     rest: Duration,
 }
 
@@ -50,18 +50,17 @@ const FULL: [Size; 3] = [
 ];
 const QUICK: [Size; 1] = [Size { pods: 100, small: 10, all: 5, rest: Duration::from_secs(5) }];
 
-/// Some changes, so that the operator has work to finish before it is idle.
+/// The number of changes with `--rest`. The operator must finish some work before it is idle.
 const FEW: usize = 3;
 
-/// The longest run.
+/// The longest duration of a run.
 const LONGEST: Duration = Duration::from_secs(470);
-/// The longest repetition of one kind of change, so that a slow machine gives fewer figures instead of none.
+/// The longest time for the repetitions of one kind of change, so that a slow machine gives fewer figures, not none.
 const LONGEST_REPEATING: Duration = Duration::from_secs(60);
-/// The longest time until all agents have a snapshot in force, and for one change.
+/// The longest wait until all agents have a snapshot in force, and until all have acknowledged a change.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// A fleet counts as idle when nothing except the Lease was written for this long. With 10,000 agents,
-/// an agent sends its next status at any time within ten seconds after a push: until then the operator is still working on
-/// the last change.
+/// The time without writes, except to the Lease, after which a fleet counts as idle. With 10,000 agents, an agent sends
+/// its next status within ten seconds after a push. Until then, the operator still works on the last change.
 const QUIET: Duration = Duration::from_secs(12);
 const QUIET_AT_LAST: Duration = Duration::from_secs(60);
 
@@ -69,13 +68,13 @@ const QUIET_AT_LAST: Duration = Duration::from_secs(60);
 #[derive(Parser)]
 #[command(name = "cargo xtask bench fleet", bin_name = "cargo xtask bench fleet")]
 struct FleetArgs {
-    /// A hundred pods and a few changes: it shows that everything works, and its figures mean nothing
+    /// A hundred pods and a few changes: this tests the benchmark, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
     /// One fleet of this many pods, in hundreds, instead of 100, 1,000 and 10,000
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     hundreds: Option<u32>,
-    /// Change policies only a few times: to observe what the idle operator does and keeps
+    /// Change policies only a few times, to observe the work and the memory of the idle operator
     #[arg(long)]
     rest: bool,
     /// Use plain HTTP/1.1 to the agents: the difference is the cost of mutual TLS and the channel
@@ -84,20 +83,20 @@ struct FleetArgs {
     /// The operator to measure
     #[arg(long, value_name = "PROGRAM")]
     operator: PathBuf,
-    /// Where to write; by default docs/benchmarks, or target/weir/benchmarks for a part of it
+    /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a partial run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
 
-/// The figures of one size.
+/// The figures of one fleet.
 struct Found {
     pods: usize,
     policies: usize,
-    /// From the start of the operator to the last acknowledgement.
+    /// The time from the start of the operator to the last acknowledgement.
     cold: Duration,
-    /// The operator's processor time until then.
+    /// The operator's processor time during the cold start.
     cold_cpu: Duration,
-    /// From the start of the operator until every status was complete.
+    /// The time from the start of the operator until every status was complete.
     cold_reported: Duration,
     small: Vec<Duration>,
     all: Vec<Duration>,
@@ -107,19 +106,19 @@ struct Found {
     rest: Rest,
 }
 
-/// What the idle operator does.
+/// The work of the idle operator.
 struct Rest {
     /// The operator's processor time from the last change until it was idle.
     settling: Duration,
     length: Duration,
     cpu: Duration,
-    /// How often agents reported their status, or that nothing had changed.
+    /// The number of reports from agents: a status, or that nothing had changed.
     statuses: u64,
     /// The requests to the apiserver, by verb and resource.
     requests: Vec<String>,
 }
 
-/// The program's work.
+/// Runs the program.
 pub(crate) fn run() -> anyhow::Result<()> {
     let args = FleetArgs::parse();
     let is_part = args.quick || args.hundreds.is_some() || args.rest || args.plaintext;
@@ -136,18 +135,19 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     raise_open_files()?;
     let load_before = load_average();
-    // One thread for all agents and one for this program's own work: the operator and the apiserver need the cores.
+    // One thread runs all agents, and one runs this program's own work, because the operator and the apiserver need the
+    // cores.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut found = Vec::new();
     let outcome = runtime.block_on(async {
         tokio::select! {
             ended = tokio::time::timeout(LONGEST, measure(&args, &sizes, &mut found)) => {
-                ended.with_context(|| format!("not done after {LONGEST:?}"))?
+                ended.with_context(|| format!("the run takes longer than {LONGEST:?}"))?
             }
             interrupted = interrupted() => Err(interrupted),
         }
     });
-    // Figures from before a failure help to find its cause, but they are not a result.
+    // After a failure, the figures so far are written as a partial run: they help to find the cause, but are no result.
     let is_part = is_part || outcome.is_err();
     if !found.is_empty() {
         let report = tables::report(&found, is_part, &load_before)?;
@@ -157,7 +157,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 }
 
 async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> anyhow::Result<()> {
-    let most = sizes.iter().map(|size| size.pods).max().context("there is a size")?;
+    let most = sizes.iter().map(|size| size.pods).max().context("no size")?;
     let agents = Agents::new(most);
     let (listener, port) = serve::listen()?;
     eprintln!("fleet: starting etcd and kube-apiserver");
@@ -168,7 +168,7 @@ async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> an
         let started = clock::now();
         cluster.grow(size.pods).await.with_context(|| format!("make {} pods", size.pods))?;
         eprintln!(
-            "fleet: {} pods and {} policies, made in {:.1?}",
+            "fleet: {} pods and {} policies, created in {:.1?}",
             size.pods,
             cluster.policies(),
             clock::since(started)
@@ -184,7 +184,8 @@ async fn certify(operator: &Path, cluster: &mut Cluster, agents: usize) -> anyho
     let kubeconfig = cluster.control_plane.operators_kubeconfig();
     let operator = OperatorProcess::start(operator, kubeconfig, folder.path().join("operator.log"), false)?;
     let made = cluster.authority(PATIENCE).await;
-    let [certificate, key] = made.with_context(|| format!("the operator's last words:\n{}", operator.last_words()))?;
+    let [certificate, key] =
+        made.with_context(|| format!("the end of the operator's log:\n{}", operator.last_words()))?;
     operator.end()?;
     let identities = Arc::new(Identities::new(agents, &certificate, &key)?);
     cluster.certify(identities.clone());
@@ -218,13 +219,13 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
         let policies = cluster.policies();
         anyhow::Ok(Found { pods, policies, cold, cold_cpu, cold_reported, small, all, all_cpu, memory, rest })
     };
-    let found = outcome.await.with_context(|| format!("the operator's last words:\n{}", operator.last_words()))?;
+    let found = outcome.await.with_context(|| format!("the end of the operator's log:\n{}", operator.last_words()))?;
     eprintln!("fleet: {}", tables::line(&found));
     operator.end()?;
     Ok(found)
 }
 
-/// Changes a policy repeatedly. Returns how long each change took, from the request to the last acknowledgement.
+/// Changes a policy repeatedly. Returns the time of each change, from the request to the last acknowledgement.
 async fn change(
     cluster: &Cluster,
     agents: &Arc<Agents>,
@@ -238,11 +239,11 @@ async fn change(
         if clock::since(begun) > LONGEST_REPEATING {
             break;
         }
-        // The pause is random, so that changes are not in step with the operator's timers, and leaves time for the last
-        // writes.
+        // The pause leaves time for the last writes. It is random, so that changes are not synchronized with the
+        // operator's timers.
         let pause = Duration::from_millis(rand::rng().random_range(200..700));
         tokio::time::sleep(pause).await;
-        // No number is used twice, not even for another size.
+        // Each number is used only once, also over all sizes.
         let requests = 1_000 * u64::try_from(pods)? + u64::try_from(time)?;
         let waiting = agents.await_acknowledgements(Wanted::Limit(policy.to_owned(), requests), pods);
         let asked = clock::now();
@@ -253,7 +254,7 @@ async fn change(
     Ok(took)
 }
 
-/// Waits until nothing is written any more, and observes for a while.
+/// Waits until the operator is idle, and then observes it.
 async fn rest(
     cluster: &Cluster,
     agents: &Arc<Agents>,
@@ -281,7 +282,7 @@ async fn rest(
     Ok(Rest { settling, length, cpu, statuses, requests: cluster.asked()?.split_off(asked) })
 }
 
-/// Each agent needs a connection, and so does the operator, which inherits the limit from this program.
+/// Raises the limit of open files. Each agent needs a connection, also in the operator, which inherits the limit.
 fn raise_open_files() -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
@@ -293,7 +294,7 @@ fn load_average() -> String {
     text.split_whitespace().take(3).collect::<Vec<_>>().join(", ")
 }
 
-/// Ends at a signal; the processes that this program started end with it.
+/// Returns at a signal. The processes that this program started end with it.
 async fn interrupted() -> anyhow::Error {
     let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else {

@@ -1,7 +1,8 @@
-//! A gateway with a token bucket for each client address, written with Weir, with `DashMap` and with a `Mutex` around a
-//! `HashMap`: a comparison that many gateways have in their README. It runs once with and once without an upstream.
+//! Measures a gateway with a token bucket for each client address, written with Weir, with `DashMap` and with a `Mutex`
+//! around a `HashMap`. Many gateways have this comparison in their README. Each gateway runs with and without an
+//! upstream.
 //!
-//! Everything except the limiter is the same code, and each gateway runs in its own process.
+//! All code except the limiter is the same, and each gateway runs in a separate process.
 
 mod limiters;
 mod server;
@@ -19,7 +20,7 @@ use crate::{
 
 pub(crate) use self::server::GatewayArgs;
 
-/// Different client addresses in the requests.
+/// The number of different client addresses in the requests.
 const CLIENTS: u64 = 254;
 
 const ABOUT: &str = "\
@@ -66,7 +67,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A load, and whether the gateway has an upstream.
+/// A case: a load, and a gateway with or without an upstream.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -105,18 +106,18 @@ impl Sample {
     }
 }
 
-/// All requests were answered, and no client got more than its bucket held and earned meanwhile.
+/// Checks that all requests were answered, and that the buckets did not admit too many requests.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
 fn check(load: &Load) -> anyhow::Result<()> {
     ensure!(load.failed == 0, "{} requests were not answered", load.failed);
-    ensure!(load.served > 0, "no request got through");
-    // The gateway counts slightly longer than wrk does.
+    ensure!(load.served > 0, "no request was admitted");
+    // The gateway runs slightly longer than wrk measures.
     let most = CLIENTS as f64 * (BUCKET + PER_SECOND * (load.seconds + 0.5));
-    ensure!(load.served as f64 <= most, "{} got through, {most:.0} at most should have", load.served);
+    ensure!(load.served as f64 <= most, "{} requests were admitted, but {most:.0} is the maximum", load.served);
     Ok(())
 }
 
-/// A reported figure: title, unit, value.
+/// A reported figure: its title, unit and value.
 type Figure = (&'static str, &'static str, fn(&Sample) -> f64);
 
 const FIGURES: [Figure; 5] = [

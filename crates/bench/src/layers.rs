@@ -1,4 +1,4 @@
-//! Tower middleware: the overhead of a layer for one request, and 1,000 tasks on one limit.
+//! Measures tower middleware: the overhead of a layer for one request, and 1,000 tasks on one limit.
 
 use std::{
     collections::BTreeMap,
@@ -33,14 +33,14 @@ const NOTHING: &str = "no layer";
 enum Measure {
     Held,
     Cloned,
-    /// 1,000 tasks, each with a clone and one request, on two threads.
+    /// 1,000 tasks on two threads, each with a clone of the service and one request.
     Tasks,
 }
 
 const MEASURES: [(Measure, &str); 3] =
     [(Measure::Held, "held, ns"), (Measure::Cloned, "cloned, ns"), (Measure::Tasks, "1,000 tasks, µs")];
 
-/// By stack and measure, in the order of the stacks.
+/// The results by stack and measure, in the order of the stacks.
 #[derive(Default)]
 struct Found {
     order: Vec<&'static str>,
@@ -131,7 +131,7 @@ impl Visitor<(), ()> for Meter<'_> {
     }
 }
 
-/// One request. It must be served, or the limit was not set up correctly.
+/// Sends one request, which must be served. Otherwise the limit was not set up correctly.
 async fn one<S: Service<(), Response = (), Error: Heard>>(service: &mut S) {
     let served = match poll_fn(|context| service.poll_ready(context)).await {
         Ok(()) => service.call(()).await,

@@ -1,8 +1,9 @@
-//! How fast limiters and layers are, and whether they hold their limit under load, compared with their peers.
+//! Compares Weir's limiters and layers with their peers: how fast they are, and whether they enforce their limit under
+//! load.
 //!
 //! Every table comes from one run on one machine. The contenders take turns, repetition by repetition, so that noise
-//! affects all of them alike. Each figure is the median of the repetitions, with the lowest and the highest. This crate
-//! must not give Weir anything that its users do not get, or take from a peer anything that its users get.
+//! affects all of them equally. Each figure is the median of the repetitions, with the lowest and the highest value.
+//! All contenders must be used as their users would use them: this crate must not optimise Weir, or handicap a peer.
 
 mod burst;
 mod clock;
@@ -30,19 +31,19 @@ use self::report::Report;
 
 pub use self::limits::count_bytes;
 
-/// Measure limiters and layers against their peers.
+/// Compare limiters and layers with their peers.
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Cli {
-    /// What to measure; by default everything except proxy and gateway, which need other programs
+    /// Suites to run; by default all except proxy and gateway, which need other programs
     suites: Vec<Suite>,
-    /// A run of some seconds: it shows that everything works, and its figures mean nothing
+    /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
-    /// Where to write; by default docs/benchmarks, or target/weir/benchmarks for a quick run
+    /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Only draw the charts of the results in the folder again, and measure nothing
+    /// Measure nothing, and only draw the charts of the results in the folder again
     #[arg(long, conflicts_with_all = ["suites", "quick"])]
     redraw: bool,
 }
@@ -57,22 +58,22 @@ enum Suite {
     Burst,
     /// A service of 10 slots behind limits, from 25 to 600 requests per second
     Sla,
-    /// What each strategy admits of the same traffic: pictures for the manual, the same in every run
+    /// The admissions of each strategy with the same traffic: pictures for the manual, which are the same in every run
     Strategies,
-    /// The agent compared with nginx, HAProxy and Envoy: `cargo xtask bench proxy` installs them
+    /// The agent compared with nginx, HAProxy and Envoy, which `cargo xtask bench proxy` installs
     Proxy,
-    /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`; wrk is the load
+    /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`, under load from wrk
     Gateway,
 }
 
 impl Suite {
-    /// Whether it runs without other programs.
+    /// Returns true if the suite needs no other programs.
     fn stands_alone(self) -> bool {
         !matches!(self, Self::Proxy | Self::Gateway)
     }
 }
 
-/// The program `weir-bench`: exit code 0 if everything was measured and written.
+/// Runs the program `weir-bench`. Its exit code is 0 if all suites were measured and written.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let chosen = |suite: &Suite| if cli.suites.is_empty() { suite.stands_alone() } else { cli.suites.contains(suite) };
@@ -89,12 +90,12 @@ pub fn run() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The program `weir-bench-gateway`: serves until it is stopped.
+/// Runs the program `weir-bench-gateway`, which serves until it is stopped.
 pub fn serve_gateway() -> ExitCode {
     exit_code("gateway", gateway::GatewayArgs::parse().serve())
 }
 
-/// The program `weir-bench-soak`: exit code 0 only if the agent met every aim.
+/// Runs the program `weir-bench-soak`. Its exit code is 0 only if the agent met every aim.
 pub fn run_soak() -> ExitCode {
     match soak::run() {
         Ok(true) => ExitCode::SUCCESS,
@@ -106,7 +107,7 @@ pub fn run_soak() -> ExitCode {
     }
 }
 
-/// The program `weir-bench-fleet`: exit code 0 if everything was measured and written.
+/// Runs the program `weir-bench-fleet`. Its exit code is 0 if everything was measured and written.
 #[cfg(feature = "fleet")]
 pub fn run_fleet() -> ExitCode {
     exit_code("fleet", fleet::run())

@@ -1,4 +1,4 @@
-//! Limits without tower: one decision on one limit, keyed tables, and whether the limit was held.
+//! Measures limits without tower: one decision on one limit, keyed tables, and exact counts.
 
 mod contenders;
 mod decision;
@@ -32,7 +32,7 @@ for all contenders, and no turn is left out.";
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let mut report = Report::new("core", "Decisions", ABOUT, quick)?;
     report.written_by("cargo xtask bench core", METHOD);
-    // Measured separately: over-admission decides which peers are exact.
+    // Exact counts are measured first, because they decide which peers count as exact.
     let exact = exact::measure(quick);
     decision::measure(quick, &exact, &mut report);
     exact.report(&mut report);

@@ -1,4 +1,4 @@
-//! The program that measures: see the library of this package.
+//! The program `weir-bench`: see the library of this package.
 
 use std::process::ExitCode;
 

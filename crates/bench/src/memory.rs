@@ -1,5 +1,5 @@
-//! Counts the bytes per key of each keyed store. It is a program of its own, so that the counting allocator slows
-//! nothing that is timed.
+//! Counts the bytes per key of each keyed store. This is a separate program, so that the counting allocator does not
+//! slow the timed measurements.
 
 use std::{alloc::System, process::ExitCode};
 
@@ -11,7 +11,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn main() -> ExitCode {
     weir_bench::count_bytes(|| {
         let stats = ALLOCATOR.stats();
-        // Reallocations are included in both of the first two.
+        // Both counters include reallocations.
         stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
     })
 }

@@ -1,8 +1,8 @@
-//! The agent as a proxy, compared with nginx, HAProxy and Envoy on the same work: CPU per request, added latency, and
-//! memory per connection.
+//! Compares the agent with nginx, HAProxy and Envoy on the same work: CPU per request, added latency, and memory per
+//! connection.
 //!
-//! One proxy at a time has a core to itself; its clients and the app behind it share another core. No request may count
-//! that did not do what its scenario says: every load counts statuses, and a wrong one makes the figure an error.
+//! One proxy at a time runs, alone on one core. Its clients and the app behind it share another core. Every load counts
+//! the statuses of the responses. A status that does not fit the scenario makes the figure an error.
 
 mod contenders;
 mod exchange;
@@ -56,18 +56,18 @@ status and the end of an answer. In the column `refused, 60,000 a second`, all c
 requests, and all sleep between them. A table below shows how busy the core of each contender was. The aim is for \
 wrk's column. The other two columns are for comparison.";
 
-/// How long and how often everything is measured.
+/// The durations and the numbers of the measurements.
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
-    /// For scenarios with an aim: many short rounds, because a shared machine changes from second to second, and
-    /// compared figures should be measured close together.
+    /// The number of rounds of scenarios with an aim. There are many short rounds, because the speed of a shared
+    /// machine changes within seconds, and compared figures should be measured shortly after each other.
     rounds_of_aims: usize,
     length: Duration,
     length_of_aims: Duration,
     idle_connections: usize,
     starts: usize,
-    /// Every key is used once before the measurement.
+    /// True if every key is used once before the measurement.
     fill: bool,
 }
 
@@ -92,7 +92,7 @@ const QUICK: Effort = Effort {
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let effort = if quick { QUICK } else { FULL };
-    // It counts the cores before this program leaves one to the proxies.
+    // The report counts the cores, so it must be created before this program is bound to one core.
     let mut report = Report::new("proxy", "The agent as a proxy", ABOUT, quick)?;
     make_room()?;
     let folder = tempfile::tempdir().context("make a folder for the proxies")?;
@@ -115,13 +115,16 @@ fn make_room() -> anyhow::Result<()> {
     more_files()
 }
 
-/// Binds this program, and so every client that it starts, to a core other than the proxies'.
+/// Binds this program to the clients' core. The clients that it starts inherit this.
 fn to_the_clients_core() -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().context("count the cores")?;
-    anyhow::ensure!(cores.get() >= 2, "this needs two cores: one for the proxy, one for its clients and the app");
+    anyhow::ensure!(
+        cores.get() >= 2,
+        "this benchmark needs two cores: one for the proxy, one for the clients and the app"
+    );
     let mut set = CpuSet::new();
     set.set(CLIENT_CORE);
-    sched_setaffinity(None, &set).context("stay on one core")
+    sched_setaffinity(None, &set).context("bind this program to one core")
 }
 
 /// Raises the limit of file descriptors for this program and its children.

@@ -1,6 +1,6 @@
-//! The results of a suite, written in three forms from the same figures: JSON for programs, Markdown for readers, SVG
-//! charts. It measures nothing, and omits no figure of a suite. The charts' data are in a JSON file of their own, from
-//! which the charts can be drawn again.
+//! Writes the results of a suite in three forms: JSON for programs, Markdown for readers, and charts as SVG. All forms
+//! contain the same figures, and no figure is omitted. The data of the charts are in a separate JSON file, from which
+//! the charts can be drawn again.
 
 mod machine;
 mod plot;
@@ -15,12 +15,12 @@ use crate::stats::{Spread, figure};
 
 pub(crate) use self::plot::{Bars, Chart, LimitLine, Lines, Series};
 
-/// How contenders are compared in most suites.
+/// The description of the method of most suites.
 const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition. A figure is the median of the \
     repetitions, ± half of the distance between their quartiles. The JSON file also has the lowest and the highest \
     value.";
 
-/// The folder of the charts' data.
+/// The folder for the data of the charts.
 const CHARTS: &str = "charts";
 
 /// The results of one suite.
@@ -29,25 +29,25 @@ pub(crate) struct Report {
     name: &'static str,
     title: &'static str,
     about: &'static str,
-    /// A quick run: its figures mean nothing.
+    /// True for a quick run, whose figures are not meaningful.
     quick: bool,
     #[serde(skip)]
     command: String,
-    /// How to read the figures.
+    /// The explanation of the figures.
     #[serde(skip)]
     method: &'static str,
     machine: Machine,
     versions: Vec<(String, String)>,
     aims: Vec<Aim>,
     tables: Vec<Table>,
-    /// Figures that only programs read, by name.
+    /// Figures for programs, by name. Only the JSON contains them.
     #[serde(flatten)]
     records: BTreeMap<&'static str, serde_json::Value>,
     #[serde(skip)]
     charts: Vec<Chart>,
 }
 
-/// An aim, and whether this run reached it.
+/// An aim, with the result of this run.
 #[derive(Serialize)]
 pub(crate) struct Aim {
     pub(crate) aim: String,
@@ -55,7 +55,7 @@ pub(crate) struct Aim {
     pub(crate) met: bool,
 }
 
-/// Contenders as rows, figures as columns.
+/// A table with contenders as rows, and figures as columns.
 #[derive(Serialize)]
 pub(crate) struct Table {
     pub(crate) title: String,
@@ -71,15 +71,15 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// One figure or word of a table.
+/// A cell of a table: a figure or a text.
 #[derive(Clone, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Cell {
-    /// Not measured, because it makes no sense for this contender.
+    /// The figure was not measured, because it is not meaningful for this contender.
     None,
     Measured(Spread),
     Number(f64),
-    /// How many times as good as a peer.
+    /// The figure of Weir as a multiple of a peer's figure.
     Ratio {
         ratio: f64,
     },
@@ -109,7 +109,7 @@ impl Report {
         })
     }
 
-    /// Sets the command and the method, if they are not the default ones.
+    /// Sets a command and a method other than the default ones.
     pub(crate) fn written_by(&mut self, command: &str, method: &'static str) {
         command.clone_into(&mut self.command);
         self.method = method;
@@ -156,7 +156,7 @@ impl Report {
     fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n", self.title);
         if self.quick {
-            text += "**A quick run: it shows that all works, and its figures mean nothing.**\n\n";
+            text += "**A quick run, which only tests the benchmark: its figures are not meaningful.**\n\n";
         }
         let versions: Vec<_> = self.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
         // Writing to a string cannot fail.
@@ -188,7 +188,7 @@ impl Report {
     }
 }
 
-/// Draws the charts of all results in the folder again.
+/// Draws the charts of all suites in the folder again.
 pub(crate) fn redraw(folder: &Path) -> anyhow::Result<()> {
     let data = folder.join(CHARTS);
     for entry in std::fs::read_dir(&data).with_context(|| format!("list {}", data.display()))? {
@@ -213,7 +213,7 @@ fn chart_file(name: &str, chart: &Chart) -> String {
     format!("{name}-{}.svg", chart.name())
 }
 
-/// A name such as `Mutex<HashMap>`, escaped so that Markdown does not read it as a tag.
+/// Escapes a name such as `Mutex<HashMap>`, so that Markdown does not read it as a tag.
 fn shown(name: &str) -> String {
     name.replace('<', "\\<")
 }
@@ -248,8 +248,8 @@ impl Cell {
     }
 }
 
-/// The median, with half of the interquartile range in percent of it; both quartiles if that is more than the median
-/// itself.
+/// Formats the median, with half of the interquartile range in percent of the median. If that is more than the median,
+/// it shows both quartiles.
 fn measured(spread: Spread) -> String {
     let [lower, upper] = spread.quartiles;
     let percent = (upper - lower) / 2.0 / spread.median * 100.0;
@@ -293,7 +293,7 @@ mod tests {
             }],
         });
         let text = report.markdown();
-        assert!(text.contains("its figures mean nothing"), "{text}");
+        assert!(text.contains("its figures are not meaningful"), "{text}");
         assert!(text.contains("| faster | 2× | met |\n| smaller | no | **missed** |"), "{text}");
         assert!(text.contains("| ns | 1 thread | ratio | none |\n|---|---:|---:|---:|\n"), "{text}");
         assert!(text.contains("| Mutex\\<HashMap> | 10.0 ±10 % | 1.50× |  |"), "{text}");

@@ -1,5 +1,4 @@
-//! A service with a fixed capacity, behind limits that let requests wait: what its callers observe as the load
-//! increases.
+//! Measures a service with a fixed capacity behind limits that let requests wait, under an increasing load.
 
 mod arrivals;
 mod guards;
@@ -27,7 +26,7 @@ a second, a burst of 10, and a wait of at most 75 ms. All four run in parallel w
 own service. Ten slots of 25 ms can process 400 requests a second, so at 425 a second a step of 3 s leaves 75 requests \
 in the service's own queue. Each step runs once, and its quantiles are of 75 to 1,800 requests.";
 
-/// Up to this many requests per second, all must be served in time.
+/// The rate in requests per second up to which all requests must be served in time.
 const CARRIED: u32 = 425;
 const P95: f64 = 275.0;
 
@@ -67,7 +66,7 @@ fn aims(steps: &[Step], report: &mut Report) {
     );
 }
 
-/// A reported figure of a contender at a step, and its unit.
+/// A reported figure of a contender at a step: its name, title, unit and value.
 type Figure = (&'static str, &'static str, &'static str, fn(&arrivals::Durations) -> Option<f64>);
 
 const FIGURES: [Figure; 6] = [
@@ -83,7 +82,8 @@ fn quantile(sorted: &[Duration], per_mille: usize) -> Option<f64> {
     (!sorted.is_empty()).then(|| quantile_ms(sorted, per_mille))
 }
 
-/// At the highest load; more is better: ours over theirs for the success rate, theirs over ours for times.
+/// Adds the ratios at the highest load. More is better: the success rate is divided by that of the peer, and the times
+/// of the peer are divided by those of Weir.
 fn ratios(steps: &[Step], report: &mut Report) {
     let Some(step) = steps.last() else { return };
     let Some((ours, theirs)) = step.guards.split_last() else { return };
@@ -121,7 +121,7 @@ fn tables(steps: &[Step], report: &mut Report) {
 }
 
 fn charts(steps: &[Step], report: &mut Report) {
-    // No chart for success: the lines would lie on each other, and the table shows the figures.
+    // The success rate has no chart, because the lines would overlap, and the table shows the figures.
     for (name, title, unit, figure) in FIGURES.into_iter().filter(|(name, ..)| *name != "success") {
         let series = NAMES.iter().enumerate().map(|(place, contender)| Series {
             name: (*contender).to_owned(),

@@ -1,8 +1,8 @@
-//! Minutes of mixed load on one agent: clients that come, go and misbehave, snapshots that are replaced all the time,
-//! new keys without end, an app that is restarted. It looks for growth: of memory, descriptors, or a count.
+//! Runs a mixed load on one agent for some minutes: clients that connect, disconnect and misbehave, snapshots that
+//! change constantly, new keys all the time, and an app that restarts. It detects growth of memory, descriptors or
+//! counts.
 //!
-//! Each kind of client states what it must see, and every verdict has a figure: a run must not pass because nothing was
-//! checked.
+//! Each kind of client checks its results, and every verdict has a figure, so that a run cannot pass without checks.
 
 mod agent;
 mod app;
@@ -27,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 use self::{agent::SoakedAgent, app::App, clients::Target, samples::Sample, snapshots::Pushed};
 use crate::{clock, report::Report};
 
-/// A run of at least this length is kept.
+/// The minutes of a complete run, whose results are written to docs/benchmarks.
 const WHOLE: u64 = 30;
 const SAMPLES_AT_LEAST: u32 = 30;
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 const RESTART_EVERY: Duration = Duration::from_secs(20);
-/// How long the agent may take to release everything after all clients have left.
+/// The longest time in which the agent must release all resources after all clients have disconnected.
 const REST: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -46,28 +46,28 @@ The test then waits until the agent has released everything.";
 
 const METHOD: &str = "Memory is the agent's resident set; CPU is of one core.";
 
-/// Run every kind of load at once and watch what the agent keeps.
+/// Run every kind of load at the same time, and measure the resources of the agent.
 #[derive(Parser)]
 #[command(name = "cargo xtask soak", bin_name = "cargo xtask soak")]
 struct SoakArgs {
-    /// For how long; below 30, it only shows that everything works, and writes to target/weir/benchmarks
+    /// Duration in minutes; a run below 30 only tests the soak, and writes to target/weir/benchmarks
     #[arg(long, default_value_t = WHOLE, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
-    /// Where to write; by default docs/benchmarks
+    /// Output folder; by default docs/benchmarks
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// More flags for the agent
+    /// Additional flags for the agent
     #[arg(last = true)]
     agent: Vec<String>,
 }
 
-/// Everything that the verdict needs.
+/// The observations of a run.
 struct Outcome {
     samples: Vec<Sample>,
-    /// Before the first client came, and after all had left.
+    /// The sample before the first client connected. `after` is the one after all clients had disconnected.
     before: Sample,
     after: Sample,
-    /// None: it did not release everything in time.
+    /// The time until the agent had released all resources. None if it did not in time.
     rested_after: Option<Duration>,
     clients: Vec<tally::Kind>,
     exact: Vec<clients::Held>,
@@ -76,7 +76,7 @@ struct Outcome {
     ended: agent::Ended,
 }
 
-/// The program's work. Returns whether every aim was met.
+/// Runs the program. Returns true if every aim was met.
 pub(crate) fn run() -> anyhow::Result<bool> {
     let args = SoakArgs::parse();
     let quick = args.minutes < WHOLE;
@@ -118,8 +118,8 @@ async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {
 
     stop.cancel();
     let (clients, exact) = crowd.leave().await?;
-    let pushed = pushing.await.context("putting snapshots panicked")?;
-    let restarts = restarting.await.context("restarting the app panicked")?;
+    let pushed = pushing.await.context("the task that sends snapshots panicked")?;
+    let restarts = restarting.await.context("the task that restarts the app panicked")?;
     let gone = clock::now();
     let mut after = agent.sample(started).await?;
     while !after.is_at_rest(&before) && clock::since(gone) < REST {
@@ -131,7 +131,7 @@ async fn soak(length: Duration, flags: &[String]) -> anyhow::Result<Outcome> {
     Ok(Outcome { samples, before, after, rested_after, clients, exact, pushed, restarts, ended })
 }
 
-/// The commit that was built, and whether there are changes since.
+/// Describes the built commit, and whether the checkout has changes.
 fn revision() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").current_dir(Path::new(env!("CARGO_MANIFEST_DIR"))).args(args).output().ok()?;
@@ -140,7 +140,7 @@ fn revision() -> String {
     match (git(&["rev-parse", "--short=12", "HEAD"]), git(&["status", "--porcelain", "--untracked-files=no"])) {
         (Some(commit), Some(changes)) if changes.is_empty() => commit,
         (Some(commit), _) => format!("{commit} with changes"),
-        (None, _) => "of no checkout".to_owned(),
+        (None, _) => "not a checkout".to_owned(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The middleware under comparison, each around the same service with the same limit, as its documentation says.
+//! The compared stacks of middleware. Each stack wraps the same service with the same limit, as its documentation
+//! recommends.
 
 mod governed;
 mod heard;
@@ -13,30 +14,30 @@ use self::governed::Governed;
 
 pub(crate) use self::heard::{Failure, Heard};
 
-/// A limit of this many requests per second with a burst of the same size, and related settings.
+/// The limit of all stacks, with a burst of the same size, and related settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) per_second: u32,
-    /// How long a request may take; for layers that wait, how long it may wait.
+    /// The timeout of a request. For layers that wait, it is the longest wait.
     pub(crate) timeout: Duration,
-    /// Capacity of tower's buffers.
+    /// The capacity of tower's buffers.
     pub(crate) buffer: usize,
 }
 
-/// Receives the stacks, one after the other.
+/// A visitor that receives the stacks, one after another.
 pub(crate) trait Visitor<Request, Response> {
-    /// A stack that can be cloned.
+    /// Receives a stack that can be cloned.
     fn visit<S>(&mut self, stack: &'static str, counts: Counts, service: S)
     where
         S: Service<Request, Response = Response, Error: Heard + Send, Future: Send> + Clone + Send + 'static;
 
-    /// A stack that cannot be cloned.
+    /// Receives a stack that cannot be cloned.
     fn visit_single<S>(&mut self, stack: &'static str, service: S)
     where
         S: Service<Request, Response = Response, Error: Heard>;
 }
 
-/// How the limit counts, which bounds what it may admit.
+/// The way in which the limit counts. It determines the maximum number of admissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     Bucket,
@@ -103,7 +104,7 @@ where
     visitor.visit("weir ThroughputLayer, FixedWindow", Counts::Window, throughput.layer(inner.clone()));
 }
 
-/// With the exact one of its two bucket strategies, and with the fixed window of its documentation.
+/// Passes the stacks of tower-shot: with its GCRA, which is exact, and with the fixed window of its documentation.
 fn tower_shot<Request, I>(limit: Limit, inner: &I, visitor: &mut impl Visitor<Request, I::Response>)
 where
     Request: Send + 'static,

@@ -1,10 +1,11 @@
-//! Medians and quantiles of small samples, and their format. No averages: one disturbed repetition would move them.
+//! Computes and formats medians and quantiles of small samples. Averages are not used, because one disturbed repetition
+//! would change them.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// The median of the repetitions, with the quartiles, the lowest and the highest.
+/// The median of the repetitions, with the quartiles, the lowest and the highest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -27,35 +28,35 @@ impl Spread {
     }
 }
 
-/// Compares two contenders round by round. A disturbance affects both contenders of a round, so the median of the
-/// comparisons does not show it, while a comparison of two medians would. Rounds that only one of them has do not
-/// count.
+/// Compares two contenders round by round. A disturbance affects both contenders of a round, so it has little effect on
+/// the median of the comparisons. It would have more effect on a comparison of two medians. Rounds that only one
+/// contender has are ignored.
 pub(crate) fn in_pairs(left: &[f64], right: &[f64], compare: impl Fn(f64, f64) -> f64) -> Spread {
     Spread::of(left.iter().zip(right).map(|(left, right)| compare(*left, *right)).collect())
 }
 
-/// The ratio of the left contender to the right one, in the median of rounds.
+/// The ratio of the left contender to the right one, as the median of rounds.
 pub(crate) fn ratio(left: &[f64], right: &[f64]) -> f64 {
     in_pairs(left, right, |left, right| left / right).median
 }
 
-/// The value that this many per mille of the sorted values do not exceed; zero without values.
+/// The quantile of sorted values, by nearest rank. Zero without values.
 pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], per_mille: usize) -> T {
     let rank = (sorted.len() * per_mille).div_ceil(1000).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-/// A quantile of durations, in milliseconds.
+/// The quantile of durations, in milliseconds.
 pub(crate) fn quantile_ms(sorted: &[Duration], per_mille: usize) -> f64 {
     quantile(sorted, per_mille).as_secs_f64() * 1e3
 }
 
-/// A quantile of durations, in microseconds.
+/// The quantile of durations, in microseconds.
 pub(crate) fn quantile_us(sorted: &[Duration], per_mille: usize) -> f64 {
     quantile(sorted, per_mille).as_secs_f64() * 1e6
 }
 
-/// Three significant digits, with separated thousands.
+/// Formats a number with three significant digits, and separators for thousands.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -92,17 +93,17 @@ mod tests {
 
     #[test]
     fn what_disturbs_a_round_disturbs_no_ratio() {
-        // Twice as much in each round, while the machine gets slower and slower.
+        // The left value is twice the right value in each round, while the machine becomes slower.
         let (left, right) = ([20.0, 18.0, 10.0, 6.0, 2.0], [10.0, 9.0, 5.0, 3.0, 1.0]);
         assert_eq!(in_pairs(&left, &right, |left, right| left / right), Spread::of(vec![2.0; 5]));
-        // So a difference of 1 % is visible, even if the samples vary by a factor of ten.
+        // A difference of 1 % is visible, even if the samples vary by a factor of ten.
         let slower: Vec<f64> = left.iter().map(|value| value * 0.99).collect();
         assert!((ratio(&slower, &left) - 0.99).abs() < 1e-9);
     }
 
     #[test]
     fn turns_that_were_lost_move_no_ratio() {
-        // One or the other was kept from its core in two of seven rounds.
+        // In two of seven rounds, one of the contenders was disturbed.
         let (left, right) = ([3.0, 3.0, 0.1, 3.0, 3.0, 3.0, 3.0], [2.0, 2.0, 2.0, 2.0, 0.2, 2.0, 2.0]);
         assert_eq!(ratio(&left, &right), 1.5);
         assert_eq!(in_pairs(&left, &right, |left, right| left - right).median, 1.0);
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_ratio_is_of_the_same_rounds() {
-        // Each is faster in half of the rounds or more, although the medians are 5 and 4.
+        // The left contender is slower in most rounds, although its median, 5, is higher than the median of the right
+        // one, 4.
         let (left, right) = ([1.0, 5.0, 9.0], [4.0, 6.0, 3.0]);
         assert_eq!(ratio(&left, &right), 5.0 / 6.0);
         assert_eq!(ratio(&[2.0, 8.0], &[1.0]), 2.0);

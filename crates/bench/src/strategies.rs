@@ -1,7 +1,8 @@
-//! What each strategy admits of the same traffic. It reads no clock, so every run gives the same result.
+//! Computes the admissions of each strategy with the same traffic. No clock is read, so every run gives the same
+//! result.
 //!
-//! The arrivals show how the strategies differ: a burst around a window boundary, twice the limit for a while, nothing
-//! for a while, and half the limit.
+//! The arrivals show the differences of the strategies. They are: half the limit, a burst around a window boundary,
+//! twice the limit, a burst after a pause, and nearly the limit.
 
 use std::time::Duration;
 
@@ -10,17 +11,17 @@ use weir_core::{Limiter, Quota, Strategy, Time};
 
 use crate::report::{Cell, LimitLine, Lines, Report, Row, Series, Table};
 
-/// 10 per second, with common values for the burst.
+/// The limit: 10 requests per second, with common values for the burst.
 const REQUESTS: u64 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
 const BURST: u64 = 20;
 const DEBT: u64 = 10;
 
-/// How long the traffic lasts, and the resolution of the picture.
+/// The duration of the traffic, and the resolution of the picture, in seconds.
 const SECONDS: f64 = 30.0;
 const STEP: f64 = 0.5;
 
-/// The longest wait of a request that may wait.
+/// The longest wait of a request that can wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Contender {
@@ -54,11 +55,11 @@ impl Contender {
         Self { name, file, strategy, burst, debt: 0, waits: false }
     }
 
-    /// The times of admission of the requests that arrive at these times.
+    /// Returns the times of admission of requests that arrive at these times.
     fn admitted(&self, arrivals: &[f64]) -> anyhow::Result<Vec<f64>> {
         let quota = Quota::new(self.strategy, REQUESTS, PERIOD, self.burst)?;
         let quota = if self.debt > 0 { quota.with_debt(self.debt)? } else { quota };
-        // On a window boundary, long after 1970.
+        // The start is at a window boundary.
         let start = Time::from_nanos(1_800_000_000_000_000_000);
         let limiter = Limiter::new(start, quota);
         let mut gone = Vec::new();
@@ -125,7 +126,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// When requests come.
+/// The times at which requests arrive.
 fn arrivals() -> Vec<f64> {
     let mut all = Vec::new();
     let mut evenly = |from: f64, to: f64, rate: f64| {
@@ -136,14 +137,14 @@ fn arrivals() -> Vec<f64> {
         }
     };
     evenly(0.0, 4.5, 5.0); // half the limit
-    evenly(4.75, 5.25, 100.0); // fifty around the edge of a window
+    evenly(4.75, 5.25, 100.0); // fifty requests around a window boundary
     evenly(8.0, 14.0, 20.0); // twice the limit
-    evenly(20.0, 20.2, 200.0); // forty at once after a silence
+    evenly(20.0, 20.2, 200.0); // forty requests after a pause
     evenly(22.0, SECONDS, 9.0); // nearly the limit
     all
 }
 
-/// Per second, in steps.
+/// The rate in requests per second, for each step.
 fn rates(moments: &[f64]) -> Vec<(f64, f64)> {
     let mut from = 0.0;
     let mut rates = Vec::new();
@@ -155,7 +156,7 @@ fn rates(moments: &[f64]) -> Vec<(f64, f64)> {
     rates
 }
 
-/// The most in any second, and where that second starts.
+/// The highest number of requests in any second, and the start of that second.
 fn busiest(moments: &[f64]) -> (usize, f64) {
     let within = |from: f64| moments.iter().filter(|at| **at >= from && **at < from + 1.0 - 1e-9).count();
     moments
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     fn busiest_of(file: &str) -> usize {
-        let contender = CONTENDERS.iter().find(|contender| contender.file == file).expect("it takes part");
+        let contender = CONTENDERS.iter().find(|contender| contender.file == file).expect("a contender with this file");
         busiest(&contender.admitted(&arrivals()).expect("a valid quota")).0
     }
 
@@ -184,8 +185,8 @@ mod tests {
         assert_eq!(busiest_of("sliding-window-log"), 10);
         assert_eq!(busiest_of("gcra"), 10);
         assert_eq!(busiest_of("leaky-bucket-wait"), 10);
-        assert_eq!(busiest_of("fixed-window"), 19); // nearly twice as many, around an edge
-        assert!((21..=30).contains(&busiest_of("token-bucket"))); // the burst and what flows in meanwhile
+        assert_eq!(busiest_of("fixed-window"), 19); // nearly twice the limit, around a window boundary
+        assert!((21..=30).contains(&busiest_of("token-bucket"))); // the burst, and the refill meanwhile
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The program in a quick run: everything is measured, and written so that it can be read.
+//! Runs the program with `--quick`, and checks that it measures and writes everything.
 
 use std::{path::Path, process::Command};
 
@@ -10,16 +10,16 @@ fn read(folder: &Path, file: &str) -> String {
     std::fs::read_to_string(folder.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// One run for all checks: it takes seconds, and two at once would disturb each other.
+/// All checks use one run, because a run takes seconds, and two parallel runs would disturb each other.
 #[test]
 fn a_quick_run_measures_everything_and_writes_it() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("benchmarks");
     let output = Command::new(env!("CARGO_BIN_EXE_weir-bench")).arg("--quick").arg("--out").arg(&folder).output();
-    let output = output.expect("it was built");
+    let output = output.expect("the program runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     for suite in SUITES {
-        let json: Value = serde_json::from_str(&read(&folder, &format!("{suite}.json"))).expect("it is JSON");
+        let json: Value = serde_json::from_str(&read(&folder, &format!("{suite}.json"))).expect("valid JSON");
         assert_eq!(json["name"], suite);
         assert_eq!(json["quick"], true);
         for key in ["cpu", "cores", "kernel", "rustc"] {
@@ -37,7 +37,7 @@ fn a_quick_run_measures_everything_and_writes_it() {
         }
 
         let markdown = read(&folder, &format!("{suite}.md"));
-        assert!(markdown.contains("its figures mean nothing"), "{suite}");
+        assert!(markdown.contains("its figures are not meaningful"), "{suite}");
         let charts: Vec<_> = markdown.lines().filter_map(|line| line.strip_prefix("![")?.split_once("](")).collect();
         assert!(!charts.is_empty(), "{suite}");
         for (title, file) in charts {
@@ -47,9 +47,9 @@ fn a_quick_run_measures_everything_and_writes_it() {
         }
     }
 
-    // What holds in any run, however short it is and however busy the machine.
-    let core: Value = serde_json::from_str(&read(&folder, "core.json")).expect("it is JSON");
+    // This aim must be met in any run, independent of its duration and the load of the machine.
+    let core: Value = serde_json::from_str(&read(&folder, "core.json")).expect("valid JSON");
     let aims = core["aims"].as_array().expect("a list");
     let exact = aims.iter().find(|aim| aim["aim"].as_str().is_some_and(|aim| aim.contains("more than is allowed")));
-    assert_eq!(exact.expect("it is always looked at")["met"], true, "{exact:?}");
+    assert_eq!(exact.expect("the aim is always measured")["met"], true, "{exact:?}");
 }

@@ -12,26 +12,26 @@ use crate::{
     message::InvalidMessage,
 };
 
-/// Sends and receives frames over a stream. It buffers only the frame that is arriving.
+/// A channel, which sends and receives frames over a stream. It buffers only the frame that is arriving.
 #[derive(Debug)]
 pub struct Channel<S> {
     stream: S,
     decoder: Decoder,
 }
 
-/// Why a channel can no longer be used.
+/// The reason why a channel cannot be used again.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The peer closed the connection between two frames.
     #[error("the connection was closed")]
     Closed,
     /// The connection failed, or ended within a frame.
-    #[error("the connection broke off")]
+    #[error("the connection failed")]
     Io(#[from] io::Error),
-    /// The peer did not take a frame in time.
-    #[error("the peer took nothing for {0:?}")]
+    /// The peer did not read a frame in time.
+    #[error("the peer did not read a frame within {0:?}")]
     Stuck(Duration),
-    /// The peer does not speak this protocol.
+    /// The peer sent bytes that are not frames of this protocol.
     #[error(transparent)]
     Frame(#[from] InvalidFrame),
     /// The peer sent a message with invalid content.
@@ -40,21 +40,21 @@ pub enum ChannelError {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
-    /// A channel over a stream that has not carried any data yet.
+    /// Returns a channel over a stream that has not carried any data yet.
     pub fn new(stream: S) -> Self {
         Self { stream, decoder: Decoder::default() }
     }
 
-    /// The underlying stream.
+    /// Returns the underlying stream.
     pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
-    /// Waits for the next frame. Cancel safe: a frame that has arrived in part is kept.
+    /// Waits for the next frame. This method is cancel safe: a frame that has arrived in part is kept.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`]. The channel can no longer be used after it.
+    /// [`ChannelError`]. After an error, the channel cannot be used again.
     pub async fn next(&mut self) -> Result<Frame, ChannelError> {
         loop {
             let count = self.stream.read(self.decoder.space()).await?;
@@ -71,13 +71,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         }
     }
 
-    /// Sends a frame. Not cancel safe: cancelling can leave a part of the frame sent. Never call it in a branch of
-    /// `select!`, only in the branch's handler.
+    /// Sends a frame. This method is not cancel safe: a cancelled call possibly has sent a part of the frame. Never
+    /// call it in a branch of `select!`, only in the branch's handler.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`], if the peer did not take the frame within `limit`, or the connection failed. The channel can
-    /// no longer be used after it.
+    /// [`ChannelError`], if the peer did not read the frame within `limit`, or the connection failed. After an error,
+    /// the channel cannot be used again.
     pub async fn send(&mut self, frame: Outgoing, limit: Duration) -> Result<(), ChannelError> {
         let write = async {
             self.stream.write_all_buf(&mut frame.into_buf()).await?;

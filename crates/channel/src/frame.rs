@@ -1,22 +1,23 @@
-//! Frames. Each has four bytes of length (big-endian, counting what follows), one byte of tag, and the payload.
+//! The frames of the channel. A frame has four bytes of length (big-endian, the length of tag and payload), one byte of
+//! tag, and the payload.
 //!
-//! A peer may be hostile. The decoder checks the length before it allocates, and its memory grows with the bytes that
-//! have arrived, not with the announced length.
+//! A peer can be hostile. So the decoder checks the length before it allocates, and its memory grows with the bytes
+//! that have arrived, not with the announced length.
 
 use bytes::{Buf, Bytes};
 use weir_wire::MAX_SNAPSHOT_BYTES;
 
-/// The longest payload. It leaves room for a snapshot that is a little too long, so that the agent can reject it with a
-/// reason.
+/// The longest payload. This bound has room for a snapshot that is slightly too long, so that the agent can reject the
+/// snapshot with a reason.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_SNAPSHOT_BYTES + 64 * 1024;
 
-/// The length and the tag.
+/// The bytes of the length and the tag.
 pub(crate) const HEAD_BYTES: usize = 5;
 
-/// How much the decoder allocates ahead of the bytes that have arrived.
+/// The number of bytes that the decoder allocates beyond the bytes that have arrived.
 const STEP: usize = 8 * 1024;
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The kind of message.
@@ -25,18 +26,18 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Why bytes are not a frame of this protocol.
+/// The reason why bytes are not a frame of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidFrame {
     /// The length leaves no room for a tag.
-    #[error("a frame without a tag")]
+    #[error("a frame has no tag")]
     Empty,
     /// The payload is longer than [`MAX_PAYLOAD_BYTES`].
-    #[error("a frame of {0} bytes, and {MAX_PAYLOAD_BYTES} are the most")]
+    #[error("a frame of {0} bytes is longer than {MAX_PAYLOAD_BYTES} bytes")]
     TooLong(usize),
 }
 
-/// A frame that is ready to be written. Frames of several connections can share its end.
+/// A frame that is ready to be written. Frames of several connections can share the end of their payload.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     head: Bytes,
@@ -44,12 +45,12 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A frame with this payload. `None` if it is longer than [`MAX_PAYLOAD_BYTES`].
+    /// Returns a frame with this payload. `None` if the payload is longer than [`MAX_PAYLOAD_BYTES`].
     pub fn new(tag: u8, payload: &[u8]) -> Option<Self> {
         Self::ending_with(tag, payload, Bytes::new())
     }
 
-    /// A frame whose payload is `start` followed by `shared`. `None` if both together are longer than
+    /// Returns a frame whose payload is `start` followed by `shared`. `None` if both together are longer than
     /// [`MAX_PAYLOAD_BYTES`].
     pub fn ending_with(tag: u8, start: &[u8], shared: Bytes) -> Option<Self> {
         let payload = start.len() + shared.len();
@@ -63,28 +64,28 @@ impl Outgoing {
         Some(Self { head: head.into(), shared })
     }
 
-    /// All bytes of the frame, in order.
+    /// Returns all bytes of the frame, in order.
     pub fn into_buf(self) -> impl Buf {
         self.head.chain(self.shared)
     }
 }
 
-/// Assembles frames from the bytes that arrive. Between frames it holds no heap memory.
+/// A decoder, which assembles frames from the bytes that arrive. Between frames it uses no heap memory.
 ///
-/// The caller asks for [`space`](Self::space), fills a part of it, and reports how much with [`filled`](Self::filled).
-/// So it never reads beyond the current frame, and a cancelled read loses nothing.
+/// The caller calls [`space`](Self::space), fills a part of it, and reports the number of bytes with
+/// [`filled`](Self::filled). So the caller never reads beyond the current frame, and a cancelled read loses nothing.
 #[derive(Debug, Default)]
 pub struct Decoder {
     head: [u8; HEAD_BYTES],
-    /// How many bytes of the head have arrived.
+    /// The number of bytes of the head that have arrived.
     head_filled: usize,
     payload: Vec<u8>,
-    /// How many bytes of the payload have arrived.
+    /// The number of bytes of the payload that have arrived.
     payload_filled: usize,
 }
 
 impl Decoder {
-    /// Where to write the next bytes. Never empty.
+    /// Returns the buffer for the next bytes, which is never empty.
     pub fn space(&mut self) -> &mut [u8] {
         if self.head_filled < HEAD_BYTES {
             return &mut self.head[self.head_filled..];
@@ -102,7 +103,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`InvalidFrame`]. The bytes after it have no meaning.
+    /// [`InvalidFrame`]. The bytes after an invalid frame have no meaning.
     pub fn filled(&mut self, count: usize) -> Result<Option<Frame>, InvalidFrame> {
         if self.head_filled < HEAD_BYTES {
             self.head_filled += count;
@@ -124,12 +125,12 @@ impl Decoder {
         Ok(Some(Frame { tag: head[HEAD_BYTES - 1], payload }))
     }
 
-    /// Whether a part of a frame has arrived.
+    /// Returns true if a part of a frame has arrived.
     pub fn is_within_frame(&self) -> bool {
         self.head_filled > 0
     }
 
-    /// The length that the head announces: the tag and the payload.
+    /// Returns the length that the head announces, which is the length of the tag and the payload.
     fn len(&self) -> usize {
         let [a, b, c, d, _] = self.head;
         usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
@@ -162,7 +163,7 @@ mod tests {
         bytes
     }
 
-    /// All frames in `input`, which arrives in pieces whose sizes cycle through `sizes`.
+    /// Returns all frames in `input`, which arrives in pieces whose sizes cycle through `sizes`.
     pub(super) fn decoded(mut input: &[u8], sizes: &[usize]) -> (Vec<Frame>, Option<InvalidFrame>, Decoder) {
         let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
         let mut sizes = sizes.iter().copied().cycle();

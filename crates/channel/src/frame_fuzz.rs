@@ -1,4 +1,4 @@
-//! Target of `cargo xtask fuzz`: the frames of a peer.
+//! A target of `cargo xtask fuzz` for the frames of a peer.
 
 use weir_fuzz::{Choices, Target};
 
@@ -9,7 +9,7 @@ fn any_bytes_are_frames_or_refused() {
     Target::new("channel").run(500, script);
 }
 
-/// Decodes some bytes as a whole and in pieces, and compares both with the definition.
+/// Decodes some bytes as a whole and in pieces, and compares both results with the definition.
 fn script(bytes: &[u8]) -> Result<(), String> {
     let mut choices = Choices(bytes);
     let sizes: Vec<usize> = (0..4).map(|_| 1 + choices.below(9)).collect();

@@ -6,31 +6,31 @@ use weir_wire::{ApplyReply, Goodbye, Rejection, Report, Status};
 
 use crate::frame::{Frame, Outgoing};
 
-/// The tags of the messages, for programs that write frames themselves.
+/// The tags of the messages, for programs that write frames without this crate's types.
 pub mod tag {
-    /// [`ToAgent::Snapshot`](crate::ToAgent::Snapshot)
+    /// The tag of [`ToAgent::Snapshot`](crate::ToAgent::Snapshot).
     pub const SNAPSHOT: u8 = 1;
-    /// [`ToAgent::Report`](crate::ToAgent::Report)
+    /// The tag of [`ToAgent::Report`](crate::ToAgent::Report).
     pub const REPORT: u8 = 2;
-    /// [`ToOperator::Status`](crate::ToOperator::Status)
+    /// The tag of [`ToOperator::Status`](crate::ToOperator::Status).
     pub const STATUS: u8 = 16;
-    /// [`ToOperator::Unchanged`](crate::ToOperator::Unchanged)
+    /// The tag of [`ToOperator::Unchanged`](crate::ToOperator::Unchanged).
     pub const UNCHANGED: u8 = 17;
-    /// [`ToOperator::Acknowledgement`](crate::ToOperator::Acknowledgement)
+    /// The tag of [`ToOperator::Acknowledgement`](crate::ToOperator::Acknowledgement).
     pub const ACKNOWLEDGEMENT: u8 = 18;
-    /// [`ToOperator::Rejection`](crate::ToOperator::Rejection)
+    /// The tag of [`ToOperator::Rejection`](crate::ToOperator::Rejection).
     pub const REJECTION: u8 = 19;
-    /// [`ToOperator::Goodbye`](crate::ToOperator::Goodbye)
+    /// The tag of [`ToOperator::Goodbye`](crate::ToOperator::Goodbye).
     pub const GOODBYE: u8 = 20;
 }
 
 /// A message from the operator to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToAgent {
-    /// What the agent should enforce, as JSON of [`weir_wire::Snapshot`]. The agent parses it itself, so that it can
-    /// reject a fault in it with the name of the field.
+    /// The rules that the agent should enforce, as JSON of [`weir_wire::Snapshot`]. The agent parses this JSON, so that
+    /// it can reject a fault with the name of the field.
     Snapshot(Vec<u8>),
-    /// How often the agent should send a status.
+    /// The interval at which the agent should send its status.
     Report(Report),
     /// A message that only later versions define.
     Unknown(u8),
@@ -39,7 +39,7 @@ pub enum ToAgent {
 /// A message from an agent to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToOperator {
-    /// What is in force, and the counts.
+    /// The snapshot in force, and the statistics of its rules.
     Status(Box<Status>),
     /// Nothing has changed since the last status, except for the time.
     Unchanged,
@@ -53,7 +53,7 @@ pub enum ToOperator {
     Unknown(u8),
 }
 
-/// Why a message with a known tag is invalid.
+/// The reason why a message with a known tag is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind}: {error}")]
 pub struct InvalidMessage {
@@ -61,8 +61,8 @@ pub struct InvalidMessage {
     error: serde_json::Error,
 }
 
-/// The frame of a snapshot. Its JSON is `start` followed by `shared`, which all agents with this content can share.
-/// `None` if it is longer than a frame.
+/// Returns the frame of a snapshot. Its JSON is `start` followed by `shared`, which all agents with this content can
+/// share. `None` if the JSON is longer than a frame.
 pub fn snapshot(start: &str, shared: Bytes) -> Option<Outgoing> {
     Outgoing::ending_with(tag::SNAPSHOT, start.as_bytes(), shared)
 }
@@ -81,7 +81,7 @@ impl ToAgent {
         })
     }
 
-    /// The frame of this message; `None` if it is longer than a frame.
+    /// Returns the frame of this message. `None` if the message is longer than a frame.
     pub fn frame(&self) -> Option<Outgoing> {
         match self {
             Self::Snapshot(snapshot) => Outgoing::new(tag::SNAPSHOT, snapshot),
@@ -109,7 +109,7 @@ impl ToOperator {
         })
     }
 
-    /// The frame of this message; `None` if it is longer than a frame.
+    /// Returns the frame of this message. `None` if the message is longer than a frame.
     pub fn frame(&self) -> Option<Outgoing> {
         match self {
             Self::Status(status) => frame(tag::STATUS, status),
@@ -123,7 +123,7 @@ impl ToOperator {
 }
 
 fn frame(tag: u8, message: &impl Serialize) -> Option<Outgoing> {
-    let payload = serde_json::to_vec(message).expect("messages are plain data, which always has a JSON form");
+    let payload = serde_json::to_vec(message).expect("messages are plain data, which always have a JSON form");
     Outgoing::new(tag, &payload)
 }
 

@@ -1,13 +1,13 @@
-//! Runs scripts of random bytes (see `script.rs`) for a while, in release: `cargo xtask fuzz core --seconds 60`.
+//! Runs scripts of random bytes (see `script.rs`) for some time, in release mode: `cargo xtask fuzz core --seconds 60`.
 //!
-//! A failing script is reduced, printed as hex and run again with `--replay HEX`. Add it to `corpus.txt`, which
+//! A failing script is reduced and printed as hex. `--replay HEX` runs it again. Add the script to `corpus.txt`, which
 //! `tests/corpus.rs` runs.
 
 mod script;
 
 use weir_fuzz::Target;
 
-/// The most bytes of one script.
+/// The largest number of bytes in a script.
 const LONGEST: usize = 520;
 
 fn main() {

@@ -1,9 +1,9 @@
-//! A script of quotas, changes, requests and times, built from any bytes, and the properties that must hold for all
-//! scripts.
+//! A script of quotas, changes, requests and times, built from any bytes, and the properties that all scripts must
+//! have.
 //!
-//! From a moment when the whole limit is free until the next change, the limit is compared with the plain model of its
-//! strategy. After a change, until the whole limit is free again, its own answers must agree with each other: what
-//! remains, and when to retry.
+//! From a time at which the whole burst is free until the next change, each decision is compared with the plain model
+//! of its strategy. After a change, until the whole burst is free again, the answers of the limit must be consistent:
+//! the remaining requests and the retry times.
 
 #[path = "../tests/model/mod.rs"]
 mod model;
@@ -19,7 +19,7 @@ const STRATEGIES: [Strategy; 7] = Strategy::ALL;
 
 const START: u64 = 1_700_000_000_123_456_789;
 
-/// Scripts end here, because a supply may saturate after it.
+/// The end of all scripts, because a supply can saturate after this time.
 const END: u64 = START + (1 << 61);
 
 /// The numbers of a quota, valid or not.
@@ -50,7 +50,7 @@ enum Step {
     Boundary {
         nudge: u8,
     },
-    /// Waits as long as `retry_after` says for this cost.
+    /// Waits as long as `retry_after` returns for this cost.
     Obey {
         cost: Cost,
     },
@@ -70,7 +70,7 @@ enum Step {
 enum Cost {
     One,
     Few(u8),
-    /// This many 255ths of the largest cost, plus this many.
+    /// The first number in 255ths of the largest cost, plus the second number modulo 3.
     Share(u8, u8),
     Any(u64),
 }
@@ -79,14 +79,14 @@ enum Cost {
 ///
 /// # Errors
 ///
-/// The property that does not hold.
+/// The property that is violated.
 pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
     let mut bytes = Unstructured::new(bytes);
     let quota = loop {
         if bytes.is_empty() {
             return Ok(());
         }
-        // Many numbers do not make a valid quota.
+        // Many numbers are not a valid quota.
         if let Some(quota) = bytes.arbitrary::<Numbers>().map_err(|error| error.to_string())?.quota()? {
             break quota;
         }
@@ -98,7 +98,7 @@ pub(crate) fn run(bytes: &[u8]) -> Result<(), String> {
         now: START,
         latest: None,
     };
-    // Runs until the bytes end. If a script encoded its own end, most scripts would end at once.
+    // A script runs until its bytes end. If a script encoded its own end, most scripts would end immediately.
     for number in 0.. {
         if bytes.is_empty() || run.now > END {
             break;
@@ -138,7 +138,7 @@ impl Run {
                     let moment = self.now.saturating_add(wait);
                     if moment <= END {
                         self.now = moment - 1;
-                        expect(self.refusal(cost) == Some(1), "one nanosecond before its retry time it is refused")?;
+                        expect(self.refusal(cost) == Some(1), "one nanosecond before its retry time, a request is refused")?;
                         self.now = moment;
                         self.check(cost)?;
                         expect(
@@ -173,8 +173,8 @@ impl Run {
             }
             Err(refused) => {
                 // A request without cost is refused while the limit is overdrawn.
-                expect(self.is_leaky() || cost == 0 || cost > before.remaining(), "refused although it remained")?;
-                expect(refused.retry_after().is_some() == (cost <= self.quota.most()), "never, or some time")?;
+                expect(self.is_leaky() || cost == 0 || cost > before.remaining(), "refused although enough requests remained")?;
+                expect(refused.retry_after().is_some() == (cost <= self.quota.most()), "a retry time exists if and only if the cost can be admitted")?;
                 expect(self.model.as_ref().is_none_or(|model| !model.admits(self.now, cost)), "the model admits")?;
                 expect(same(before, self.limiter.peek(self.time())), "a refusal leaves a trace")?;
             }
@@ -189,16 +189,16 @@ impl Run {
             return Ok(());
         };
         let at = reserved.at.as_nanos();
-        expect(at >= self.now && at <= latest, "a place between now and the latest moment")?;
+        expect(at >= self.now && at <= latest, "a reservation is between now and the latest time")?;
         let before = self.model.clone();
         if let Some(model) = self.model.as_mut().filter(|_| cost > 0) {
             let early = tolerance(self.quota);
-            let first = model.first(self.now, cost).ok_or("a place for what is never admitted")?;
-            expect(at <= first && at.saturating_add(early) >= first, "its place was another")?;
-            expect(model.has_room_in_queue(self.now.saturating_add(early), cost), "the queue was full")?;
+            let first = model.first(self.now, cost).ok_or("a reservation for a cost that is never admitted")?;
+            expect(at <= first && at.saturating_add(early) >= first, "the reservation has a wrong time")?;
+            expect(model.has_room_in_queue(self.now.saturating_add(early), cost), "a reservation although the queue was full")?;
             model.charge(self.now, at, cost);
         }
-        // Giving back a reservation of the future may leave a part of it charged.
+        // After giving back a future reservation, a part of it can stay charged.
         let model = before.filter(|_| at == self.now);
         self.latest = Some((reserved.charge, self.now, model));
         Ok(())
@@ -208,7 +208,7 @@ impl Run {
         let Some((charge, charged, model)) = self.latest.take() else { return Ok(()) };
         let before = self.limiter.peek(self.time()).remaining();
         self.limiter.refund(charge, || self.time());
-        expect(self.limiter.peek(self.time()).remaining() >= before, "giving back takes")?;
+        expect(self.limiter.peek(self.time()).remaining() >= before, "a refund took capacity")?;
         self.model = model.filter(|_| charged == self.now);
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Run {
         let Some(quota) = numbers.quota()? else { return Ok(()) };
         let (old, before) = (self.quota, self.limiter.peek(self.time()));
         self.limiter = self.limiter.retune(|| self.time(), old);
-        expect(same(before, self.limiter.peek(self.time())), "an equal quota touches something")?;
+        expect(same(before, self.limiter.peek(self.time())), "an equal quota changed the state")?;
         if quota == old {
             return Ok(());
         }
@@ -227,21 +227,21 @@ impl Run {
             *model = None;
         }
         let (free, after) = (before.remaining(), self.limiter.peek(self.time()).remaining());
-        // A window counts charges in the period in which they came, and a bucket with debt may be overdrawn. The tests
-        // of changes check both.
+        // This is not checked for windows, which count charges in the period in which they came, and for buckets with
+        // debt, which can be overdrawn. `tests/retunes.rs` checks both.
         let is_bucket =
             |quota: Quota| matches!(quota.strategy(), Strategy::TokenBucket | Strategy::Gcra | Strategy::LeakyBucket);
-        expect(!is_bucket(old) || !is_bucket(quota) || after <= free, "more requests are free than before")?;
+        expect(!is_bucket(old) || !is_bucket(quota) || after <= free, "a change freed requests")?;
         let is_window = |quota: Quota| quota.strategy() == Strategy::FixedWindow;
         let raised = quota.requests().saturating_sub(old.requests());
         let same_windows = is_window(old) && is_window(quota) && old.period() == quota.period();
-        expect(!same_windows || after <= free + raised, "more is free than came on top")
+        expect(!same_windows || after <= free + raised, "a change freed more requests than the limit was raised by")
     }
 
-    /// Checks the properties that hold at any time.
+    /// Checks the properties that are true at any time.
     fn stands(&mut self) -> Result<(), String> {
         let standing = self.limiter.peek(self.time());
-        expect(standing.remaining() <= self.quota.most(), "more remains than there is")?;
+        expect(standing.remaining() <= self.quota.most(), "more requests remain than the quota has")?;
         let is_reset = standing.reset_after() == Duration::ZERO;
         if is_reset && self.model.is_none() {
             self.model = Some(Model::new(self.quota));
@@ -290,7 +290,7 @@ impl Run {
 }
 
 impl Numbers {
-    /// The quota, or `None` if the numbers do not make a valid one. An error if core reports a wrong fault.
+    /// Returns the quota, or `None` if the numbers are not a valid quota. An error if core reports a wrong fault.
     fn quota(self) -> Result<Option<Quota>, String> {
         let (strategy, requests, nanos, burst, debt) = match self {
             Self::Small { strategy, requests, period, burst, debt } => {
@@ -326,13 +326,13 @@ impl Numbers {
                     "debt" => invalid == InvalidQuota::DebtTooLarge && debt > 0,
                     _ => false,
                 };
-                expect(field, "the fault is where it is said to be").map(|()| None)
+                expect(field, "the reported field is not the faulty field").map(|()| None)
             }
         }
     }
 }
 
-/// By how many nanoseconds a bucket may admit early: see `tests/properties.rs`.
+/// Returns the number of nanoseconds by which a bucket can admit early: see `tests/properties.rs`.
 fn tolerance(quota: Quota) -> u64 {
     let refill = u128::from(quota.most()) * quota.period().as_nanos() / u128::from(quota.requests());
     match quota.strategy() {

@@ -1,8 +1,9 @@
-//! Several limits on one request: all are charged or none.
+//! The charge of several limits for one request: all limits are charged or none.
 //!
-//! All limits are asked first, so that a refusal by the last one charges nothing; then all are charged in order.
-//! Charges are given back only if another thread was faster in between. So the limits never admit too much. While
-//! charges are being given back, another request may be refused that would be admitted slightly later.
+//! All limits are checked first, so that a refusal by the last limit charges nothing. Then all limits are charged in
+//! order. Charges are given back only if another thread took the capacity between the check and the charge. So the
+//! limits never admit too many requests. But a request can be refused that would be admitted a moment later, when
+//! another request's charges have been given back.
 
 use crate::{Limiter, MAX_LIMITS, RuleRefused, Standing, Time, limiter::Charge, meter::Receipt};
 
@@ -25,16 +26,16 @@ use crate::{Limiter, MAX_LIMITS, RuleRefused, Standing, Time, limiter::Charge, m
 ///
 /// # Errors
 ///
-/// [`RuleRefused`], the first limit in order that refuses.
+/// [`RuleRefused`], with the first limit in order that refuses.
 ///
 /// # Panics
 ///
-/// With more than [`MAX_LIMITS`] limiters.
+/// If there are more than [`MAX_LIMITS`] limiters.
 pub fn check_all(limiters: &[Limiter], clock: impl Fn() -> Time, cost: u64) -> Result<Charges, RuleRefused> {
     check_all_at(limiters, clock(), clock, cost, |_| {})
 }
 
-/// [`check_all`], which also returns where each limiter stands afterwards.
+/// [`check_all`], which also passes the standing of each limiter to `each`.
 pub(crate) fn check_all_at(
     limiters: &[Limiter],
     now: Time,
@@ -89,7 +90,7 @@ pub(crate) fn charge_all_ahead(
     Ok((at, charges))
 }
 
-/// What [`check_all`] would decide, without charging anything.
+/// Returns the decision that [`check_all`] would make, and charges nothing.
 pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RuleRefused> {
     for (limit, limiter) in limiters.iter().enumerate() {
         limiter.ask(now, cost).map_err(|refused| RuleRefused::by(limit, refused))?;
@@ -97,7 +98,7 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
     Ok(())
 }
 
-/// What several limiters were charged for one request.
+/// The charges of several limiters for one request.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -114,8 +115,8 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 /// ```
 #[derive(Debug)]
 pub struct Charges {
-    /// The receipt, and the number of earlier retunes, for each limiter that was charged. These are the first ones, in
-    /// order.
+    /// The receipt and the number of earlier retunes of each charged limiter. The charged limiters are the first ones,
+    /// in order.
     receipts: [(Receipt, u64); MAX_LIMITS],
     charged: usize,
 }

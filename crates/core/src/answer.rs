@@ -1,8 +1,8 @@
-//! The answers of a rule: what was charged, and which limit is the tightest. It charges nothing.
+//! The answers of a rule: the charges, and the tightest limit. This module charges nothing.
 
 use crate::{MAX_LIMITS, Standing, Time, all::Charges, limiter::Charge, meter::Receipt};
 
-/// A request that all limits of a rule admitted.
+/// A request that was admitted by all limits of a rule.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -19,13 +19,13 @@ use crate::{MAX_LIMITS, Standing, Time, all::Charges, limiter::Charge, meter::Re
 /// ```
 #[derive(Debug)]
 pub struct RuleAdmitted {
-    /// The charge, to be given back if it is not used.
+    /// The charge. Give it back if the request does not use it.
     pub charge: RuleCharge,
     /// The limit with the fewest requests left, including this request.
     pub tightest: Tightest,
 }
 
-/// A cost that a rule was charged, now or in advance; see
+/// A cost that was charged to a rule, now or in advance; see
 /// [`RuleLimiter::charge_ahead`](crate::RuleLimiter::charge_ahead).
 ///
 /// ```
@@ -43,16 +43,15 @@ pub struct RuleAdmitted {
 /// ```
 #[derive(Debug)]
 pub struct RuleChargedAhead {
-    /// When the last of the limits has enough: not before now, and not after `latest`.
+    /// The time at which all limits have enough capacity: not before now, and not after `latest`.
     pub at: Time,
-    /// The charge, to be given back if it is not used.
+    /// The charge. Give it back if the request does not use it.
     pub charge: RuleCharge,
     /// The limit with the fewest requests left, including this request.
     pub tightest: Tightest,
 }
 
-/// What a rule was charged for one request. Pass it to [`RuleLimiter::refund`](crate::RuleLimiter::refund) at most
-/// once.
+/// The charge of one request on a rule. Pass it to [`RuleLimiter::refund`](crate::RuleLimiter::refund) at most once.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -78,7 +77,7 @@ pub(crate) enum Charged {
     Key(KeyCharge),
 }
 
-/// Where the charged words are.
+/// The location of the charged words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChargedWords {
     Override,
@@ -86,17 +85,18 @@ pub(crate) enum ChargedWords {
     Overflow,
 }
 
-/// What one key was charged, in a cell or in the overflow.
+/// The charge of one key, in a cell or in the overflow.
 #[derive(Debug)]
 pub(crate) struct KeyCharge {
     pub(crate) receipts: Receipts,
-    /// How many retunes came before the charge.
+    /// The number of retunes before the charge.
     pub(crate) retunes: u64,
     pub(crate) of: ChargedWords,
 }
 
-/// The receipts of the charged limits, in order from the first. Allocating them would cost more than the decision, even
-/// for one receipt: a value that may need to be freed must be stored and checked.
+/// The receipts of the charged limits, in order from the first. They are not allocated on the heap. An allocation would
+/// cost more than the decision, even for one receipt, because the compiler must store and check a value that possibly
+/// needs to be freed.
 #[derive(Debug)]
 pub(crate) enum Receipts {
     One(Receipt),
@@ -122,7 +122,7 @@ impl Receipts {
     }
 }
 
-/// The limit of a rule with the fewest requests left; the first one of equals.
+/// The limit of a rule with the fewest remaining requests. Of equal limits, the first.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -139,11 +139,11 @@ impl Receipts {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Tightest {
-    /// Index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
+    /// The index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
     pub limit: usize,
     /// The limit's standing.
     pub standing: Standing,
-    /// Index of the override that applies to the key.
+    /// The index of the override that applies to the key.
     pub override_index: Option<usize>,
 }
 

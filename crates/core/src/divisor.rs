@@ -1,11 +1,11 @@
-//! Division by a fixed number, without the processor's division instruction, which takes longer than the rest of a
-//! decision.
+//! Division by a fixed number, without the processor's division instruction. That instruction takes longer than the
+//! rest of a decision.
 
-/// The divisor. Never zero.
+/// A divisor, which is never zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Divisor {
     by: u64,
-    /// `2^64 / by`, rounded down; one less for 1.
+    /// `2^64 / by`, rounded down. For a divisor of 1, one less.
     reciprocal: u64,
 }
 
@@ -15,7 +15,7 @@ impl Divisor {
         Self { by, reciprocal: u64::try_from(reciprocal).unwrap_or(u64::MAX) }
     }
 
-    /// Quotient and remainder.
+    /// Returns the quotient and the remainder.
     #[inline]
     pub(crate) fn divide(self, number: u64) -> (u64, u64) {
         // The error of the reciprocal is less than one in the product: the quotient is exact or one too small.

@@ -1,8 +1,8 @@
-//! When requests that are not charged yet will be admitted: the arithmetic of a queue.
+//! The arithmetic of a queue: predicts when waiting requests will be admitted.
 //!
 //! A forecast copies the words of all limits of a request, and admits one request after the other on these copies, with
-//! the code that makes real decisions. It charges nothing. It is exact as long as nothing else charges, refunds or
-//! retunes.
+//! the code that makes real decisions. A forecast charges nothing. It is exact as long as no other thread charges,
+//! refunds or retunes.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{
     sync::AtomicU64,
 };
 
-/// The limits of one queue, in the state after all its requests are admitted.
+/// The limits of one queue, in the state after the admission of all its requests.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     limits: Vec<Copied>,
-    /// When the last request of the queue is admitted.
+    /// The time at which the last request of the queue is admitted.
     at: Time,
 }
 
@@ -27,7 +27,7 @@ struct Copied {
     words: Vec<AtomicU64>,
 }
 
-/// The limit with the longest wait, and its state then.
+/// The limit with the longest wait, and its standing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Longest {
     pub(crate) limit: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Longest {
 }
 
 impl Forecast {
-    /// From the words of each limit at `now`.
+    /// Returns a forecast from the words of each limit at `now`.
     pub(crate) fn new(now: Time, limits: impl IntoIterator<Item = (Meter, Vec<u64>)>) -> Self {
         let copied = |(meter, words): (Meter, Vec<u64>)| Copied {
             meter,
@@ -44,7 +44,8 @@ impl Forecast {
         Self { limits: limits.into_iter().map(copied).collect(), at: now }
     }
 
-    /// Whether only the sum of the costs matters: two requests of cost 1 are admitted as one of cost 2.
+    /// Returns true if only the sum of the costs matters: two requests of cost 1 are admitted like one request of cost
+    /// 2.
     pub(crate) fn is_additive(&self) -> bool {
         matches!(self.limits.as_slice(), [only] if only.meter.is_additive())
     }
@@ -56,11 +57,11 @@ impl Forecast {
         }
     }
 
-    /// The first time, not before `from`, at which this cost is admitted after all others; none if it is never
-    /// admitted.
+    /// Returns the first time, not before `from`, at which this cost is admitted after all waiting requests. None if it
+    /// is never admitted.
     pub(crate) fn opens(&self, from: Time, cost: u64) -> Option<Time> {
         let mut at = self.at.max(from);
-        // A limit that admits at one time admits at all later times, so one round per limit is enough.
+        // A limit that admits a cost at one time admits it at all later times, so one round per limit is enough.
         for _ in 0..=self.limits.len() {
             let before = at;
             for limit in &self.limits {
@@ -82,19 +83,19 @@ impl Forecast {
         self.at = self.at.max(at);
     }
 
-    /// When a new request of this cost is admitted. The error is the limit that refuses it, if it is never admitted or
-    /// a leaky bucket is full.
+    /// Returns the time at which a new request of this cost is admitted. If the request is never admitted or a leaky
+    /// bucket is full, the error contains the limit that refuses it.
     pub(crate) fn newcomer(&self, now: Time, cost: u64) -> Result<Time, Longest> {
         let opens = self.opens(now, cost).filter(|_| !self.overflows(now, cost));
         opens.ok_or_else(|| self.longest(now, cost))
     }
 
-    /// Whether a leaky bucket would hold more than its burst, with this cost added.
+    /// Returns true if this cost would fill a leaky bucket beyond its burst.
     pub(crate) fn overflows(&self, now: Time, cost: u64) -> bool {
         self.limits.iter().any(|Copied { meter, words }| meter.overflows(words, now, cost))
     }
 
-    /// The limit that refuses a request of this cost at `now`.
+    /// Returns the limit that refuses a request of this cost at `now`.
     pub(crate) fn longest(&self, now: Time, cost: u64) -> Longest {
         let from = self.at.max(now);
         let wait = |limit: &Copied| limit.wait(from, cost).unwrap_or(Duration::MAX);

@@ -1,11 +1,11 @@
-//! How many requests are in flight at once: a limit without a rate. A request that gets in holds a permit, and dropping
-//! the permit makes room. Nothing here waits.
+//! A limit on the number of requests in flight, without a rate. An admitted request has a permit, and dropping the
+//! permit makes room for other requests. No function here waits.
 
 use std::{error::Error, fmt, num::NonZeroU64, sync::Arc};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// At most this much in flight at once. Clones share one count.
+/// A limit on the total cost of the requests in flight. All clones share one count.
 ///
 /// ```
 /// use std::num::NonZeroU64;
@@ -30,7 +30,7 @@ struct State {
 }
 
 impl InFlight {
-    /// Nothing in flight, and room for `limit`.
+    /// Returns a count with nothing in flight and room for `limit`.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
@@ -41,7 +41,7 @@ impl InFlight {
         Self { state: Arc::new(State { in_use: AtomicU64::new(0), limit: AtomicU64::new(limit.get()) }) }
     }
 
-    /// Lets a request of weight `cost` in, if there is room for all of it.
+    /// Admits a request of this cost, if there is room for the whole cost.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
@@ -54,7 +54,7 @@ impl InFlight {
     ///
     /// # Errors
     ///
-    /// [`Full`]. It does not know when there will be room.
+    /// [`Full`], if there is not enough room. No retry time is known.
     pub fn acquire(&self, cost: u64) -> Result<Permit, Full> {
         let State { in_use, limit } = &*self.state;
         let mut before = in_use.load(Ordering::Acquire);
@@ -70,7 +70,7 @@ impl InFlight {
         }
     }
 
-    /// How much is in flight.
+    /// Returns the cost in flight.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
@@ -83,7 +83,7 @@ impl InFlight {
         self.state.in_use.load(Ordering::Acquire)
     }
 
-    /// How much may be in flight.
+    /// Returns the largest cost that can be in flight.
     ///
     /// ```
     /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::new(5).expect("not zero"));
@@ -93,7 +93,8 @@ impl InFlight {
         self.state.limit.load(Ordering::Acquire)
     }
 
-    /// Sets the limit. Requests in flight stay: with a lower limit, none gets in until enough of them are done.
+    /// Sets the limit. Requests in flight stay: with a lower limit, no request is admitted until enough of them are
+    /// done.
     ///
     /// ```
     /// # use std::num::NonZeroU64;
@@ -110,17 +111,17 @@ impl InFlight {
     }
 }
 
-/// The room that one request takes until this is dropped.
+/// The room of one request, until the permit is dropped.
 ///
 /// ```
 /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::MIN);
 /// let permit = in_flight.acquire(1)?;
-/// std::thread::spawn(move || drop(permit)).join().expect("no panic"); // wherever it is dropped
+/// std::thread::spawn(move || drop(permit)).join().expect("no panic"); // any thread can drop it
 /// assert_eq!(in_flight.in_use(), 0);
 /// # Ok::<(), weir_core::Full>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "dropped at once, it makes room at once"]
+#[must_use = "a permit that is dropped immediately limits nothing"]
 pub struct Permit {
     state: Arc<State>,
     cost: u64,
@@ -132,26 +133,26 @@ impl Drop for Permit {
     }
 }
 
-/// Too much is in flight.
+/// The error if too much is in flight.
 ///
 /// ```
 /// # let in_flight = weir_core::InFlight::new(std::num::NonZeroU64::MIN);
 /// let full = in_flight.acquire(2).unwrap_err();
-/// assert_eq!(full.to_string(), "0 of 1 under way: no room for 2");
+/// assert_eq!(full.to_string(), "0 of 1 in flight: no room for 2");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// How much was in flight.
+    /// The cost in flight.
     pub in_use: u64,
     /// The limit.
     pub limit: u64,
-    /// The cost of the request that was refused.
+    /// The cost of the refused request.
     pub cost: u64,
 }
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} under way: no room for {}", self.in_use, self.limit, self.cost)
+        write!(f, "{} of {} in flight: no room for {}", self.in_use, self.limit, self.cost)
     }
 }
 

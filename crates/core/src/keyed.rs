@@ -1,18 +1,19 @@
-//! A bounded table of keys, each with its own words for all the limits of a rule.
+//! A bounded table of keys. Each key has its own words for all limits of a rule.
 //!
-//! Clients choose keys. So the table must never grow beyond its bound, never do more than a bounded amount of work for
-//! one decision, and never let a client refill early by making the table forget its key:
+//! Clients choose keys. So the table must never grow beyond its bound, and must never do more than a bounded amount of
+//! work for one decision. It must never forget a key whose client would get tokens early. These rules follow:
 //!
-//! - The memory of all cells is reserved at the start. A known key is found by reading a few words, and decided like a
-//!   [`Limiter`](crate::Limiter): without a lock, and writing only its own words.
-//! - The table forgets a key only while all of its limits are at full credit, and only to give its cell to another key.
-//! - A key that finds no cell is counted on its own in the *overflow*: see `overflow`. The overflow is created when the
+//! - The memory of all cells is reserved at the start. A known key is found by reading a few words. Its decision is
+//!   like the decision of a [`Limiter`](crate::Limiter): without a lock, and with writes only to the key's own words.
+//! - The table forgets a key only while all of its limits have their whole burst free, and only to give its cell to
+//!   another key.
+//! - A key without a cell is counted separately in the *overflow*: see `overflow`. The overflow is created when the
 //!   first key needs it.
-//! - Keys with an override are known from the configuration and have words of their own outside of the table.
+//! - Keys with an override are known from the configuration and have separate words outside of the table.
 //!
-//! The table holds 63 bits of a seeded hash instead of each key. Two keys with the same 63 bits share one count. Among
-//! a million keys this has a probability of 1 in 18 million; clients cannot cause it, and it can only refuse too much.
-//! `admission` explains the races, and `succession` how terms change.
+//! The table stores 63 bits of a seeded hash instead of each key. Two keys with the same 63 bits share one count. Among
+//! a million keys, such a pair has a probability of 1 in 18 million. Clients cannot cause it, and it can only refuse
+//! too many requests. `admission` explains the races, and `succession` explains changes of the terms.
 
 mod admission;
 mod book;
@@ -52,10 +53,10 @@ use crate::{
 pub(crate) use self::book::Request;
 pub use self::survey::KeySurvey;
 
-/// Reads the time. Called only to give charges back, and by retunes.
+/// A function that reads the time. Only refunds and retunes call it.
 pub(crate) type Clock<'a> = &'a dyn Fn() -> Time;
 
-/// In how many blocks of its path a new key may take a cell.
+/// The number of blocks of its path in which a new key can take a cell.
 const NEAR: usize = 64;
 
 /// The limits of one rule, counted by key.
@@ -64,7 +65,7 @@ pub(crate) struct Table {
     lineage: Lineage,
     book: Book,
     max_keys: NonZeroUsize,
-    /// The capacity in force. Lowered while a smaller successor is being filled.
+    /// The largest number of keys with a cell. Lowered while a smaller successor is being filled.
     capacity: AtomicUsize,
     cells: Cells,
     /// The only limit of all keys, if its state is one level and no key has an override.
@@ -72,41 +73,41 @@ pub(crate) struct Table {
     regions: Box<[Region]>,
     /// Keys with an override, by fingerprint.
     overrides: HashMap<u64, Own, BuildHasherDefault<AsItIs>>,
-    /// How many keys without a cell each region has room for.
+    /// The number of keys without a cell for which each region has room.
     overflow_places: usize,
-    /// Words that are never charged: the state of any key that is not in the table.
+    /// Words that are never charged: the state of every key that is not in the table.
     blank: Vec<AtomicU64>,
     /// Words that are never charged, for the meters of the overflow.
     overflow_blank: Vec<AtomicU64>,
-    /// When the successor took over the keys that are not in a region, in nanoseconds of [`Time`].
+    /// The time at which the successor took over the keys that are not in a region, in nanoseconds of [`Time`].
     since: AtomicU64,
-    /// When this table took over, or when the first table was created.
+    /// The time at which this table came into force, in nanoseconds of [`Time`].
     began: AtomicU64,
-    /// What is known about earlier charges of keys, if the words do not hold it: see `succession`.
+    /// The earlier admissions of keys, if the words do not contain them: see `succession`.
     histories: Option<Histories>,
-    /// When keys were charged, noted for a while after the terms changed.
+    /// The times of the keys' charges, recorded for some periods after the terms changed.
     journals: Option<Journals>,
     /// Set before any word is sealed.
     successor: Once<Arc<Table>>,
-    /// Held by the thread that fills the successor, until it is complete.
+    /// Held by the thread that fills the successor, until the successor is complete.
     retuning: Mutex<()>,
 }
 
-/// What a table inherits from its predecessors.
+/// The data that a table inherits from its predecessors.
 #[derive(Clone, Debug, Default)]
 struct Lineage {
-    /// Seeded, so that clients cannot choose keys that collide.
+    /// The seeds of the hash, so that clients cannot choose keys that collide.
     secrets: Secrets,
     counts: Arc<Counts>,
     /// The waiting requests, by key.
     queues: Arc<Queues>,
-    /// How many retunes, and so tables, came before this one.
+    /// The number of retunes, and so of tables, before this table.
     retunes: u64,
-    /// The index of each limit in the last of them, matched by name.
+    /// The index of each limit in the previous table, matched by name.
     kept: Vec<Option<usize>>,
 }
 
-/// Words outside of the cells.
+/// The words of a key with an override, outside of the cells.
 #[derive(Debug)]
 struct Own {
     override_index: Option<usize>,
@@ -121,7 +122,7 @@ struct Counts {
     overflowed: AtomicU64,
 }
 
-/// What all limits of a key admitted.
+/// A request that was admitted by all limits of a key.
 #[derive(Debug)]
 struct KeyTaken {
     at: Time,
@@ -136,7 +137,7 @@ enum Answer<T> {
     Moved,
 }
 
-/// How full a table of keys is. Counts start when the table is created.
+/// The number of keys in a table, and counts since the table was created.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -147,7 +148,7 @@ enum Answer<T> {
 /// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(1), None)?;
 /// let rule = RuleLimiter::keyed(now, Terms::new([("limit", quota)])?, NonZeroUsize::MIN);
 /// assert!(rule.charge(|| now, b"ann", 1).is_ok());
-/// assert!(rule.charge(|| now, b"bob", 1).is_ok()); // no room: counted in the overflow
+/// assert!(rule.charge(|| now, b"bob", 1).is_ok()); // there is no cell: bob is counted in the overflow
 /// assert!(rule.charge(|| now, b"bob", 1).is_err());
 /// let keys = rule.keys().expect("it is keyed");
 /// assert_eq!((keys.tracked, keys.capacity, keys.overflowed), (1, 1, 2));
@@ -155,14 +156,15 @@ enum Answer<T> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyStats {
-    /// Keys tracked now, except for keys with an override, which are always tracked.
+    /// The number of keys with a cell. Keys with an override do not count.
     pub tracked: u64,
-    /// Keys tracked at most. After it was lowered, more keys are tracked until they are idle.
+    /// The largest number of keys with a cell. After the capacity was lowered, more keys keep their cells until they
+    /// are idle.
     pub capacity: u64,
-    /// How many idle keys were removed so far.
+    /// The number of idle keys that were removed.
     pub evicted: u64,
-    /// Requests that were decided in the overflow so far, because there was no cell for their key. They are counted by
-    /// key, too.
+    /// The number of requests that were decided in the overflow, because there was no cell for their key. The overflow
+    /// counts by key, too.
     pub overflowed: u64,
 }
 
@@ -175,7 +177,7 @@ impl Table {
         max_keys.get().min(Cells::most(book.plain.words()))
     }
 
-    /// A table with cells for at least `keys`.
+    /// Returns a table with cells for at least `keys`.
     fn with_cells(
         book: Book,
         max_keys: NonZeroUsize,
@@ -225,13 +227,13 @@ impl Table {
         Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
     }
 
-    /// Charges a known key whose only limit has a level as its state, without contention: the most frequent case. None if
-    /// the case is not that simple.
+    /// Charges a known key whose only limit has a level as its state, without contention. This is the most frequent
+    /// case. None if the decision needs the slow path.
     ///
     /// The function is short and inlined, so the processor fetches the cells of the next requests while it waits for
-    /// this one. No mark or word is selected by arithmetic on a value that is still loading: a branch lets the
-    /// processor speculate, while arithmetic makes it stop. The clock is read after the load of the cell has started.
-    #[inline(always)] // as in `Limiter::check`: otherwise the answer goes through memory
+    /// this cell. No mark or word is selected by arithmetic on a value that is still loading: a branch lets the
+    /// processor speculate, but arithmetic makes it wait. The clock is read after the load of the cell has started.
+    #[inline(always)] // as in `Limiter::check`: without inlining, the answer goes through memory
     pub(crate) fn charge_at_once(
         &self,
         key: &[u8],
@@ -272,14 +274,14 @@ impl Table {
         Some(Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest }))
     }
 
-    /// The cell of a key, with its mark and its only word.
+    /// Returns the cell of a key, with its mark and its only word.
     #[inline(never)]
     fn find_word(&self, mark: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
         let cell = self.find(mark)?;
         Some((cell.index, cell.mark, &cell.words[0]))
     }
 
-    /// The key was forgotten in between: these were another key's words.
+    /// Gives a charge back that went to another key's words, because the table forgot the key during the decision.
     #[cold]
     #[inline(never)]
     fn forgotten(&self, word: &AtomicU64, receipt: meter::Receipt, clock: Clock<'_>) {
@@ -318,7 +320,7 @@ impl Table {
             let is_its_own = || cell.mark.load(Ordering::Acquire) == mark;
             let take = || self.book.plain.take(cell.words, request, clock);
             let taken = self.noting(mark, request, take, |taken| taken.is_ok() && is_its_own());
-            // The key was not forgotten in between, so these were its words.
+            // The key was not forgotten during the charge, so these were its words.
             if is_its_own() {
                 return self.answer(taken, ChargedWords::Cell(cell.index));
             }
@@ -329,13 +331,13 @@ impl Table {
         self.let_in(mark, request, clock)
     }
 
-    /// The journals, if a charge at this time must be noted.
+    /// Returns the journals if they must record a charge at this time.
     #[inline(always)]
     fn journals(&self, now: Time) -> Option<&Journals> {
         self.journals.as_ref().filter(|journals| now.as_nanos() < journals.until())
     }
 
-    /// Charges a key, and notes the charge if required.
+    /// Charges a key, and records the charge if there are journals.
     #[inline(always)]
     fn noting<T>(
         &self,
@@ -368,7 +370,7 @@ impl Table {
         KeyTaken { at, charge: KeyCharge { receipts, retunes: self.lineage.retunes, of }, tightest }
     }
 
-    /// The answer that a charge would get.
+    /// Returns the result that a charge would have, and charges nothing.
     pub(crate) fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
         let mark = self.lineage.mark_of(key);
         let request = Request { now, cost, latest: None };
@@ -394,7 +396,7 @@ impl Table {
         self.peek_new_key(mark, request)
     }
 
-    /// Gives back what a key was charged. If the table forgot the key meanwhile, the key was at full credit at that
+    /// Gives back a charge of a key. If the table forgot the key meanwhile, the key's whole burst was free at that
     /// time, so its new cell gets nothing back.
     pub(crate) fn refund(&self, key: &[u8], charge: &KeyCharge, clock: Clock<'_>) {
         let mut table = self;
@@ -444,7 +446,7 @@ impl Table {
         &self.regions[self.cells.region_of(mark)]
     }
 
-    /// The cell of a key.
+    /// Returns the cell of a key.
     #[inline(always)]
     fn find(&self, mark: u64) -> Option<Cell<'_>> {
         for (seen, block) in self.cells.path(mark).enumerate() {
@@ -458,7 +460,7 @@ impl Table {
         None
     }
 
-    /// The words of a key, if it has words.
+    /// Returns the words of a key, if it has words.
     fn place_of(&self, mark: u64) -> Option<(&Set, &[AtomicU64])> {
         self.override_of(mark).or_else(|| Some((&self.book.plain, self.find(mark)?.words)))
     }
@@ -485,7 +487,7 @@ fn zeros(words: usize) -> Vec<AtomicU64> {
     vec![0; words].into_iter().map(AtomicU64::new).collect()
 }
 
-/// Fingerprints are already hashes.
+/// A hasher that returns its number, because fingerprints are already hashes.
 #[derive(Debug, Default)]
 struct AsItIs(u64);
 

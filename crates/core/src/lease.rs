@@ -1,24 +1,24 @@
-//! A limit that many cores charge at once.
+//! A limit that many cores charge at the same time.
 //!
-//! A second core does not make one word faster: each charge must fetch the cache line from the core that charged
-//! before. So when threads contend, a limiter whose state is a level (see `supply`) hands out *leases*: each core has a slot with
-//! some consecutive seats, which were charged to the word at once. A thread takes seats from its own slot and contends
-//! with others only when that slot is empty.
+//! Two cores that change the same word are not faster than one core: each charge must fetch the cache line from the
+//! core that charged before. So when threads contend, a limiter whose state is a level (see `supply`) gives *leases* to
+//! cores. Each core has a slot with some consecutive admissions, which were charged to the word together and in
+//! advance. A thread takes admissions from its own slot, and contends with other threads only when that slot is empty.
 //!
-//! Leases stay exact. A seat is taken once, and only while it lies between floor and ceiling: a seat below the floor is
-//! lost, leased or not, as it would be in the bucket. And few seats are stranded:
+//! Leases are exact. An admission is used once, and only while it is between floor and ceiling. An admission below the
+//! floor is lost, with or without a lease. And few leased admissions stay unused:
 //!
-//! - A lease is a share of what is free. So all slots together hold a small part of it, and leases shrink as the limit
-//!   gets near. If there is too little for a lease, threads first use up the leases in all slots, and then charge the
-//!   word directly. (A cost above one needs all its seats in one slot.)
-//! - Otherwise, a thread that fetches a lease looks at one other slot. If half of the time until that slot's seats are
-//!   lost has passed, it takes those seats over instead. So seats that one core does not use reach another one after as
-//!   many fetches as there are slots.
+//! - A lease is a share of the free capacity. So all slots together hold a small part of the capacity, and leases are
+//!   smaller when less capacity is free. If there is too little capacity for a lease, threads first use the leases in
+//!   all slots, and then charge the word directly. (A cost above one needs all its admissions in one slot.)
+//! - If there is enough capacity, a thread that fetches a lease looks at one other slot. If half of the lifetime of
+//!   that slot's lease has passed, the thread takes over that lease instead. So another core gets unused admissions
+//!   after at most as many fetches as there are slots.
 //!
-//! Bursts and lulls lose some seats: a slot keeps seats when its threads stop, other threads use the seats behind them,
-//! and the floor passes unused seats while the bucket is not full. The word alone would have admitted those. Measured
-//! with 2 to 15 slots in 144 patterns of 20,000 requests: 0.08 % of what the word admits is lost, and 1.3 % in the
-//! worst pattern, which has peaks of 20 times the rate.
+//! Bursts and lulls lose some admissions. A slot keeps its admissions when its threads stop, and other threads use
+//! later admissions. Then the floor passes unused admissions although the bucket is not full. The word alone would have
+//! admitted these requests. Measured with 2 to 15 slots in 144 patterns of 20,000 requests, 0.08 % of the admissions
+//! are lost. In the worst pattern, which has peaks of 20 times the rate, 1.3 % are lost.
 
 use crate::{
     Standing, Time,
@@ -31,26 +31,26 @@ use crate::{
     word::{SEALED, Sealed, load},
 };
 
-/// The smallest lease, in requests: a smaller one does not pay.
+/// The smallest lease, in requests. A smaller lease costs more time than it saves.
 const LEAST: u64 = 8;
 
-/// A lease of this many requests always pays. A larger lease only loses more: seats that are leased and not used in
-/// time are lost.
+/// The number of requests that is large enough for a lease. A larger lease saves no more time, and can lose more
+/// admissions.
 const ENOUGH: u64 = 64;
 
-/// The slot's owner is about to store a lease. The slot is empty meanwhile.
+/// The flag of a slot into which a thread is about to store a lease. The slot is empty meanwhile.
 const FILLING: u64 = 1 << 63;
 
-/// One step of the tag, which distinguishes what a slot held at different times.
+/// One step of the tag, which distinguishes the leases that a slot has at different times.
 const TAG: u64 = 1 << 32;
 
-/// The seal of a slot. It makes the lower half negative, so no cost fits into what is left there.
+/// The seal of a slot. The seal makes the lower half negative, so the slot has no admissions for any cost.
 const CLOSED: u64 = 1 << 31;
 
-/// How often a thread retries a slot that another thread is filling, which takes a few nanoseconds.
+/// The number of retries while another thread fills a slot, which takes a few nanoseconds.
 const PATIENCE: usize = if cfg!(loom) { 2 } else { 100 };
 
-/// Requests left in a slot.
+/// The bits for the number of admissions in a slot.
 const LEFT: u64 = CLOSED - 1;
 
 #[derive(Debug)]
@@ -58,20 +58,20 @@ pub(crate) struct Leases {
     slots: Box<[Slot]>,
 }
 
-/// Aligned to two cache lines, because some processors fetch two together.
+/// A slot, aligned to two cache lines, because some processors fetch two cache lines together.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
-    /// Filling flag, tag, closed flag, requests left.
+    /// Filling flag, tag, closed flag, number of admissions.
     state: AtomicU64,
-    /// The level at which the slot's last seat ends. Written only while filling.
+    /// The level at which the slot's last admission ends. Written only while filling.
     end: AtomicU64,
     /// The floor when the lease was stored. Written only while filling.
     since: AtomicU64,
 }
 
 impl Leases {
-    /// None if the burst is too small for leases.
+    /// Returns empty slots. None if the burst is too small for leases.
     pub(crate) fn of(supply: &Supply) -> Option<Self> {
         let slots = slots();
         let empty = |_| Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
@@ -79,15 +79,16 @@ impl Leases {
         (supply.lends() && leases.size(supply, 0, 0).is_some()).then_some(leases)
     }
 
-    /// The size of a lease in requests: a share of what is free, so that all slots together hold at most an eighth of
-    /// it, or a 64th if that still gives each slot [`ENOUGH`]. None if that is too little.
+    /// Returns the size of a lease in requests. All slots together hold at most an eighth of the free capacity, or a
+    /// 64th if each slot gets [`ENOUGH`] from it. None if the size would be below [`LEAST`].
     fn size(&self, supply: &Supply, level: u64, floor: u64) -> Option<u64> {
         let free = (floor + supply.capacity()).saturating_sub(level.max(floor)) / supply.unit();
         let share = free / self.slots.len() as u64;
         Some((share / 8).min((share / 64).max(ENOUGH)).min(LEFT)).filter(|&size| size >= LEAST)
     }
 
-    /// Takes seats from the own slot without retries. Returns their end, as the mark of a charge.
+    /// Takes admissions from the thread's own slot without retries. Returns the level at which they end, as the mark of
+    /// a charge.
     #[inline(always)] // as in `Limiter::check`
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
         // A thread without a slot has an index beyond all slots.
@@ -104,8 +105,8 @@ impl Leases {
         }
     }
 
-    /// The own slot has too little. Takes a lease for this and later requests if there is plenty; otherwise uses the
-    /// leases of other slots before the word.
+    /// Charges a cost that the thread's own slot cannot admit. If there is plenty of capacity, takes a lease for this
+    /// and later requests. Otherwise, uses the leases of other slots, and then the word.
     #[cold]
     fn fetch(&self, own: usize, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let (floor, slot, level) = (supply.floor(now), &self.slots[own], load(word)?);
@@ -135,7 +136,7 @@ impl Leases {
         self.last_resort(supply, word, now, cost)
     }
 
-    /// Charges the word. Before a refusal, waits for seats that another thread is putting into a slot.
+    /// Charges the word. Before a refusal, waits for admissions that another thread is storing in a slot.
     fn last_resort(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let floor = supply.floor(now);
         for _ in 0..PATIENCE {
@@ -152,26 +153,27 @@ impl Leases {
             if !filling {
                 return Err(refused);
             }
-            // That thread may be preempted: yield a few times, then refuse anyway.
+            // The filling thread is possibly preempted: yield a few times, and then refuse.
             yield_now();
         }
         level::check(supply, word, now, cost)
     }
 
-    /// Handles a clock that was set back. The word is about to restart below the leased seats and will pass them later:
-    /// they would exist twice.
+    /// Empties the slots after the clock was set back. The word is about to restart below the leased admissions and
+    /// will reach them again: without this step, they would exist twice.
     #[cold]
     fn forget(&self, supply: &Supply, floor: u64) {
         for slot in &self.slots {
             let Ok(state) = slot.load() else { return };
             if state & FILLING == 0 && supply.is_set_back(slot.end.load(Ordering::Acquire), floor) {
-                // On failure, a thread that read the clock before it was set back took the seats: it keeps them.
+                // The swap fails if a thread took the admissions at a time that it read before the clock was set back.
+                // That thread keeps them.
                 slot.swap(state, (state & !LEFT).wrapping_add(TAG) & !FILLING);
             }
         }
     }
 
-    /// Takes a lease from the word, if there is plenty.
+    /// Takes a lease from the word, if there is plenty of capacity.
     fn borrow(&self, supply: &Supply, word: &AtomicU64, floor: u64) -> Result<Option<(u64, u64)>, Sealed> {
         let mut level = load(word)?;
         while let Some(size) = self.size(supply, level, floor) {
@@ -184,7 +186,7 @@ impl Leases {
         Ok(None)
     }
 
-    /// The lease of another slot, if half of the time until it is lost has passed.
+    /// Takes over the lease of another slot, if half of the lease's lifetime has passed.
     fn expiring(
         &self,
         own: usize,
@@ -201,7 +203,7 @@ impl Leases {
         other.take_over(supply, floor)
     }
 
-    /// Gives back seats that end at `receipt.mark`: to a slot, so that they keep their level.
+    /// Gives back admissions that end at `receipt.mark`. They return to a slot, so that they keep their level.
     pub(crate) fn refund(&self, supply: &Supply, receipt: &Receipt) {
         let (others, own) = self.slots.split_at(own_slot());
         for _ in 0..PATIENCE {
@@ -210,15 +212,15 @@ impl Leases {
             }
             yield_now();
         }
-        // If all slots are being filled the whole time, the seats stay charged.
+        // If all slots are being filled the whole time, the admissions stay charged.
     }
 
-    /// How many units are leased and not used yet.
+    /// Returns the number of units that are leased and not used yet.
     pub(crate) fn left(&self, supply: &Supply, floor: u64) -> u64 {
         self.slots.iter().map(|slot| slot.left(supply, floor) * supply.unit()).sum()
     }
 
-    /// Closes all slots for good.
+    /// Closes all slots. A closed slot never opens again.
     pub(crate) fn seal(&self) {
         for slot in &self.slots {
             slot.state.fetch_or(CLOSED, Ordering::SeqCst);
@@ -226,7 +228,8 @@ impl Leases {
     }
 }
 
-/// The standing comes from the word: seats leased to others count as used.
+/// Returns the answer for taken admissions. The standing comes from the word: admissions leased to other cores count as
+/// used.
 #[inline]
 fn taken(supply: &Supply, end: u64, floor: u64, now: Time, cost: u64, word: &AtomicU64) -> Taken {
     let level = word.load(Ordering::Relaxed) & !SEALED;
@@ -237,15 +240,15 @@ fn taken(supply: &Supply, end: u64, floor: u64, now: Time, cost: u64, word: &Ato
     }
 }
 
-/// The result of one attempt to take seats from a slot.
+/// The result of one attempt to take admissions from a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Taken {
-        /// The level at which the seats end.
+        /// The level at which the admissions end.
         end: u64,
     },
     TooFew,
-    /// Another thread changed the slot meanwhile.
+    /// Another thread changed the slot during the attempt.
     LostRace,
 }
 
@@ -271,24 +274,24 @@ impl Filling {
 }
 
 impl Slot {
-    /// Tries once to take requests from the slot. `whole` returns how many requests are in some units, or one less.
+    /// Tries once to take admissions from the slot. `whole` returns the number of requests in some units, or one less.
     #[inline(always)] // as in `Limiter::check`
     fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64, whole: impl Fn(u64) -> u64) -> Attempt {
         let state = self.state.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Acquire);
-        // Negative if closed.
+        // Negative if the slot is closed.
         let left = (state << 32).cast_signed() >> 32;
         if left < cost.min(CLOSED).cast_signed() {
             return Attempt::TooFew;
         }
         let left = left.cast_unsigned();
-        // Seats beyond the ceiling must not be taken by a lagging clock. Seats below the floor are lost; the
-        // subtraction makes them so large that one comparison covers both.
+        // A thread with a slow clock must not take admissions beyond the ceiling. Admissions below the floor are lost.
+        // For these, the subtraction wraps to a very large number, so one comparison covers both cases.
         let here = end.wrapping_sub(floor);
         if here > supply.capacity() {
             return Attempt::TooFew;
         }
-        // If the floor has passed a part of the lease, the seats above the floor.
+        // If the floor has passed a part of the lease, only the admissions above the floor are left.
         let passed = if left * supply.unit() <= here { 0 } else { left - whole(here) };
         if left - passed < cost {
             return Attempt::TooFew;
@@ -308,7 +311,8 @@ impl Slot {
         }
     }
 
-    /// Takes all seats, if half of the time until they are lost has passed. Returns their end, and how many.
+    /// Takes all admissions of the slot, if half of the lease's lifetime has passed. Returns the level at which they
+    /// end, and their number.
     fn take_over(&self, supply: &Supply, floor: u64) -> Result<Option<(u64, u64)>, Sealed> {
         let state = self.load()?;
         let (end, since) = (self.end.load(Ordering::Acquire), self.since.load(Ordering::Relaxed));
@@ -320,14 +324,15 @@ impl Slot {
         Ok(self.swap(state, state & !LEFT).then_some((end, left)))
     }
 
-    /// The right to fill the slot, if it is empty.
+    /// Returns the right to fill the slot, if the slot is empty.
     fn begin(&self, floor: u64) -> Option<Filling> {
         let state = self.load().ok()?;
         let is_empty = state & LEFT == 0 || self.end.load(Ordering::Acquire) <= floor;
         (is_empty && state & FILLING == 0).then(|| self.lock(state))?
     }
 
-    /// The right to fill the slot. Only one thread has it at a time; other threads of this slot use the word meanwhile.
+    /// Returns the right to fill the slot, which only one thread has at a time. Meanwhile, other threads of this slot
+    /// use the word.
     fn lock(&self, state: u64) -> Option<Filling> {
         let next = (state & !LEFT).wrapping_add(TAG) & !FILLING;
         self.swap(state, next | FILLING).then_some(Filling { state: next })
@@ -336,12 +341,13 @@ impl Slot {
     #[expect(clippy::needless_pass_by_value, reason = "the right is used once")]
     fn fill(&self, filling: Filling, end: u64, left: u64) {
         self.end.store(end, Ordering::Release);
-        // If the slot was closed meanwhile, the remaining seats stay charged.
+        // If the slot was closed meanwhile, the remaining admissions stay charged.
         self.swap(filling.state | FILLING, filling.state | left);
     }
 
-    /// Puts back seats that end at `mark`. The seats of a slot are consecutive, so these may count as lower seats than
-    /// they are: the floor passes them sooner, and they are never used later. False if the slot is being filled.
+    /// Puts back admissions that end at `mark`. The admissions of a slot are consecutive, so these admissions sometimes
+    /// get a lower level than they had: the floor passes them earlier, and they are never used later than allowed.
+    /// False if another thread is filling the slot.
     fn put_back(&self, supply: &Supply, mark: u64, cost: u64) -> bool {
         let Ok(state) = self.load() else { return true };
         let (left, end) = (state & LEFT, self.end.load(Ordering::Acquire));

@@ -1,13 +1,13 @@
 //! Rate limits that threads share: exact under any contention, and adjustable without losing counts.
 //!
-//! A limit that holds with any number of threads:
+//! Four threads share one limit and never exceed it together:
 //!
 //! ```
 //! use std::thread;
 //! use std::time::{Duration, Instant, UNIX_EPOCH};
 //! use weir_core::{Limiter, Quota, Strategy, Time};
 //!
-//! // The caller's clock: Unix time once, and from then on a clock that never runs backwards. `weir_tower` has a faster one.
+//! // The caller's clock: Unix time at the start, then a monotonic clock. `weir_tower` has a faster clock.
 //! let (unix, start) = (UNIX_EPOCH.elapsed()?, Instant::now());
 //! let now = || Time::from_nanos(0).saturating_add(unix + start.elapsed());
 //!
@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What an answer contains, and how to change a limit that is in use:
+//! The contents of an answer, and a change of a limit that is in use:
 //!
 //! ```
 //! use std::time::Duration;
@@ -32,12 +32,12 @@
 //! let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), Some(200))?;
 //! let limiter = Limiter::new(now, quota);
 //!
-//! let admitted = limiter.check(now, 150).expect("200 are saved up");
+//! let admitted = limiter.check(now, 150).expect("the burst of 200 is free");
 //! assert_eq!(admitted.standing.remaining(), 50);
 //! let refused = limiter.check(now, 60).unwrap_err();
 //! assert_eq!(refused.retry_after(), Some(Duration::from_millis(100)));
 //!
-//! // A change keeps what was used: no fresh burst, but the new rate from now on.
+//! // A retune keeps the usage: it gives no fresh burst, and the new rate applies from now on.
 //! let limiter = limiter.retune(|| now, Quota::new(Strategy::TokenBucket, 1000, Duration::from_secs(1), Some(200))?);
 //! assert_eq!(limiter.peek(now).remaining(), 50);
 //! assert_eq!(limiter.peek(now).retry_after(60), Some(Duration::from_millis(10)));
@@ -49,30 +49,31 @@
 //! | for | use |
 //! |---|---|
 //! | one limit | [`Limiter`]: [`check`](Limiter::check) now, [`enqueue`](Limiter::enqueue) to wait, [`peek`](Limiter::peek), [`retune`](Limiter::retune); [`reserve`](Limiter::reserve) as in `x/time/rate` |
-//! | several limits on one request | [`check_all`]: all are charged or none |
-//! | the limits of a rule, for all requests together or by key | [`RuleLimiter`] over [`Terms`]; keys are bounded, and known ones take no lock |
+//! | several limits on one request | [`check_all`]: charges all or none |
+//! | the limits of a rule, for all requests together or by key | [`RuleLimiter`] over [`Terms`]; the number of keys is bounded, and a known key takes no lock |
 //! | several rules on one request | [`charge_all`] |
-//! | how many requests are in flight at once | [`InFlight`] |
+//! | the number of requests in flight | [`InFlight`] |
 //!
 //! # Strategies
 //!
 //! | [`Strategy`] | admits | state |
 //! |---|---|---|
 //! | `FixedWindow` | `requests` per aligned window; twice as many around a boundary | one word |
-//! | `SlidingWindowCounter` | the weighted sum of this window and the last | two words |
+//! | `SlidingWindowCounter` | `requests` as the weighted sum of the current and the previous window | two words |
 //! | `SlidingWindowLog` | exactly `requests` in any period | a word for each request |
 //! | `TokenBucket` | a rate, with `burst` saved up | one word |
-//! | `TokenBucketWithDebt` | the same, overdrawn by at most `debt` | one word |
-//! | `LeakyBucket` | evenly paced; up to `burst` wait in a queue | one word |
-//! | `Gcra` | strict spacing; `burst` is 1 by default | one word |
+//! | `TokenBucketWithDebt` | a token bucket, overdrawn by at most `debt` | one word |
+//! | `LeakyBucket` | requests at even intervals; up to `burst` wait in a queue | one word |
+//! | `Gcra` | requests at strict intervals; `burst` is 1 by default | one word |
 //!
-//! All strategies support costs above one, reservations and refunds, and can change to any other strategy. Every answer
-//! has the number of remaining requests and the time to wait, rounded so that a client that waits this long is
-//! admitted.
+//! All strategies support costs above one, reservations and refunds. A retune can change any strategy to any other.
+//! Every answer contains the number of remaining requests and the time to wait, rounded so that a client that waits
+//! this long is admitted.
 //!
 //! This crate reads no clock, spawns no thread and does no I/O: time is an argument ([`Time`]). A decision does not
-//! wait for other threads, with one exception: before a refusal it may yield up to a hundred times to a thread that is
-//! just handing over seats. Only changes of a limit and new keys take a lock. `docs/design/counting.md` explains it.
+//! wait for other threads, with one exception: before a refusal it can yield up to a hundred times to a thread that
+//! moves leased admissions at that moment. Only changes of a limit and new keys take a lock. `docs/design/counting.md`
+//! explains the algorithms.
 
 mod all;
 mod answer;

@@ -1,5 +1,5 @@
-//! One limit, shared by any number of threads. A decision does not wait for other threads, except that it may yield a
-//! few times to a thread that is just handing over seats.
+//! One limit, shared by any number of threads. A decision does not wait for other threads, with one exception: before a
+//! refusal it can yield a few times to a thread that moves leased admissions.
 
 mod cell;
 
@@ -15,7 +15,7 @@ use crate::{
     word::SEALED,
 };
 
-/// A limit that threads share. Clones share one state.
+/// A limit that threads share. All clones share one state.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter whose burst is completely free.
+    /// Returns a limiter with its full burst available.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -65,17 +65,17 @@ impl Limiter {
     /// let limiter = Limiter::new(now, quota);
     /// match limiter.check(now, 3) {
     ///     Ok(admitted) => assert_eq!(admitted.standing.remaining(), 7),
-    ///     Err(refused) => panic!("come back in {:?}", refused.retry_after()),
+    ///     Err(refused) => panic!("retry after {:?}", refused.retry_after()),
     /// }
     /// assert!(limiter.check(now, 8).is_err());
-    /// assert_eq!(limiter.peek(now).remaining(), 7); // it cost nothing
+    /// assert_eq!(limiter.peek(now).remaining(), 7); // the refusal charged nothing
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
     /// [`Refused`], with the time after which to retry.
-    #[inline(always)] // otherwise the answer goes through memory: 20 ns with the clock instead of 10
+    #[inline(always)] // without inlining, the answer goes through memory: 20 ns with the clock instead of 10
     pub fn check(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         match self.cell.check_at_once(now, cost) {
             Some(decided) => decided,
@@ -83,8 +83,8 @@ impl Limiter {
         }
     }
 
-    /// Everything beyond one load and one compare-and-swap. A separate function, so that these are inlined and the
-    /// compiler drops what the caller does not use of the answer.
+    /// Handles all cases beyond one load and one compare-and-swap. This function is separate, so that the fast path is
+    /// inlined and the compiler drops the parts of the answer that the caller does not use.
     #[inline(never)]
     fn check_with_patience(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         let mut cell = &*self.cell;
@@ -99,13 +99,13 @@ impl Limiter {
         }
     }
 
-    /// Reserves `cost` at the first time at which it fits, if that is not after `latest`. Later callers get later
-    /// times. A request that cannot be served by `latest` is refused at once and charged nothing.
+    /// Reserves `cost` at the first time at which it fits, if that time is not after `latest`. Later callers get later
+    /// times. A request that cannot be served by `latest` is refused immediately and charged nothing.
     ///
-    /// Reservations reach at most twelve hours ahead; for
-    /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter), to the end of the current window. A reservation
-    /// in a later window of [`FixedWindow`](crate::Strategy::FixedWindow) gives up what is left of the windows before.
-    /// Give an unused reservation back with [`refund`](Self::refund).
+    /// Reservations reach at most twelve hours ahead. For
+    /// [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter), they reach to the end of the current window. A
+    /// reservation in a later window of [`FixedWindow`](crate::Strategy::FixedWindow) forfeits the remaining requests
+    /// of all earlier windows. Give an unused reservation back with [`refund`](Self::refund).
     ///
     /// ```
     /// use std::time::Duration;
@@ -116,7 +116,7 @@ impl Limiter {
     /// let latest = now.saturating_add(Duration::from_millis(150));
     /// assert_eq!(limiter.reserve(now, 1, latest)?.at, now);
     /// assert_eq!(limiter.reserve(now, 1, latest)?.at, now.saturating_add(Duration::from_millis(100)));
-    /// let refused = limiter.reserve(now, 1, latest).unwrap_err(); // its turn would come after 200 ms
+    /// let refused = limiter.reserve(now, 1, latest).unwrap_err(); // the request's turn would come after 200 ms
     /// assert_eq!(refused.retry_after(), Some(Duration::from_millis(200)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -134,7 +134,7 @@ impl Limiter {
         self.reserve_ahead(now, cost, latest)
     }
 
-    /// The path for requests that may have to wait, and for refusals.
+    /// The path for requests that possibly have to wait, and for refusals.
     #[inline(never)]
     fn reserve_ahead(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
         let mut cell = &*self.cell;
@@ -149,13 +149,13 @@ impl Limiter {
         }
     }
 
-    /// Joins the limiter's queue if its turn comes by `latest`; without `latest`, it always joins. Nothing is charged
-    /// yet: at its turn (see [`Ticket::position`]), the request calls [`check`](Self::check) like any other, and then
+    /// Adds a request to the limiter's queue if its turn comes by `latest`; without `latest`, always. The queue charges
+    /// nothing. At the request's turn (see [`Ticket::position`]), the caller calls [`check`](Self::check) and then
     /// drops the ticket.
     ///
-    /// First come, first served: a new request is admitted after all that wait before it. When one of them leaves,
-    /// those behind it move forward. All handles of a limiter share its queue, also across changes of its quota.
-    /// Requests that do not wait can overtake those that do: check [`queue_len`](Self::queue_len) first.
+    /// The queue is first in, first out. When a request leaves it, all requests behind that request move forward. All
+    /// handles of a limiter share its queue, also after a retune. A request that does not join the queue can overtake
+    /// waiting requests: call [`queue_len`](Self::queue_len) first.
     ///
     /// ```
     /// use std::time::Duration;
@@ -166,9 +166,9 @@ impl Limiter {
     /// limiter.check(now, 1)?;
     /// let latest = Some(now.saturating_add(Duration::from_millis(250)));
     /// let (first, second) = (limiter.enqueue(now, 1, latest)?, limiter.enqueue(now, 1, latest)?);
-    /// let refused = limiter.enqueue(now, 1, latest).unwrap_err(); // it would go after 300 ms
+    /// let refused = limiter.enqueue(now, 1, latest).unwrap_err(); // its turn would come after 300 ms
     /// assert_eq!(refused.retry_after(), Some(Duration::from_millis(300)));
-    /// drop(first); // gives up: the other one moves forward
+    /// drop(first); // the first request gives up: the second moves forward
     /// assert!(limiter.enqueue(now, 1, latest).is_ok());
     /// # drop(second);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -186,7 +186,7 @@ impl Limiter {
         }
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -208,7 +208,7 @@ impl Limiter {
         Forecast::new(now, [self.copy(now)])
     }
 
-    /// A copy of the limit in its current state, to continue elsewhere.
+    /// Returns a copy of the limit in its current state, for a forecast.
     pub(crate) fn copy(&self, now: Time) -> (Meter, Vec<u64>) {
         let mut cell = &*self.cell;
         loop {
@@ -219,7 +219,7 @@ impl Limiter {
         }
     }
 
-    /// What [`check`](Self::check) would return, without charging anything.
+    /// Returns the result that [`check`](Self::check) would return, and charges nothing.
     pub(crate) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
         let mut cell = &*self.cell;
         loop {
@@ -231,7 +231,7 @@ impl Limiter {
         }
     }
 
-    /// The limiter's standing, without charging anything.
+    /// Returns the limiter's standing, and charges nothing.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -255,7 +255,7 @@ impl Limiter {
         }
     }
 
-    /// The quota in force.
+    /// Returns the quota in force.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -280,13 +280,13 @@ impl Limiter {
 
     /// Gives back a charge of this limiter.
     ///
-    /// If it is given back at once, the charge leaves no trace. Later, only what is not lost anyway is given back:
-    /// nothing after the end of its window, after its tokens were refilled, or after a retune. Reservations behind it
-    /// keep their times: only what is not promised to them is given back. A sliding window log takes back only the
-    /// latest charge.
+    /// A charge that is given back immediately leaves no trace. Later, the limiter gives back only capacity that is not
+    /// lost: nothing after the end of the charge's window, after its tokens were refilled, or after a retune. Later
+    /// reservations keep their times: the limiter gives back only capacity that they do not need. A sliding window log
+    /// takes back only the latest charge.
     ///
-    /// `clock` is called after the state was read, so that its time is not before any charge in that state. It must
-    /// read the clock, not repeat an earlier reading.
+    /// `clock` is called after the state was read, so that its time is not before any charge in that state. `clock`
+    /// must read the clock each time, and not repeat an earlier reading.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -303,7 +303,7 @@ impl Limiter {
         let mut cell = &*self.cell;
         while cell.retunes <= charge.retunes {
             if cell.retunes == charge.retunes {
-                // If the state was sealed meanwhile, it stays charged.
+                // If the state was sealed meanwhile, the charge stays.
                 if cell.refund(&charge.receipt, &clock).is_ok()
                     && let Some(queue) = cell.known_queue()
                 {
@@ -318,19 +318,19 @@ impl Limiter {
         }
     }
 
-    /// Puts another quota in force and keeps what was consumed, while other threads continue to decide.
+    /// Puts another quota in force and keeps the usage, while other threads continue to decide.
     ///
-    /// State is kept in requests. A window or a log keeps its counts, so a raise takes effect at once, and changing
-    /// back restores the old state. A bucket keeps the tokens that are left, cut to the new burst, and refills at the
-    /// new rate. Debts and reservations stay as many requests. Between strategies, or windows of different periods,
-    /// each request counts at the latest time at which it can have come. This is exact if another change came within
-    /// sixteen periods before: for this long, each charge is noted under a short lock, which takes some 30 ns more. An
-    /// equal quota changes nothing. After a change to or from a sliding window log, the first decision may have to read
-    /// the whole log.
+    /// The limiter keeps its state as a number of requests. A window or a log keeps its counts, so a higher limit takes
+    /// effect immediately, and changing back restores the old state. A bucket keeps its remaining tokens, up to the new
+    /// burst, and refills at the new rate. Debts and reservations stay the same number of requests. Between strategies,
+    /// or between windows of different periods, each request counts at the latest time at which it can have arrived.
+    /// This time is exact if the previous change was less than sixteen periods ago: during these periods, a journal
+    /// records each charge under a short lock, which takes some 30 ns more. An equal quota changes nothing. After a
+    /// change to or from a sliding window log, the first decision reads the whole log in some cases.
     ///
-    /// The returned limiter starts at the new quota. All other handles of the same state follow it, with one step for
-    /// each retune since they were created: drop them when you can. `clock` is called after the state was read, as for
-    /// [`refund`](Self::refund).
+    /// The returned limiter starts at the new quota. Every older handle reaches the new quota, too, with one step for
+    /// each retune since the handle was created: drop old handles when you can. `clock` is called after the state was
+    /// read, as for [`refund`](Self::refund).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -341,7 +341,7 @@ impl Limiter {
     /// limiter.check(now, 10).expect("all of the burst is free");
     /// let limiter = limiter.retune(|| now, per_second(1000)?);
     /// assert!(limiter.check(now, 1).is_err()); // no fresh burst
-    /// assert!(limiter.check(now.saturating_add(Duration::from_millis(1)), 1).is_ok()); // but the new rate
+    /// assert!(limiter.check(now.saturating_add(Duration::from_millis(1)), 1).is_ok()); // the new rate applies
     ///
     /// let window = |requests| Quota::new(Strategy::FixedWindow, requests, Duration::from_secs(1), None);
     /// let limiter = Limiter::new(now, window(10)?);
@@ -350,7 +350,7 @@ impl Limiter {
     /// assert_eq!(limiter.peek(now).remaining(), 30);
     /// # Ok::<(), weir_core::InvalidQuota>(())
     /// ```
-    #[must_use = "the limiter it is called on stays behind the new one by a step"]
+    #[must_use = "the old limiter needs one more step than the returned one"]
     pub fn retune(&self, clock: impl Fn() -> Time, quota: Quota) -> Self {
         let mut cell = &self.cell;
         loop {
@@ -373,7 +373,7 @@ impl Limiter {
     }
 }
 
-/// A request that was admitted.
+/// An admitted request.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -392,11 +392,11 @@ impl Limiter {
 pub struct Admitted {
     /// The limiter's standing, including this request.
     pub standing: Standing,
-    /// The charge, to be given back if it is not used.
+    /// The charge. Give it back if the request does not use it.
     pub charge: Charge,
 }
 
-/// A request that is admitted, now or later.
+/// A request that is admitted now or at a later time.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -409,22 +409,22 @@ pub struct Admitted {
 /// let in_a_second = now.saturating_add(Duration::from_secs(1));
 /// let reserved = limiter.reserve(now, 1, in_a_second)?;
 /// assert_eq!(reserved.at.duration_since(now), Duration::from_millis(100)); // sleep that long
-/// // Or, if the client goes away meanwhile, let the next one have the place.
+/// // Or, if the client disconnects meanwhile, give the reservation to the next request.
 /// limiter.refund(reserved.charge, || now);
 /// assert_eq!(limiter.reserve(now, 1, in_a_second)?.at, reserved.at);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Reserved {
-    /// The time from which it is admitted.
+    /// The time from which the request is admitted.
     pub at: Time,
     /// The limiter's standing, including this request.
     pub standing: Standing,
-    /// The charge, to be given back if it is not used.
+    /// The charge. Give it back if the request does not use it.
     pub charge: Charge,
 }
 
-/// What a limiter was charged for one request. Pass it to [`Limiter::refund`] at most once.
+/// The charge of one request on a limiter. Pass it to [`Limiter::refund`] at most once.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -434,7 +434,7 @@ pub struct Reserved {
 ///
 /// let limiter = Limiter::new(now, quota);
 /// let charge = limiter.check(now, 1)?.charge;
-/// // It can travel with the request, and be given back by another thread.
+/// // The charge can travel with the request, and another thread can give it back.
 /// let there = limiter.clone();
 /// std::thread::spawn(move || there.refund(charge, || now)).join().expect("no panic");
 /// assert_eq!(limiter.peek(now).remaining(), 10);
@@ -443,11 +443,11 @@ pub struct Reserved {
 #[derive(Debug)]
 pub struct Charge {
     pub(crate) receipt: Receipt,
-    /// How many retunes came before the charge.
+    /// The number of retunes before the charge.
     pub(crate) retunes: u64,
 }
 
-/// A request that was refused. Nothing was charged.
+/// A refused request. Nothing was charged.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -471,8 +471,8 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// How long until the request would be admitted, if no other is. None if it never will be, because its cost exceeds
-    /// what can be admitted at once.
+    /// Returns the time until the request would be admitted, if no other request is admitted before. None if the
+    /// request can never be admitted, because its cost exceeds the largest cost that the quota can admit.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -498,7 +498,7 @@ impl fmt::Display for Refused {
         match self.retry_after() {
             Some(wait) => write!(f, "over the limit: retry after {wait:?}"),
             None => {
-                write!(f, "a cost of {} exceeds the {} that can be admitted", self.cost, self.standing.quota().most())
+                write!(f, "a cost of {} exceeds the maximum cost of {}", self.cost, self.standing.quota().most())
             }
         }
     }

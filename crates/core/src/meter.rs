@@ -1,10 +1,10 @@
-//! One limit: the arithmetic of its quota, and the atomic steps on the few words that hold its state. A limiter or a
-//! cell in a table of keys may own the words. Nothing here allocates or reads a clock. Nothing waits, except that a log
-//! may yield a few times before it refuses.
+//! One limit: the arithmetic of its quota, and the atomic steps on the few words of its state. A limiter or a cell in a
+//! table of keys owns the words. No decision allocates memory or reads a clock. No decision waits, except that a log
+//! can yield a few times before it refuses.
 //!
-//! Words that are all zero have the whole burst free. A change of the quota creates a new meter with new words. The top
-//! bit of the old words is set: they are *sealed*, and no charge can change them any more. The first thread that needs
-//! the new words computes them from the old ones; all threads that try compute the same.
+//! If all words are zero, the whole burst is free. A change of the quota creates a new meter with new words, and sets
+//! the top bit of the old words. These words are *sealed*: no charge can change them. The first thread that needs the
+//! new words computes them from the old words. If several threads do so, they compute the same words.
 
 mod counter;
 mod epoch;
@@ -32,7 +32,7 @@ pub(crate) use self::{
     outcome::{Receipt, Stop, Taken},
 };
 
-/// How one limit is counted.
+/// The arithmetic of one quota.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     pub(crate) kind: Kind,
@@ -40,13 +40,13 @@ pub(crate) struct Meter {
 
 /// The kind of state. Strategies of one kind differ only in arithmetic.
 #[derive(Clone, Debug)]
-#[repr(u8)] // an explicit tag: one in a niche of another field takes four more instructions
+#[repr(u8)] // an explicit tag: a tag in a niche of another field takes four more instructions
 pub(crate) enum Kind {
-    /// One word.
+    /// A state of one word.
     Level(Supply),
-    /// Two words.
+    /// A state of two words.
     Counter(Counter),
-    /// Three words, and one for each request.
+    /// A state of three words, and one for each request.
     Log(Log),
     /// Words that are guarded by a lock.
     Guarded(Guarded),
@@ -75,7 +75,7 @@ impl Meter {
         }
     }
 
-    /// How many words the state has.
+    /// Returns the number of words of the state.
     pub(crate) fn words(&self) -> usize {
         match &self.kind {
             Kind::Level(_) => 1,
@@ -85,7 +85,7 @@ impl Meter {
         }
     }
 
-    /// A copy of the words, to continue elsewhere.
+    /// Returns a copy of the words, for a forecast.
     pub(crate) fn copy(&self, words: &[AtomicU64]) -> Result<Vec<u64>, Sealed> {
         // Only the first word of a log is ever sealed; its other words use the same bit.
         let sealed = if let Kind::Log(_) = self.kind { 1 } else { self.words() };
@@ -95,14 +95,15 @@ impl Meter {
         Ok(copy)
     }
 
-    /// Whether a sum of costs is admitted exactly when its parts are, one after the other. True if levels are times, so
-    /// that no part is delayed by a fraction of a nanosecond.
+    /// Returns true if a sum of costs is admitted at the same time as its last part, when the parts are admitted one
+    /// after the other. This is true if levels are times, because rounding then delays no part by a fraction of a
+    /// nanosecond.
     pub(crate) fn is_additive(&self) -> bool {
         matches!(&self.kind, Kind::Level(supply) if supply.is_time())
     }
 
-    /// Charges a sum of costs, even beyond the limit. Only for [additive](Self::is_additive) limits, while nothing else
-    /// writes.
+    /// Charges a sum of costs, even beyond the limit. Only for [additive](Self::is_additive) limits, while no other
+    /// thread writes.
     pub(crate) fn add(&self, words: &[AtomicU64], now: Time, cost: u64) {
         if let Kind::Level(supply) = &self.kind {
             let level = words[0].load(Ordering::Relaxed);
@@ -110,12 +111,12 @@ impl Meter {
         }
     }
 
-    /// Whether this cost exceeds the capacity of a leaky bucket.
+    /// Returns true if this cost exceeds the capacity of a leaky bucket.
     pub(crate) fn overflows(&self, words: &[AtomicU64], now: Time, cost: u64) -> bool {
         matches!(&self.kind, Kind::Level(supply) if supply.overflows(words[0].load(Ordering::Relaxed), now, cost))
     }
 
-    /// Charges if there is room now. A refusal writes nothing.
+    /// Charges a cost if there is room now. A refusal writes nothing.
     #[inline]
     pub(crate) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
         match &self.kind {
@@ -126,7 +127,7 @@ impl Meter {
         }
     }
 
-    /// Charges if there is room by `latest`. Returns when.
+    /// Charges a cost if there is room by `latest`. Returns the time at which there is room.
     pub(crate) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
         match &self.kind {
             Kind::Level(supply) => level::reserve(supply, &words[0], now, cost, latest),
@@ -136,7 +137,7 @@ impl Meter {
         }
     }
 
-    /// What [`check`](Self::check) would return, without charging anything.
+    /// Returns the result that [`check`](Self::check) would return, and charges nothing.
     pub(crate) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         match &self.kind {
             Kind::Level(supply) => level::ask(supply, &words[0], now, cost),
@@ -170,8 +171,8 @@ impl Meter {
         }
     }
 
-    /// Whether the whole burst is free, so that forgetting the words refills nothing early, and the words have the
-    /// whole burst free at any later time. False if they are sealed or unset.
+    /// Returns true if the whole burst is free, now and at any later time, so that forgetting the words gives no early
+    /// tokens. False if the words are sealed or unset.
     pub(crate) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
         match &self.kind {
             Kind::Level(supply) => load(&words[0]).is_ok_and(|level| supply.is_idle(level, now)),
@@ -194,18 +195,19 @@ impl Meter {
         }
     }
 
-    /// Starts unset words with the whole burst free.
+    /// Starts unset words with a free burst.
     pub(crate) fn start(&self, words: &[AtomicU64]) {
-        // Fails if another thread was faster and stored the state.
+        // The exchange fails if another thread was faster and stored the state.
         let _ = words[0].compare_exchange(UNSET, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// What is known of the time before `since`, when this meter takes over from one with these sealed words, and the
-    /// first words of this meter. `since` is not earlier than any charge in the old words, and `history` is what was known
-    /// before them.
+    /// Returns the history at `since`, when this meter replaces a meter with these sealed words. The history also
+    /// contains the first words of this meter. `since` is not earlier than any charge in the old words. `history`
+    /// contains the admissions before the old words.
     ///
-    /// State is kept in requests. A window or a log continues with what was admitted in its time, under any strategy. A
-    /// bucket continues with the tokens that are left, cut to its burst; debts stay as many requests.
+    /// State is kept as a number of requests. A window or a log continues with the requests that were admitted in its
+    /// period, under any strategy. A bucket continues with the remaining tokens, up to its burst. Debts stay the same
+    /// number of requests.
     pub(crate) fn history_after(
         &self,
         old: &Self,
@@ -218,7 +220,7 @@ impl Meter {
         if let Some(journal) = journal {
             epoch.learn(journal.admitted());
         }
-        // A log starts with the times of the requests before.
+        // A log starts with the times of the previous requests.
         let spans = match (memory, &self.kind) {
             (Memory::None, Kind::Level(_) | Kind::Counter(_) | Kind::Guarded(_)) => Vec::new(),
             (Memory::Few, Kind::Level(_) | Kind::Counter(_)) => epoch.after(history, memory),
@@ -266,8 +268,8 @@ impl Meter {
         next
     }
 
-    /// What a bucket would have left for an unknown key: as much as this meter admits at once, or what the start words
-    /// of such keys say.
+    /// Returns the tokens that a bucket would have left for an unknown key: as many as this meter admits together, or
+    /// the tokens in the start words of such keys.
     pub(crate) fn tokens_at_start(&self, words: &[AtomicU64], now: Time) -> Tokens {
         match &self.kind {
             Kind::Level(supply) if !supply.is_window() => supply.tokens(words[0].load(Ordering::Relaxed), now),
@@ -284,14 +286,14 @@ impl Meter {
         }
     }
 
-    /// Raises the level to that of other words. Only for words that are not charged yet.
+    /// Raises the level to the level of other words. Only for words that are not charged yet.
     pub(crate) fn raise(&self, words: &[AtomicU64], to: &[AtomicU64]) {
         if let Kind::Level(_) = &self.kind {
             words[0].fetch_max(to[0].load(Ordering::Relaxed), Ordering::SeqCst);
         }
     }
 
-    /// Whether the words of this meter hold less than those of the old one.
+    /// Returns true if the words of this meter contain less information than the words of the old meter.
     pub(crate) fn forgets(&self, old: &Self) -> bool {
         match (&self.kind, &old.kind) {
             (Kind::Level(supply), Kind::Level(before)) if supply.is_window() => !supply.has_windows_of(before),
@@ -302,13 +304,14 @@ impl Meter {
         }
     }
 
-    /// Computes `words`, of which the first is [`UNSET`] and the others are zero. This meter takes over from one with
-    /// these sealed words.
+    /// Computes `words`, of which the first is [`UNSET`] and the others are zero. This meter replaces `old`, whose
+    /// words are sealed.
     pub(crate) fn begin(&self, words: &[AtomicU64], history: &History, old: &Self, old_words: &[AtomicU64]) {
         match (&self.kind, &old.kind) {
             (Kind::Level(_), _) => set(&words[0], history.first[0]),
             (Kind::Counter(_), _) => {
-                // The first word is written last: it marks both as set. The second is never zero again.
+                // The first word is written last, because it marks both words as set. The second word is never zero
+                // again.
                 let _ = words[1].compare_exchange(0, history.first[1], Ordering::SeqCst, Ordering::SeqCst);
                 set(&words[0], history.first[0]);
             }
@@ -318,7 +321,8 @@ impl Meter {
         }
     }
 
-    /// What was admitted under this meter, according to its sealed words, and what a bucket would have left.
+    /// Returns the admissions under this meter, according to its sealed words, and the tokens that a bucket would have
+    /// left.
     fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'_>, Tokens) {
         let at = since.as_nanos();
         match &self.kind {

@@ -1,11 +1,12 @@
-//! Requests that wait for a limit, first come, first served.
+//! The FIFO queue of requests that wait for a limit.
 //!
-//! A queue holds no charge: the request at its head is charged by all its limits at once when it is admitted. So a
-//! request that leaves gives up its position and nothing else, and those behind it move forward. A [`Forecast`] that
-//! admits all waiting requests first gives the wait of a new request.
+//! A waiting request has no charge: all its limits are charged together when it leaves the head of the queue. So a
+//! request that gives up frees only its position, and the requests behind it move forward. A [`Forecast`] predicts the
+//! wait of a new request: it admits all waiting requests first.
 //!
-//! The queue has no timer and no thread. The owner asks for a request's [`Position`] and passes a waker; the limit
-//! tells the head when to try again.
+//! The queue has no timer and no thread. The owner of a request calls [`Ticket::position`] and passes a waker. At the
+//! head, the refusal of the limit contains the time of the next attempt. A waiting request is *called* when the queue
+//! wakes its waker because its turn has come.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,20 +21,21 @@ use crate::{
     sync::{AtomicUsize, Mutex, Ordering, lock},
 };
 
-/// How long a request that was called may take before others pass it. If it comes later, it is first again: a task that
-/// was delayed loses its turn, not its position.
+/// The time that a called request has before other requests overtake it. If the request comes later, it is first again:
+/// a delayed task loses its turn, not its position.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// How many requests behind the head check whether it comes for its turn. The others sleep until they are called,
-/// except for one check per such interval.
+/// The number of requests behind the head that check whether the head comes for its turn.
 const WATCH: usize = 4;
+
+/// The interval of this check for all other requests. In between, they sleep until they are called.
 const PATROL: Duration = Duration::from_millis(250);
 
-/// How many requests are called together when the head did not come: often many callers give up together and still hold
-/// their tickets.
+/// The number of requests that are called together if the head did not come: often many callers give up at the same
+/// time and still have their tickets.
 const ROLL: usize = 64;
 
-/// The caller did not know the time of the call.
+/// The time of a call until the next check of the queue, which stores the real time.
 const UNKNOWN: Time = Time::from_nanos(0);
 
 /// The requests that wait for one limit, or for one key of a rule.
@@ -45,14 +47,14 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By number, in order of arrival.
+    /// The waiting requests by number, in order of arrival.
     entries: BTreeMap<u64, Entry>,
     next: u64,
-    /// The cost of all requests that count.
+    /// The cost of all requests that later requests must wait for.
     total: u64,
-    /// The limits after all waiting requests were admitted; none if it must be computed again.
+    /// The forecast after the admission of all waiting requests. None if it must be computed again.
     tail: Option<Forecast>,
-    /// The key no longer has this queue: look up its queue again.
+    /// Whether the key has another queue, which must be looked up.
     closed: bool,
 }
 
@@ -60,9 +62,9 @@ struct State {
 struct Entry {
     cost: u64,
     latest: Option<Time>,
-    /// When it tries, or is expected to try, to be admitted.
+    /// The time at which the request tries, or is expected to try, to be admitted.
     due: Time,
-    /// When the request was called to its turn, until it arrives.
+    /// The time at which the request was called for its turn, until it comes.
     called: Option<Time>,
     waker: Option<Waker>,
     stands: Stands,
@@ -71,13 +73,13 @@ struct Entry {
 /// The state of a request in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
-    /// In order.
+    /// The request waits in order.
     Present,
-    /// It waits for another limit, and lets others pass.
+    /// The request waits for another limit, and other requests overtake it.
     Aside,
-    /// It did not come for its turn. It counts again when it does.
+    /// The request did not come for its turn. Later requests wait for it again when it comes.
     Passed,
-    /// It can no longer be admitted in time.
+    /// The request cannot be admitted in time.
     Late,
 }
 
@@ -88,7 +90,7 @@ pub(crate) struct Queues {
     waiting: AtomicUsize,
 }
 
-/// A position in the queue of a limit. Dropping it leaves the queue.
+/// A position in the queue of a limit. Dropping the ticket leaves the queue.
 ///
 /// ```
 /// use std::task::Waker;
@@ -100,7 +102,7 @@ pub(crate) struct Queues {
 /// limiter.check(now, 1)?;
 /// let second = now.saturating_add(Duration::from_secs(1));
 /// let ticket = limiter.enqueue(now, 1, Some(second))?;
-/// assert_eq!(ticket.position(now, Waker::noop()), Position::Head); // no request is ahead: the limit says when
+/// assert_eq!(ticket.position(now, Waker::noop()), Position::Head); // no request is ahead: only the limit decides
 /// let wait = limiter.check(now, 1).unwrap_err().retry_after().expect("it fits");
 /// assert!(limiter.check(now.saturating_add(wait), 1).is_ok());
 /// drop(ticket); // the next request is at the head
@@ -110,11 +112,11 @@ pub(crate) struct Queues {
 pub struct Ticket {
     queue: Arc<Queue>,
     number: u64,
-    /// For the queue of a key: the queues of the table, and the key's mark.
+    /// The queues of the table and the key's mark, if this is the queue of a key.
     kept: Option<(Arc<Queues>, u64)>,
 }
 
-/// Whether it is a request's turn.
+/// The position of a request, which shows whether it is the request's turn.
 ///
 /// ```
 /// # use std::task::Waker;
@@ -131,16 +133,16 @@ pub struct Ticket {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// It may ask its limits, which decide whether it is admitted.
+    /// It is the request's turn: its limits decide whether it is admitted.
     Head,
-    /// Others are before it. It is woken when it is its turn, and should check again at this time, in case those before
-    /// it never come.
+    /// Other requests are ahead. The request is woken at its turn. It should also check again at this time, in case the
+    /// requests ahead never come.
     Behind(Time),
-    /// After a change of the limit, the request would wait longer than it may.
+    /// After a change of the limit, the request's turn would come too late.
     Late,
 }
 
-/// Why a request cannot wait.
+/// The reason why a request cannot wait.
 #[derive(Debug)]
 pub(crate) enum NoPlace {
     Refused(Longest),
@@ -153,7 +155,7 @@ impl Entry {
         self.stands == Stands::Present
     }
 
-    /// Whether the requests behind it must wait for it.
+    /// Returns true if later requests must wait for this request.
     fn counts(&self) -> bool {
         matches!(self.stands, Stands::Present | Stands::Aside)
     }
@@ -167,8 +169,8 @@ impl State {
         first.waker.clone()
     }
 
-    /// Passes requests that were called and did not come. Returns the number of the first one that is present, and
-    /// until when it must come.
+    /// Lets others overtake requests that were called and did not come. Returns the number of the first present
+    /// request, and the time until which it must come.
     fn first(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Option<(u64, Time)> {
         let (mut passed, mut first, mut calls) = (0, None, 0);
         for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.is_present()) {
@@ -192,7 +194,8 @@ impl State {
             }
             if first.is_none() {
                 let until = entry.due.saturating_add(GRACE);
-                // The request behind those that were passed is the head now. If it is overdue, others may be, too.
+                // The request behind the overtaken requests is the new head. If it is overdue, later requests can be
+                // overdue, too.
                 calls = if until <= now { ROLL } else { usize::from(passed > 0) };
                 first = Some((*number, if calls > 0 { now.saturating_add(GRACE) } else { until }));
             }
@@ -207,15 +210,15 @@ impl State {
         first
     }
 
-    /// Whether fewer than [`WATCH`] requests are before it.
+    /// Returns true if fewer than [`WATCH`] present requests are ahead of this request.
     fn is_near(&self, number: u64) -> bool {
         self.entries.range(..number).filter(|(_, entry)| entry.is_present()).take(WATCH).count() < WATCH
     }
 
-    /// The forecast for a new request.
+    /// Returns the forecast for a new request.
     fn forecast(&mut self, now: Time, forecast: impl FnOnce() -> Forecast) -> &mut Forecast {
         let (entries, total) = (&self.entries, self.total);
-        // While no request waits, charges do not pass through the queue.
+        // Without waiting requests, an old forecast is invalid, because other requests were charged since.
         self.tail.take_if(|_| total == 0);
         self.tail.get_or_insert_with(|| {
             let mut tail = forecast();
@@ -232,7 +235,7 @@ impl State {
         })
     }
 
-    /// Returns a request to its order, to be called when it is first.
+    /// Puts a request back in order. The queue calls it when it is first.
     fn come_back(&mut self, number: u64) {
         let entry = self.entries.get_mut(&number).expect("a ticket has its entry");
         if !entry.counts() {
@@ -255,13 +258,14 @@ impl State {
 }
 
 impl Queue {
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes the last position, if its turn comes by `latest`. `forecast` copies the limits in their current state.
+    /// Takes the last position for a request, if its turn comes by `latest`. `forecast` copies the limits in their
+    /// current state.
     pub(crate) fn join(
         &self,
         now: Time,
@@ -296,7 +300,8 @@ impl Queue {
         joined
     }
 
-    /// When a new request would be admitted, behind all that wait. The error is the limit that would refuse it.
+    /// Returns the time at which a new request would be admitted, after all waiting requests. The error contains the
+    /// limit that would refuse it.
     pub(crate) fn opens(&self, now: Time, cost: u64, forecast: impl FnOnce() -> Forecast) -> Result<Time, Longest> {
         lock(&self.state).forecast(now, forecast).newcomer(now, cost)
     }
@@ -349,7 +354,7 @@ impl Queue {
         called.into_iter().for_each(Waker::wake);
     }
 
-    /// The limits can admit more, or less, than before: the head checks again.
+    /// Calls the head again, because the limits can admit more or less than before.
     pub(crate) fn wake_head(&self) {
         if self.len() > 0 {
             let mut state = lock(&self.state);
@@ -360,7 +365,8 @@ impl Queue {
         }
     }
 
-    /// The limits changed: requests that can no longer be admitted in time are refused at once.
+    /// Computes all turns again after a change of the limits. Requests that cannot be admitted in time are refused
+    /// immediately.
     pub(crate) fn reassess(&self, now: Time, forecast: impl FnOnce() -> Forecast) {
         if self.len() == 0 {
             return;
@@ -389,7 +395,7 @@ impl Queue {
         called.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns whether the queue is empty.
+    /// Removes a request. Returns true if the queue is empty.
     fn leave(&self, number: u64, closes: bool) -> bool {
         let mut state = lock(&self.state);
         let called = state.remove(number);
@@ -409,7 +415,7 @@ impl Queue {
 }
 
 impl Queues {
-    /// How many requests wait for this key.
+    /// Returns the number of waiting requests for this key.
     pub(crate) fn len(&self, mark: u64) -> usize {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -421,7 +427,7 @@ impl Queues {
         if self.waiting.load(Ordering::Relaxed) == 0 { None } else { lock(&self.by_key).get(&mark).cloned() }
     }
 
-    /// All keys that have waiting requests.
+    /// Returns the queues of all keys with waiting requests.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<Queue>)> {
         lock(&self.by_key).iter().map(|(mark, queue)| (*mark, Arc::clone(queue))).collect()
     }
@@ -466,7 +472,8 @@ impl Ticket {
         Self { queue: Arc::clone(queue), number, kept: None }
     }
 
-    /// Whether it is this request's turn. `waker` is woken when that may have changed, until the ticket is dropped.
+    /// Returns the request's position. `waker` is woken after each possible change of the position, until the ticket is
+    /// dropped.
     ///
     /// ```
     /// # use std::task::Waker;
@@ -482,7 +489,7 @@ impl Ticket {
         self.queue.position(self.number, now, Some(waker))
     }
 
-    /// Whether it is at the head, for a request that checks once and does not wait yet.
+    /// Returns true if the request is at the head. Use this for a request that checks once and does not wait yet.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -497,7 +504,7 @@ impl Ticket {
         self.queue.position(self.number, now, None) == Position::Head
     }
 
-    /// The limits did not admit it: it stays at the head, and tries again at this time.
+    /// Keeps the request at the head after its limits refused it. The request tries again at this time.
     ///
     /// ```
     /// # use std::task::Waker;
@@ -516,7 +523,8 @@ impl Ticket {
         self.queue.stand(self.number, Stands::Present, at);
     }
 
-    /// It waits for another limit until this time: requests behind it may pass, and it keeps its position.
+    /// Lets other requests overtake this request, because it waits for another limit until this time. The request keeps
+    /// its position.
     ///
     /// ```
     /// # use std::task::Waker;

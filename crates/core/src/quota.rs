@@ -1,23 +1,23 @@
-//! What a limit allows. Every [`Quota`] is valid: later code never sees a zero or a number that does not fit.
+//! The numbers of a limit. Every [`Quota`] is valid: other code never receives a zero or a number that is too large.
 
 use std::{error::Error, fmt, time::Duration};
 
-/// The largest period and burst that the one-word arithmetic holds: 2^61 (a period of 73 years).
+/// The largest period and burst that fit into the one-word arithmetic: 2^61 (a period of 73 years).
 const LARGEST: u64 = 1 << 61;
 
-/// The most that a sliding window counter counts: two counts and the window's index share 126 bits.
+/// The largest count of a sliding window counter: two counts and the window's index share 126 bits.
 const MOST_COUNTED: u64 = 1 << 30;
 
-/// The longest sliding window log: 8 MiB.
+/// The largest number of requests in a sliding window log, which takes 8 MiB.
 const LONGEST_LOG: u64 = 1 << 20;
 
-/// How requests are counted.
+/// The algorithm that counts requests.
 ///
 /// ```
 /// use std::time::Duration;
 /// use weir_core::{Limiter, Quota, Strategy, Time};
 ///
-/// // Ten per second, and twenty requests at once.
+/// // A limit of ten requests per second, and twenty requests at the same time.
 /// let now = Time::from_nanos(0);
 /// let at_once = |strategy| {
 ///     let limiter = Limiter::new(now, Quota::new(strategy, 10, Duration::from_secs(1), None)?);
@@ -31,23 +31,24 @@ const LONGEST_LOG: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
     /// `requests` in each window of one period, aligned to the Unix epoch. Around the boundary of two windows, twice as
-    /// many can pass within less than a period: choose another strategy if that matters.
+    /// many requests can pass within less than a period: choose another strategy if this matters.
     FixedWindow,
-    /// `requests` in a sliding window: those of the current window, plus those of the last window times the share of it
-    /// that is still within one period. It needs two counts instead of a list, and is exact if the requests of the last
-    /// window came evenly. A caller that always takes as much as possible gets one request less than the limit in each
-    /// window: 9 of 10, 999 of 1,000, and half of a limit of 1.
+    /// `requests` in a sliding window: the requests of the current window, plus a share of the requests of the previous
+    /// window. The share is the part of the previous window that is less than one period old. The strategy needs two
+    /// counts instead of a list, and is exact if the requests of the previous window arrived evenly. A caller that
+    /// always takes as much as possible gets one request less than the limit in each window: 9 of 10, 999 of 1,000, and
+    /// half of a limit of 1.
     SlidingWindowCounter,
-    /// Exactly `requests` in any period: the time of each request is kept, in 8 bytes.
+    /// Exactly `requests` in any period: the limiter stores the time of each request, in 8 bytes.
     SlidingWindowLog,
-    /// `requests` per period flow in steadily, and up to `burst` of them (by default `requests`) are saved.
+    /// Tokens for `requests` per period flow in steadily, and up to `burst` tokens (by default `requests`) are saved.
     TokenBucket,
-    /// A token bucket that may be overdrawn by `debt`, which it pays back before it saves again; see
+    /// A token bucket that can be overdrawn by `debt`. The bucket pays the debt back before it saves tokens again; see
     /// [`Quota::with_debt`].
     TokenBucketWithDebt,
-    /// Requests pass one emission interval apart and never sooner; up to `burst` (by default `requests`) wait in the
+    /// Requests pass at least one emission interval apart. Up to `burst` requests (by default `requests`) wait in the
     /// queue for their turn. Only [`Limiter::reserve`](crate::Limiter::reserve) and the queue wait; a check that comes
-    /// too soon is refused.
+    /// too early is refused.
     LeakyBucket,
     /// A token bucket with strict spacing: `burst` is 1 by default, so requests pass one emission interval apart.
     Gcra,
@@ -94,9 +95,9 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A limit of `requests` per `period`. `burst` is how many may come at once; for [`Strategy::LeakyBucket`], how
-    /// many may wait. It defaults to 1 for [`Strategy::Gcra`] and to `requests` for the others. Windows have no
-    /// `burst`.
+    /// Returns a limit of `requests` per `period`. `burst` is the number of requests that can be admitted at the same
+    /// time; for [`Strategy::LeakyBucket`], the number of requests that can wait. The default of `burst` is 1 for
+    /// [`Strategy::Gcra`] and `requests` for the other strategies. Windows have no `burst`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -142,7 +143,7 @@ impl Quota {
         Ok(Self { strategy, requests, period_nanos, burst, debt: 0 })
     }
 
-    /// This quota, with a bucket that may be overdrawn by `debt` requests. The default is zero.
+    /// Returns this quota for a bucket that can be overdrawn by `debt` requests. The default is zero.
     ///
     /// ```
     /// use std::time::Duration;
@@ -157,8 +158,8 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// [`InvalidQuota::DebtOfOther`] for any strategy but [`Strategy::TokenBucketWithDebt`],
-    /// [`InvalidQuota::DebtTooLarge`] if burst and debt are more than 2^61 together.
+    /// [`InvalidQuota::DebtOfOther`] for every strategy except [`Strategy::TokenBucketWithDebt`];
+    /// [`InvalidQuota::DebtTooLarge`] if the sum of burst and debt is more than 2^61.
     pub const fn with_debt(self, debt: u64) -> Result<Self, InvalidQuota> {
         if !matches!(self.strategy, Strategy::TokenBucketWithDebt) {
             return Err(InvalidQuota::DebtOfOther);
@@ -169,7 +170,7 @@ impl Quota {
         Ok(Self { debt, ..self })
     }
 
-    /// How requests are counted.
+    /// Returns the strategy.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -182,7 +183,7 @@ impl Quota {
         self.strategy
     }
 
-    /// How many requests a period admits.
+    /// Returns the number of requests per period.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -195,7 +196,7 @@ impl Quota {
         self.requests
     }
 
-    /// The period.
+    /// Returns the period.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -208,7 +209,8 @@ impl Quota {
         Duration::from_nanos(self.period_nanos)
     }
 
-    /// How many requests can be admitted at once; for a leaky bucket, how many can wait; for a window, its `requests`.
+    /// Returns the number of requests that can be admitted at the same time. For a leaky bucket, this is the number of
+    /// requests that can wait; for a window, its `requests`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -223,7 +225,7 @@ impl Quota {
         self.burst
     }
 
-    /// How many requests the bucket may be overdrawn by.
+    /// Returns the number of requests by which the bucket can be overdrawn.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -236,8 +238,7 @@ impl Quota {
         self.debt
     }
 
-    /// The largest cost that a request can have and still be admitted: `burst` plus `debt`; for a leaky bucket, `burst`
-    /// plus the request that is admitted.
+    /// Returns the largest cost that can be admitted: `burst` plus `debt`; for a leaky bucket, `burst` plus one.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -255,7 +256,7 @@ impl Quota {
     }
 }
 
-/// Why numbers do not make a [`Quota`], and how to fix them.
+/// The reason why numbers are not a valid [`Quota`], and how to fix them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -270,7 +271,7 @@ impl Quota {
 pub enum InvalidQuota {
     /// `requests` is zero.
     ZeroRequests,
-    /// More than one request per nanosecond: finer than any clock.
+    /// `requests` is more than one per nanosecond, which is finer than any clock.
     TooFast,
     /// `period` is zero.
     ZeroPeriod,
@@ -282,18 +283,18 @@ pub enum InvalidQuota {
     BurstTooLarge,
     /// A window has a `burst`.
     BurstOfWindow,
-    /// A sliding window counter of more than 2^30 requests.
+    /// A sliding window counter has more than 2^30 requests.
     CounterTooLarge,
-    /// A sliding window log of more than 2^20 requests.
+    /// A sliding window log has more than 2^20 requests.
     LogTooLong,
-    /// A `debt` for a strategy without debt.
+    /// A strategy without debt has a `debt`.
     DebtOfOther,
-    /// `burst` and `debt` are more than 2^61 together.
+    /// The sum of `burst` and `debt` is more than 2^61.
     DebtTooLarge,
 }
 
 impl InvalidQuota {
-    /// The argument to fix: `requests`, `period`, `burst` or `debt`.
+    /// Returns the name of the argument to fix: `requests`, `period`, `burst` or `debt`.
     ///
     /// ```
     /// assert_eq!(weir_core::InvalidQuota::BurstOfWindow.field(), "burst");
@@ -312,20 +313,20 @@ impl fmt::Display for InvalidQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ZeroRequests => "requests must be at least 1: zero does not mean unlimited",
-            Self::TooFast => "at most one request per nanosecond can be counted: lower requests or lengthen the period",
+            Self::TooFast => "requests must be at most one per nanosecond: lower requests or lengthen the period",
             Self::ZeroPeriod => "period must be longer than zero",
             Self::PeriodTooLong => "period must be at most 2^61 nanoseconds (73 years)",
-            Self::ZeroBurst => "burst must be at least 1: leave it out for the default",
+            Self::ZeroBurst => "burst must be at least 1: omit it for the default",
             Self::BurstTooLarge => "burst must be at most 2^61",
-            Self::BurstOfWindow => "a window has no burst: leave it out, or choose TokenBucket",
+            Self::BurstOfWindow => "a window has no burst: omit burst, or choose TokenBucket",
             Self::CounterTooLarge => {
                 "a sliding window counter counts at most 2^30 requests: choose TokenBucket or FixedWindow"
             }
             Self::LogTooLong => {
-                "a sliding window log keeps at most 2^20 requests, 8 bytes each: choose SlidingWindowCounter"
+                "a sliding window log stores at most 2^20 requests, 8 bytes each: choose SlidingWindowCounter"
             }
-            Self::DebtOfOther => "only TokenBucketWithDebt may be overdrawn: leave debt out, or choose it",
-            Self::DebtTooLarge => "burst and debt must be at most 2^61 together",
+            Self::DebtOfOther => "only TokenBucketWithDebt can be overdrawn: omit debt, or choose TokenBucketWithDebt",
+            Self::DebtTooLarge => "the sum of burst and debt must be at most 2^61",
         })
     }
 }

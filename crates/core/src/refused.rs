@@ -1,10 +1,10 @@
-//! The refusal of one of several limits. It charges nothing.
+//! The refusal by one of several limits, which charges nothing.
 
 use std::{error::Error, fmt, time::Duration};
 
 use crate::{Refused, Standing, forecast::Longest};
 
-/// A request that one of several limits refused. Nothing was charged.
+/// A request that was refused by one of several limits. Nothing was charged.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -22,13 +22,13 @@ use crate::{Refused, Standing, forecast::Longest};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefused {
-    /// Index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
+    /// The index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
     pub limit: usize,
     /// The limit's standing.
     pub standing: Standing,
     /// The cost of the request.
     pub cost: u64,
-    /// Index of the override that applies to the key.
+    /// The index of the override that applies to the key.
     pub override_index: Option<usize>,
 }
 
@@ -37,13 +37,13 @@ impl RuleRefused {
         Self { limit, standing: refused.standing, cost: refused.cost, override_index: None }
     }
 
-    /// Refused by the limit that a request behind the queue would wait for longest.
+    /// Returns the refusal by the limit with the longest wait, for a request behind a queue.
     pub(crate) fn queued(longest: Longest, cost: u64, override_index: Option<usize>) -> Self {
         Self { limit: longest.limit, standing: longest.standing, cost, override_index }
     }
 
-    /// How long until this limit would admit the request, if no other is admitted. None if it never will, because the
-    /// cost exceeds the burst.
+    /// Returns the time until this limit would admit the request, if no other request is admitted before. None if the
+    /// limit can never admit it, because the cost exceeds the burst.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

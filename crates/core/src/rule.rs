@@ -1,4 +1,4 @@
-//! All limits of a rule together, counted for all requests or by key.
+//! All limits of a rule, counted for all requests together or by key.
 
 use std::{num::NonZeroUsize, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     refused::RuleRefused,
 };
 
-/// All the limits of one rule: a request is charged to each of them, or refused and charged to none.
+/// All limits of one rule. Each request is charged to all limits, or refused and charged to none.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -40,7 +40,7 @@ enum Counted {
 }
 
 impl RuleLimiter {
-    /// Counts all requests together. Overrides, which are for keys, have no effect.
+    /// Returns a limiter that counts all requests together. Overrides, which are for keys, have no effect.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -59,26 +59,26 @@ impl RuleLimiter {
         Self { counted: Counted::Shared { terms: Arc::new(terms), limiters, queue: Arc::default() } }
     }
 
-    /// Counts each key on its own. Up to `max_keys` keys have a cell, and a known key takes no lock there. Other keys
-    /// are counted in the *overflow*, under a short lock on a part of the table. A key without a cell never gets more
-    /// than its limits either, and is not refused because of other keys until more than 16 times `max_keys` keys are in
-    /// use. Beyond that, keys are refused in proportion, and no key gets more than its limits.
+    /// Returns a limiter that counts each key separately. Up to `max_keys` keys have a cell, and a request with such a
+    /// key takes no lock. Other keys are counted in the *overflow*, under a short lock on a part of the table. No key
+    /// gets more than its limits, with or without a cell. If at most 16 times `max_keys` keys are in use, no key is
+    /// refused because of other keys. With more keys, some keys without a cell get less than their limits.
     ///
-    /// In the overflow, a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) keeps six times per key instead of
-    /// all. That is exact for up to six requests and for clients that send in bursts; a client that sends evenly can
-    /// use about five sixths of its limit there. A reservation or charge in the overflow cannot be given back after a
-    /// retune, or after its key lost its place to another: it stays charged.
+    /// In the overflow, a [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) stores six times for each key instead
+    /// of the times of all requests. The count is exact for limits of up to six requests and for clients that send in
+    /// bursts. A client that sends evenly can use about five sixths of its limit there. A reservation or charge in the
+    /// overflow cannot be given back after a retune, or after its key lost its place to another key.
     ///
-    /// The memory of cells is reserved at the start: 9 bytes for each of `max_keys`, and 9 more for each word of their
-    /// limits. A [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two words, a
-    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) three plus one for each of its requests, all others one.
-    /// It is not much more than 1 GiB: `max_keys` is lowered to what fits, and [`KeyStats::capacity`] returns the
-    /// lowered number.
+    /// The memory of all cells is reserved at the start: 9 bytes for each of `max_keys`, and 9 more for each word of
+    /// their limits. A [`SlidingWindowCounter`](crate::Strategy::SlidingWindowCounter) has two words, a
+    /// [`SlidingWindowLog`](crate::Strategy::SlidingWindowLog) has three plus one for each of its requests, and every
+    /// other strategy has one. All cells together take not much more than 1 GiB: a larger `max_keys` is lowered, and
+    /// [`KeyStats::capacity`] returns the lowered number.
     ///
-    /// The overflow takes memory as keys come, from the first key without a cell on: at most 96 bytes for each of
-    /// `max_keys` plus 204 for each limit. A `SlidingWindowLog` counts as three limits. If any limit is a
-    /// `SlidingWindowCounter`, whose requests count for two periods, it takes twice as much. That is 300 bytes for one
-    /// token bucket, 20 MB for 65,536 keys, and never more than about 1 GiB.
+    /// The overflow takes memory as keys without a cell arrive: for each of `max_keys`, at most 96 bytes plus 204 for
+    /// each limit. A `SlidingWindowLog` counts as three limits. If any limit is a `SlidingWindowCounter`, whose
+    /// requests count for two periods, the overflow takes twice as much. For one token bucket, this is 300 bytes a key,
+    /// and 20 MB for 65,536 keys. The overflow never takes more than about 1 GiB.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -115,7 +115,7 @@ impl RuleLimiter {
     /// assert_eq!((admitted.tightest.limit, admitted.tightest.standing.remaining()), (0, 1));
     /// let later = now.saturating_add(Duration::from_secs(1));
     /// let refused = rule.charge(|| later, &[], 4).unwrap_err();
-    /// assert_eq!((refused.limit, refused.standing.remaining()), (1, 3)); // and the burst was charged nothing
+    /// assert_eq!((refused.limit, refused.standing.remaining()), (1, 3)); // the limit "burst" was not charged
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -151,12 +151,12 @@ impl RuleLimiter {
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
 
-    /// Charges a cost that was already incurred, such as the bytes of a response. If a limit does not have enough now,
-    /// it is charged in advance, up to `latest`. All limits are charged or none. `at` is the time at which the last of
-    /// them has enough.
+    /// Charges a cost that was already incurred, such as the bytes of a response. A limit without enough capacity is
+    /// charged in advance, up to `latest`. All limits are charged or none. The returned `at` is the time at which all
+    /// limits have enough capacity.
     ///
-    /// This does not mean that a request may be sent at that time: with several limits, each is charged for its own
-    /// time. Requests that wait use [`enqueue`](Self::enqueue).
+    /// The time `at` is not the time to send a request: each of several limits is charged for its own time. For
+    /// requests that wait, use [`enqueue`](Self::enqueue).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -167,7 +167,7 @@ impl RuleLimiter {
     /// let latest = now.saturating_add(Duration::from_millis(150));
     /// assert_eq!(rule.charge_ahead(|| now, &[], 1, latest)?.at, now);
     /// assert_eq!(rule.charge_ahead(|| now, &[], 1, latest)?.at, now.saturating_add(Duration::from_millis(100)));
-    /// assert!(rule.charge_ahead(|| now, &[], 1, latest).is_err()); // its turn would come at 200 ms
+    /// assert!(rule.charge_ahead(|| now, &[], 1, latest).is_err()); // the request's turn would come after 200 ms
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -195,8 +195,9 @@ impl RuleLimiter {
         Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
     }
 
-    /// Joins the queue of the rule or of the key if its turn comes by `latest`; without `latest`, it always joins. As
-    /// [`Limiter::enqueue`], for all limits of the rule: at its turn, the request calls [`charge`](Self::charge).
+    /// Adds a request to the queue of the rule or of the key if its turn comes by `latest`; without `latest`, always.
+    /// The queue works as for [`Limiter::enqueue`], for all limits of the rule. At the request's turn, the caller calls
+    /// [`charge`](Self::charge).
     ///
     /// ```
     /// use std::time::Duration;
@@ -209,7 +210,7 @@ impl RuleLimiter {
     /// rule.charge(|| now, b"", 1)?;
     /// let latest = Some(now.saturating_add(Duration::from_secs(1)));
     /// let second = rule.enqueue(now, b"", 1, latest)?;
-    /// let refused = rule.enqueue(now, b"", 1, latest).unwrap_err(); // the second takes the last of the hour
+    /// let refused = rule.enqueue(now, b"", 1, latest).unwrap_err(); // the second request takes the last of the hour
     /// assert_eq!((refused.limit, refused.retry_after()), (1, Some(Duration::from_secs(1800))));
     /// # drop(second);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -217,7 +218,7 @@ impl RuleLimiter {
     ///
     /// # Errors
     ///
-    /// [`RuleRefused`], with the limit that the request would wait for longest.
+    /// [`RuleRefused`], with the limit that has the longest wait.
     pub fn enqueue(&self, now: Time, key: &[u8], cost: u64, latest: Option<Time>) -> Result<Ticket, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.enqueue(key, now, cost, latest),
@@ -231,7 +232,7 @@ impl RuleLimiter {
         }
     }
 
-    /// How many requests wait with this key.
+    /// Returns the number of waiting requests with this key.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -253,7 +254,7 @@ impl RuleLimiter {
         }
     }
 
-    /// When a new request would be admitted, behind all that wait.
+    /// Returns the time at which a new request would be admitted, after all waiting requests.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -270,7 +271,7 @@ impl RuleLimiter {
     ///
     /// # Errors
     ///
-    /// [`RuleRefused`], if it never would be.
+    /// [`RuleRefused`], if the request would never be admitted.
     pub fn opens(&self, now: Time, key: &[u8], cost: u64) -> Result<Time, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.opens(key, now, cost),
@@ -284,7 +285,8 @@ impl RuleLimiter {
         Forecast::new(now, limiters.iter().map(|limiter| limiter.copy(now)))
     }
 
-    /// What [`charge`](Self::charge) would return, without charging anything or adding the key to the table.
+    /// Returns the result that [`charge`](Self::charge) would return. Charges nothing and does not add the key to the
+    /// table.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -315,7 +317,7 @@ impl RuleLimiter {
         }
     }
 
-    /// Gives back what `key` was charged; see [`Limiter::refund`]. Use the limiter that charged it.
+    /// Gives back a charge of `key`; see [`Limiter::refund`]. Call this on the limiter that made the charge.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -341,20 +343,20 @@ impl RuleLimiter {
                 charges.give_back(limiters, clock);
                 queue.wake_head();
             }
-            // Not a charge of this limiter.
+            // Another limiter made this charge.
             (Counted::ByKey(_), _) | (_, Charged::Key(_)) => {}
         }
     }
 
-    /// Puts other terms in force and keeps what was consumed, while other threads continue to decide; see
-    /// [`Limiter::retune`]. `max_keys` is none for a rule that counts all requests together.
+    /// Puts other terms in force and keeps the usage, while other threads continue to decide; see [`Limiter::retune`].
+    /// `max_keys` is `None` for a rule that counts all requests together.
     ///
     /// Limits are matched by name. New limits start empty, removed limits are forgotten, and equal terms change
-    /// nothing. Keys stay; with a smaller capacity, no new key enters until enough keys are idle. The change takes time
-    /// in proportion to the number of keys; meanwhile, known keys are decided without waiting. For more than 32,768
-    /// keys, only their words are kept: if strategies or periods differ, a key may have to wait for one period. A table
-    /// of up to 4,096 keys also notes each charge for sixteen periods, as a limiter does. Nothing is kept between a
-    /// keyed and a shared rule: the result starts empty.
+    /// nothing. Keys stay; with a smaller capacity, no new key enters until enough keys are idle. The duration of the
+    /// change is proportional to the number of keys. Meanwhile, requests with known keys do not wait. A table of more
+    /// than 32,768 keys keeps only their words: if strategies or periods differ, a key possibly waits for one period. A
+    /// table of up to 4,096 keys also records each charge for sixteen periods, as a limiter does. A change between a
+    /// keyed and a shared rule keeps nothing: the result starts empty.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -365,12 +367,12 @@ impl RuleLimiter {
     /// let rule = RuleLimiter::shared(now, Terms::new([("hourly", per_hour(10)?)])?);
     /// rule.charge(|| now, &[], 5)?;
     /// let rule = rule.retune(|| now, Terms::new([("new", per_hour(100)?), ("hourly", per_hour(4)?)])?, None);
-    /// assert!(rule.charge(|| now, &[], 1).is_err()); // five were counted
+    /// assert!(rule.charge(|| now, &[], 1).is_err()); // five requests were counted
     /// let rule = rule.retune(|| now, Terms::new([("hourly", per_hour(8)?)])?, None);
-    /// assert_eq!(rule.peek(now, &[], 1)?.standing.remaining(), 3); // and still are
+    /// assert_eq!(rule.peek(now, &[], 1)?.standing.remaining(), 3); // the five requests are still counted
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use = "the limiter it is called on does not know new limits"]
+    #[must_use = "the old limiter does not have the new limits"]
     pub fn retune(&self, clock: impl Fn() -> Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> Self {
         match (&self.counted, max_keys) {
             (Counted::ByKey(table), Some(max_keys)) => {
@@ -394,8 +396,8 @@ impl RuleLimiter {
         }
     }
 
-    /// How near keys are to their limits, if the rule counts by key. Reads at most `most` cells, different ones each
-    /// time, and no keys in the overflow. Charges nothing and delays no decision.
+    /// Measures how near keys are to their limits, if the rule counts by key. Reads at most `most` cells, different
+    /// cells each time, and no keys in the overflow. Charges nothing and delays no decision.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -418,7 +420,7 @@ impl RuleLimiter {
         }
     }
 
-    /// How full the table of keys is, if the rule counts by key.
+    /// Returns how full the table of keys is, if the rule counts by key.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;

@@ -1,10 +1,10 @@
-//! Several rules on one request: all are charged or none.
+//! The charge of several rules for one request: all rules are charged or none.
 
 use std::{cell::Cell, error::Error, fmt};
 
 use crate::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleLimiter, RuleRefused, Tightest, Time};
 
-/// One of several rules that a request must pass.
+/// One of several rules that a request must pass, with the request's key and cost.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -27,9 +27,9 @@ pub struct Ask<'a> {
     pub rule: &'a RuleLimiter,
     /// The request's key, if the rule counts by key.
     pub key: &'a [u8],
-    /// How many units the request charges.
+    /// The number of units to charge.
     pub cost: u64,
-    /// The latest moment at which the request may go. `None` if it goes now or never.
+    /// The latest time at which the request can proceed. `None` if the request does not wait.
     pub latest: Option<Time>,
 }
 
@@ -52,9 +52,9 @@ pub struct Ask<'a> {
 /// ```
 #[derive(Debug)]
 pub struct RuleCharged {
-    /// When the rule admits the request, if that is later than now.
+    /// The time at which the rule admits the request, if this time is in the future.
     pub at: Option<Time>,
-    /// What was charged, to give it back.
+    /// The charge, for a refund.
     pub charge: RuleCharge,
     /// The limit that is nearest to refusing.
     pub tightest: Tightest,
@@ -66,7 +66,7 @@ impl Ask<'_> {
             let RuleAdmitted { charge, tightest } = self.rule.charge(clock, self.key, self.cost)?;
             return Ok(RuleCharged { at: None, charge, tightest });
         };
-        // The rule's time of the decision is its first reading of the clock.
+        // The rule decides at the time of its first reading of the clock.
         let now = Cell::new(None);
         let clock = || {
             let reading = clock();
@@ -80,7 +80,7 @@ impl Ask<'_> {
 
 /// Charges every rule, or none. The charges are stored in `charged`, in order; after a refusal it is empty.
 ///
-/// All rules that must admit now are asked first, so a refusal by one of them charges none of the others. A charge is
+/// All rules without [`Ask::latest`] are checked first, so a refusal by one of them charges no other rule. A charge is
 /// given back only after a lost race, or if a rule admits only after [`Ask::latest`].
 ///
 /// ```
@@ -104,7 +104,7 @@ impl Ask<'_> {
 ///
 /// # Errors
 ///
-/// [`RuleRefusedAt`], the first rule in order that refuses.
+/// [`RuleRefusedAt`], with the first rule in order that refuses.
 pub fn charge_all<'a>(
     asks: impl ExactSizeIterator<Item = Ask<'a>> + Clone,
     clock: impl Fn() -> Time,
@@ -131,7 +131,7 @@ pub fn charge_all<'a>(
     Ok(())
 }
 
-/// Which of several rules refused, and its refusal.
+/// The index of the rule that refused, and its refusal.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -147,7 +147,7 @@ pub fn charge_all<'a>(
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefusedAt {
-    /// Index of the rule.
+    /// The index of the rule.
     pub ask: usize,
     /// The rule's refusal.
     pub refused: RuleRefused,

@@ -1,4 +1,4 @@
-//! The state of a limiter at a decision. Its numbers are computed only when they are read.
+//! The state of a limiter at a decision. Its numbers are computed only when a caller reads them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
     windows::Windows,
 };
 
-/// What a limiter had left at a decision: a snapshot that no longer changes.
+/// The state of a limiter at a decision, as a copy that does not change.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,18 +36,19 @@ enum Counted {
     Log(Logged),
 }
 
-/// The standing of a log, which cannot be computed later. In nanoseconds from the decision.
+/// The standing of a log, which cannot be computed later. Times are nanoseconds from the decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Logged {
     pub(crate) remaining: u64,
-    /// The cost of the decision, and how long until it would be admitted.
+    /// The cost of the decision, and the time until this cost would be admitted.
     pub(crate) cost: u64,
     pub(crate) opens: u64,
     pub(crate) reset: u64,
 }
 
 impl Logged {
-    /// This standing for a request of this cost that must wait. It corrects a search that found room for the cost.
+    /// Returns this standing for a request of this cost that must wait, after a search that wrongly found room for the
+    /// cost.
     pub(crate) fn closed(self, cost: u64, opens: u64) -> Self {
         let (remaining, reset) = (self.remaining.min(cost.saturating_sub(1)), self.reset.max(opens));
         Self { remaining, opens: self.opens.max(opens), reset, ..self }
@@ -68,14 +69,15 @@ impl Standing {
         Self { quota, counted: Counted::Log(logged) }
     }
 
-    /// The standing for a request behind a queue. It is admitted after `opens`; none if it is never admitted.
+    /// Returns the standing for a request behind a queue, which is admitted after `opens`. `opens` is none if the
+    /// request is never admitted.
     pub(crate) fn queued(quota: Quota, cost: u64, opens: Option<Duration>) -> Self {
         let nanos = |wait: Duration| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let opens = opens.map_or(u64::MAX, nanos);
         Self::of_log(quota, Logged { remaining: 0, cost, opens, reset: opens })
     }
 
-    /// The quota that was in force.
+    /// Returns the quota that was in force at the decision.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -91,7 +93,7 @@ impl Standing {
         self.quota
     }
 
-    /// How many requests could be admitted at once now, in whole requests.
+    /// Returns the number of whole requests that could be admitted at the time of the decision.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -111,7 +113,8 @@ impl Standing {
         }
     }
 
-    /// How long until the whole burst is free again, if no other request is admitted; for a window, until it ends.
+    /// Returns the time until the whole burst is free again, if no other request is admitted. For a window, the time
+    /// until it ends.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -133,12 +136,13 @@ impl Standing {
         }
     }
 
-    /// How long until a request of this cost would be admitted, if no other is: zero if it would be now, none if it
-    /// exceeds what can ever be admitted. Rounded up: a client that waits this long is admitted.
+    /// Returns the time until a request of this cost would be admitted, if no other request is admitted before. Zero if
+    /// the request would be admitted immediately. None if the cost exceeds the largest cost that can be admitted. The
+    /// time is rounded up: a client that waits this long is admitted.
     ///
-    /// A sliding window log returns the shortest wait for the cost of the decision (also of
-    /// [`Limiter::peek`](crate::Limiter::peek)). For other costs that must wait, it returns the time until all of the
-    /// log is free.
+    /// A sliding window log returns the shortest wait only for the cost of the decision.
+    /// [`Limiter::peek`](crate::Limiter::peek) is a decision of cost 1. For another cost that must wait, the log
+    /// returns the time until the whole log is free.
     ///
     /// ```
     /// # use std::time::Duration;

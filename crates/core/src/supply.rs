@@ -1,30 +1,32 @@
-//! The arithmetic of every strategy, on plain numbers: no atomics, no concurrency.
+//! The arithmetic of fixed windows and buckets, on plain numbers: no atomics, no concurrency.
 //!
-//! A limiter is a supply that only grows, measured in *units* (a request is a fixed number of units), and a *level*:
-//! how much of the supply is used up. `floor(now)` is the supply that has passed and is lost if it was not used;
-//! `ceiling(now) = floor(now) + capacity` is the total supply so far. A charge raises the level, first to the floor if
-//! it is below, then by its cost. It is admitted if the level stays within the ceiling:
+//! A limit has a *supply*, which only grows, and a *level*, which is the used part of the supply. Both are measured in
+//! *units*; a request is a fixed number of units. `floor(now)` is the part of the supply that is over: unused units
+//! below the floor are lost. `ceiling(now) = floor(now) + capacity` is the whole supply until now. A charge raises a
+//! level below the floor to the floor, and then adds its cost. The charge is admitted if the level stays within the
+//! ceiling:
 //! ```text
 //! level' = max(level, floor(now)) + cost      admitted when      level' <= ceiling(now)
 //! ```
 //!
-//! The level is the whole state of every strategy, in one word; strategies differ only in how the floor grows. For
-//! buckets it grows steadily: the level is then the theoretical arrival time of GCRA (ITU-T I.371), counted in units of
-//! supply instead of nanoseconds. For windows it grows at each boundary, by the nanoseconds of a period. That is never
-//! less than `requests`, so a level encodes the start of a window and a count, even a count above a lowered limit. A
-//! leaky bucket uses the same levels, but admits a request only when the floor has reached everything that came before
-//! it.
+//! The level is the whole state of each of these strategies, in one word. The strategies differ only in how the floor
+//! grows. For buckets, the floor grows steadily, and the level is the theoretical arrival time of GCRA (ITU-T I.371) in
+//! units of supply instead of nanoseconds. For windows, the floor grows at each boundary, by the number of nanoseconds
+//! in a period. This number is never less than `requests`, so a level encodes the start of a window and a count, even a
+//! count above a lowered limit. A leaky bucket uses the same levels, but admits a request only when the floor has
+//! reached all earlier charges.
 //!
-//! Think of numbered seats: an admitted request takes free seats between the floor and the ceiling. In any span of
-//! time, at most the burst and what flows in during this time is taken, in any order of the seats. So threads may hold
-//! seats for a while (see `lease`), and a *reservation* is simply a seat beyond the current ceiling.
+//! Units are numbered: an admitted request takes free units between the floor and the ceiling. In any span of time,
+//! requests take at most the burst plus the units that flow in during this span, in any order of the units. So a thread
+//! can keep units for later requests (see `lease`), and a *reservation* is a charge of units beyond the current
+//! ceiling.
 //!
-//! In units of supply, costs are whole numbers; only time is converted, from one base, with one division rounded down
-//! (by a reciprocal, and still exact). So errors never add up. If the emission interval is a whole number of
-//! nanoseconds and a burst refills within 146 years, the arithmetic is exact. If not (3 per second), a request is
-//! admitted less than two nanoseconds early, and the error does not grow. A unit is as small as fits: 2^62 ns (146 years) of supply and one burst stay below
-//! 2^63, which leaves the top bit to the limiter. If a burst takes longer than 146 years to refill, units are coarser,
-//! but never coarser than the burst / 2^62.
+//! Costs are whole numbers of units. Only time is converted to units, from one base, by one exact division that rounds
+//! down. So errors never add up. If the emission interval is a whole number of nanoseconds and a burst refills within
+//! 146 years, the arithmetic is exact. Otherwise, for example with 3 requests per second, a request is admitted less
+//! than two nanoseconds early, and the error does not grow. Units are as small as possible: 2^62 ns (146 years) of
+//! supply and one burst stay below 2^63, so the top bit is free for the seal. If a burst takes longer than 146 years to
+//! refill, units are larger, but never larger than burst / 2^62.
 
 mod stand;
 
@@ -34,58 +36,60 @@ use crate::{Quota, Strategy, Time};
 
 pub(crate) use self::stand::Stand;
 
-/// How long a supply grows after its base: 146 years. After that it stands still.
+/// The time for which a supply grows after its base: 146 years. After this time it does not change.
 const HORIZON: u64 = 1 << 62;
 
-/// Half of the horizon. Until then the floor stays below 2^62, because the flow is less than two units per nanosecond.
+/// Half of the horizon. Until this time the floor is below 2^62, because less than two units flow in per nanosecond.
 const DIRECT: u64 = HORIZON / 2;
 
-/// No sealed level is within this distance of such a floor: sealed levels are 2^63 and more.
+/// The least distance of a sealed level from a floor below 2^62, because sealed levels are 2^63 and more.
 const NEVER_SEALED: u64 = 1 << 62;
 
-/// Levels stay below this.
+/// All levels are below this number.
 const LEVELS: u64 = (1 << 63) - 2;
 
-/// How far ahead reservations reach.
+/// The longest wait of a reservation.
 const MAX_AHEAD: Duration = Duration::from_hours(12);
 
 /// [`SET_BACK`](crate::time::SET_BACK) in nanoseconds.
 const DAY: u64 = 86_400_000_000_000;
 
-/// The base lies this long before the first clock reading: 36 years. Nothing flows before the base. So if the clock was
-/// ahead at first, it may be set back by this much. It is half of what [`DIRECT`] covers. The other half is the future.
+/// The time from the base to the first clock reading: 36 years. No supply flows in before the base. So a clock that was
+/// ahead at first can be set back by this time. `BEHIND` is half of [`DIRECT`]; the other half is the future.
 pub(crate) const BEHIND: u64 = DIRECT / 2;
 
-/// How a quota supplies its units from a base time on: `flow` times `each` every `nanos`. A bucket supplies single
-/// units (`each` is 1), a window supplies all at once (`flow` is 1).
+/// The supply of a quota from a base time on. Every `nanos`, `flow` portions of `each` units flow in. A bucket supplies
+/// single units (`each` is 1). A window supplies all its units together (`flow` is 1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Supply {
     quota: Quota,
     flow: u64,
     each: u64,
     nanos: u64,
-    /// Whether the limit supplies one unit per nanosecond. Then a level is a time in nanoseconds. True for most quotas.
+    /// Whether one unit flows in per nanosecond, so that a level is a time in nanoseconds. True for most quotas.
     is_time: bool,
     /// `flow / nanos`, which is less than two, in multiples of 2^-63, rounded down.
     per_nano: u64,
-    /// Units of one request.
+    /// The units of one request.
     unit: u64,
-    /// Requests per unit, in multiples of 2^-64: the next lower number, even if the exact value is a whole number.
+    /// Requests per unit, in multiples of 2^-64: the next lower number, even if the exact value is a whole number of
+    /// them.
     per_unit: u64,
-    /// Units between floor and ceiling: what can be admitted at once.
+    /// Units between floor and ceiling, which is the largest admission.
     capacity: u64,
-    /// The capacity without one request.
+    /// The capacity minus the units of one request.
     spare: u64,
-    /// Units of one day and of the most expensive request: no level is further ahead of the floor unless the clock was
-    /// set back.
+    /// Units of one day plus the most expensive request. A level is further above the floor only if the clock was set
+    /// back.
     day: u64,
-    /// For windows, the start of one.
+    /// The time at which the supply starts. For windows, the start of a window.
     base: Time,
     /// See [`Supply::direct`].
     direct: u64,
 }
 
-/// What a bucket has left: `parts` / `unit` requests. Negative if it is overdrawn or has reservations.
+/// The remaining tokens of a bucket: `parts` / `unit` requests. Negative if the bucket is overdrawn or has
+/// reservations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens {
     pub(crate) parts: i128,
@@ -93,7 +97,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// These tokens in other units, rounded down.
+    /// Converts the tokens to other units, rounded down.
     pub(crate) fn in_units(self, unit: u64) -> i128 {
         if unit == self.unit {
             return self.parts;
@@ -105,7 +109,7 @@ impl Tokens {
 }
 
 impl Supply {
-    /// A supply whose whole burst is free at `now` and before.
+    /// Returns a supply with a free burst at `now` and before.
     pub(crate) fn new(quota: Quota, now: Time) -> Self {
         let (requests, period) = (quota.requests(), quota.period_nanos());
         let (now, behind) = (now.as_nanos(), now.as_nanos().min(BEHIND));
@@ -116,8 +120,8 @@ impl Supply {
             let unit = unit_of_bucket(quota);
             let divisor = gcd(requests * unit, period);
             let nanos = period / divisor;
-            // The base is a whole number of steps back, so that a unit comes `nanos` after the first reading and not
-            // earlier.
+            // The base is a whole number of steps before the first reading, so that the next step comes `nanos` after
+            // that reading and not earlier.
             (unit, requests * unit / divisor, 1, nanos, at_once(&quota) * unit, now - behind / nanos * nanos)
         };
         let base = Time::from_nanos(base);
@@ -125,7 +129,7 @@ impl Supply {
         let supplied = narrow((u128::from(per_nano) * u128::from(DAY)) >> 63);
         let (is_time, spare) = ((flow, each, nanos) == (1, 1, 1), capacity - unit);
         let day = if quota.strategy() == Strategy::FixedWindow {
-            // A window that is used up and starts within a day. One more request would belong to a later window.
+            // The level of a full window that starts within a day. One more request would belong to a later window.
             (DAY.div_ceil(period) + 1).saturating_mul(each)
         } else {
             (supplied + 2).saturating_add(quota.most().saturating_mul(unit))
@@ -139,12 +143,12 @@ impl Supply {
         self.quota
     }
 
-    /// Units of one request.
+    /// Returns the units of one request.
     pub(crate) fn unit(&self) -> u64 {
         self.unit
     }
 
-    /// Whole requests in this many units, or one less. Exact if one unit more, times the units of a request, is within
+    /// Returns the number of whole requests in these units, or one less. Exact if `(units + 1) * unit` is less than
     /// 2^64.
     #[inline(always)]
     pub(crate) fn whole_or_less(&self, units: u64) -> u64 {
@@ -152,17 +156,17 @@ impl Supply {
         narrow((u128::from(units + 1) * u128::from(self.per_unit)) >> 64)
     }
 
-    /// Units that are supplied at once.
+    /// Returns the number of units that flow in together.
     pub(crate) fn each(&self) -> u64 {
         self.each
     }
 
-    /// Units between floor and ceiling.
+    /// Returns the number of units between floor and ceiling.
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Whether seats may be taken in any order: false if each must wait for those before it.
+    /// Returns true if requests can take units in any order. False if each request must wait for all earlier charges.
     pub(crate) fn lends(&self) -> bool {
         !self.is_line()
     }
@@ -175,7 +179,7 @@ impl Supply {
         self.quota.strategy() == Strategy::LeakyBucket
     }
 
-    /// The supply that has passed by `now`.
+    /// Returns the floor at `now`.
     #[inline]
     pub(crate) fn floor(&self, now: Time) -> u64 {
         let elapsed = match now.as_nanos().checked_sub(self.base.as_nanos()) {
@@ -185,7 +189,7 @@ impl Supply {
         self.flowed(elapsed)
     }
 
-    /// The supply that has passed after this many nanoseconds, up to [`HORIZON`].
+    /// Returns the floor this many nanoseconds after the base, up to [`HORIZON`].
     #[inline(always)]
     pub(crate) fn flowed(&self, elapsed: u64) -> u64 {
         if self.is_time {
@@ -197,7 +201,8 @@ impl Supply {
         (quotient + u64::from(rest >= self.nanos)) * self.each
     }
 
-    /// The supply that has passed while the window of this number lasts, which an earlier division computed.
+    /// Returns the floor if the window with this number, which an earlier division computed, is still the current
+    /// window.
     #[inline(always)]
     pub(crate) fn flowed_in(&self, window: u64, elapsed: u64) -> Option<u64> {
         // A window supplies as many units as its period has nanoseconds.
@@ -205,18 +210,18 @@ impl Supply {
         (elapsed.wrapping_sub(start) < self.nanos).then_some(start)
     }
 
-    /// The elapsed time if it is before the base or beyond the horizon.
+    /// The elapsed time for a time before the base or beyond the horizon.
     #[cold]
     fn beyond_horizon(&self, now: Time) -> u64 {
         if now < self.base { 0 } else { HORIZON }
     }
 
-    /// The total supply by `now`.
+    /// Returns the ceiling at `now`.
     pub(crate) fn ceiling(&self, now: Time) -> u64 {
         self.floor(now) + self.capacity
     }
 
-    /// The first time at which the floor reaches `level`.
+    /// Returns the first time at which the floor reaches `level`.
     fn reached(&self, level: u64) -> Time {
         let elapsed = if self.is_window() {
             level.div_ceil(self.each).saturating_mul(self.nanos)
@@ -226,12 +231,12 @@ impl Supply {
         Time::from_nanos(self.base.as_nanos().saturating_add(elapsed))
     }
 
-    /// The last time at which the floor is not above `level`.
+    /// Returns the last time at which the floor is not above `level`.
     pub(crate) fn last_at(&self, level: u64) -> Time {
         self.reached(level.saturating_add(1)).saturating_sub(Duration::from_nanos(1))
     }
 
-    /// The level after a charge at this floor. None if it is refused.
+    /// Returns the level after a charge at this floor. None if the charge is refused.
     #[inline]
     pub(crate) fn charge(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let after = level.max(floor).checked_add(cost.checked_mul(self.unit)?)?;
@@ -239,26 +244,28 @@ impl Supply {
         within.then_some(after)
     }
 
-    /// Whether it supplies one unit per nanosecond, so that the flow equals the elapsed time.
+    /// Returns true if one unit flows in per nanosecond, so that the floor equals the elapsed time.
     pub(crate) fn is_time(&self) -> bool {
         self.is_time
     }
 
-    /// [`charge_at_once`](Self::charge_at_once) is correct for this many nanoseconds after the base: 73 years, or none.
+    /// The number of nanoseconds after the base in which [`charge_at_once`](Self::charge_at_once) is correct: 73 years,
+    /// or zero.
     #[inline(always)]
     pub(crate) fn direct(&self) -> u64 {
         self.direct
     }
 
-    /// Nanoseconds since the base, modulo 2^64. Times before the base give values beyond [`direct`](Self::direct).
+    /// Returns the nanoseconds since the base, modulo 2^64. Times before the base give values beyond
+    /// [`direct`](Self::direct).
     #[inline(always)]
     pub(crate) fn elapsed(&self, now: Time) -> u64 {
         now.as_nanos().wrapping_sub(self.base.as_nanos())
     }
 
     /// [`charge`](Self::charge) in as few steps as possible, for a floor of less than [`direct`](Self::direct). None if
-    /// it is refused, or needs the slow path. A sealed or unset level is too far ahead for any charge, so it needs no
-    /// check of its own.
+    /// the charge is refused or needs the slow path. A sealed or unset level is too far ahead for any charge, so it
+    /// needs no separate check.
     #[inline(always)]
     pub(crate) fn charge_at_once(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let (units, spare) = self.room_for(cost)?;
@@ -266,24 +273,25 @@ impl Supply {
         if start - floor <= spare { Some(start + units) } else { None }
     }
 
-    /// `charge_at_once` in a window that was already charged: a level below the floor needs the slow path. There is no
-    /// maximum of level and floor, which would wait for the time: the level after the charge does not depend on the
-    /// time, and a processor that predicts an admission starts to write it before it knows the time.
+    /// `charge_at_once` in a window that was already charged: a level below the floor needs the slow path. This
+    /// function does not compute the maximum of level and floor, so the level after the charge does not depend on the
+    /// time. A processor that predicts an admission starts to write this level before the time is read.
     #[inline(always)]
     pub(crate) fn charge_in_window(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let (units, spare) = self.room_for(cost)?;
         if level >= floor && level - floor <= spare { Some(level + units) } else { None }
     }
 
-    /// Whether a charge that failed on the fast path is refused. Otherwise it needs the slow path: the level is sealed,
-    /// unset, or from a clock that was set back, or the cost is unusual.
+    /// Returns true if a charge that failed on the fast path is refused. Otherwise the charge needs the slow path: the
+    /// level is sealed, unset, or from a clock that was set back, or the cost is unusual.
     #[inline(always)]
     pub(crate) fn refuses_at_once(&self, level: u64, floor: u64, cost: u64) -> bool {
         let ahead = level.saturating_sub(floor);
         self.room_for(cost).is_some_and(|(_, spare)| ahead > spare) && ahead <= self.day
     }
 
-    /// The units of a cost, and how far ahead of the floor a level may be to add it. None if the cost is impossible.
+    /// Returns the units of a cost, and the largest distance of a level above the floor that still admits the cost.
+    /// None if the cost is impossible.
     #[inline(always)]
     fn room_for(&self, cost: u64) -> Option<(u64, u64)> {
         if cost == 1 {
@@ -293,13 +301,13 @@ impl Supply {
         Some((units, self.capacity.checked_sub(units)?))
     }
 
-    /// The level after a charge that may wait, and when the request is admitted. None if the cost is too large at any
-    /// time, the wait would be longer than `latest`, or the queue is full.
+    /// Returns the level after a charge that can wait, and the time at which the request is admitted. None if the cost
+    /// is too large at any time, if the time would be after `latest`, or if the queue is full.
     pub(crate) fn reserve(&self, level: u64, now: Time, cost: u64, latest: Time) -> Option<(u64, Time)> {
         let (floor, most) = (self.floor(now), self.quota.most());
         let mut before = level.max(floor);
         if self.is_window() && before % self.each + cost > most {
-            // A request belongs to one window.
+            // All units of a request must be in one window.
             before = before.next_multiple_of(self.each);
         }
         let after = before.checked_add(cost.checked_mul(self.unit)?)?;
@@ -311,26 +319,27 @@ impl Supply {
         (at <= latest.min(now.saturating_add(MAX_AHEAD)) && after < LEVELS).then_some((after, at))
     }
 
-    /// The level after charging a sum of costs, even beyond the limit.
+    /// Returns the level after charging a sum of costs, even beyond the limit.
     pub(crate) fn add(&self, level: u64, now: Time, cost: u64) -> u64 {
         level.max(self.floor(now)).saturating_add(cost.saturating_mul(self.unit)).min(LEVELS)
     }
 
-    /// Whether this cost exceeds a leaky bucket: the request that is admitted and the burst that waits.
+    /// Returns true if this cost exceeds a leaky bucket, which has room for one admitted request and a burst of waiting
+    /// requests.
     pub(crate) fn overflows(&self, level: u64, now: Time, cost: u64) -> bool {
         let floor = self.floor(now);
         let after = level.max(floor).saturating_add(cost.saturating_mul(self.unit));
         self.is_line() && after - floor > self.quota.most() * self.unit
     }
 
-    /// The level after giving back a charge of `cost` made at `charged_at`, which lifted the level to `mark`.
+    /// Returns the level after giving back a charge of `cost` made at `charged_at`, which raised the level to `mark`.
     ///
-    /// What has flowed in since then is not given back: a bucket that was full only because of this charge may have
-    /// lost it, or others may have used it. So a charge that is given back at once leaves no trace. In a window, this
-    /// holds until the window ends. A refund never gives back more than the bucket still has to refill. For this, `now`
-    /// must not be earlier than any time in `level`. Reservations after this one, beyond the ceiling, keep their times.
-    /// A bucket gives back what they do not need. A window or a leaky bucket cannot move a part of a cost, so it gives
-    /// back only the last reservation.
+    /// Units that have flowed in since the charge are not given back: the bucket has refilled them, or other requests
+    /// have used them. So a charge that is given back immediately leaves no trace; in a window, this is true until the
+    /// window ends. A refund never gives back more than the bucket still has to refill. For this, `now` must not be
+    /// earlier than any time in `level`. Later reservations, beyond the ceiling, keep their times. A bucket gives back
+    /// the units that these reservations do not need. A window or a leaky bucket cannot move a part of a cost, so it
+    /// gives back only the last reservation.
     pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
         let mut units = cost.saturating_mul(self.unit);
         let lost = if level > self.ceiling(now) {
@@ -348,19 +357,19 @@ impl Supply {
         level.saturating_sub(units.saturating_sub(lost))
     }
 
-    /// Whether `level` is so far ahead that the clock must have been set back. Then the limit is used up, and refills
-    /// from now on.
+    /// Returns true if `level` is so far ahead that the clock must have been set back. Then the limit is used up, and
+    /// refills from now on.
     #[inline]
     pub(crate) fn is_set_back(&self, level: u64, floor: u64) -> bool {
         level > floor.saturating_add(self.day)
     }
 
-    /// Whether the whole burst is free, so that forgetting `level` refills nothing early.
+    /// Returns true if the whole burst is free, so that forgetting `level` gives no early tokens.
     pub(crate) fn is_idle(&self, level: u64, now: Time) -> bool {
         level <= self.floor(now)
     }
 
-    /// What a level leaves of a bucket at `since`. Negative if there is a debt.
+    /// Returns the remaining tokens of a bucket with this level at `since`. Negative if there is a debt.
     pub(crate) fn tokens(&self, level: u64, since: Time) -> Tokens {
         let (floor, ceiling) = (self.floor(since), self.ceiling(since));
         let level = if self.is_set_back(level, floor) { ceiling } else { level.max(floor) };
@@ -368,8 +377,8 @@ impl Supply {
         Tokens { parts: i128::from(ceiling) - debt - i128::from(level), unit: self.unit }
     }
 
-    /// The level at which a bucket that takes over at `since` has these tokens, or a full burst if that is less. A debt
-    /// stays as many requests, and is paid back at the new rate.
+    /// Returns the level of a bucket that starts at `since` with these tokens, or with a full burst if this is less. A
+    /// debt stays the same number of requests, and is paid back at the new rate.
     pub(crate) fn with_tokens(&self, tokens: Tokens, since: Time) -> u64 {
         let debt = i128::from(self.quota.debt()) * i128::from(self.unit);
         let left = (tokens.in_units(self.unit) + debt).min(i128::from(self.capacity));
@@ -377,12 +386,13 @@ impl Supply {
         u64::try_from(level).unwrap_or(u64::MAX).min(self.ceiling(since.saturating_add(MAX_AHEAD)))
     }
 
-    /// Whether both have the same windows.
+    /// Returns true if both supplies have the same windows.
     pub(crate) fn has_windows_of(&self, other: &Self) -> bool {
         self.is_window() && other.is_window() && self.nanos == other.nanos
     }
 
-    /// The level of a window in which `used` requests were admitted, with `ahead` more reserved in later windows.
+    /// Returns the level of a window that admitted `used` requests, with `ahead` more requests reserved in later
+    /// windows.
     pub(crate) fn with_used(&self, used: u64, ahead: u64, since: Time) -> u64 {
         let (window, _) = self.window_of(self.floor(since));
         match ahead.checked_sub(1) {
@@ -394,22 +404,22 @@ impl Supply {
         }
     }
 
-    /// What is left of the window at `since`.
+    /// Returns the remaining requests of the window at `since`.
     pub(crate) fn left_in_window(&self, level: u64, since: Time) -> u64 {
         self.ceiling(since).saturating_sub(level.max(self.floor(since)))
     }
 
-    /// The number of the window of a level, and the count in it.
+    /// Returns the number of the window of a level, and the count in it.
     pub(crate) fn window_of(&self, level: u64) -> (u64, u64) {
         (level / self.each, level % self.each)
     }
 
-    /// The level of this many requests in a window. More than a window holds makes it full.
+    /// Returns the level of this many requests in a window. A larger number makes the window full.
     fn in_window(&self, window: u64, count: u64) -> u64 {
         (window.saturating_mul(self.each)).saturating_add(count.min((self.each - 1).max(self.capacity))).min(LEVELS)
     }
 
-    /// The level of a fixed window that takes over from one with the same period: the same count in the same window.
+    /// Returns the level of a fixed window after a window with the same period: the same count in the same window.
     pub(crate) fn same_window(&self, old: &Self, level: u64, since: Time) -> u64 {
         if old.is_set_back(level, old.floor(since)) {
             return self.ceiling(since);
@@ -418,12 +428,12 @@ impl Supply {
         narrow(at.saturating_sub(u128::from(self.base.as_nanos()))).min(LEVELS)
     }
 
-    /// The start of the window at `since`.
+    /// Returns the start of the window at `since`.
     pub(crate) fn start_of_window(&self, since: Time) -> u64 {
         self.base.as_nanos().saturating_add(self.floor(since))
     }
 
-    /// Units between two levels, without the gaps that no request can have used.
+    /// Returns the units between two levels, without the gaps that no request can have used.
     fn between(&self, low: u64, high: u64) -> u64 {
         if !self.is_window() {
             return high.saturating_sub(low);
@@ -436,29 +446,29 @@ impl Supply {
         }
     }
 
-    /// What a level means at `now`, when the floor is `floor`.
+    /// Returns the numbers of a level for the caller, at `now` and this floor.
     #[inline]
     pub(crate) fn stand(&self, level: u64, floor: u64, now: Time) -> Stand {
         Stand::new(self.unit, self.elapsed(now).cast_signed(), level, floor)
     }
 }
 
-/// How many requests can be admitted at once.
+/// The number of requests that can be admitted at the same time.
 fn at_once(quota: &Quota) -> u64 {
     if quota.strategy() == Strategy::LeakyBucket { 1 } else { quota.most() }
 }
 
-/// The time until a supply of `units` per `nanos` reaches `level`, rounded up.
+/// Returns the time until a supply of `units` per `nanos` reaches `level`, rounded up.
 fn time_of(level: u64, units: u64, nanos: u64) -> u64 {
-    // True for most quotas; saves a division of 128 bits.
+    // This is true for most quotas, and saves a division of 128 bits.
     if units == nanos {
         return level;
     }
     narrow((u128::from(level) * u128::from(nanos)).div_ceil(u128::from(units)))
 }
 
-/// Units per request: the smallest number that makes the flow a whole number of units per nanosecond, because time has
-/// no finer resolution. If that does not fit, as many as fit.
+/// Returns the units per request: the smallest number for which a whole number of units flows in per nanosecond,
+/// because time has no finer resolution. If this number is too large, returns the largest number that fits.
 fn unit_of_bucket(quota: Quota) -> u64 {
     let (requests, period) = (quota.requests(), quota.period_nanos());
     let supplied = (u128::from(requests) << 62).div_ceil(u128::from(period)) + u128::from(quota.most());
@@ -483,8 +493,8 @@ mod tests {
     use super::*;
     use crate::word::{SEALED, UNSET};
 
-    /// Supplies of all kinds, among them one request in 73 years, the largest burst, and rates that are not whole
-    /// numbers.
+    /// Returns supplies of all kinds, including one request in 73 years, the largest burst, and rates that are not
+    /// whole numbers.
     fn supplies() -> impl Iterator<Item = Supply> {
         let numbers = [(1, 1 << 61), (3, 1_000_000_000), (10, 7), (100, 1_000_000_000), (999_999_937, 1_000_000_007)];
         let strategies = [Strategy::TokenBucket, Strategy::Gcra, Strategy::LeakyBucket, Strategy::FixedWindow];
@@ -552,7 +562,7 @@ mod tests {
                             None if refuses => assert!(after.is_none() && !supply.is_set_back(level, floor)),
                             None => {
                                 neither += 1;
-                                // The fast path answers all simple cases.
+                                // The fast path decides all simple cases.
                                 assert!(cost > 1 || after.is_none() && supply.is_set_back(level, floor));
                                 continue;
                             }

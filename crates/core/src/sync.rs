@@ -1,5 +1,5 @@
 //! The synchronisation primitives of this crate. Under `--cfg loom` they are loom's, so that `tests/loom.rs` explores
-//! every interleaving of the code that ships.
+//! every interleaving of the released code.
 
 #[cfg(loom)]
 mod explored;
@@ -25,7 +25,7 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-/// How many slots a contended limit has: one for each core, and at least two.
+/// Returns the number of slots of a contended limit: one for each core, and at least two.
 pub(crate) fn slots() -> usize {
     static SLOTS: OnceLock<usize> = OnceLock::new();
     if cfg!(loom) {
@@ -36,11 +36,11 @@ pub(crate) fn slots() -> usize {
 
 #[cfg(not(loom))]
 thread_local! {
-    /// This thread's slot; `usize::MAX` before it has one.
+    /// The slot of this thread, or `usize::MAX` for a thread without a slot.
     static SLOT: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
 }
 
-/// The slot of this thread. Threads are numbered in order of their first call.
+/// Returns the slot of this thread. Threads are numbered in order of their first call.
 #[cfg(not(loom))]
 pub(crate) fn own_slot() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -51,15 +51,15 @@ pub(crate) fn own_slot() -> usize {
     known_slot()
 }
 
-/// This thread's slot if it called [`own_slot`] before, otherwise a slot that does not exist.
+/// Returns this thread's slot if the thread has called [`own_slot`], otherwise a slot that does not exist.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn known_slot() -> usize {
     SLOT.get()
 }
 
-/// Loom runs all its threads on one system thread. The last digit of a loom thread's number identifies it, and is the
-/// same in every run; its hash is not.
+/// Returns the slot of a loom thread. Loom runs all its threads on one system thread. The last digit of a loom thread's
+/// number is the same in every run, but the hash of its id is not.
 #[cfg(loom)]
 pub(crate) fn own_slot() -> usize {
     let thread = format!("{:?}", loom::thread::current().id());
@@ -71,13 +71,13 @@ pub(crate) fn known_slot() -> usize {
     own_slot()
 }
 
-/// Locks, also after a panic elsewhere: the guarded data is consistent at every step.
+/// Locks a mutex, also after a panic of another thread: the guarded data is consistent at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A value that is set once and never changes: `OnceLock`. Loom has none; under loom, an atomic flag provides the
-/// ordering of `OnceLock` and nothing more.
+/// A value that is set once and never changes, like `OnceLock`, which loom does not have. Under loom, an atomic flag
+/// provides exactly the ordering of `OnceLock`.
 #[derive(Debug)]
 pub(crate) struct Once<T> {
     value: OnceLock<T>,
@@ -102,7 +102,7 @@ impl<T> Once<T> {
         self.value.get()
     }
 
-    /// Sets the value unless another thread did. It is set when this returns.
+    /// Sets the value unless another thread has set it. The value is set when this function returns.
     pub(crate) fn fill(&self, value: T) {
         // The losing thread's value is dropped.
         drop(self.value.set(value));

@@ -1,10 +1,10 @@
-//! The limits of one rule, by name, and the other numbers for keys with an override.
+//! The limits of one rule, by name, and the other quotas of keys with an override.
 
 use std::{collections::HashMap, error::Error, fmt};
 
 use crate::Quota;
 
-/// The most limits that a rule may have.
+/// The largest number of limits in a rule.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::Quota;
 /// ```
 pub const MAX_LIMITS: usize = 8;
 
-/// The limits of one rule: what a [`RuleLimiter`](crate::RuleLimiter) enforces. A limit is identified by its name: when
-/// the terms change, counts stay with the name.
+/// The limits of one rule, which a [`RuleLimiter`](crate::RuleLimiter) enforces. A limit is identified by its name:
+/// when the terms change, counts stay with the name.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,7 +43,8 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Limits that must all admit. If several refuse, the first one in order is reported.
+    /// Returns terms with these limits, which must all admit a request. If several limits refuse, the first in order is
+    /// reported.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -58,7 +59,8 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`InvalidTerms`] without a limit, with more than [`MAX_LIMITS`], or with two limits of the same name.
+    /// [`InvalidTerms`] if there is no limit, if there are more than [`MAX_LIMITS`] limits, or if two limits have the
+    /// same name.
     pub fn new<N: Into<Box<str>>>(limits: impl IntoIterator<Item = (N, Quota)>) -> Result<Self, InvalidTerms> {
         let mut terms = Self { names: Vec::new(), quotas: Vec::new(), overrides: Vec::new(), keys: HashMap::new() };
         for (name, quota) in limits {
@@ -76,7 +78,7 @@ impl Terms {
         }
     }
 
-    /// Adds an override: the limits with these names have other quotas for these keys.
+    /// Adds an override: for these keys, the limits with these names have other quotas.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -92,7 +94,7 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`InvalidTerms`] if a name is not one of the limits or is repeated, or if a key already has an override.
+    /// [`InvalidTerms`] if a name is repeated or is not the name of a limit, or if a key already has an override.
     pub fn with_override<K: Into<Box<[u8]>>, N: Into<Box<str>>>(
         mut self,
         keys: impl IntoIterator<Item = K>,
@@ -119,7 +121,7 @@ impl Terms {
         Ok(self)
     }
 
-    /// Names and quotas in order, without overrides.
+    /// Returns the names and quotas in order, without overrides.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -134,7 +136,7 @@ impl Terms {
         self.names.iter().map(AsRef::as_ref).zip(self.quotas.iter().copied())
     }
 
-    /// The index of a key's override, in the order in which overrides were added.
+    /// Returns the index of a key's override, in the order in which overrides were added.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -149,7 +151,7 @@ impl Terms {
         self.keys.get(key).copied()
     }
 
-    /// The quotas of an override, or those of all other keys, in the order of the limits.
+    /// Returns the quotas of an override, or of all other keys for `None`, in the order of the limits.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -169,23 +171,23 @@ impl Terms {
         override_index.map_or(&self.quotas, |index| &self.overrides[index])
     }
 
-    /// How many overrides there are.
+    /// Returns the number of overrides.
     pub(crate) fn overrides(&self) -> usize {
         self.overrides.len()
     }
 
-    /// All keys with an override, each with its override's index.
+    /// Returns all keys with an override, each with the index of its override.
     pub(crate) fn overridden(&self) -> impl Iterator<Item = (&[u8], usize)> {
         self.keys.iter().map(|(key, &index)| (&**key, index))
     }
 
-    /// The index in `old` of each limit, matched by name.
+    /// Returns the index in `old` of each limit, matched by name.
     pub(crate) fn places_in(&self, old: &Self) -> Vec<Option<usize>> {
         self.names.iter().map(|name| old.names.iter().position(|known| known == name)).collect()
     }
 }
 
-/// Why limits and overrides do not make [`Terms`].
+/// The reason why limits and overrides are not valid [`Terms`].
 ///
 /// ```
 /// # use std::time::Duration;
@@ -200,15 +202,15 @@ impl Terms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTerms {
-    /// No limit.
+    /// There is no limit.
     NoLimit,
-    /// More than [`MAX_LIMITS`] limits.
+    /// There are more than [`MAX_LIMITS`] limits.
     TooManyLimits,
-    /// Two limits with this name, in the rule or in one override.
+    /// Two limits of the rule or of one override have this name.
     NameTwice(Box<str>),
-    /// An override of a limit that the rule does not have.
+    /// An override names a limit that the rule does not have.
     UnknownName(Box<str>),
-    /// A key with two overrides.
+    /// A key has two overrides.
     KeyTwice,
 }
 
@@ -221,7 +223,7 @@ impl fmt::Display for InvalidTerms {
             Self::UnknownName(name) => {
                 write!(f, "{name} is not a limit of this rule: an override replaces limits of the same name")
             }
-            Self::KeyTwice => f.write_str("a key has two overrides: leave it in one"),
+            Self::KeyTwice => f.write_str("a key has two overrides: keep it in one of them"),
         }
     }
 }

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-/// A level this far ahead of the clock cannot come from threads that read it in different order: the clock was set
-/// back.
+/// The distance of a level from the clock that shows that the clock was set back. Threads that read the clock in
+/// different order cause only smaller distances.
 pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
 
-/// A moment: nanoseconds since the Unix epoch, as the caller counts them.
+/// A point in time, in nanoseconds since the Unix epoch as the caller counts them.
 ///
-/// Read Unix time once when the process starts, and add what a monotonic clock measures from then on: windows are then
-/// aligned to Unix time, and time never runs backwards. All arithmetic saturates, so that a wrong clock cannot cause a
-/// panic.
+/// Read Unix time once when the process starts, and then add the time of a monotonic clock. So windows are aligned to
+/// Unix time, and time never runs backwards. All arithmetic saturates, so that a wrong clock cannot cause a panic.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,13 +18,13 @@ pub(crate) const SET_BACK: Duration = Duration::from_hours(24);
 /// let start = Time::from_nanos(1_000);
 /// let later = start.saturating_add(Duration::from_nanos(5));
 /// assert_eq!(later.duration_since(start), Duration::from_nanos(5));
-/// assert_eq!(start.duration_since(later), Duration::ZERO); // read out of order: not an underflow
+/// assert_eq!(start.duration_since(later), Duration::ZERO); // the wrong order causes no underflow
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The time this many nanoseconds after the Unix epoch.
+    /// Returns the time this many nanoseconds after the Unix epoch.
     ///
     /// ```
     /// # use weir_core::Time;
@@ -38,7 +37,7 @@ impl Time {
         Self(nanos)
     }
 
-    /// Nanoseconds since the Unix epoch.
+    /// Returns the nanoseconds since the Unix epoch.
     ///
     /// ```
     /// # use weir_core::Time;
@@ -48,7 +47,7 @@ impl Time {
         self.0
     }
 
-    /// The time `duration` later, or the last representable one (in the year 2554).
+    /// Returns the time `duration` later, or the last representable time (in the year 2554).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -61,7 +60,7 @@ impl Time {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
-    /// The time `duration` earlier, or the Unix epoch.
+    /// Returns the time `duration` earlier, or the Unix epoch.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -74,7 +73,7 @@ impl Time {
         Self(self.0.saturating_sub(nanos(duration)))
     }
 
-    /// How much later this is than `earlier`; zero if it is not later.
+    /// Returns the time from `earlier` to this time. Zero if this time is not later.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -88,7 +87,7 @@ impl Time {
     }
 }
 
-/// Whole nanoseconds of a duration; more than 584 years count as 584 years.
+/// Returns the whole nanoseconds of a duration. More than 584 years count as 584 years.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,23 +1,23 @@
-//! What two windows allow at one time: whether there is room, how much, and when there will be more. Plain numbers; it
-//! makes no decisions.
+//! The arithmetic of two windows at one time: the remaining requests, and the time until there are more. Plain numbers,
+//! without decisions.
 
 use std::time::Duration;
 
 use crate::Quota;
 
-/// Both windows at one time. The previous one is final, or taken as final.
+/// Two windows at one time. The count of the previous window is final, or is used as if it were final.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windows {
     pub(crate) previous: u64,
     pub(crate) current: u64,
-    /// Time since the start of the current window.
+    /// The time since the start of the current window.
     pub(crate) elapsed: u64,
-    /// How far a clock lags that reads an earlier window.
+    /// The lag of a thread's clock that is still in an earlier window.
     pub(crate) lag: u64,
 }
 
 impl Windows {
-    /// Whether the current window may hold this many requests now.
+    /// Returns true if the current window can have this many requests now.
     #[inline]
     pub(crate) fn have_room(&self, quota: &Quota, count: u64) -> bool {
         let Some(room) = quota.requests().checked_sub(count) else { return false };
@@ -26,7 +26,7 @@ impl Windows {
         self.previous <= room || weighted() <= u128::from(room) * u128::from(period)
     }
 
-    /// Nanoseconds from `elapsed` on until a cost is within the quota in this window, if it ever is.
+    /// Returns the nanoseconds from `elapsed` until this window admits a cost, if it ever does.
     pub(crate) fn opens_in_this(&self, quota: &Quota, cost: u64) -> Option<u64> {
         let count = self.current.checked_add(cost)?;
         if self.have_room(quota, count) {
@@ -68,7 +68,7 @@ impl Windows {
     }
 }
 
-/// How long after a window's start `previous` requests of the window before leave `room` for others.
+/// Returns the time from a window's start until `previous` requests of the previous window leave `room` for others.
 fn opens(room: u64, previous: u64, period: u64) -> Option<u64> {
     if previous <= room {
         return Some(0);

@@ -1,19 +1,20 @@
-//! What all words of limits have in common: marks for a word that is final, and for a word whose first value is not
+//! The marks that all words of limits share: one for a word that is final, and one for a word whose first value is not
 //! computed yet.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Set in words that are final, because there is a successor.
+/// The bit of words that are final, because there is a successor.
 pub(crate) const SEALED: u64 = 1 << 63;
 
-/// The first word of a successor, until a thread has computed its state. No state and no sealed state looks like it.
+/// The first word of a successor, until a thread has computed its state. No state and no sealed state has this value.
 pub(crate) const UNSET: u64 = u64::MAX;
 
-/// The words are final, or not computed yet. The caller must use the successor, or compute its words first.
+/// The error of words that are final or not computed yet. The caller must use the successor, or compute its words
+/// first.
 #[derive(Debug)]
 pub(crate) struct Sealed;
 
-/// A state that can be charged.
+/// Loads a state that can be charged.
 #[inline]
 pub(crate) fn load(word: &AtomicU64) -> Result<u64, Sealed> {
     let state = word.load(Ordering::SeqCst);

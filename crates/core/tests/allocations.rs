@@ -1,8 +1,8 @@
-//! Decisions use only memory that was allocated when the limit was created: no decision allocates, for a limit or for a
-//! known key, however many limits a rule has.
+//! Decisions use only memory that was allocated when the limit was created. No decision allocates, for a limit or for a
+//! known key, with any number of limits in a rule.
 #![cfg(not(loom))]
 
-#[expect(dead_code, reason = "these tests need less of it")]
+#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
 use std::{
@@ -23,11 +23,11 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
-/// All threads are counted, so only one test runs at a time.
+/// A lock for one test at a time, because the allocations of all threads are counted.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How often `work` allocates. Threads of the test harness allocate now and then, so this is the minimum of some
-/// rounds.
+/// Returns the number of allocations in `work`. Threads of the test harness sometimes allocate, so this is the minimum
+/// of some rounds.
 fn allocations(mut work: impl FnMut()) -> usize {
     let rounds = (0..10).map(|_| {
         let region = Region::new(ALLOCATOR);
@@ -38,7 +38,7 @@ fn allocations(mut work: impl FnMut()) -> usize {
     rounds.min().expect("ten rounds")
 }
 
-/// Times that go on: some requests are admitted and some refused.
+/// Returns times at which some requests are admitted and others are refused.
 fn times() -> impl Iterator<Item = Time> {
     (0..100).map(|turn| START.saturating_add(Duration::from_millis(turn * 20)))
 }
@@ -137,7 +137,7 @@ fn no_permit_allocates() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let in_flight = InFlight::new(NonZeroU64::MIN);
     let acquire = || {
-        let permit = in_flight.acquire(1).expect("nobody is in flight");
+        let permit = in_flight.acquire(1).expect("no request is in flight");
         assert!(in_flight.acquire(1).is_err());
         drop(permit);
     };

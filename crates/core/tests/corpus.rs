@@ -1,4 +1,4 @@
-//! Runs every script that once failed (`fuzz/corpus.txt`), and a small number of new ones.
+//! Runs every script that found a fault (`fuzz/corpus.txt`), and a small number of new scripts.
 #![cfg(not(loom))]
 
 #[path = "../fuzz/script.rs"]

@@ -22,7 +22,7 @@ fn after(duration: Duration) -> Time {
     START.saturating_add(duration)
 }
 
-/// Charges one at a time until refused.
+/// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
     (0..2_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
 }
@@ -37,7 +37,7 @@ fn one_a_day() {
         assert!(wait <= longest, "{strategy:?}: {wait:?}");
         assert_eq!(drain(&limiter, after(wait - Duration::from_nanos(1))), 0, "{strategy:?}");
         assert_eq!(drain(&limiter, after(wait)), 1, "{strategy:?}");
-        // After two periods, everything that was used is free again, day after day.
+        // After each two periods, the whole limit is free again.
         for day in 1..400 {
             assert_eq!(drain(&limiter, after(wait + 2 * day * DAY)), 1, "{strategy:?}, day {day}");
         }
@@ -47,7 +47,7 @@ fn one_a_day() {
 #[test]
 fn a_thousand_million_a_second() {
     for strategy in STRATEGIES {
-        // One per nanosecond, if the strategy can count that many.
+        // One request per nanosecond, if the strategy can count this many.
         let requests = if strategy == Strategy::SlidingWindowLog { 1 << 20 } else { 1_000_000_000 };
         let period = Duration::from_nanos(requests);
         let limiter = Limiter::new(START, quota(strategy, requests, period));
@@ -73,7 +73,7 @@ fn windows_of_a_millisecond_and_of_a_nanosecond() {
             for round in 0..1_000 {
                 let now = after(2 * round * period);
                 let admitted = drain(&limiter, now);
-                // If an interval passes between two requests, a bucket of two may have admitted both.
+                // The burst is admitted at one time, so no request flows in between.
                 let most = at_once(strategy, limiter.quota().most());
                 assert_eq!(admitted, most, "{strategy:?}, {requests} in {period:?}, round {round}");
             }
@@ -124,11 +124,11 @@ fn a_clock_that_stands_still_gives_each_reservation_a_moment_of_its_own() {
             (0..30).map_while(|_| limiter.reserve(START, 1, after(2 * SECOND)).ok()).map(|place| place.at).collect();
         assert!(moments.is_sorted(), "{strategy:?}: first come, first served");
         let count = match strategy {
-            // Within the current window; all ten of it are used.
+            // The ten requests of the current window.
             Strategy::SlidingWindowCounter => 10,
-            // Those of this window, or of this second, and of the next two.
+            // The requests of this window, or of this second, and of the next two.
             Strategy::FixedWindow | Strategy::SlidingWindowLog => 30,
-            // The burst, and what flows in by the latest time.
+            // The burst, and the flow until the latest time.
             Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::Gcra => 30,
             // The queue is full.
             Strategy::LeakyBucket => 10,
@@ -169,7 +169,7 @@ fn a_clock_that_was_years_ahead_is_forgotten_and_gives_nothing() {
     for strategy in STRATEGIES {
         let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
         assert_eq!(drain(&limiter, after(10 * YEAR)), at_once(strategy, 10), "{strategy:?}");
-        assert_eq!(drain(&limiter, START), 0, "{strategy:?}: what was used is not free again");
+        assert_eq!(drain(&limiter, START), 0, "{strategy:?}: used requests are not free again");
         let later = drain(&limiter, after(2 * SECOND));
         assert!((1..=10).contains(&later), "{strategy:?}: but time continues from here, {later}");
     }
@@ -210,11 +210,12 @@ fn two_threads_whose_clocks_disagree_share_what_the_later_one_gives() {
                 let behind = scope.spawn(|| run(lag));
                 run(0) + behind.join().expect("no panic")
             });
-            // Five seconds and the lag, if the thread that lags starts; plus what a window or a burst adds.
+            // The flow of five seconds and of the lag, if the slow thread starts, plus one window or one burst.
             let begun_earlier = lag.div_ceil(10_000_000);
             let most = begun_earlier + if strategy == Strategy::LeakyBucket { 501 } else { 600 };
             assert!(admitted <= most, "{strategy:?}, {lag} ns behind: {admitted}");
-            // The minimum depends on scheduling: a thread that lags may find used up what the other took in its future.
+            // The minimum depends on scheduling: for a slow thread, the other thread has possibly used up the limit at
+            // a later time.
             assert!(admitted > 0, "{strategy:?}, {lag} ns behind");
         }
     }

@@ -1,10 +1,10 @@
-//! Floods of made-up keys: a full table serves every well-behaved client, and no key gets more than its limit.
+//! Floods of made-up keys. A full table serves every well-behaved client, and no key gets more than its limit.
 //!
 //! The judge uses the whole history of each key and the definitions of the strategies, without the arithmetic of the
 //! crate; see [`Histories::is_within`].
 #![cfg(not(loom))]
 
-#[expect(dead_code, reason = "these tests need less of it")]
+#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
 use std::{collections::HashMap, num::NonZeroUsize, time::Duration};
@@ -13,18 +13,18 @@ use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
 
 use self::suite::{STRATEGIES, quota};
 
-/// The start of a window of any length used here.
+/// The start of a window, for each period in these tests.
 const START: u64 = 1_800_000_000_000_000_000;
 
 /// A period that is divisible by the numbers of requests in these tests.
 const PERIOD: u64 = 60_000_000_000;
 
-/// What was admitted for each key: at which time, and with which cost.
+/// The times and costs of the admissions of each key.
 #[derive(Default)]
 struct Histories(HashMap<u64, Vec<(u64, u64)>>);
 
 impl Histories {
-    /// Whether the definition of a limit admits one more request of a key after all that were admitted.
+    /// Returns true if the definition of a limit admits one more request of a key after all its admissions.
     fn is_within(&self, quota: &Quota, key: u64, now: u64, cost: u64) -> bool {
         let history = self.0.get(&key).map_or(&[][..], Vec::as_slice);
         let (requests, period) = (u128::from(quota.requests()), quota.period().as_nanos());
@@ -43,7 +43,7 @@ impl Histories {
                 let young: u128 = earlier().filter(|&(at, _)| at + period > now).map(|(_, cost)| cost).sum();
                 young + cost <= requests
             }
-            // In any span of time, at most the burst plus what flowed in.
+            // In any span of time, at most the burst plus the flow of this time is admitted.
             Strategy::TokenBucket | Strategy::Gcra | Strategy::TokenBucketWithDebt => {
                 let mut sum = cost;
                 cost <= most
@@ -52,7 +52,7 @@ impl Histories {
                         sum * period <= most * period + requests * (now - at)
                     })
             }
-            // All requests before have had their turn.
+            // All earlier requests have had their turn.
             Strategy::LeakyBucket => {
                 let mut sum = 0;
                 earlier().all(|(at, cost)| {
@@ -78,7 +78,7 @@ impl Dice {
     }
 }
 
-/// A rule, what each key got, and how many of the well-behaved clients were served.
+/// A rule, the admissions of each key, and the number of well-behaved requests that were served.
 struct Scene {
     rule: RuleLimiter,
     quotas: Vec<Quota>,
@@ -97,7 +97,7 @@ impl Scene {
         self.quotas.iter().all(|quota| self.histories.is_within(quota, key, now, cost))
     }
 
-    /// Sends one request. No key ever gets more than its limits.
+    /// Sends one request. Asserts that no key gets more than its limits.
     fn send(&mut self, key: u64, now: u64, cost: u64) -> bool {
         let time = Time::from_nanos(now);
         let peeked = self.rule.peek(time, &key.to_be_bytes(), cost).is_ok();
@@ -110,8 +110,8 @@ impl Scene {
         admitted
     }
 
-    /// Sends a request of a client that sends only what its limits allow. Returns whether the client may continue: it
-    /// does not repeat a refused request at once.
+    /// Sends a request of a client that sends only requests within its limits. Returns true if the client can continue:
+    /// it does not immediately repeat a refused request.
     fn behave(&mut self, key: u64, now: u64, cost: u64) -> bool {
         if !self.may(key, now, cost) {
             return false;
@@ -123,7 +123,7 @@ impl Scene {
     }
 }
 
-/// The share of well-behaved requests that were served, over several scenes.
+/// Returns the share of well-behaved requests that were served, over several scenes.
 ///
 /// Each table places its keys by its own random secrets. In a small table one unlucky client is more than one request
 /// in a hundred, so the share over a single scene of 30 requests would be meaningless.
@@ -147,7 +147,7 @@ fn keys(max: usize) -> NonZeroUsize {
     NonZeroUsize::new(max).expect("not zero")
 }
 
-/// How long a request of this cost counts.
+/// Returns the time for which a request of this cost counts.
 fn life(quota: &Quota, cost: u64) -> u64 {
     match quota.strategy() {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => PERIOD,
@@ -155,8 +155,8 @@ fn life(quota: &Quota, cost: u64) -> u64 {
     }
 }
 
-/// A flood of `crowds` times as many made-up keys as the table has cells, all within the time for which a request
-/// counts. Known clients and new clients send what they may, first at once and then over time.
+/// Runs a flood of made-up keys: `crowds` times as many as the table has cells, all within the time for which a request
+/// counts. Known clients and new clients send all requests that their limits allow, first together and then over time.
 fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -> Scene {
     let mut scene = Scene::new(quotas, max_keys);
     let mut dice = Dice(seed);
@@ -169,8 +169,8 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
     let steps = crowds * max_keys as u64;
     let (mut made_up, mut newcomer) = (1 << 40, 1 << 20);
     for step in 0..4 * steps {
-        // Some time within the step: the overflow knows the ages in a log to an 8,192th of a period, so it may refuse a
-        // client that comes in the same nanosecond in which an entry ends.
+        // A random time within the step. The overflow rounds the ages in a log to an 8,192th of a period, so it can
+        // refuse a client that comes in the same nanosecond in which an entry ends.
         let now = START + life + life * step / steps + dice.below(life / steps);
         made_up += 1;
         scene.send(made_up, now, cost);
@@ -192,7 +192,7 @@ fn flood(quotas: &[Quota], max_keys: usize, crowds: u64, cost: u64, seed: u64) -
                 }
             }
         }
-        // Some send more than is allowed.
+        // Some keys send more than their limit.
         if dice.below(50) == 0 {
             scene.send(made_up - dice.below(steps.min(1_000)), now, 1);
         }
@@ -240,7 +240,7 @@ fn a_flood_closes_none_of_several_limits() {
     }
 }
 
-/// More keys than places: keys are refused in proportion, and none gets too much.
+/// More keys than places: many requests are refused, and no key gets more than its limit.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
@@ -251,7 +251,7 @@ fn in_a_flood_without_measure_no_key_gets_more_than_its_limit() {
             assert!(share > 0.1, "{strategy:?} {requests}: {share}");
             let mut scene = flood(&[quota], 10, 64, requests, seed);
             let mut dice = Dice(seed);
-            // The same keys come again and again, so many of them have lost their places before.
+            // The same keys come repeatedly, so many of them have lost their places before.
             for turn in 0..40_000 {
                 let now = START + 6 * PERIOD + turn * PERIOD / 2_000;
                 scene.send(dice.below(900), now, 1 + dice.below(requests));
@@ -289,7 +289,7 @@ fn a_flood_goes_through_retunes() {
     }
 }
 
-/// The usage of a key moves with it to other terms: it never gets more than the larger of two limits.
+/// The usage of a key moves with the key to other terms, so it never gets more than the larger of two limits.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn no_retune_refills_the_overflow() {
@@ -313,7 +313,7 @@ fn no_retune_refills_the_overflow() {
     }
 }
 
-/// A charge that is given back can be made again, but no more than that.
+/// After a refund, a key can use the same number of requests again, and not more.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_refund_in_the_overflow_gives_no_more_than_was_charged() {
@@ -345,7 +345,7 @@ fn a_refund_in_the_overflow_gives_no_more_than_was_charged() {
     }
 }
 
-/// A key that was counted without a cell gets a cell when none of its requests count any more.
+/// A key in the overflow gets a cell when none of its requests count, and then has no second burst.
 #[test]
 fn a_key_that_moves_into_a_cell_has_no_second_burst() {
     for strategy in STRATEGIES {
@@ -358,7 +358,7 @@ fn a_key_that_moves_into_a_cell_has_no_second_burst() {
         }
         let mut moved = false;
         for turn in 0..300 {
-            // Everything that is admitted is within the limit, by the whole history.
+            // Each admission is within the limit, according to the whole history.
             scene.send(bob, START + PERIOD / 2 + turn * PERIOD / 100, 1);
             if turn == 299 {
                 let later = START + 10 * PERIOD;
@@ -367,6 +367,6 @@ fn a_key_that_moves_into_a_cell_has_no_second_burst() {
                 moved = (keys.tracked, keys.evicted) == (1, 1);
             }
         }
-        assert!(moved, "{strategy:?}: idle keys come in");
+        assert!(moved, "{strategy:?}: an idle key gets no cell");
     }
 }

@@ -1,5 +1,5 @@
-//! What a caller gets that always takes as much as it can: it asks again as soon as its request would be admitted. All
-//! strategies give it their limit, except the sliding window counter. `docs/strategies.md` has these figures.
+//! The admissions of a greedy caller, which sends its next request as soon as it would be admitted. All strategies give
+//! such a caller the whole limit, except the sliding window counter. `docs/strategies.md` contains these figures.
 #![cfg(not(loom))]
 
 mod suite;
@@ -12,10 +12,10 @@ use self::suite::{STRATEGIES, at_once, quota};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How many periods are skipped at the start, and how many are counted.
+/// The number of periods that are skipped at the start, and the number that are counted.
 const PERIODS: [u64; 2] = [20, 100];
 
-/// How many requests, by cost, are admitted per period on average after the first periods, in hundredths.
+/// Returns the cost admitted per period on average after the first periods, in hundredths.
 fn per_period(strategy: Strategy, requests: u64, cost: u64, start: u64) -> u64 {
     let limiter = Limiter::new(Time::from_nanos(start), quota(strategy, requests, Duration::from_nanos(SECOND)));
     let from = start.next_multiple_of(SECOND) + PERIODS[0] * SECOND;
@@ -32,7 +32,7 @@ fn per_period(strategy: Strategy, requests: u64, cost: u64, start: u64) -> u64 {
     admitted * 100 / PERIODS[1]
 }
 
-/// Different starts within a window.
+/// Returns different starts within a window.
 fn starts() -> impl Iterator<Item = u64> {
     [0, 1, 300_000_000, 500_000_000, 999_999_999].into_iter().map(|within| 1_700_000_000 * SECOND + within)
 }
@@ -44,7 +44,7 @@ fn all_but_the_counter_give_their_limit() {
             [1, 2, 3, 10, 100, 1000].into_iter().flat_map(|n| starts().map(move |start| (n, start)))
         {
             let got = per_period(strategy, requests, 1, start);
-            // A part of the first and of the last burst belongs to periods outside.
+            // A part of the first and of the last burst belongs to periods that are not counted.
             let off = got.abs_diff(requests * 100);
             assert!(off <= 100 * at_once(strategy, requests) / PERIODS[1], "{strategy:?}, {requests}: {got}");
         }
@@ -54,7 +54,8 @@ fn all_but_the_counter_give_their_limit() {
 #[test]
 fn the_counter_gives_one_request_less() {
     for (requests, cost, expected) in [
-        // Half: every second window admits nothing, because the window before has some weight until it is over.
+        // Half of the limit: every second window admits nothing, because the previous window has some weight until the
+        // end.
         (1, 1, 50),
         (2, 1, 100),
         (3, 1, 200),
@@ -69,7 +70,8 @@ fn the_counter_gives_one_request_less() {
         (10, 10, 500),
         (100, 10, 9000),
         (100, 50, 5000),
-        // A cost that does not divide the limit leaves a remainder, which is lost in every window and is enough.
+        // A cost that does not divide the limit leaves a remainder, which is lost in every window. No other request is
+        // lost.
         (10, 3, 900),
         (10, 4, 800),
         (100, 30, 9000),

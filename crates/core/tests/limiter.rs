@@ -1,4 +1,4 @@
-//! The contract of one limiter, with made-up times and numbers that a reader can check by hand.
+//! The behaviour of one limiter, with made-up times and numbers that a reader can check by hand.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn per_second(strategy: Strategy, requests: u64) -> Quota {
     quota(strategy, requests, Duration::from_secs(1), None)
 }
 
-/// Charges one at a time until refused.
+/// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
     (0..1_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
 }
@@ -55,7 +55,7 @@ fn rates_are_right_over_a_long_run() {
             let period = Duration::from_millis(millis);
             let limiter = Limiter::new(START, quota(Strategy::TokenBucket, requests, period, Some(burst)));
             limiter.check(START, burst).expect("all of the burst is free");
-            // Until half of the burst has flowed in, or one request.
+            // The test waits until half of the burst has flowed in, or one request.
             let expected = (burst / 2).max(1);
             let nanos = u128::from(expected) * period.as_nanos() / u128::from(requests);
             let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).min(1 << 60);
@@ -86,7 +86,7 @@ fn costs_above_one_are_whole_or_refused() {
         assert!(limiter.check(START, 3).is_ok());
         let never = limiter.check(START, 11).expect_err("more than the burst");
         assert_eq!(never.retry_after(), None);
-        assert_eq!(never.to_string(), "a cost of 11 exceeds the 10 that can be admitted");
+        assert_eq!(never.to_string(), "a cost of 11 exceeds the maximum cost of 10");
         assert!(limiter.check(after(Duration::from_secs(1)), 10).is_ok());
         assert!(limiter.check(after(Duration::from_secs(1)), u64::MAX).is_err());
     }
@@ -100,7 +100,7 @@ fn a_bucket_keeps_what_is_left_cut_to_its_burst() {
     assert_eq!(limiter.peek(START).remaining(), 10, "fifty were left, of which ten fit");
     let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 1_000));
     assert_eq!(limiter.peek(START).remaining(), 10, "a larger burst is not a gift");
-    assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 11, "it fills at the new rate");
+    assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 11, "the bucket fills at the new rate");
 }
 
 /// Every kind of invalid quota.
@@ -132,20 +132,20 @@ fn a_charge_is_given_back_once_and_only_while_it_counts() {
     let next = after(Duration::from_secs(1));
     assert!(limiter.check(next, 10).is_ok());
     limiter.refund(late.charge, || next);
-    assert_eq!(limiter.peek(next).remaining(), 0, "its window is over");
+    assert_eq!(limiter.peek(next).remaining(), 0, "the window of the charge is over");
 
     let bucket = Limiter::new(START, per_second(Strategy::TokenBucket, 10));
     let charge = bucket.check(START, 1).expect("free").charge;
     assert!(bucket.check(next, 10).is_ok());
     bucket.refund(charge, || next);
-    assert_eq!(bucket.peek(next).remaining(), 0, "it was refilled meanwhile");
+    assert_eq!(bucket.peek(next).remaining(), 0, "the bucket was refilled meanwhile");
 
     let charge = bucket.check(after(2 * Duration::from_secs(1)), 5).expect("free").charge;
     let now = after(2 * Duration::from_secs(1));
     let retuned = bucket.retune(|| now, per_second(Strategy::TokenBucket, 100));
     let free = retuned.peek(now).remaining();
     bucket.refund(charge, || now);
-    assert_eq!(retuned.peek(now).remaining(), free, "the quota is another");
+    assert_eq!(retuned.peek(now).remaining(), free, "after a retune, nothing is given back");
 }
 
 #[test]
@@ -157,5 +157,5 @@ fn old_handles_follow_and_long_chains_are_dropped() {
     }
     assert_eq!(first.quota(), newest.quota());
     drop(newest);
-    drop(first); // a recursive drop would overflow the stack
+    drop(first); // a recursive drop of the chain would overflow the stack
 }

@@ -1,4 +1,4 @@
-//! Every interleaving of a few threads on one limit, by loom (on a table of keys: `loom_keyed.rs`):
+//! Every interleaving of a few threads on one limit, explored by loom (for a table of keys: `loom_keyed.rs`):
 //! `RUSTFLAGS="--cfg loom" cargo test -p weir-core --release --test loom`
 #![cfg(loom)]
 
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
 
-/// A bucket with this many per second and this burst.
+/// Returns a bucket with this many requests per second and this burst.
 fn bucket(requests: u64, burst: u64) -> Quota {
     Quota::new(Strategy::TokenBucket, requests, SECOND, Some(burst)).expect("valid")
 }
@@ -31,7 +31,7 @@ fn later(duration: Duration) -> Time {
     NOW.saturating_add(duration)
 }
 
-/// Charges one at a time until refused.
+/// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
     (0..100).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
 }
@@ -95,13 +95,13 @@ fn a_cost_of_two_fits_whole_or_not_at_all() {
 #[test]
 fn threads_that_read_the_clock_in_any_order_share_what_the_latest_gives() {
     model_each(3, |strategy| {
-        // One per second: two seconds later one more is free, for any earlier charges.
+        // The limit is one per second: two seconds later, one more request is free, after any earlier charges.
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
         let other = limiter.clone();
         let thread = thread::spawn(move || u64::from(other.check(later(2 * SECOND), 1).is_ok()));
         let here = drain(&limiter, NOW);
         let there = thread.join().expect("no panic");
-        // A thread that reads an earlier time than the limiter has seen may be counted at the later time.
+        // A request with a time before the limiter's latest time can be counted at the later time.
         let rest = drain(&limiter, later(2 * SECOND));
         let all = here + there + rest;
         assert!((1..=2).contains(&all), "{strategy:?}: {here} + {there} + {rest}");
@@ -109,7 +109,7 @@ fn threads_that_read_the_clock_in_any_order_share_what_the_latest_gives() {
     });
 }
 
-/// One thread is at the last nanosecond of a window, the other at the first of the next.
+/// One thread is at the last nanosecond of a window, and the other is at the first nanosecond of the next window.
 #[test]
 fn across_a_boundary_the_counts_of_both_windows_hold() {
     model(3, || {
@@ -118,9 +118,9 @@ fn across_a_boundary_the_counts_of_both_windows_hold() {
         let thread = thread::spawn(move || drain(&other, next));
         let here = drain(&limiter, next.saturating_sub(Duration::from_nanos(1)));
         let there = thread.join().expect("no panic");
-        // Everything that was counted before the boundary counts in full at the boundary.
+        // All requests that were counted before the boundary count in full at the boundary.
         assert_eq!(here + there, 2);
-        // Half a window later, half of the requests of the window before no longer count.
+        // Half a window later, half of the requests of the previous window do not count.
         let half = drain(&limiter, next.saturating_add(SECOND / 2));
         assert!(half <= 1, "{here} before, {there} after the boundary, {half}");
         assert_eq!(drain(&limiter, next.saturating_add(2 * SECOND)), 2, "time continues");
@@ -140,7 +140,7 @@ fn across_a_boundary_each_window_has_its_own() {
     });
 }
 
-/// The log, lap after lap: entries are written after they are counted, and overwritten one lap later.
+/// A log over several laps: entries are written after they are counted, and overwritten one lap later.
 #[test]
 fn a_log_admits_no_more_in_any_period() {
     for requests in [1, 2] {
@@ -156,7 +156,7 @@ fn a_log_admits_no_more_in_any_period() {
             let now = here + at_once;
             assert!(now >= 1 && now <= requests, "{now} at once");
             let rest = drain(&limiter, later(SECOND));
-            assert_eq!(a_period_later + rest, requests, "a period later all of them have left");
+            assert_eq!(a_period_later + rest, requests, "a period later, the whole log is free");
         });
     }
 }
@@ -171,9 +171,9 @@ fn two_reservations_get_two_moments() {
         let mut moments = [reserve(&limiter), thread.join().expect("no panic")];
         moments.sort_unstable();
         let second = match strategy {
-            // Within the current window.
+            // The counter reserves only within the current window.
             Strategy::SlidingWindowCounter => [None, Some(NOW)],
-            // While the first time is being written, no thread can know when the next entry opens.
+            // While the first time is being written, the other thread cannot compute when the next entry opens.
             Strategy::SlidingWindowLog if moments[0].is_none() => [None, Some(NOW)],
             _ => [Some(NOW), Some(later(SECOND))],
         };
@@ -204,7 +204,7 @@ fn a_refund_and_a_check_share_no_place() {
         let thread = thread::spawn(move || u64::from(other.check(NOW, 1).is_ok()));
         limiter.refund(charge, || NOW);
         let there = thread.join().expect("no panic");
-        assert_eq!(there + drain(&limiter, NOW), 1, "{strategy:?}: one is kept, one was given back");
+        assert_eq!(there + drain(&limiter, NOW), 1, "{strategy:?}: one charge is kept, and one was given back");
     });
 }
 
@@ -223,7 +223,7 @@ fn a_refund_and_a_check_a_lap_later_share_no_place() {
     });
 }
 
-/// A thread that looked before a charge was made and given back is too late for what it saw.
+/// A thread loads the state before another thread charges and refunds. The first thread must not use the old state.
 #[test]
 fn a_place_that_is_given_back_and_taken_again_is_not_taken_by_an_earlier_look() {
     model_each(3, |strategy| {
@@ -239,7 +239,7 @@ fn a_place_that_is_given_back_and_taken_again_is_not_taken_by_an_earlier_look() 
     });
 }
 
-/// The log returns to the same place, and after two laps with the same lap bit.
+/// The head of a log returns to the same place after one lap, and to the same lap bit after two laps.
 #[test]
 fn a_look_of_two_laps_ago_admits_nobody() {
     model(3, || {
@@ -293,7 +293,7 @@ fn a_refund_while_time_goes_on_gives_nothing_that_was_lost() {
         let limiter = Limiter::new(NOW, bucket(1, 1));
         let charged = limiter.check(NOW, 1).expect("all is free").charge;
         let (other, ticking) = (limiter.clone(), Arc::clone(&clock));
-        // A second later the bucket is full again, whether or not the charge is given back.
+        // A second later the bucket is full again, with or without the refund.
         let thread = thread::spawn(move || {
             ticking.store(NOW.as_nanos() + second, Ordering::Release);
             u64::from(other.check(read(&ticking), 1).is_ok())
@@ -328,14 +328,15 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
         assert_eq!(
             there + drain(&retuned, NOW),
             most,
-            "{old:?} to {new:?}: a bucket keeps what is left, a window counts"
+            "{old:?} to {new:?}: a bucket keeps its tokens, a window its count"
         );
         assert_eq!(drain(&limiter, NOW), 0, "{old:?} to {new:?}: the old handle reaches the same state");
         assert_eq!(drain(&limiter, later(2 * SECOND)), 4, "{old:?} to {new:?}: the new limit");
     });
 }
 
-/// An entry of the previous lap of a log must not count as a request that is counted but not written yet.
+/// Checks that a log does not confuse an entry of the previous lap with a counted request whose time is not written
+/// yet.
 #[test]
 fn a_retune_a_lap_later_gives_no_place_twice() {
     for new in KINDS {
@@ -345,7 +346,7 @@ fn a_retune_a_lap_later_gives_no_place_twice() {
             let (decider, then) = (limiter.clone(), later(SECOND));
             let thread = thread::spawn(move || u64::from(decider.check(then, 1).is_ok()));
             let retuned = limiter.retune(|| then, quota(new, 2, SECOND));
-            // The request of a period ago has left the log, and still counts for a counter.
+            // The request of a period ago does not count for a log, but still counts for a counter.
             let most = if new == Strategy::SlidingWindowLog { 2 } else { 1 };
             assert_eq!(thread.join().expect("no panic") + drain(&retuned, then), most, "to {new:?}");
         });
@@ -382,7 +383,7 @@ fn two_retunes_at_once_both_come_into_force() {
         let there = decider.join().expect("no panic");
         assert!(seen == bucket(4, 4) || seen == bucket(8, 8));
         assert!(limiter.quota() == bucket(4, 4) || limiter.quota() == bucket(8, 8));
-        assert_eq!((there, drain(&limiter, NOW)), (1, 1), "what is left stays left");
+        assert_eq!((there, drain(&limiter, NOW)), (1, 1), "the remaining request is kept");
     });
 }
 
@@ -409,11 +410,11 @@ fn a_refund_and_a_retune_do_not_add_up() {
         let left = drain(&limiter, NOW);
         let came_on_top = if new == Strategy::TokenBucket { 0 } else { 2 };
         let given_back = left - came_on_top;
-        // A log that another thread is reading may have given back only one of two.
+        // While another thread reads a log, a refund possibly gives back only one of two requests.
         let half = old == Strategy::SlidingWindowLog && new != Strategy::TokenBucket && given_back == 1;
         assert!(
             half || given_back == 0 || given_back == 2,
-            "{old:?} to {new:?}: before the retune, or not at all: {left}"
+            "{old:?} to {new:?}: a refund is complete or has no effect: {left}"
         );
     });
 }
@@ -429,7 +430,7 @@ fn all_limits_are_charged_or_none() {
             let admitted = here + thread.join().expect("no panic");
             assert_eq!(admitted, 1);
             let left = limiters[0].peek(NOW).remaining();
-            // The log takes back only the latest charge: the losing thread's charge may stay.
+            // A log takes back only the latest charge, so the losing thread's charge can stay.
             let least = if strategy == Strategy::SlidingWindowLog { 1 } else { 2 };
             assert!(left <= 2 && left >= least, "{strategy:?}: the loser's charge is given back, {left}");
             assert_eq!(limiters[1].peek(NOW).remaining(), 0);
@@ -459,8 +460,8 @@ fn permits_never_exceed_the_limit() {
         });
         let here = go(&limit, &inside, 1);
         let there: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
-        assert!(here + there >= 1, "not all can be refused");
-        assert_eq!(limit.in_use(), 0, "and all is given back");
+        assert!(here + there >= 1, "at least one request is admitted");
+        assert_eq!(limit.in_use(), 0, "all permits are given back");
     });
 }
 
@@ -472,9 +473,9 @@ fn a_lower_limit_holds_for_later_requests() {
         let other = limit.clone();
         let thread = thread::spawn(move || other.acquire(1).ok());
         limit.set_limit(NonZeroU64::MIN);
-        assert!(limit.acquire(1).is_err(), "one is under way");
+        assert!(limit.acquire(1).is_err(), "one request is in flight");
         let there = thread.join().expect("no panic");
-        assert_eq!(limit.in_use(), 1 + u64::from(there.is_some()), "it came before the change, or not at all");
+        assert_eq!(limit.in_use(), 1 + u64::from(there.is_some()), "the other request is admitted only before the change");
         drop((held, there));
         assert!(limit.acquire(1).is_ok() && limit.acquire(2).is_err());
     });

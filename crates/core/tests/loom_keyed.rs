@@ -1,5 +1,5 @@
-//! Every interleaving of a few threads on a table of keys, by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p weir-core --release --test loom_keyed`
+//! Every interleaving of a few threads on a table of keys, explored by loom: `RUSTFLAGS="--cfg loom" cargo test -p
+//! weir-core --release --test loom_keyed`
 #![cfg(loom)]
 
 mod suite;
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The start of a window.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);
 
-/// A time at which everything charged at `NOW` is free again, with every strategy.
+/// A time at which all requests charged at `NOW` are free again, with every strategy.
 const LATER: Time = Time::from_nanos(1_002_000_000_000);
 
 fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
@@ -48,7 +48,7 @@ fn take(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
     u64::from(rule.charge(|| now, key, 1).is_ok())
 }
 
-/// Charges one at a time until refused.
+/// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(rule: &RuleLimiter, now: Time, key: &[u8]) -> u64 {
     (0..9).take_while(|_| take(rule, now, key) == 1).count() as u64
 }
@@ -82,8 +82,8 @@ fn two_keys_do_not_share_the_last_room() {
     });
 }
 
-/// Each region has its own lock; all share one capacity. The test does not know which keys share a region; of these,
-/// some do not.
+/// Each region has its own lock, and all regions share one capacity. The keys' regions are random, but some of these
+/// keys are in different regions.
 #[test]
 fn two_keys_of_different_regions_do_not_share_the_last_room() {
     for key in [b"bob", b"cid", b"dan", b"eve", b"fay"] {
@@ -102,8 +102,8 @@ fn two_keys_of_different_regions_do_not_share_the_last_room() {
     }
 }
 
-/// An idle key is charged while another key takes its cell. The charge stays with the key, or moves to the overflow,
-/// but is not forgotten with the cell.
+/// An idle key is charged while another key takes its cell. The charge stays with the key in the cell or in the
+/// overflow, and is not forgotten.
 #[test]
 fn a_charge_is_not_forgotten_with_the_key() {
     model_each(3, |strategy| {
@@ -120,8 +120,8 @@ fn a_charge_is_not_forgotten_with_the_key() {
     });
 }
 
-/// The limit would admit the other key, too. No thread may see charged words as idle, and no thread may find its charge
-/// in another key's words.
+/// The limit would admit both keys in one cell. Charged words must not count as idle, and no charge may stay in another
+/// key's words.
 #[test]
 fn a_charge_stays_with_its_key_where_another_would_fit_beside_it() {
     for strategy in [Strategy::TokenBucket, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {
@@ -132,16 +132,16 @@ fn a_charge_stays_with_its_key_where_another_would_fit_beside_it() {
             let thread = thread::spawn(move || take(&other, LATER, b"bob"));
             let ann = take(&rule, LATER, b"ann");
             assert_eq!((ann, thread.join().expect("no panic")), (1, 1), "{strategy:?}");
-            // Two for each key, in the cell or in the overflow.
+            // Each key gets two requests, in the cell or in the overflow.
             let (ann, bob) = (drain(&rule, LATER, b"ann"), drain(&rule, LATER, b"bob"));
-            // A log takes back only the latest charge: what was charged to bob's cell by mistake may stay.
+            // A log takes back only the latest charge, so ann's wrong charge in bob's cell can stay.
             let most = if strategy == Strategy::SlidingWindowLog { bob.min(1) } else { 1 };
             assert_eq!((ann, bob), (1, most), "{strategy:?}");
         });
     }
 }
 
-/// With several limits, of which the first is charged when the cell is taken away.
+/// Several limits: the key is removed from its cell after the first limit was charged.
 #[test]
 fn no_limit_forgets_a_charge_with_the_key() {
     model(2, || {
@@ -171,13 +171,13 @@ fn one_cell_is_taken_once() {
         let ann = take(&rule, LATER, b"ann");
         let newcomers: u64 = newcomers.into_iter().map(|thread| thread.join().expect("no panic")).sum();
         let rest: u64 = [b"ann", b"bob", b"cid", b"dan"].map(|key| drain(&rule, LATER, key)).iter().sum();
-        // One in the cell, three in the overflow.
+        // One key is in the cell, and three keys are in the overflow.
         assert_eq!(ann + newcomers + rest, 4, "{ann} + {newcomers} + {rest}");
         assert_eq!(tracked(&rule), 1);
     });
 }
 
-/// A refund of a forgotten key must not go to the key that has its cell now.
+/// A refund of a forgotten key must not go to the key that took its cell.
 #[test]
 fn a_refund_finds_its_own_key_or_nothing() {
     model_each(3, |strategy| {
@@ -188,7 +188,7 @@ fn a_refund_finds_its_own_key_or_nothing() {
         rule.refund(b"ann", charge, || LATER);
         let bob = thread.join().expect("no panic");
         let rest: u64 = [b"bob", b"cid"].map(|key| drain(&rule, LATER, key)).iter().sum();
-        // Each is in the cell or in the overflow.
+        // Each key is in the cell or in the overflow.
         assert_eq!((bob, rest), (1, 1), "{strategy:?}");
     });
 }
@@ -198,7 +198,7 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
     model_each(2, |strategy| {
         let rule = keyed(quota(strategy, 2, SECOND), 1);
         assert_eq!(take(&rule, NOW, b"key"), 1);
-        // A window keeps its count; a bucket keeps what is left, and may be overdrawn by more.
+        // A window keeps its count. A bucket keeps its remaining tokens, and can be overdrawn by a larger debt.
         let most = match strategy {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 4,
             Strategy::TokenBucketWithDebt => 3,
@@ -214,7 +214,7 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
     });
 }
 
-/// The key enters under the old terms or under the new ones, once.
+/// The key enters once, under the old terms or under the new terms.
 #[test]
 fn a_key_that_comes_in_during_a_retune_comes_in_once() {
     model(3, || {
@@ -230,7 +230,7 @@ fn a_key_that_comes_in_during_a_retune_comes_in_once() {
     });
 }
 
-/// A key is forgotten for another while both move to the successor.
+/// A key is forgotten, and another key takes its cell, while both move to the successor.
 #[test]
 fn a_key_that_is_forgotten_during_a_retune_takes_no_charge_with_it() {
     model(2, || {
@@ -239,7 +239,7 @@ fn a_key_that_is_forgotten_during_a_retune_takes_no_charge_with_it() {
         let (one, other) = (rule.clone(), rule.clone());
         let bob = thread::spawn(move || take(&one, LATER, b"bob"));
         let ann = thread::spawn(move || take(&other, LATER, b"ann"));
-        // A key that enters under the new terms has one, too.
+        // A key that enters under the new terms gets one request, too.
         let rule = rule.retune(|| LATER, terms(quota(Strategy::TokenBucket, 1, SECOND)), Some(keys(2)));
         let (ann, bob) = (ann.join().expect("no panic"), bob.join().expect("no panic"));
         let rest = [b"ann", b"bob"].map(|key| drain(&rule, LATER, key));
@@ -261,13 +261,13 @@ fn the_overflow_goes_through_a_retune() {
         let all = 1 + there + drain(&retuned, NOW, b"bob");
         match strategy {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
-                assert_eq!(all, 4, "{strategy:?}: a raise helps at once")
+                assert_eq!(all, 4, "{strategy:?}: a higher limit helps")
             }
-            // The words of a key in the overflow do not hold the requests that a full log had to leave out.
+            // The words of a key in the overflow do not contain the requests that a full log omitted.
             Strategy::SlidingWindowLog => assert!(all == 4 || all == 2, "{all}"),
             _ => {
                 let more_debt = quota(strategy, 4, SECOND).debt() - quota(strategy, 2, SECOND).debt();
-                assert_eq!(all, before + more_debt, "{strategy:?}: a bucket keeps what is left");
+                assert_eq!(all, before + more_debt, "{strategy:?}: a bucket keeps its tokens");
             }
         }
         assert_eq!(drain(&rule, NOW, b"bob"), 0, "{strategy:?}: the old handle reaches the same words");
@@ -292,7 +292,7 @@ fn an_override_takes_the_count_out_of_the_overflow() {
     });
 }
 
-/// Two keys that are no longer known charge and give back in the overflow.
+/// A key in the overflow is charged and refunded by two threads.
 #[test]
 fn keys_in_the_overflow_are_charged_and_refunded_one_after_the_other() {
     model(3, || {
@@ -308,7 +308,7 @@ fn keys_in_the_overflow_are_charged_and_refunded_one_after_the_other() {
     });
 }
 
-/// A key gets an override, and loses it again, while it is charged.
+/// A key gets an override and loses the override again, while it is charged.
 #[test]
 fn an_override_takes_the_count_with_it() {
     model(2, || {

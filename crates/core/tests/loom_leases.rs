@@ -1,8 +1,8 @@
-//! Every interleaving of a few threads on a limit that leases seats to them, by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p weir-core --release --test loom_leases`
+//! Every interleaving of a few threads on a limit with leases, explored by loom: `RUSTFLAGS="--cfg loom" cargo test -p
+//! weir-core --release --test loom_leases`
 #![cfg(loom)]
 
-#[expect(dead_code, reason = "these tests need less of it")]
+#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ const NOW: Time = Time::from_nanos(1_000_000_000_000);
 /// A burst that is large enough for leases.
 const BURST: u64 = 200;
 
-/// The strategies that lease: those whose state is one level.
+/// The strategies with leases: the state of each is one level.
 const LENDING: [Strategy; 4] =
     [Strategy::TokenBucket, Strategy::FixedWindow, Strategy::TokenBucketWithDebt, Strategy::Gcra];
 
@@ -28,18 +28,18 @@ fn model(test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
     for strategy in LENDING {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
-        // The rest is drained one by one.
+        // The remaining requests are charged one by one, which takes many branches.
         builder.max_branches = 100_000;
         builder.check(move || test(strategy));
     }
 }
 
-/// A limiter with leases and this many requests left: one is in a slot, the others are in the word.
+/// Returns a limiter with leases and this many remaining requests: one is in a slot, and the others are in the word.
 fn lending(strategy: Strategy, left: u64) -> Limiter {
     let limiter = Limiter::new(NOW, quota(strategy, BURST, SECOND));
     let charge = limiter.check(NOW, 1).expect("all is free").charge;
     limiter.check(NOW, 1).expect("all is free");
-    // It is not the latest charge, so it is given back as the same seat.
+    // This charge is not the latest charge, so it is given back to a slot.
     limiter.refund(charge, || NOW);
     if left < BURST - 1 {
         limiter.check(NOW, BURST - 1 - left).expect("there is more");
@@ -52,15 +52,15 @@ fn take(limiter: &Limiter, now: Time) -> u64 {
     u64::from(limiter.check(now, 1).is_ok())
 }
 
-/// Charges one at a time until refused.
+/// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
     (0..1_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
 }
 
-/// A lease is fetched while another thread fetches one. In the end, all leased seats are used.
+/// A thread fetches a lease while another thread fetches a lease. In the end, all leased admissions are used.
 #[test]
 fn all_are_admitted_and_no_more() {
-    // Plenty; just enough for one lease; only the leased one and two others.
+    // Plenty of capacity; just enough for one lease; only the leased admission and two others.
     for left in [BURST - 1, 130, 3] {
         model(move |strategy| {
             let limiter = lending(strategy, left);
@@ -85,7 +85,7 @@ fn three_threads_share_the_last_two() {
     });
 }
 
-/// A cost above one needs consecutive seats.
+/// A cost above one needs consecutive admissions.
 #[test]
 fn a_cost_is_met_whole_or_not_at_all() {
     model(|strategy| {
@@ -104,13 +104,13 @@ fn as_time_goes_on_no_seat_is_taken_twice() {
     model(|strategy| {
         let limiter = lending(strategy, 3);
         let other = limiter.clone();
-        // Two more have flowed in by then; none in a window.
+        // Two more requests have flowed in until `later`. In a window, none has.
         let later = NOW.saturating_add(Duration::from_millis(10));
         let flown = if strategy == Strategy::FixedWindow { 0 } else { 2 };
         let thread = thread::spawn(move || take(&other, NOW) + take(&other, NOW));
         let here = take(&limiter, later) + take(&limiter, later);
         let all = here + thread.join().expect("no panic") + drain(&limiter, later);
-        // The floor may pass the seat in the slot.
+        // The floor can pass the admission in the slot.
         assert!(all <= 3 + flown && all >= 2 + flown, "{strategy:?}: {all}");
     });
 }
@@ -125,8 +125,8 @@ fn a_retune_takes_leases_back_and_gives_nothing() {
             let retuned = limiter.retune(|| NOW, quota(Strategy::TokenBucket, 2 * BURST, SECOND));
             let there = thread.join().expect("no panic");
             let all = there + drain(&retuned, NOW);
-            // Seats that were being put into a slot stay charged: at most one lease.
-            // Overdrawn requests are owed if the new quota has no debt.
+            // Admissions that a thread was storing in a slot stay charged: at most one lease. If the new quota has no
+            // debt, overdrawn requests must be paid back first.
             let debt = quota(strategy, BURST, SECOND).debt();
             assert!(all <= left && all + BURST / 16 >= left.saturating_sub(debt), "{strategy:?}: {all} of {left}");
             assert!(there >= 1 || debt > 0, "{strategy:?}");
@@ -148,7 +148,7 @@ fn what_is_given_back_is_free_once() {
         let here = take(&limiter, NOW) + take(&limiter, NOW);
         let there: u64 = thread.join().expect("no panic");
         let all = here + there + drain(&limiter, NOW);
-        // If no slot has room for it, it stays charged.
+        // If no slot has room for the refund, the request stays charged.
         assert!(all <= 2 && all >= 1, "{strategy:?}: {all}");
     });
 }

@@ -1,5 +1,5 @@
-//! One test for each mistake that rate limiters are known to make, over all strategies. Each test fails if the mistake
-//! is planted.
+//! One test for each known mistake of rate limiters, over all strategies. Each test fails if the code contains the
+//! mistake.
 #![cfg(not(loom))]
 
 mod suite;
@@ -25,23 +25,24 @@ fn after(duration: Duration) -> Time {
     START.saturating_add(duration)
 }
 
-/// Charges one at a time until refused.
+/// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
     (0..1_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
 }
 
-/// Drains with reservations that do not wait.
+/// Reserves one request at a time, without waiting, until a refusal. Returns the number of admissions.
 fn drain_by_reservation(limiter: &Limiter, now: Time) -> u64 {
     (0..1_000_000).take_while(|_| limiter.reserve(now, 1, now).is_ok()).count() as u64
 }
 
-/// Every ordered pair of strategies.
+/// Returns every ordered pair of strategies.
 fn changes() -> impl Iterator<Item = (Strategy, Strategy)> {
     STRATEGIES.into_iter().flat_map(|old| STRATEGIES.map(|new| (old, new)))
 }
 
-/// Mistake 1: A level is in one atomic and the time of the last refill in another. Between the two updates, other
-/// threads refill twice (too many are admitted) or overwrite each other's refill (tokens are lost).
+/// Mistake 1: One atomic contains the level, and another atomic contains the time of the last refill. Between the two
+/// updates, other threads refill twice (too many requests are admitted) or overwrite each other's refill (tokens are
+/// lost).
 #[test]
 fn mistake_1_two_atomics_for_one_state() {
     const ROUNDS: u32 = 100;
@@ -67,8 +68,8 @@ fn mistake_1_two_atomics_for_one_state() {
     }
 }
 
-/// Mistake 2: All limits of a request are checked in one pass and charged in another, without a second check: threads
-/// that run between the passes are all admitted.
+/// Mistake 2: All limits of a request are checked in one pass and charged in a second pass, without a check in the
+/// second pass. All threads that run between the passes are admitted.
 #[test]
 fn mistake_2_check_all_then_add_all() {
     for strategy in STRATEGIES {
@@ -92,8 +93,8 @@ fn mistake_2_check_all_then_add_all() {
     }
 }
 
-/// Mistake 3: A proxy charges the limit of the whole route, then the limit of the client, which refuses: one noisy
-/// client uses up the route's limit for all clients.
+/// Mistake 3: A proxy charges the limit of the whole route, and then the limit of the client refuses the request. So
+/// one noisy client uses up the route's limit for all clients.
 #[test]
 fn mistake_3_the_outer_limit_is_charged_although_the_inner_one_refuses() {
     for (outer, inner) in changes() {
@@ -110,8 +111,8 @@ fn mistake_3_the_outer_limit_is_charged_although_the_inner_one_refuses() {
     }
 }
 
-/// Mistake 4: A fixed window admits twice the limit around a boundary, and its documentation does not say so. Here
-/// [`Strategy::FixedWindow`] says so; the strategies that slide or flow do not do it.
+/// Mistake 4: A fixed window admits twice the limit around a boundary, and its documentation does not mention this.
+/// Here the documentation of [`Strategy::FixedWindow`] does, and no other strategy admits twice its limit.
 #[test]
 fn mistake_4_twice_the_limit_around_a_boundary() {
     for strategy in STRATEGIES {
@@ -128,8 +129,8 @@ fn mistake_4_twice_the_limit_around_a_boundary() {
     }
 }
 
-/// Mistake 5: A reload creates limiters without state: a limited client waits for the next change, and the effective
-/// limit is unbounded. Here all changes together admit no more than the largest limit among them.
+/// Mistake 5: A reload creates limiters without state. So a limited client waits for the next change, and the effective
+/// limit is unbounded. Here all changes together admit at most the largest of their limits.
 #[test]
 fn mistake_5_a_reload_refills_every_bucket() {
     for (old, new) in changes() {
@@ -142,13 +143,13 @@ fn mistake_5_a_reload_refills_every_bucket() {
             assert!(round == 0 || more == 0, "{old:?} to {new:?}: {more} in round {round}");
             admitted += more;
         }
-        // A bucket that may be overdrawn adds its debt; no bucket adds a burst.
+        // A bucket that can be overdrawn adds its debt. No bucket adds a burst.
         let most = match new {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 1_000,
             _ => at_once(old, 10) + large.debt(),
         };
         assert!(admitted <= most, "{old:?} to {new:?}: {admitted}");
-        // The same reload with an equal quota gives nothing and takes nothing.
+        // A reload with an equal quota neither frees nor takes capacity.
         let limiter = Limiter::new(START, small);
         limiter.check(START, 1).expect("all is free");
         let left = limiter.peek(START).remaining();
@@ -157,8 +158,8 @@ fn mistake_5_a_reload_refills_every_bucket() {
     }
 }
 
-/// Mistake 6: The rate changes, but the arrival time that was computed at the old rate is kept: after 10 per hour, 10
-/// per second still refuse for six minutes.
+/// Mistake 6: The rate changes, but the limiter keeps the arrival time that was computed at the old rate. After a
+/// change from 10 per hour to 10 per second, it refuses for six minutes.
 #[test]
 fn mistake_6_a_backlog_at_the_old_rate() {
     for strategy in [Strategy::TokenBucket, Strategy::TokenBucketWithDebt, Strategy::LeakyBucket, Strategy::Gcra] {
@@ -180,13 +181,13 @@ fn mistake_6_a_backlog_at_the_old_rate() {
     }
 }
 
-/// Mistake 7: `500ms` becomes `0s`, because durations are truncated to seconds somewhere; or a Retry-After that is
-/// rounded down sends clients back too early.
+/// Mistake 7: `500ms` becomes `0s`, because code truncates durations to seconds. Or Retry-After is rounded down, so
+/// clients come back too early.
 #[test]
 fn mistake_7_durations_cut_short() {
     let half = Duration::from_millis(500);
     for strategy in STRATEGIES {
-        // Three in half a second come 166,666,666.67 ns apart.
+        // Three requests in half a second are 166,666,666.67 ns apart.
         for requests in [1, 3] {
             let limiter = Limiter::new(START, quota(strategy, requests, half));
             assert_eq!(limiter.quota().period(), half);
@@ -201,11 +202,11 @@ fn mistake_7_durations_cut_short() {
     }
 }
 
-/// Mistake 8: An even share of a small limit, for each thread or after a change, is rounded down to zero, and
-/// everything is refused.
+/// Mistake 8: An even share of a small limit, for each thread or after a change, is rounded down to zero, and all
+/// requests are refused.
 #[test]
 fn mistake_8_a_share_floors_to_zero() {
-    // Fewer requests than threads: some thread gets them.
+    // A limit with fewer requests than threads still admits all its requests.
     for strategy in STRATEGIES {
         for most in [1, 5, 4_000] {
             let limiter = Limiter::new(START, quota(strategy, most, SECOND));
@@ -223,7 +224,7 @@ fn mistake_8_a_share_floors_to_zero() {
             assert_eq!(admitted.into_inner(), at_once(strategy, most), "{strategy:?}");
         }
     }
-    // One of 100 was admitted, which is all of a limit of one. The next one is admitted in time.
+    // One of 100 requests was admitted, which uses up a limit of one. The next request is admitted in time.
     for (old, new) in changes() {
         let limiter = Limiter::new(START, quota(old, 100, SECOND));
         limiter.check(START, 1).expect("all is free");
@@ -232,8 +233,8 @@ fn mistake_8_a_share_floors_to_zero() {
     }
 }
 
-/// Mistake 9: Zero means "unlimited" in one place and "block all" in another. Here zero is refused when a limit is
-/// created, with what to fix; a debt of zero is no debt.
+/// Mistake 9: Zero means "unlimited" in one place and "block all" in another place. Here zero is refused when a limit
+/// is created, and the error names the field to fix. A debt of zero is no debt.
 #[test]
 fn mistake_9_a_zero_with_two_meanings() {
     for strategy in STRATEGIES {
@@ -246,10 +247,11 @@ fn mistake_9_a_zero_with_two_meanings() {
     let bucket = Quota::new(Strategy::TokenBucketWithDebt, 5, SECOND, None).expect("valid");
     assert_eq!(bucket.with_debt(0), Ok(bucket));
     assert_eq!(drain(&Limiter::new(START, bucket), START), 5);
-    assert_eq!(NonZeroU64::new(0), None, "what `InFlight::new` and `set_limit` take is never zero");
+    assert_eq!(NonZeroU64::new(0), None, "the argument of `InFlight::new` and `set_limit` is never zero");
 }
 
-/// Mistake 10: A table of keys grows with every key that a client sends, or stays full because idle keys stay.
+/// Mistake 10: A table of keys grows with every key that a client sends, or stays full because idle keys are not
+/// removed.
 #[test]
 fn mistake_10_keys_without_a_bound() {
     for strategy in STRATEGIES {
@@ -259,7 +261,7 @@ fn mistake_10_keys_without_a_bound() {
             (0..100).take_while(|_| rule.charge(|| now, &key.to_be_bytes(), 1).is_ok()).count() as u64
         };
         for key in 0..50 {
-            assert_eq!(drain(START, key), at_once(strategy, 2), "{strategy:?}: key {key} has its own");
+            assert_eq!(drain(START, key), at_once(strategy, 2), "{strategy:?}: key {key} has its own count");
         }
         for key in 50..500 {
             assert_eq!(drain(START, key), at_once(strategy, 2), "{strategy:?}: key {key} is counted without a cell");
@@ -268,13 +270,13 @@ fn mistake_10_keys_without_a_bound() {
         assert!(keys.tracked <= 50 && keys.overflowed >= 450, "{strategy:?}: {keys:?}");
         let later = after(4 * SECOND);
         for key in 2_000..2_050 {
-            assert_eq!(drain(later, key), at_once(strategy, 2), "{strategy:?}: key {key} found an idle one's room");
+            assert_eq!(drain(later, key), at_once(strategy, 2), "{strategy:?}: key {key} gets the cell of an idle key");
         }
         assert!(rule.keys().expect("keyed").tracked <= 50, "{strategy:?}");
     }
 }
 
-/// Mistake 11: Refused requests are counted, too: a client that does not stop is locked out, and raising the limit does
+/// Mistake 11: Refused requests are counted, too. A client that does not stop is locked out, and a higher limit does
 /// not help.
 #[test]
 fn mistake_11_refused_requests_consume() {
@@ -288,12 +290,12 @@ fn mistake_11_refused_requests_consume() {
         }
         assert_eq!(limiter.peek(START).reset_after(), before, "{strategy:?}");
         let later = after(2 * SECOND);
-        assert_eq!(drain_by_reservation(&limiter, later), at_once(strategy, 10), "{strategy:?}: all of it is back");
+        assert_eq!(drain_by_reservation(&limiter, later), at_once(strategy, 10), "{strategy:?}: the whole limit is free again");
         let limiter = limiter.retune(|| later, quota(strategy, 100, SECOND));
         for _ in 0..1_000 {
             let _ = limiter.check(later, 1);
         }
-        assert!(limiter.check(later.saturating_add(2 * SECOND), 1).is_ok(), "{strategy:?}: and a higher limit helps");
+        assert!(limiter.check(later.saturating_add(2 * SECOND), 1).is_ok(), "{strategy:?}: a higher limit helps");
     }
     let in_flight = InFlight::new(NonZeroU64::MIN);
     let permit = in_flight.acquire(1).expect("room for one");
@@ -304,13 +306,13 @@ fn mistake_11_refused_requests_consume() {
     assert!(in_flight.acquire(1).is_ok());
 }
 
-/// Mistake 12: A subtraction of two times underflows when another thread was faster: a panic in a debug build; a huge
-/// wait, or no limit, in a release build.
+/// Mistake 12: A subtraction of two times underflows when another thread was faster. A debug build panics. A release
+/// build has a huge wait or no limit.
 #[test]
 fn mistake_12_times_out_of_order() {
     for strategy in STRATEGIES {
         let late = after(Duration::from_millis(2_005));
-        // Even the time of its creation is later than some readings.
+        // The limiter is created at a time that is later than some clock readings.
         let limiter = Limiter::new(late, quota(strategy, 10, SECOND));
         assert_eq!(drain(&limiter, late), at_once(strategy, 10), "{strategy:?}");
         for nanos in [0, 1, 1_000_000_000, 1_999_999_999, 2_004_999_999] {
@@ -322,10 +324,10 @@ fn mistake_12_times_out_of_order() {
             let wait = standing.retry_after(1).expect("within the burst");
             assert!(wait <= 5 * SECOND && standing.reset_after() <= 5 * SECOND, "{strategy:?}: {wait:?}");
         }
-        // One window later, and back in the window before.
+        // The clock advances by one window, and then goes back to the previous window.
         drain(&limiter, late.saturating_add(3 * SECOND / 2));
         assert_eq!(drain(&limiter, after(Duration::from_millis(2_900))), 0, "{strategy:?}");
-        // A refund with a lagging clock gives back nothing that was lost.
+        // A refund with a slow clock gives back no lost capacity.
         let later = late.saturating_add(4 * SECOND);
         let charge = limiter.check(later, 1).expect("all is free again").charge;
         limiter.refund(charge, || START);

@@ -1,8 +1,8 @@
-//! Threads read the clock in another order than they are charged. A refusal still has a wait, and a caller that waits
-//! this long is admitted.
+//! Threads read the clock in one order and are charged in another order. A refusal still contains a wait, and a caller
+//! that waits this long is admitted.
 #![cfg(not(loom))]
 
-#[expect(dead_code, reason = "what goes at one moment is not counted here")]
+#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod suite;
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ const START: u64 = 1_700_000_000_000_000_000;
 /// A time in milliseconds, and a cost.
 type Request = (u64, u64);
 
-/// A limiter of ten per second after these decisions.
+/// Returns a limiter of ten per second after these decisions.
 fn after(strategy: Counted, requests: &[Request]) -> Limiter {
     let limiter = Limiter::new(at(0), quota(strategy, 10, Duration::from_secs(1)));
     for &(millis, cost) in requests {
@@ -30,7 +30,7 @@ fn at(millis: u64) -> Time {
     Time::from_nanos(START + millis * 1_000_000)
 }
 
-/// What is wrong with the last decision, if anything.
+/// Returns the fault of the last decision, if it has a fault.
 fn wrong(strategy: Counted, requests: &[Request]) -> Option<String> {
     let (&(millis, cost), before) = requests.split_last()?;
     let now = at(millis);
@@ -38,13 +38,13 @@ fn wrong(strategy: Counted, requests: &[Request]) -> Option<String> {
         return None;
     };
     if cost > refused.standing.quota().most() {
-        return refused.retry_after().map(|wait| format!("{cost} is never admitted, but to be tried after {wait:?}"));
+        return refused.retry_after().map(|wait| format!("{cost} is never admitted, but has a wait of {wait:?}"));
     }
     let Some(wait) = refused.retry_after() else {
         return Some("no wait".to_owned());
     };
     if wait.is_zero() {
-        return Some("refused, and to be tried at once".to_owned());
+        return Some("refused, with a wait of zero".to_owned());
     }
     if refused.standing.remaining() >= cost {
         return Some(format!("refused with {} left", refused.standing.remaining()));
@@ -53,7 +53,7 @@ fn wrong(strategy: Counted, requests: &[Request]) -> Option<String> {
     again.err().map(|again| format!("refused again after {wait:?}: {again}"))
 }
 
-/// The second thread read its clock first.
+/// The second thread read the clock first.
 #[test]
 fn a_log_whose_second_entry_is_older_than_its_first_says_when_to_come_back() {
     let requests = [(100, 1), (50, 1), (60, 8), (1070, 2)];
@@ -70,7 +70,7 @@ proptest! {
     fn a_caller_that_waits_as_long_as_retry_after_is_admitted(
         requests in prop::collection::vec((0..40_u64, 0..300_u64, 1..=11_u64), 1..24),
     ) {
-        // Some read the clock up to 300 ms before they are charged.
+        // Some threads read the clock up to 300 ms before they are charged.
         let mut elapsed = 400;
         let requests: Vec<Request> = requests.into_iter().map(|(on, late, cost)| {
             elapsed += on * 4;

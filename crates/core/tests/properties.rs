@@ -2,7 +2,7 @@
 //! arrivals, costs and reservations.
 //!
 //! Windows, and buckets whose emission interval is a whole number of nanoseconds, agree to the nanosecond. Other
-//! buckets may be early by less than two nanoseconds; none is ever late.
+//! buckets can be early by less than two nanoseconds. No bucket is ever late.
 #![cfg(not(loom))]
 
 mod model;
@@ -19,21 +19,21 @@ use self::{
     random::{Arrival, END, START, What, arrivals, for_each_strategy, is_window, quotas},
 };
 
-/// How far ahead reservations reach.
+/// The longest wait of a reservation.
 const MAX_AHEAD: Duration = Duration::from_hours(12);
 
 fn at(nanos: u64) -> Time {
     Time::from_nanos(nanos)
 }
 
-/// How many nanoseconds a limiter may be early.
+/// Returns the number of nanoseconds by which a limiter can be early.
 fn tolerance(quota: Quota) -> u64 {
     if is_window(quota.strategy()) {
         return 0;
     }
     let (period, requests) = (quota.period().as_nanos(), u128::from(quota.requests()));
     let refill = u128::from(quota.most()) * period / requests;
-    // Units are coarser if a burst takes longer than 146 years to flow in.
+    // Units are larger if a burst takes longer than 146 years to flow in.
     if period.is_multiple_of(requests) && refill + period < 1 << 62 {
         return 0;
     }
@@ -53,7 +53,7 @@ impl Pair {
         Self { limiter: Limiter::new(at(START), quota), model: Model::new(quota), quota, early: tolerance(quota) }
     }
 
-    /// Asks the limiter and the model.
+    /// Sends an arrival to the limiter and to the model.
     fn ask(&mut self, arrival: Arrival, now: u64, cost: u64) -> Result<(), TestCaseError> {
         let before = state(self.limiter.peek(at(now)));
         self.stands(now)?;
@@ -72,24 +72,24 @@ impl Pair {
         self.stands(now)
     }
 
-    /// A charge that is given back at once leaves no trace. Two reservations ahead leave one, which errs on the safe
-    /// side.
+    /// Checks that a charge that is given back immediately leaves no trace. Two kinds of future reservations leave a
+    /// trace, but never free capacity.
     fn is_given_back(&mut self, before: State, now: u64, goes: u64, cost: u64) -> Result<(), TestCaseError> {
         let after = state(self.limiter.peek(at(now)));
         match self.quota.strategy() {
-            // The reservation in a later window gave up the rest of the current window.
+            // The reservation in a later window forfeited the rest of the current window.
             Counting::FixedWindow if goes > now => self.model.charge(now, goes, 0),
-            // All its entries open only when the last one does. Continue with a fresh log.
+            // After the refund, all its entries open only when the last entry opens. The test continues with a new log.
             Counting::SlidingWindowLog if goes > now && cost > 1 => {
                 prop_assert!(after.0 <= before.0 && after.1 >= before.1, "{after:?} after {before:?}");
                 *self = Self::new(self.quota);
             }
-            _ => prop_assert_eq!(after, before, "given back at once, it leaves no trace"),
+            _ => prop_assert_eq!(after, before, "a charge that is given back immediately leaves no trace"),
         }
         Ok(())
     }
 
-    /// The charge, and when the request goes.
+    /// Returns the charge, and the time at which the request is admitted.
     fn check(&self, now: u64, cost: u64) -> Result<Option<(Charge, u64)>, TestCaseError> {
         let within = self.model.admits(now, cost);
         match self.limiter.check(at(now), cost) {
@@ -109,7 +109,7 @@ impl Pair {
         let first = self.model.first(now, cost);
         match self.limiter.reserve(at(now), cost, at(latest)) {
             Ok(reserved) => {
-                let first = first.expect("within what can ever be admitted");
+                let first = first.expect("the cost can be admitted");
                 let goes = reserved.at.as_nanos();
                 prop_assert!(self.model.has_room_in_queue(now + self.early, cost), "{cost} is too much for the queue");
                 prop_assert!(goes >= now && goes <= latest);
@@ -123,7 +123,7 @@ impl Pair {
                     let beyond = self.quota.strategy() == Counting::SlidingWindowCounter && next_window;
                     prop_assert!(
                         first > latest || first - now > line || beyond,
-                        "{cost} at {now} had its place at {first}"
+                        "{cost} at {now} could have been reserved at {first}"
                     );
                 }
                 self.says_when(&refused, now, cost)?;
@@ -132,13 +132,13 @@ impl Pair {
         }
     }
 
-    /// A caller that waits as long as `retry_after` says is admitted, and not later than needed.
+    /// Checks that a caller that waits as long as `retry_after` returns is admitted, and not later than necessary.
     fn says_when(&self, refused: &Refused, now: u64, cost: u64) -> Result<(), TestCaseError> {
         let wait = refused.retry_after().map(nanos);
         self.is_about(wait, self.model.first(now, cost).map(|first| first - now), "retry after")
     }
 
-    /// Checks the numbers for headers.
+    /// Checks the numbers that response headers report.
     fn stands(&self, now: u64) -> Result<(), TestCaseError> {
         let standing = self.limiter.peek(at(now));
         let remaining = |now| most_admitted(&self.model, now, suite::at_once(self.quota.strategy(), self.quota.most()));
@@ -153,7 +153,7 @@ impl Pair {
             prop_assert_eq!(said, exact, "{}", what);
             return Ok(());
         };
-        // The model's last moment is that of `Time`.
+        // The model's last time is the last time of `Time`.
         if said.max(exact) < 1 << 62 {
             prop_assert!(said <= exact && said + self.early >= exact, "{what}: {said} ns, exact are {exact}");
         }
@@ -161,7 +161,7 @@ impl Pair {
     }
 }
 
-/// The largest cost that is admitted, by bisection.
+/// Returns the largest cost that is admitted, by bisection.
 fn most_admitted(model: &Model, now: u64, most: u64) -> u64 {
     let (mut admitted, mut not) = (0, most + 1);
     while not - admitted > 1 {
@@ -171,7 +171,7 @@ fn most_admitted(model: &Model, now: u64, most: u64) -> u64 {
     admitted
 }
 
-/// What remains, the time until the reset, and the time until the next admission.
+/// The remaining requests, the time until the reset, and the time until the next admission.
 type State = (u64, Duration, Option<Duration>);
 
 fn state(standing: Standing) -> State {
@@ -206,7 +206,7 @@ fn every_decision_is_the_models() {
     );
 }
 
-/// Answers and decisions agree, even if the emission interval is not a whole number of nanoseconds.
+/// Retry times and decisions agree, even if the emission interval is not a whole number of nanoseconds.
 #[test]
 fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
     for_each_strategy(
@@ -227,7 +227,7 @@ fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
                     };
                     prop_assert!(wait > Duration::ZERO);
                     let moment = at(now).saturating_add(wait);
-                    // Several long waits together can pass the horizon, where a supply stands still.
+                    // Several long waits together can pass the horizon, after which a supply does not grow.
                     if moment > at(END) {
                         break;
                     }
@@ -242,7 +242,7 @@ fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
     );
 }
 
-/// A charge that is given back at any time is at most undone.
+/// A refund at any time gives back at most the charge.
 #[test]
 fn a_late_refund_gives_no_more_than_was_taken() {
     for_each_strategy(
@@ -258,7 +258,7 @@ fn a_late_refund_gives_no_more_than_was_taken() {
                     break;
                 }
                 if arrival.ask == What::CheckAndGiveBack && !held.is_empty() {
-                    // Often the latest, sometimes one from the middle.
+                    // The refund is often of the latest charge, and sometimes of an earlier charge.
                     let (_, _, charge) =
                         held.swap_remove(held.len() / (1 + arrival.patience as usize % 3).min(held.len()) - 1);
                     limiter.refund(charge, || at(now));
@@ -280,7 +280,8 @@ fn a_late_refund_gives_no_more_than_was_taken() {
     );
 }
 
-/// Threads read the clock in one order and decide in another: they get at most what the latest reading allows.
+/// Threads read the clock in one order and decide in another order. They get at most the requests that the latest
+/// reading allows.
 #[test]
 fn late_readers_get_no_more() {
     for_each_strategy(
@@ -288,7 +289,7 @@ fn late_readers_get_no_more() {
         |(quota, arrivals, lags)| {
             let limiter = Limiter::new(at(START), quota);
             let mut model = Model::new(quota);
-            // The last event was at the latest time that any admitted thread had read.
+            // All admissions so far count at the latest time that any admitted thread has read.
             let (mut now, mut latest) = (START, 0);
             for (arrival, lag) in arrivals.into_iter().zip(lags) {
                 let cost;
@@ -348,7 +349,7 @@ proptest! {
 }
 
 proptest! {
-    /// Uncontended peeks take a path of their own.
+    /// The standing of each decision equals the standing of a peek, which uses a separate path.
     #[test]
     fn an_answer_says_what_a_look_says(
         requests in prop_oneof![1_u64..20, 20_u64..300],

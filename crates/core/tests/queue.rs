@@ -1,6 +1,6 @@
-//! Requests that wait: admitted exactly when possible, first come first served, never later than promised, and nothing
-//! is lost when they leave. The judge keeps the history of all admissions and knows only the definitions of the
-//! strategies.
+//! Requests that wait are admitted exactly when possible, in the order of arrival, and never later than promised. No
+//! capacity is lost when they leave. The judge stores the history of all admissions and uses only the definitions of
+//! the strategies.
 #![cfg(not(loom))]
 
 use std::{num::NonZeroUsize, task::Waker, time::Duration};
@@ -27,11 +27,11 @@ impl Numbers {
     }
 }
 
-/// The admissions: time and cost.
+/// The times and costs of the admissions.
 type History = Vec<(u64, u64)>;
 
-/// Whether a history is within a quota, by the quota's definition. If an emission interval is not a whole number of
-/// nanoseconds, a request may come less than two nanoseconds early.
+/// Checks that a history is within a quota, by the quota's definition. If an emission interval is not a whole number of
+/// nanoseconds, a request can be less than two nanoseconds early.
 fn judge(quota: Quota, history: &History) -> Result<(), String> {
     let (requests, period) = (u128::from(quota.requests()), quota.period().as_nanos());
     let fail = |at: u64, what: String| Err(format!("{quota:?} at {} ns: {what}", at - START));
@@ -142,7 +142,7 @@ impl World {
         let promised = self.rule.opens(now, b"key", cost).map_or(u64::MAX, Time::as_nanos);
         match self.rule.enqueue(now, b"key", cost, latest) {
             Ok(ticket) => {
-                assert!(promised <= self.now + patience, "it waits beyond its patience");
+                assert!(promised <= self.now + patience, "the request waits too long");
                 let leaves = leaves_after.map_or(u64::MAX, |after| self.now + after);
                 self.waiting.push(Waits { ticket, number, cost, promised, leaves, again: self.now });
             }
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// Runs the world until `end`. With `exact`, no request leaves, so all are admitted at exactly the promised
+    /// Runs the world until `end`. With `exact`, no request leaves, so each is admitted at exactly the promised
     /// nanosecond.
     fn run_until(&mut self, end: u64, exact: bool) {
         loop {
@@ -180,15 +180,15 @@ impl World {
                         Position::Head => match self.rule.charge(|| now, b"key", waits.cost) {
                             Ok(_) => {
                                 let Waits { number, cost, promised, .. } = self.waiting.remove(index);
-                                assert!(self.now <= promised, "promised {promised}, went {}", self.now);
-                                assert!(!exact || self.now == promised, "promised {promised}, went {}", self.now);
+                                assert!(self.now <= promised, "promised {promised}, admitted {}", self.now);
+                                assert!(!exact || self.now == promised, "promised {promised}, admitted {}", self.now);
                                 self.goes(number, cost);
                                 went = true;
                                 break;
                             }
                             Err(refused) => {
-                                let at = now.saturating_add(refused.retry_after().expect("it was let in"));
-                                assert!(at > now, "refused, and to be asked again at once: {refused:?}");
+                                let at = now.saturating_add(refused.retry_after().expect("the queue accepted it"));
+                                assert!(at > now, "refused with a wait of zero: {refused:?}");
                                 waits.ticket.retry_at(at);
                                 waits.again = at.as_nanos();
                             }
@@ -235,7 +235,7 @@ fn crowd(seed: u64, leaving_percent: u64) -> World {
     }
     let end = world.now + 100 * SECOND;
     world.run_until(end, leaving_percent == 0);
-    assert!(world.waiting.is_empty(), "seed {seed}: {} never go", world.waiting.len());
+    assert!(world.waiting.is_empty(), "seed {seed}: {} are never admitted", world.waiting.len());
     for quota in &quotas {
         judge(*quota, &world.history).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
     }
@@ -265,7 +265,7 @@ fn whatever_share_leaves_those_who_stay_go_no_later_and_none_too_many_go() {
     }
 }
 
-/// Requests that stay get the limit: a patient caller is admitted although nearly all callers before it leave.
+/// Requests that stay get the whole limit, although nearly all other requests leave.
 #[test]
 fn those_who_stay_get_the_limit_and_a_lone_caller_goes_at_once() {
     for strategy in STRATEGIES {
@@ -294,7 +294,8 @@ fn those_who_stay_get_the_limit_and_a_lone_caller_goes_at_once() {
     }
 }
 
-/// The fault of an earlier design: a thousand reservations that are given up in order of arrival.
+/// A thousand waiting requests give up in order of arrival, or in reverse order. With reservations instead of a queue,
+/// capacity would be lost.
 #[test]
 fn a_thousand_who_leave_in_any_order_leave_nothing_behind() {
     for backwards in [false, true] {
@@ -312,7 +313,7 @@ fn a_thousand_who_leave_in_any_order_leave_nothing_behind() {
     }
 }
 
-/// The wait of a new request counts those that still wait, not those that have left.
+/// The wait of a new request includes the requests that still wait, and not the requests that have left.
 #[test]
 fn a_newcomer_is_promised_a_place_behind_those_who_stayed() {
     for strategy in [Strategy::Gcra, Strategy::LeakyBucket, Strategy::SlidingWindowLog, Strategy::FixedWindow] {
@@ -326,7 +327,7 @@ fn a_newcomer_is_promised_a_place_behind_those_who_stayed() {
             world
         };
         let opens = |world: &World| world.rule.opens(world.time(), b"key", 1).expect("some time");
-        // Forty more come, are promised times far ahead, and leave from the middle.
+        // Forty more requests come, get times far in the future, and leave from the middle.
         let (stayed, mut world) = (of(0), of(40));
         let far = opens(&world);
         world.waiting.drain(3..43);
@@ -349,7 +350,7 @@ fn a_raise_brings_all_forward_and_a_cut_tells_those_who_are_too_late() {
         let position = |world: &World, place: usize| world.waiting[place].ticket.position(now, Waker::noop());
         assert!(matches!(position(&world, 9), Position::Behind(_)));
         world.rule = world.rule.retune(|| now, terms(4), max_keys);
-        // Four per second: eight of ten can be admitted within two seconds.
+        // With four per second, eight of the ten requests can be admitted within two seconds.
         for place in 0..10 {
             assert_eq!(position(&world, place) == Position::Late, place >= 8, "{place}, keyed: {keyed}");
         }
@@ -362,7 +363,7 @@ fn a_raise_brings_all_forward_and_a_cut_tells_those_who_are_too_late() {
     }
 }
 
-/// A task that holds its ticket and is never polled again must not block the others.
+/// A task that has a ticket and is never polled again must not block the other tasks.
 #[test]
 fn a_head_that_does_not_come_is_passed() {
     let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).expect("valid");
@@ -374,7 +375,7 @@ fn a_head_that_does_not_come_is_passed() {
     let sleeper = world.waiting.remove(0);
     let at = |millis: u64| Time::from_nanos(sleeper.promised + SECOND / 50 + millis * 1_000_000);
     let position = |place: usize, at| world.waiting[place].ticket.position(at, Waker::noop());
-    // The head is overdue and was called. So were those behind it, and one of these comes.
+    // The head is overdue and was called. The requests behind it were also called, and one of them comes.
     assert!(matches!(position(1, at(0)), Position::Behind(_)));
     assert!(matches!(position(1, at(1)), Position::Behind(_)));
     assert_eq!(position(1, at(3)), Position::Head, "all before it were called and did not come");
@@ -383,7 +384,8 @@ fn a_head_that_does_not_come_is_passed() {
     assert_eq!(sleeper.ticket.position(at(3), Waker::noop()), Position::Head);
 }
 
-/// Reservations of one limiter, as in `x/time/rate`: each goes at the promised time unless it is given back.
+/// Reservations of one limiter, as in `x/time/rate`: each request proceeds at the promised time unless the reservation
+/// is given back.
 #[test]
 fn reservations_that_are_given_back_let_none_too_many_go() {
     let mut given_back = 0;

@@ -1,6 +1,6 @@
-//! What a change of the quota keeps, from every strategy to every other. An oracle with the whole history
-//! (`history/mod.rs`) judges: an equal quota changes nothing (R1), state is kept in requests (R2), no sequence of
-//! changes gives more than the limits in force (R3), and none starves callers (R6).
+//! Changes of the quota, from every strategy to every other strategy. An oracle with the whole history
+//! (`history/mod.rs`) judges them. An equal quota changes nothing (R1). State is kept as a number of requests (R2). No
+//! sequence of changes admits more than the limits in force (R3), and no sequence starves callers (R6).
 #![cfg(not(loom))]
 
 mod history;
@@ -30,7 +30,7 @@ fn state(standing: Standing) -> (u64, Duration, Option<Duration>) {
     (standing.remaining(), standing.reset_after(), standing.retry_after(1))
 }
 
-/// A limit in each form in which it is counted.
+/// A limit in one of the forms in which it can be counted.
 enum Judged {
     Alone(Limiter),
     Rule(RuleLimiter),
@@ -77,8 +77,9 @@ impl Judged {
     }
 }
 
-/// Constant overload over a sequence of quotas, each in force for `every` milliseconds: what each limit admitted, and
-/// what perfect memory would have admitted. The history judges every admission (R3) and counts those that it forbids.
+/// Runs constant overload over a sequence of quotas, each in force for `every` milliseconds. Returns the admissions of
+/// each limit, and the admissions of a limiter with perfect memory. The history judges every admission (R3) and counts
+/// forbidden admissions.
 fn overload(quotas: &[Quota], every: u64, step: u64) -> Vec<Outcome> {
     let first = quotas[0];
     let mut perfect = Memory::new(first, START);
@@ -97,7 +98,7 @@ fn overload(quotas: &[Quota], every: u64, step: u64) -> Vec<Outcome> {
             }
             for (_, judged, history, [sum, over]) in &mut judged {
                 while judged.admits(now) {
-                    // A bucket may be early by less than two nanoseconds.
+                    // A bucket can be early by less than two nanoseconds.
                     *over += u64::from(!history.admits(now, 1) && !history.admits_soon(now + 2, 1));
                     history.charge(now, 1);
                     *sum += 1;
@@ -118,18 +119,19 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Whether nothing was admitted that the history forbids, and at least this share of what perfect memory would
-    /// admit, less one request.
+    /// Returns true if no admission was forbidden, and if at least this share of the admissions with perfect memory was
+    /// admitted, minus one request.
     fn is_right(&self, percent: u64) -> bool {
         self.over == 0 && (self.admitted + 1) * 100 >= self.perfect * percent
     }
 }
 
-/// R6 and R3: any two strategies that alternate, at any frequency, with equal or different numbers.
+/// R6 and R3 for any two strategies that alternate, at any frequency, with equal or different numbers.
 #[test]
 fn two_that_take_turns_admit_what_perfect_memory_would() {
     let mut wrong = Vec::new();
-    // From every hundredth of a period to every tenth period. The hardest is as often as periods end.
+    // The frequencies are from every hundredth of a period to every tenth period. The hardest frequency is once per
+    // period.
     let frequencies: &[_] = if cfg!(debug_assertions) {
         &[(10, 150), (50, 40)]
     } else {
@@ -158,7 +160,7 @@ fn two_that_take_turns_admit_what_perfect_memory_would() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Numbers, bursts and periods of any size.
+/// Returns quotas with numbers, bursts and periods of any size.
 fn changes(strategies: &'static [Counting], most: usize) -> impl Strategy<Value = Vec<Quota>> {
     let numbers = (1..100_u64, prop_oneof![Just(100_u64), 50..500_u64], prop::option::of(1..60_u64), 0..20_u64);
     let quota = (prop::sample::select(strategies), numbers).prop_map(|(counting, (requests, millis, burst, debt))| {
@@ -169,13 +171,13 @@ fn changes(strategies: &'static [Counting], most: usize) -> impl Strategy<Value 
     prop::collection::vec(quota, most / 2..most)
 }
 
-/// R3 and R6: any strategies with any numbers and periods, changed at any frequency.
+/// R3 and R6 for any strategies with any numbers and periods, changed at any frequency.
 #[test]
 fn any_changes_admit_what_perfect_memory_would() {
     any_changes_of(&STRATEGIES);
 }
 
-/// Changes of numbers and periods within one strategy.
+/// R3 and R6 for changes of numbers and periods within one strategy.
 #[test]
 fn changes_within_a_strategy_admit_what_perfect_memory_would() {
     for strategy in &STRATEGIES {
@@ -205,7 +207,7 @@ fn any_changes_of(strategies: &'static [Counting]) {
     }
 }
 
-/// R3: a longer period needs what shorter periods did not.
+/// R3: a longer period needs older admissions than shorter periods.
 #[test]
 fn what_is_older_than_all_periods_so_far_is_not_forgotten() {
     let (short, long) = (suite::quota(Counting::SlidingWindowLog, 10, TENTH), 10 * SECOND);
@@ -216,7 +218,7 @@ fn what_is_older_than_all_periods_so_far_is_not_forgotten() {
                 judged.change(START + step * 100 * MILLI, suite::quota(Counting::FixedWindow, 10 + step, TENTH));
             }
             judged.change(START + 900 * MILLI, suite::quota(new, 12, long));
-            assert_eq!(judged.drain(START + 900 * MILLI), 2, "{kind}, {new:?}: ten went a second ago");
+            assert_eq!(judged.drain(START + 900 * MILLI), 2, "{kind}, {new:?}: ten were admitted a second ago");
         }
     }
 }
@@ -227,8 +229,8 @@ const BUCKETS: [Counting; 4] =
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// R3 and R6 of buckets, without an oracle: they admit what flows in plus the largest burst, and rounding loses
-    /// nothing however often they change.
+    /// R3 and R6 of buckets, without an oracle: buckets admit the flow plus the largest burst, and rounding loses
+    /// nothing at any frequency of changes.
     #[test]
     fn buckets_admit_the_integral(quotas in changes(&BUCKETS, 400), every in prop::sample::select(vec![1_u64, 7])) {
         let integral: f64 = quotas.iter().map(|quota| quota.requests() as f64 / quota.period().as_millis() as f64).sum();
@@ -243,11 +245,11 @@ proptest! {
     }
 }
 
-/// R2: a raise takes effect at once, a lowered limit keeps its count, and changing back restores the state.
+/// R2: a higher limit takes effect immediately, a lowered limit keeps its count, and changing back restores the state.
 #[test]
 fn windows_and_logs_keep_what_was_counted() {
     for counting in [Counting::FixedWindow, Counting::SlidingWindowCounter, Counting::SlidingWindowLog] {
-        // In the middle of a window.
+        // A time in the middle of a window.
         let now = START - START % 1_000_000_000 + 500 * MILLI;
         for (kind, mut judged) in Judged::all(suite::quota(counting, 100, SECOND), now) {
             assert_eq!((0..40).filter(|_| judged.admits(now)).count(), 40);
@@ -256,16 +258,16 @@ fn windows_and_logs_keep_what_was_counted() {
                 assert_eq!(judged.remaining(now + MILLI), requests.saturating_sub(40), "{counting:?}, {kind}");
             }
             judged.change(now + 2 * MILLI, suite::quota(counting, 1_000, SECOND));
-            assert_eq!(judged.drain(now + 2 * MILLI), 960, "{counting:?}, {kind}: a raise helps at once");
+            assert_eq!(judged.drain(now + 2 * MILLI), 960, "{counting:?}, {kind}: a higher limit helps");
             judged.change(now + 3 * MILLI, suite::quota(counting, 5, SECOND));
             assert_eq!(judged.drain(now + 400 * MILLI), 0, "{counting:?}, {kind}");
-            // It leaves no debt for the future.
+            // The lowered limit leaves no debt for the future.
             assert_eq!(judged.drain(now + 2_000 * MILLI), 5, "{counting:?}, {kind}");
         }
     }
 }
 
-/// R2: buckets keep what is left, cut to the new burst, and debts stay as many requests.
+/// R2: buckets keep their remaining tokens, up to the new burst, and debts stay the same number of requests.
 #[test]
 fn buckets_keep_what_is_left() {
     let bucket = |burst| Quota::new(Counting::TokenBucket, 10, SECOND, Some(burst)).expect("valid");
@@ -287,12 +289,12 @@ fn buckets_keep_what_is_left() {
         assert_eq!(
             (judged.remaining(START), judged.remaining(START + 1_000 * MILLI)),
             (0, 2),
-            "{kind}: as they are here"
+            "{kind}: the debt is kept"
         );
     }
 }
 
-/// R2: reservations stay charged after any change; a window keeps each in its own window.
+/// R2: reservations stay charged after any change. A window keeps each reservation in its own window.
 #[test]
 fn places_reserved_ahead_stay_as_many_requests() {
     let start = START - START % 1_000_000_000;
@@ -306,19 +308,19 @@ fn places_reserved_ahead_stay_as_many_requests() {
     let limiter = three_windows().retune(|| at(start), suite::quota(Counting::FixedWindow, 8, SECOND));
     let limiter = limiter.retune(|| at(start), suite::quota(Counting::FixedWindow, 12, SECOND));
     let left = [0, 999, 1_000, 1_999, 2_000, 3_000].map(|millis| limiter.peek(at(start + millis * MILLI)).remaining());
-    assert_eq!(left, [0, 0, 0, 0, 7, 12], "they go on where they were");
+    assert_eq!(left, [0, 0, 0, 0, 7, 12], "reservations stay in their windows");
     let limiter = three_windows().retune(|| at(start), suite::quota(Counting::TokenBucket, 10, SECOND));
-    assert_eq!(limiter.peek(at(start)).retry_after(1), Some(Duration::from_millis(1_600)), "15 of them lie ahead");
+    assert_eq!(limiter.peek(at(start)).retry_after(1), Some(Duration::from_millis(1_600)), "15 reservations are in the future");
 }
 
-/// Sealed words differ from all words that time can produce, even shortly after the epoch.
+/// Sealed words differ from the words of all times, even shortly after the Unix epoch.
 #[test]
 fn old_handles_follow_in_the_first_day_of_all() {
     let (now, day) = (at(0), Duration::from_hours(24));
     for old in STRATEGIES {
         for new in STRATEGIES {
             let limiter = Limiter::new(now, suite::quota(old, 4, day));
-            limiter.check(now, 1).expect("all of it is free");
+            limiter.check(now, 1).expect("the whole burst is free");
             let left = limiter.retune(|| now, suite::quota(new, 2, day)).peek(now).remaining();
             let admitted = (0..10).filter(|_| limiter.check(now, 1).is_ok()).count() as u64;
             assert_eq!(admitted, left, "{old:?} to {new:?}");
@@ -326,7 +328,7 @@ fn old_handles_follow_in_the_first_day_of_all() {
     }
 }
 
-/// R1, and that no usage is lost, after any requests, reservations and changes.
+/// R1 after any requests, reservations and changes. Also checks that the whole burst is free after the reset time.
 #[test]
 fn an_equal_quota_touches_nothing() {
     let changes = || prop::collection::vec((quotas(), arrivals(8)), 1..6);
@@ -366,7 +368,7 @@ fn an_equal_quota_touches_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_024, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After any change, a limit continues at the new rate: it opens no later than its debt takes to flow in.
+    /// After any change, a limit continues at the new rate. Its wait is at most the time in which its debt flows in.
     #[test]
     fn a_used_up_limit_goes_on_at_the_new_rate(
         old in prop::sample::select(STRATEGIES.to_vec()),
@@ -385,7 +387,7 @@ proptest! {
         let longest = match new {
             Counting::FixedWindow | Counting::SlidingWindowLog => SECOND,
             Counting::SlidingWindowCounter => 2 * SECOND,
-            // The debt plus one request, rounded up.
+            // The time in which the debt and one request flow in, rounded up.
             _ => SECOND * u32::try_from(from.debt() + 1).expect("small") / u32::try_from(to.requests()).expect("small") + Duration::from_nanos(2),
         };
         prop_assert!(wait <= longest, "{wait:?}");

@@ -1,4 +1,4 @@
-//! The contract of a rule, keyed and not, with made-up times.
+//! The behaviour of a rule, with and without a key, with made-up times.
 #![cfg(not(loom))]
 
 use std::{num::NonZeroUsize, time::Duration};
@@ -38,7 +38,7 @@ fn stats(rule: &RuleLimiter) -> KeyStats {
     rule.keys().expect("it is keyed")
 }
 
-/// Mistakes 2 and 3, for rules with and without a key.
+/// Mistakes 2 and 3 of `mistakes.rs`, for rules with and without a key.
 #[test]
 fn all_limits_of_a_rule_are_charged_or_none() {
     let limits = [("wide", per_second(100)), ("narrow", per_second(2))];
@@ -92,7 +92,7 @@ fn peek_makes_no_entry_and_agrees_with_charge() {
     assert_eq!(stats(&rule).tracked, 1);
 }
 
-/// Mistake 10: keys are bounded, and idle keys are forgotten.
+/// Mistake 10 of `mistakes.rs`: keys are bounded, and idle keys are forgotten.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow() {
@@ -106,7 +106,7 @@ fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow()
     assert_eq!((full.tracked, full.capacity, full.evicted), (100, 100, 0));
     assert_eq!(full.overflowed, 2_700, "each was admitted twice and refused once");
 
-    // All are idle a second later, and a few searches make room for each.
+    // All keys are idle a second later, and a few searches find a cell for each new key.
     let later = after(Duration::from_secs(1));
     for key in 2_000..2_100_u32 {
         assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} found room");
@@ -116,7 +116,7 @@ fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow()
     assert_eq!(swept.evicted, 100);
 }
 
-/// A search without an idle key is remembered for a short time, not until the next idle key.
+/// A search without a result shortens later searches only for a short time, not until there is an idle key.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn few_idle_keys_among_many_are_found_after_a_flood() {
@@ -136,7 +136,7 @@ fn few_idle_keys_among_many_are_found_after_a_flood() {
     }
     let swept = stats(&rule);
     assert_eq!((swept.evicted, swept.overflowed), (before.evicted + 10, before.overflowed));
-    assert_eq!(flood(later, 20_000), 2_000, "and there again");
+    assert_eq!(flood(later, 20_000), 2_000, "each in the overflow again");
 }
 
 #[test]
@@ -163,20 +163,20 @@ fn a_late_reader_of_the_clock_finds_a_forgotten_key_no_fuller_than_it_was() {
     let rule = keyed([("limit", per_second(10))], 2);
     assert_eq!(drain(&rule, START, b"ann"), 10);
     assert_eq!(drain(&rule, START, b"bob"), 10);
-    // Both are full again, and forgotten to make room for others, which are then full as well.
+    // Both keys are idle again, and the table forgets them for two other keys, which are then refunded.
     let later = after(Duration::from_secs(1));
     let charged = [b"cid", b"dan"].map(|key| (key, rule.charge(|| later, key, 1).expect("there is room").charge));
     assert_eq!(stats(&rule).evicted, 2);
     for (key, charge) in charged {
         rule.refund(key, charge, || later);
     }
-    // A thread that read the clock before uses that time only now.
+    // A thread uses a time that it read before the keys were forgotten.
     let late = drain(&rule, after(Duration::from_millis(900)), b"ann");
-    assert_eq!(late + drain(&rule, later, b"ann"), 10, "{late} by the late one");
+    assert_eq!(late + drain(&rule, later, b"ann"), 10, "{late} by the late thread");
     assert_eq!(stats(&rule).overflowed, 0);
 }
 
-/// A key that had no cell.
+/// The same situation for a key without a cell.
 #[test]
 fn a_late_reader_of_the_clock_finds_the_overflow_no_fuller_than_it_was() {
     let rule = keyed([("limit", per_second(10))], 1);
@@ -184,9 +184,9 @@ fn a_late_reader_of_the_clock_finds_the_overflow_no_fuller_than_it_was() {
     assert_eq!(drain(&rule, START, b"bob"), 10, "in the overflow");
     let later = after(Duration::from_secs(1));
     let _ = rule.charge(|| later, b"ann", 1);
-    assert!(rule.peek(later, b"bob", 10).is_ok(), "full again, and forgotten");
+    assert!(rule.peek(later, b"bob", 10).is_ok(), "idle again, and forgotten");
     let late = drain(&rule, after(Duration::from_millis(900)), b"bob");
-    assert_eq!(late + drain(&rule, later, b"bob"), 10, "{late} by the late one");
+    assert_eq!(late + drain(&rule, later, b"bob"), 10, "{late} by the late thread");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn keys_with_an_override_always_find_room() {
         .expect("valid");
     let rule = RuleLimiter::keyed(START, with_gold, keys(1).expect("not zero"));
     assert_eq!(drain(&rule, START, b"ann"), 1);
-    assert_eq!(drain(&rule, START, b"bob"), 1, "by the overflow");
+    assert_eq!(drain(&rule, START, b"bob"), 1, "in the overflow");
     assert!(rule.peek(START, b"gold", 5).is_ok());
     assert_eq!(drain(&rule, START, b"gold"), 5);
 }
@@ -209,7 +209,7 @@ fn a_cost_above_the_burst_takes_no_room() {
     assert_eq!(stats(&rule).tracked, 0);
 }
 
-/// Mistake 5, by key; and R4: state stays with the name of a limit.
+/// Mistake 5 of `mistakes.rs`, by key, and R4: state stays with the name of a limit.
 #[test]
 fn a_retune_keeps_what_each_key_and_each_limit_consumed() {
     let rule = keyed([("a", per_second(10)), ("b", per_second(100))], 10);
@@ -218,7 +218,7 @@ fn a_retune_keeps_what_each_key_and_each_limit_consumed() {
     }
     let changed = [("new", per_second(1_000)), ("b", per_second(50)), ("a", per_second(20))];
     let rule = rule.retune(|| START, terms(changed), keys(10));
-    // Of a, five were left; of b, 95 of 100, of which 50 fit.
+    // Limit a had five requests left. Limit b had 95 of 100 left, and its new burst is 50.
     assert_eq!(rule.peek(START, b"ann", 1).map(|tightest| tightest.standing.remaining()).ok(), Some(5));
     let rule = rule.retune(|| START, terms([("b", per_second(50))]), keys(10));
     assert_eq!(drain(&rule, START, b"ann"), 50);
@@ -270,7 +270,7 @@ fn a_smaller_bound_forgets_nobody_who_is_not_idle() {
     for key in 10..14_u8 {
         let _ = rule.charge(|| later, &[key], 1);
     }
-    assert_eq!(stats(&rule).tracked, 2, "once they are idle the new bound holds");
+    assert_eq!(stats(&rule).tracked, 2, "after keys were idle, the new bound applies");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn charges_are_given_back() {
     assert_eq!(drain(&rule, START, b"cid"), 5, "to the overflow");
 }
 
-/// A charge finds its cell among many: the charge stores its place.
+/// A refund finds the right cell among many, because the charge stores the index of its cell.
 #[test]
 fn each_of_many_keys_is_given_back_its_own() {
     let rule = keyed([("limit", per_second(10))], MANY as usize);
@@ -322,7 +322,7 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
         assert_eq!(reserve(after(Duration::from_millis(199))).expect_err("the third goes at 200 ms").limit, 0);
         let third = reserve(late).expect("there is a queue");
         assert_eq!(third.at, after(Duration::from_millis(200)));
-        // The hourly limit refuses: the reservation in the other limit is given back at once.
+        // The hourly limit refuses, so the reservation in the other limit is given back immediately.
         assert_eq!(reserve(late).expect_err("three an hour").limit, 1);
         rule.refund(b"key", third.charge, || START);
         assert_eq!(reserve(late).map(|place| place.at).ok(), Some(after(Duration::from_millis(200))));
@@ -344,7 +344,7 @@ fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
     }
 }
 
-/// A change keeps what is consumed: a charge from before the change gives nothing back, a charge from after it does.
+/// A change keeps the usage: a charge from before the change cannot be given back, and a later charge can.
 #[test]
 fn a_charge_of_several_limits_is_given_back_to_the_terms_that_it_was_made_under() {
     let limits = |narrow| [("wide", per_second(100)), ("narrow", per_second(narrow))];
@@ -379,7 +379,8 @@ fn several_rules_are_charged_or_none() {
 
 #[test]
 fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
-    // A peek does not see the rule's own first charge: the second charge refuses, and the first is given back.
+    // The check before the charges does not include the first charge. So the second charge is refused, and the first
+    // charge is given back.
     let rule = RuleLimiter::shared(START, terms([("limit", per_second(1))]));
     let asks = [Ask { rule: &rule, key: &[], cost: 1, latest: None }; 2];
     assert_eq!(charge_all(asks.into_iter(), || START, &mut Vec::new()).expect_err("one is free").ask, 1);
@@ -424,7 +425,7 @@ fn a_clock_that_was_years_ahead_locks_no_key_out() {
         let _ = rule.charge(|| ahead, key, 1);
     }
     for key in [b"ann", b"bob"] {
-        assert_eq!(drain(&rule, START, key), 0, "what was used is not free again");
+        assert_eq!(drain(&rule, START, key), 0, "used requests are not free again");
     }
     let later = after(Duration::from_secs(1));
     for key in [b"ann", b"bob"] {

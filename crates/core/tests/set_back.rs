@@ -1,5 +1,5 @@
-//! Clocks that are set back, for all strategies, with and without keys: at most a day is lost, and nothing is given
-//! away.
+//! Clocks that are set back, for all strategies, with and without keys: the limit refuses for at most a day, and never
+//! admits too many requests.
 #![cfg(not(loom))]
 
 mod suite;
@@ -23,10 +23,10 @@ const BACK: [Duration; 6] = [
     YEAR.saturating_mul(10),
 ];
 
-/// A request counts for at most this many periods.
+/// The number of periods for which admissions are counted.
 const PERIODS: u64 = 10;
 
-/// What a limiter had admitted when its clock was set back.
+/// The admissions of a limiter before its clock was set back.
 #[derive(Clone, Copy, Debug)]
 enum Used {
     Nothing,
@@ -34,7 +34,7 @@ enum Used {
     All,
 }
 
-/// A limit of either kind, created and used while the clock was ahead.
+/// A limit, shared or keyed, that was created and used while the clock was ahead.
 struct Limit {
     rule: RuleLimiter,
     quota: Quota,
@@ -52,12 +52,13 @@ impl Limit {
         })
     }
 
-    /// Charges one at a time until refused, or `most`.
+    /// Charges one request at a time until a refusal, and at most `most` requests.
     fn take(&self, now: Time, most: u64) -> u64 {
         (0..most).take_while(|_| self.rule.charge(|| now, self.key, 1).is_ok()).count() as u64
     }
 
-    /// What a caller gets that asks whenever one more request has flowed in, for this many periods.
+    /// Returns the admissions of a caller that sends a request whenever one more request has flowed in, for this many
+    /// periods.
     fn take_for(&self, from: Time, periods: u64) -> u64 {
         let step = self.quota.period() / u32::try_from(self.quota.requests()).expect("few");
         let steps = periods * self.quota.requests();
@@ -67,7 +68,7 @@ impl Limit {
     }
 }
 
-/// For each strategy, with and without keys, and each usage: the limit, and what it had admitted.
+/// Returns a limit for each strategy, with and without keys, and for each usage.
 fn each(made: Time) -> impl Iterator<Item = (String, Limit, Used)> {
     let numbers = [(10, Duration::from_secs(1)), (1000, DAY), (100, HOUR), (50, 30 * DAY)];
     let quotas = STRATEGIES.into_iter().flat_map(move |strategy| numbers.map(|(n, period)| quota(strategy, n, period)));
@@ -106,7 +107,7 @@ fn the_limit_is_there_again_within_a_day_and_a_period() {
             let from = START.saturating_add(DAY).saturating_add(period);
             limit.take(from, u64::MAX);
             let got = limit.take_for(from, PERIODS);
-            // The same caller, from the same time on, with a clock that was never ahead.
+            // The same caller from the same time on, with a clock that was never ahead, gets the expected number.
             let [usual, _] = Limit::both(START, limit.quota);
             usual.take(from, u64::MAX);
             let due = usual.take_for(from, PERIODS);
@@ -126,12 +127,12 @@ fn nothing_is_given_away_when_the_clock_goes_back_nor_when_it_comes_again() {
             let (ahead, burst) = (START.saturating_add(back), at_once(limit.quota.strategy(), limit.quota.most()));
             let before = use_up(&limit, used, ahead);
             let again = limit.take(START, u64::MAX);
-            // A leaky bucket that was never used admits one at once, now or later.
+            // An unused leaky bucket admits one request, now or later.
             if before + again > burst {
                 wrong.push(format!("{what}, back by {back:?}: {before} and {again} of {burst}"));
             }
-            // A jump of the clock ahead counts as time that has passed. It frees what the limit frees in that time, and
-            // never more at once.
+            // If the clock jumps ahead, the jump counts as elapsed time: the limit refills for this time, but never
+            // more than its burst.
             for jump in [back, back.saturating_add(limit.quota.period() * 3)] {
                 let later = limit.take(START.saturating_add(jump), u64::MAX);
                 if later > burst {

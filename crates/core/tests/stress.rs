@@ -21,7 +21,7 @@ const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const THREADS: [usize; 3] = [2, 8, 32];
 
-/// `most` at once with any strategy, and then `most` per second.
+/// Returns a quota of `most` requests at the same time, and then `most` per second.
 fn quota(strategy: Strategy, most: u64) -> weir_core::Quota {
     suite::quota(strategy, most, SECOND)
 }
@@ -30,7 +30,7 @@ fn after(duration: Duration) -> Time {
     START.saturating_add(duration)
 }
 
-/// Runs `offer` until `offered` requests were offered in total. Returns how many were admitted.
+/// Runs `offer` until `offered` requests were offered in total. Returns the number of admissions.
 fn offer(threads: usize, offered: u64, offer: impl Fn(u64) -> u64 + Sync) -> u64 {
     let (next, admitted, barrier) = (AtomicU64::new(0), AtomicU64::new(0), Barrier::new(threads));
     thread::scope(|scope| {
@@ -68,7 +68,7 @@ fn costs_add_up_to_the_limit() {
             let limiter = Limiter::new(START, quota(strategy, 5_000));
             let charge = |cost| if limiter.check(START, cost).is_ok() { cost } else { 0 };
             let admitted = offer(threads, 10_000, |turn| charge(1 + turn % 7));
-            // What the larger costs left, if anything.
+            // Requests of cost 1 take the requests that the larger costs left.
             let rest = offer(threads, 100, |_| charge(1));
             match strategy {
                 Strategy::LeakyBucket => assert!((1..=7).contains(&admitted) && rest == 0, "{admitted} + {rest}"),
@@ -89,14 +89,15 @@ fn while_time_goes_on_exactly_what_the_rate_gives() {
                     limiter.check(after(Duration::from_micros(250) * u32::try_from(turn).expect("small")), 1).is_ok(),
                 )
             });
-            // Readings come out of order, so a few requests may find less than there was at their own time; never more.
+            // The readings of the clock are out of order. So a few requests find less capacity than there was at their
+            // own time, but never more.
             let most = match strategy {
                 Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 5_000,
                 Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::Gcra => 1_000 + 4_999,
                 Strategy::LeakyBucket => 5_000,
             };
             assert!(admitted <= most, "{strategy:?}, {threads} threads: {admitted} > {most}");
-            // If a thread is preempted before it has written its time, the log refuses. Meanwhile the time of this test
+            // While a preempted thread has not written its time, the log refuses requests, and the time of this test
             // advances.
             let least = if strategy == Strategy::SlidingWindowLog { most / 3 } else { most * 8 / 10 };
             assert!(admitted >= least, "{strategy:?}, {threads} threads: {admitted} of {most}");
@@ -104,7 +105,8 @@ fn while_time_goes_on_exactly_what_the_rate_gives() {
     }
 }
 
-/// By the latest time, as many reservations are granted as the definition admits, and each has its own time.
+/// Checks that all reservations that the definition admits until the latest time are granted, and that each has its own
+/// time.
 #[test]
 fn reservations_take_each_place_once() {
     for strategy in STRATEGIES {
@@ -119,11 +121,12 @@ fn reservations_take_each_place_once() {
             });
             let expected = match strategy {
                 Strategy::SlidingWindowCounter | Strategy::LeakyBucket => 100,
-                // At the end of the fourth second, another batch begins.
+                // At the end of the fourth second, the next batch starts.
                 _ => 500,
             };
             if strategy == Strategy::SlidingWindowLog {
-                // While a preempted thread has not written its time, no thread knows when that entry opens.
+                // While a preempted thread has not written its time, other threads cannot compute when that entry
+                // opens.
                 assert!((100..=expected).contains(&admitted), "{strategy:?}, {threads} threads: {admitted}");
             } else {
                 assert_eq!(admitted, expected, "{strategy:?}, {threads} threads");
@@ -149,8 +152,8 @@ fn several_limits_all_or_none() {
                 [Strategy::TokenBucket, Strategy::SlidingWindowLog, strategy, Strategy::SlidingWindowCounter]
                     .map(|each| Limiter::new(START, quota(each, if each == strategy { 1_234 } else { 5_000 })));
             let admitted = offer(threads, 10_000, |_| u64::from(check_all(&limiters, || START, 1).is_ok()));
-            // While charges of a lost race are being given back, the last requests may be refused; never more are
-            // admitted.
+            // While charges are given back after a lost race, the last requests can be refused. But too many requests
+            // are never admitted.
             let most = at_once(strategy, 1_234);
             let rest = offer(1, 1_234, |_| u64::from(check_all(&limiters, || START, 1).is_ok()));
             assert!(admitted <= most, "{strategy:?}, {threads} threads: {admitted}");
@@ -174,7 +177,8 @@ fn retunes_under_load_give_no_burst() {
             let (done, decided) = (AtomicBool::new(false), AtomicU64::new(0));
             let admitted = thread::scope(|scope| {
                 let retunes = scope.spawn(|| {
-                    // The deciding threads keep the first handle. From it they follow one link for each round.
+                    // The deciding threads keep the first handle. From this handle, they follow one link for each
+                    // round.
                     (0..50).fold(limiter.clone(), |newest, round| {
                         while !done.load(Ordering::Relaxed) && decided.load(Ordering::Relaxed) < round * 50 {
                             thread::yield_now();
@@ -191,7 +195,7 @@ fn retunes_under_load_give_no_burst() {
                 let newest = retunes.join().expect("no panic");
                 admitted + offer(2, 1_500, |_| u64::from(newest.check(START, 1).is_ok()))
             });
-            // The largest window among them, or the first burst; plus the largest debt.
+            // The limits admit at most the largest window, or the first burst without windows, plus the largest debt.
             let is_window = |strategy| {
                 use Strategy::{FixedWindow, SlidingWindowCounter, SlidingWindowLog};
                 matches!(strategy, FixedWindow | SlidingWindowCounter | SlidingWindowLog)
@@ -219,7 +223,7 @@ fn charges_given_back_are_free_again() {
             });
             let left = limiter.peek(START).remaining();
             match strategy {
-                // A leaky bucket may have admitted one of these requests, which was not given back.
+                // A leaky bucket admits one request. It is kept, or given back and free again.
                 Strategy::LeakyBucket => assert_eq!(kept + left, 1, "{threads} threads"),
                 // A log takes back only the latest charge.
                 Strategy::SlidingWindowLog => assert!(kept + left <= 1_000, "{threads} threads: {kept} + {left}"),
@@ -239,7 +243,7 @@ fn each_key_gets_its_own_and_not_one_more() {
                 let key = [u8::try_from(turn % 10).expect("a digit")];
                 u64::from(rule.charge(|| START, &key, 1).is_ok())
             });
-            // Eight keys in cells, two in the overflow.
+            // Eight keys are in cells, and two are in the overflow.
             assert_eq!(admitted, 10 * at_once(strategy, 100), "{strategy:?}, {threads} threads");
             assert_eq!(rule.keys().expect("keyed").tracked, 8, "{strategy:?}, {threads} threads");
         }
@@ -253,7 +257,7 @@ fn a_flood_of_keys_stays_within_its_bound() {
         let rule = RuleLimiter::keyed(START, terms, NonZeroUsize::new(50).expect("not zero"));
         let most = AtomicU64::new(0);
         let admitted = offer(8, 20_000, |turn| {
-            // 800 keys per second: sixteen times as many as there are cells.
+            // There are 800 keys per second, which is sixteen times the number of cells.
             let now = after(Duration::from_micros(1_250 * turn));
             let admitted = rule.charge(|| now, &turn.to_be_bytes(), 1).is_ok();
             most.fetch_max(rule.keys().expect("keyed").tracked, Ordering::Relaxed);
@@ -283,7 +287,7 @@ fn permits_never_exceed_the_limit() {
         });
         assert!(most.into_inner() <= 10, "{threads} threads");
         assert!(admitted > 0, "{threads} threads");
-        assert_eq!(in_flight.in_use(), 0, "{threads} threads: all is given back");
+        assert_eq!(in_flight.in_use(), 0, "{threads} threads: all permits are given back");
         let held: Vec<_> = (0..20).map_while(|_| in_flight.acquire(1).ok()).collect();
         assert_eq!(held.len(), 10);
     }
@@ -295,7 +299,7 @@ fn permits_kept_are_exactly_the_limit() {
         let in_flight = InFlight::new(NonZeroU64::new(2_500).expect("not zero"));
         let kept = Mutex::new(Vec::new());
         let admitted = offer(threads, 10_000, |turn| {
-            // Meanwhile the limit is set to its current value again and again.
+            // Meanwhile, each request sets the limit to its current value.
             in_flight.set_limit(NonZeroU64::new(2_500).expect("not zero"));
             let permit = in_flight.acquire(1).ok().filter(|_| turn % 4 != 0);
             permit.map_or(0, |permit| {
@@ -303,13 +307,13 @@ fn permits_kept_are_exactly_the_limit() {
                 1
             })
         });
-        // A thread that is preempted while it holds a permit may give it back after the last request.
+        // A thread that is preempted with a permit possibly gives it back after the last request.
         let mut kept = kept.into_inner().expect("no panic");
         kept.extend(std::iter::from_fn(|| in_flight.acquire(1).ok()));
         assert_eq!((kept.len(), in_flight.in_use()), (2_500, 2_500), "{threads} threads");
         assert!((2_500 - threads as u64..=2_500).contains(&admitted), "{threads} threads: {admitted}");
         in_flight.set_limit(NonZeroU64::MIN);
-        assert!(in_flight.acquire(1).is_err(), "what is under way counts against a lower limit");
+        assert!(in_flight.acquire(1).is_err(), "requests in flight count against a lower limit");
         drop(kept);
         assert_eq!(in_flight.in_use(), 0);
         assert!(in_flight.acquire(1).is_ok() && in_flight.acquire(2).is_err());

@@ -33,7 +33,7 @@ fn keys(max: usize) -> NonZeroUsize {
     NonZeroUsize::new(max).expect("not zero")
 }
 
-/// Calls `each` on all threads at once, with the number of the thread.
+/// Calls `each` on all threads at the same time, with the number of the thread.
 fn together(threads: u64, each: impl Fn(u64) + Sync) {
     let barrier = Barrier::new(usize::try_from(threads).expect("few"));
     thread::scope(|scope| {
@@ -47,7 +47,7 @@ fn together(threads: u64, each: impl Fn(u64) + Sync) {
     });
 }
 
-/// Pseudo-random numbers, different for each seed.
+/// Returns pseudo-random numbers, which are different for each seed.
 fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
@@ -58,9 +58,9 @@ fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// More keys than cells, of which many are idle at any time because their charges were given back: cells change hands
-/// all the time. Time stands still, so nothing flows in. The races are rare: one round of them all finds a missing fence
-/// once in ten times.
+/// There are more keys than cells. Many keys are idle at any time, because their charges were given back, so cells
+/// often change their keys. The time does not advance, so nothing flows in. The races are rare: one round over all
+/// strategies detects a missing fence with a probability of only one tenth.
 #[test]
 fn cells_that_change_hands_are_not_charged_twice() {
     const KEYS: u64 = 60;
@@ -85,14 +85,14 @@ fn cells_that_change_hands_are_not_charged_twice() {
             let (all, most) = (kept.iter().sum::<u64>(), at_once(strategy, 4));
             let stats = rule.keys().expect("keyed");
             assert!(all >= KEYS * most * 8 / 10, "{strategy:?}, {threads} threads: {all}");
-            // In a cell or in the overflow, but not twice.
+            // A key gets its limit in a cell or in the overflow, but not in both.
             assert!(kept.iter().all(|&kept| kept <= most), "{strategy:?}, {threads} threads: {kept:?}");
             assert!(stats.tracked <= ROOM as u64 && stats.evicted > 0, "{strategy:?}, {threads} threads: {stats:?}");
         }
     }
 }
 
-/// Sixteen times as many keys as cells, which all threads charge at one time while retunes move all of them.
+/// There are sixteen times as many keys as cells. All threads charge them at one time, while retunes move all keys.
 #[test]
 fn every_key_of_a_crowd_gets_its_own_and_not_one_more() {
     const KEYS: u64 = 1_600;
@@ -120,7 +120,7 @@ fn every_key_of_a_crowd_gets_its_own_and_not_one_more() {
     }
 }
 
-/// A large table with many regions: each key gets exactly its limit, whichever threads use it.
+/// A large table with many regions: each key gets exactly its limit, with any threads.
 #[test]
 fn every_key_of_many_gets_exactly_its_own() {
     const KEYS: u64 = 20_000;
@@ -154,8 +154,8 @@ fn retunes_under_load_lose_no_charge_and_give_no_burst() {
     }
 }
 
-/// The most that is admitted at one time while 10 and 20 alternate: for a window the larger one; for a bucket what was
-/// left, plus its debt.
+/// Returns the largest number of admissions at one time while limits of 10 and 20 alternate. Windows admit the larger
+/// limit. Buckets admit their remaining tokens plus their debt.
 fn largest(strategy: Strategy) -> u64 {
     match strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 20,
@@ -164,7 +164,7 @@ fn largest(strategy: Strategy) -> u64 {
     }
 }
 
-/// How much each key is admitted in total at one time, with 10 requests, while the terms change to `other` and back.
+/// Returns the total admissions of each key at one time, while its limit changes between 10 and `other`.
 fn retune_under_load(strategy: Strategy, other: u64) -> Vec<u64> {
     const KEYS: u64 = 3_000;
     let rule = keyed(strategy, 10, 3_000);
@@ -174,7 +174,7 @@ fn retune_under_load(strategy: Strategy, other: u64) -> Vec<u64> {
         admitted[usize::try_from(key).expect("small")].fetch_add(taken, Ordering::Relaxed);
         taken
     };
-    // All keys are known before anything changes.
+    // All keys have a cell before the first change.
     (0..KEYS).for_each(|key| assert_eq!(take(key, &rule), 1));
     let done = AtomicBool::new(false);
     let newest = thread::scope(|scope| {

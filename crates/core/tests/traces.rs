@@ -1,22 +1,22 @@
-//! Decides the arrivals of other implementations again. Each answer must equal theirs.
+//! Decides on the arrivals in the traces of other implementations. Each decision must equal the decision in the trace.
 //!
 //! The traces are in `traces/`, with the programs that wrote them. A difference is accepted only if the exact model
-//! (fractions, without rounding) shows that the arrival lies within [`Trace::tolerance`] of the time at which the
-//! answer changes. The limiter is then made to follow the trace, so that one difference does not hide the next.
-//! Differences are counted, and their number is bounded. Some are a matter of definition:
+//! (fractions, without rounding) shows that the arrival is within [`Trace::tolerance`] of the time at which the
+//! decision changes. After a difference, the test makes the limiter follow the trace, so that one difference does not
+//! hide the next. Differences are counted, and their number is bounded. Some differences come from other definitions:
 //!
 //! - **Go's `x/time/rate`** counts in floating point and truncates waits to whole nanoseconds, so it admits requests up
-//!   to a nanosecond early. Here they are rounded up.
-//! - **`x/time/rate` with a clock that runs backwards**, as for two threads that read it and then race for the lock,
-//!   refills the repeated time twice: it admits more than burst and rate allow. We do not follow it: a late reading
-//!   gets what was left at its own time. governor decides as we do, to the nanosecond.
+//!   to a nanosecond early. Weir rounds waits up.
+//! - **`x/time/rate` with a clock that runs backwards** refills the repeated time twice, so it admits more than burst
+//!   and rate allow. A clock runs backwards if two threads read it and then race for the lock. Weir gives a late
+//!   reading only the capacity that was left at its own time. governor decides as Weir does, to the nanosecond.
 //! - **governor** truncates the emission interval to whole nanoseconds when a quota is created (7 per second:
-//!   142,857,142 ns). Its traces have whole intervals, and agree without exception.
-//! - **limits' moving window** counts a request that is exactly one period old; here it no longer counts (a period is
-//!   half open, so that `n` per second means `n`, not `n` in a second and a nanosecond).
-//! - **limits' sliding window counter** rounds the weighted sum down before it adds the cost, so it admits less than
-//!   one request above the limit. Its traces have arrivals for which that makes no difference. The traces of the exact
-//!   definition have arbitrary arrivals.
+//!   142,857,142 ns). Its traces have whole intervals, and all decisions agree.
+//! - **limits' moving window** counts a request that is exactly one period old. Weir does not count it: a period is
+//!   half open, so that `n` per second does not mean `n` in a second and a nanosecond.
+//! - **limits' sliding window counter** rounds the weighted sum down before it adds the cost, so it exceeds the limit
+//!   by less than one request. Its traces contain only arrivals for which the rounding makes no difference. The traces
+//!   of the exact definition contain arbitrary arrivals.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -25,17 +25,17 @@ use weir_core::{Charge, Limiter, Quota, Strategy, Time};
 
 use self::model::Model;
 
-#[expect(dead_code, reason = "these tests need less of it")]
+#[expect(dead_code, reason = "these tests use only a part of this module")]
 mod model;
 
-/// What one implementation decided for one limit.
+/// The decisions of one implementation for one limit.
 struct Trace {
     name: &'static str,
     quota: Quota,
-    /// When the limiter is created, before any arrival: a clock cannot run back behind that time.
+    /// The time at which the limiter is created, before any arrival: a clock cannot run back beyond this time.
     made: Time,
     arrivals: Vec<Arrival>,
-    /// How many nanoseconds from the boundary another answer is accepted.
+    /// The number of nanoseconds around the boundary in which another decision is accepted.
     tolerance: u64,
 }
 
@@ -51,7 +51,7 @@ enum Asked {
         cost: u64,
         admitted: bool,
     },
-    /// A reservation, with the wait that was granted unless it was refused.
+    /// A reservation, with its wait. None if it was refused.
     Reserve {
         cost: u64,
         wait: Option<u64>,
@@ -60,15 +60,15 @@ enum Asked {
     Cancel(usize),
 }
 
-/// How the limiter followed a trace.
+/// The differences between a limiter and a trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Followed {
     decisions: usize,
-    /// Admitted here and not in the trace, within the tolerance.
+    /// Admitted by Weir and not in the trace, within the tolerance.
     earlier: usize,
-    /// Admitted in the trace and not here, within the tolerance.
+    /// Admitted in the trace and not by Weir, within the tolerance.
     later: usize,
-    /// Another wait, within the tolerance.
+    /// Reservations with another wait, within the tolerance.
     waits: usize,
 }
 
@@ -76,7 +76,7 @@ const X_TIME_RATE: &str = include_str!("traces/x-time-rate.txt");
 const GOVERNOR: &str = include_str!("traces/governor.txt");
 const WINDOWS: &str = include_str!("traces/windows.txt");
 
-/// The start time of Go's traces; the others contain it.
+/// The start time of Go's traces. The other traces contain their start time.
 const START: u64 = 1_700_000_000_000_000_000;
 
 fn traces(text: &'static str, start: u64) -> Vec<Trace> {
@@ -101,7 +101,7 @@ fn traces(text: &'static str, start: u64) -> Vec<Trace> {
             "allow" => Asked::Allow { cost: number(2), admitted: words[3] == "yes" },
             "reserve" => Asked::Reserve { cost: number(2), wait: (words[3] != "no").then(|| number(3)) },
             "cancel" => Asked::Cancel(number(2).try_into().expect("a small number")),
-            other => panic!("what is {other}?"),
+            other => panic!("unknown request: {other}"),
         };
         traces.last_mut().expect("a limit first").arrivals.push(Arrival { now, asked });
     }
@@ -117,7 +117,7 @@ impl Trace {
     fn follow(&self) -> Followed {
         let mut followed = Followed::default();
         let limiter = Limiter::new(self.made, self.quota);
-        // The model does not support cancelled reservations: it stops at the first one.
+        // The model does not support cancelled reservations, so it is used only until the first one.
         let mut model = Some(Model::new(self.quota));
         let mut granted: Vec<Option<Charge>> = Vec::new();
         // The time that a cancelled reservation gives back is truncated to whole nanoseconds again.
@@ -138,14 +138,14 @@ impl Trace {
                                 || limiter.check(Time::from_nanos(before), cost).is_err(),
                                 |model| !model.admits(before, cost),
                             );
-                        assert!(near, "{place}: admitted, and not there");
+                        assert!(near, "{place}: admitted here, refused in the trace");
                         followed.earlier += 1;
                     }
                     (Err(refused), true) => {
                         let near = tolerance > 0
                             && model.as_ref().is_none_or(|model| model.admits(now + tolerance, cost))
                             && limiter.reserve(at, cost, soon).is_ok();
-                        assert!(near, "{place}: {refused}, and not there");
+                        assert!(near, "{place}: {refused}, but admitted in the trace");
                         charge(&mut model, now, cost);
                         followed.later += 1;
                     }
@@ -155,14 +155,14 @@ impl Trace {
                         let ours = reserved.at.duration_since(at).as_nanos();
                         assert!(
                             ours.abs_diff(u128::from(wait)) <= u128::from(tolerance),
-                            "{place}: {ours} ns, {wait} there"
+                            "{place}: {ours} ns, {wait} in the trace"
                         );
                         followed.waits += usize::from(ours != u128::from(wait));
                         charge(&mut model, now, cost);
                         granted.push(Some(reserved.charge));
                     }
                     (Err(_), None) => {}
-                    (ours, wait) => panic!("{place}: {ours:?}, {wait:?} there"),
+                    (ours, wait) => panic!("{place}: {ours:?}, {wait:?} in the trace"),
                 },
                 Asked::Cancel(number) => {
                     limiter.refund(granted[number].take().expect("cancelled once"), || at);
@@ -174,7 +174,8 @@ impl Trace {
         followed
     }
 
-    /// The arrivals that this limiter admits, and those that the other implementation admitted, with time and cost.
+    /// Returns the arrivals that Weir admits, and the arrivals that the other implementation admitted, with time and
+    /// cost.
     fn admitted(&self) -> [Vec<(u64, u64)>; 2] {
         let limiter = Limiter::new(self.made, self.quota);
         let [mut here, mut there] = [Vec::new(), Vec::new()];
@@ -190,7 +191,7 @@ impl Trace {
         [here, there]
     }
 
-    /// Whether more was admitted in some span of time than the burst and what flows in during that time and one
+    /// Returns true if in some span of time more was admitted than the burst plus the flow of this time and one
     /// nanosecond.
     fn is_too_much(&self, mut admitted: Vec<(u64, u64)>) -> bool {
         admitted.sort_unstable();
@@ -243,7 +244,7 @@ fn go_x_time_rate_refills_twice_when_time_runs_backwards() {
     assert_eq!(
         (too_much, backwards.len()),
         (6, 10),
-        "traces in which x/time/rate admits more than burst and rate make"
+        "traces in which x/time/rate admits more than burst and rate allow"
     );
 }
 

@@ -1,6 +1,6 @@
-//! Exact counts of a few threads and a few requests, for all strategies. They are small enough for miri, which lets
-//! each load see any value that the memory model allows, and switches threads anywhere (`cargo xtask miri`). Loom
-//! explores every interleaving, but only of smaller programs.
+//! Exact counts of a few threads and a few requests, for all strategies. These tests are small enough for miri, which
+//! lets each load return any value that the memory model allows, and switches threads anywhere (`cargo xtask miri`).
+//! Loom explores every interleaving, but only of smaller programs.
 #![cfg(not(loom))]
 
 mod suite;
@@ -20,12 +20,12 @@ const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const THREADS: u64 = 3;
 
-/// `most` at once, and then `most` per second.
+/// Returns a quota of `most` requests at the same time, and then `most` per second.
 fn quota(strategy: Strategy, most: u64) -> Quota {
     suite::quota(strategy, most, SECOND)
 }
 
-/// Lets each thread offer this many requests, with their numbers. Returns how many were admitted.
+/// Lets each thread offer this many requests, with their numbers. Returns the number of admissions.
 fn offer(each: u64, offer: impl Fn(u64) -> bool + Sync) -> u64 {
     let admitted = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -46,7 +46,7 @@ fn not_one_too_many_and_none_lost() {
     for strategy in STRATEGIES {
         let limiter = Limiter::new(START, quota(strategy, 12));
         let admitted = offer(6, |_| limiter.check(START, 1).is_ok());
-        // A log may have refused because of a thread that was preempted before it wrote its time.
+        // A log possibly refused a request because a thread was preempted before it wrote its time.
         let rest = (0..12).filter(|_| limiter.check(START, 1).is_ok()).count() as u64;
         assert_eq!(admitted + rest, at_once(strategy, 12), "{strategy:?}");
     }
@@ -112,7 +112,7 @@ fn a_change_under_load_gives_no_burst() {
             }
             limiter.check(START, 1).is_ok()
         });
-        // For windows the largest limit counts, for buckets what was left.
+        // Windows admit up to the largest limit. Buckets admit only the remaining tokens.
         let most = match strategy {
             Strategy::Gcra => 16,
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => 9,
@@ -144,7 +144,7 @@ fn each_key_has_its_own_while_keys_come_and_the_terms_change() {
         }
         rule.charge(|| START, &[b"abc"[usize::try_from(turn % 3).expect("a digit")]], 1).is_ok()
     });
-    // Keys that came before the change have what was free then; others have three.
+    // Keys that came before the change get the requests that were free at that time. Other keys get three.
     assert!((3..=9).contains(&admitted), "{admitted}");
     let rest = (0..9).filter(|turn| rule.charge(|| START, &[b"abc"[turn % 3]], 1).is_ok()).count() as u64;
     assert!((6..=9).contains(&(admitted + rest)), "{admitted} and {rest}");

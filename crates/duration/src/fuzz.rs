@@ -1,4 +1,4 @@
-//! Compares the parser with a reader that checks the text character by character, as GEP-2257 defines it.
+//! Compares the parser with a second parser, which checks the text character by character, as GEP-2257 defines it.
 
 use weir_fuzz::{Choices, Target};
 

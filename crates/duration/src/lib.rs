@@ -3,10 +3,10 @@
 #[cfg(test)]
 mod fuzz;
 
-/// The milliseconds of a duration such as `500ms`, `10s` or `1h30m`. `None` for any other text.
+/// Returns the milliseconds of a duration such as `500ms`, `10s` or `1h30m`. `None` for any other text.
 ///
-/// The syntax is that of GEP-2257: one to four numbers of up to five digits, each with one of the units `h`, `m`, `s`
-/// and `ms`. They add up.
+/// The syntax follows GEP-2257: one to four numbers of up to five digits, each with one of the units `h`, `m`, `s` and
+/// `ms`. The duration is their sum.
 ///
 /// ```
 /// assert_eq!(weir_duration::parse_millis("1m30s"), Some(90_000));
@@ -32,7 +32,7 @@ pub fn parse_millis(text: &str) -> Option<u64> {
             _ => return None,
         };
         rest = &rest[units..];
-        millis += number * unit; // four times at most 99999 h: far below 2^64
+        millis += number * unit; // the sum is at most four times 99999 h, far below 2^64
         if rest.is_empty() {
             return Some(millis);
         }

@@ -1,7 +1,7 @@
-//! An axum server whose limits change while it serves, without an agent in front of it.
+//! An axum server, without an agent in front of it, whose limits change while it serves requests.
 //!
-//! `cargo run -p weir-enforce --example managed` runs it. It ends with an error if any response differs from what it
-//! expects. A test runs it, too.
+//! `cargo run -p weir-enforce --example managed` runs this example. It fails if a response differs from the expected
+//! one. A test also runs this example.
 
 use std::{
     error::Error,
@@ -36,30 +36,30 @@ async fn show() -> Result<(), Box<dyn Error>> {
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     let serving = tokio::spawn(async move { axum::serve(listener, service).await });
 
-    println!("without rules, everything passes:");
+    println!("without rules, all requests pass:");
     expect(server, &["200", "200", "200", "200"]).await?;
 
-    println!("three a day for each address:");
+    println!("three requests per day for each address:");
     rules.apply(snapshot(3)?).map_err(|faults| format!("{faults:?}"))?;
     expect(server, &["200", "200", "200", "429"]).await?;
 
-    println!("five a day, of which three were used:");
+    println!("five requests per day, of which three were used:");
     rules.apply(snapshot(5)?).map_err(|faults| format!("{faults:?}"))?;
     expect(server, &["200", "200", "429"]).await?;
 
-    println!("no requests at all is refused, and changes nothing:");
+    println!("a limit of zero is refused, and changes nothing:");
     let faults = rules.apply(snapshot(0)?).err().ok_or("a limit of zero was accepted")?;
     for fault in faults {
         println!("  {}: {}", fault.path, fault.message);
     }
     expect(server, &["429"]).await?;
 
-    println!("counted: {:?}", rules.load().policies()[0].rules[0].counts());
+    println!("counts: {:?}", rules.load().policies()[0].rules[0].counts());
     serving.abort();
     Ok(())
 }
 
-/// The snapshot that an operator would push: one rule that allows this many requests a day for each address.
+/// A snapshot like those that the operator pushes, with one rule: a number of requests per day for each address.
 fn snapshot(requests: u64) -> Result<Snapshot, serde_json::Error> {
     let limit =
         json!({"name": "daily", "strategy": "SlidingWindowLog", "requests": requests, "periodMillis": 86_400_000});
@@ -84,7 +84,7 @@ async fn expect(server: SocketAddr, statuses: &[&str]) -> Result<(), Box<dyn Err
         let limit = lines.find_map(|line| line.strip_prefix("ratelimit: ")).unwrap_or("none");
         println!("  {status}  ratelimit: {limit}");
         if status != *expected {
-            return Err(format!("{status} where {expected} was expected").into());
+            return Err(format!("status {status}, but {expected} was expected").into());
         }
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! Sets of bytes from grammars: which bytes may occur in a path or in a host.
+//! The sets of bytes that a path, a host or a name can contain.
 //!
-//! Every byte of every request is checked here, by one table look-up instead of a search in a list. These sets must
-//! never be the only check: they describe bytes, not syntax.
+//! Every byte of every request head is checked with these sets, so a check is one table look-up instead of a search in
+//! a list. These sets must never be the only check, because they describe bytes, not syntax.
 
-/// Some of the 256 bytes: those whose entry in the table has this bit. All sets share the table. Letters and digits fit
-/// into two of its cache lines.
+/// A set of bytes: the bytes whose entry in the table has this bit. All sets share the table, and two of its cache
+/// lines contain all ASCII letters and digits.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteSet(u8);
 
@@ -23,16 +23,16 @@ const OTHERS: [(ByteSet, &[u8]); 5] = [
 static TABLE: Table = Table::new();
 
 impl ByteSet {
-    /// `pchar` of RFC 3986 without `%`: unreserved, sub-delims, `:` and `@`.
+    /// The bytes of a segment of a path: `pchar` of RFC 3986 without `%`.
     pub const SEGMENT: Self = Self(1);
-    /// What paths contain: segments, percent-encoded bytes, and brackets, which some clients do not encode.
+    /// The bytes of a path: segments, slashes, percent-encoded bytes, and brackets, which some clients do not encode.
     pub const PATH: Self = Self(1 << 1);
-    /// What queries contain: the bytes of a path, and `?`.
+    /// The bytes of a query: the bytes of a path, and `?`.
     pub const QUERY: Self = Self(1 << 2);
-    /// What host names contain (RFC 3986 section 3.2.2), without percent-encoded bytes and without commas, which
+    /// The bytes of a host name (RFC 3986 section 3.2.2), without percent-encoded bytes and without commas, which
     /// separate lists.
     pub const NAME: Self = Self(1 << 3);
-    /// What field names contain (RFC 9110 section 5.6.2).
+    /// The bytes of a header name (RFC 9110 section 5.6.2).
     pub const TOKEN: Self = Self(1 << 4);
 
     /// Whether the byte is in the set.
@@ -41,10 +41,10 @@ impl ByteSet {
         TABLE.0[usize::from(byte)] & self.0 != 0
     }
 
-    /// Whether all bytes are in the set. True for an empty slice.
+    /// Whether all bytes are in the set; true for an empty slice.
     #[inline]
     pub fn has_all(self, bytes: &[u8]) -> bool {
-        // No early exit: it would add a branch for each byte, and nearly all inputs are in the set.
+        // The loop has no early exit, which would add a branch for each byte: nearly all inputs are in the set.
         bytes.iter().fold(self.0, |all, byte| all & TABLE.0[usize::from(*byte)]) != 0
     }
 }

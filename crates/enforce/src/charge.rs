@@ -1,8 +1,8 @@
-//! Charges several rules for one request, each with its own cost: all of them, or none. One rule that decides at once is
-//! charged in [`decide`](super::decide).
+//! Charges several rules for one request, each with its own cost: all of them, or none. A single rule without waits and
+//! deadlines is charged in [`decide`](super::decide).
 //!
-//! How a request waits for its rules is in [`wait`](super::wait). A policy in shadow mode delays nothing: a rule that
-//! would let a request wait is charged for the moment at which the request would go.
+//! The waits of requests are in [`wait`](super::wait). A policy in shadow mode delays no request: a rule that would let
+//! a request wait is charged for the time at which it would admit the request.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use weir_core::{MAX_LIMITS, RuleCharged, RuleRefusedAt, Time};
 
 use super::rule::{Limits, Rule};
 
-/// What a request asks of one rule.
+/// The charge that a request needs from one rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'r, 'k> {
     pub(super) rule: &'r Arc<Rule>,
@@ -34,8 +34,9 @@ pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Resu
     Ok(charged)
 }
 
-/// How long until all limits of all rules admit this request, after those that wait already. A client that comes back
-/// then is not refused by another limit. A limit that admits now still admits later, so each limit is asked only once.
+/// Returns the time until all limits of all rules admit this request, after the requests that already wait. A client
+/// that retries after this time is not refused by another limit. A limit that admits now also admits later, so each
+/// limit must be checked only once.
 pub(super) fn opens_after(asks: &[Ask<'_, '_>], now: Time) -> Duration {
     let mut at = now;
     for ask in asks {
@@ -54,7 +55,7 @@ pub(super) fn opens_after(asks: &[Ask<'_, '_>], now: Time) -> Duration {
     at.duration_since(now)
 }
 
-/// The keys of several rules. `keys` holds them one after the other.
+/// Returns the keys of several rules. `keys` contains them one after the other.
 pub(super) fn slices<'a>(keys: &'a [u8], ranges: &[Range<usize>]) -> Vec<&'a [u8]> {
     ranges.iter().map(|range| &keys[range.clone()]).collect()
 }

@@ -1,19 +1,19 @@
-//! How much a request charges the limits of a rule.
+//! The cost that a request charges to the limits of a rule.
 
 use http::{HeaderMap, HeaderName};
 
 use crate::matching::RequestView;
 
-/// A rule's `cost`.
+/// The `cost` of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
     /// The same cost for each request.
     Fixed(u64),
     /// The number in this header of the request.
     RequestHeader(HeaderCost),
-    /// 1 on arrival. The rest of the number in this header of the response is charged when the response comes.
+    /// The number in this header of the response: 1 is charged on arrival, and the rest when the response arrives.
     ResponseHeader(HeaderCost),
-    /// 1 on arrival, which pays for the first byte. The rest is charged while the response's body passes.
+    /// The bytes of the response body: 1 is charged on arrival, for the first byte, and the rest while the body passes.
     ResponseBytes,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct HeaderCost {
 }
 
 impl Cost {
-    /// What is charged before the request reaches the app.
+    /// Returns the cost that is charged before the request reaches the app.
     pub(super) fn on_arrival(&self, request: &RequestView<'_>) -> u64 {
         match self {
             Self::Fixed(cost) => *cost,
@@ -41,14 +41,14 @@ impl Cost {
 }
 
 impl HeaderCost {
-    /// Reads the number from a response and removes the header, which is private to the app and the agent.
+    /// Reads the number from a response and removes the header, which clients must not see.
     pub(super) fn take(&self, headers: &mut HeaderMap) -> u64 {
         let cost = self.number(headers.get(&self.name).map(http::HeaderValue::as_bytes));
         headers.remove(&self.name);
         cost
     }
 
-    /// The number, clamped to 1..=`most`. 1 if the header is absent or is not a number.
+    /// Parses the number and clamps it to 1..=`most`. Returns 1 if the header is absent or is not a number.
     pub(super) fn number(&self, value: Option<&[u8]>) -> u64 {
         let text = value.and_then(|value| str::from_utf8(value).ok()).map(str::trim_ascii).unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

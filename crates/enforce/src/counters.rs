@@ -1,5 +1,5 @@
-//! The statistics of a rule: what it decided. The status and the metrics both read them. No decision does: the state of
-//! a limiter is its count, in `weir-core` or in a store.
+//! The statistics of a rule: the numbers of its decisions, for the status and the metrics. No decision reads them: the
+//! counts of limiters are in `weir-core` or in a store.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,7 +13,7 @@ use crate::{
     sampled::Pauses,
 };
 
-/// The statistics of one rule. They only grow. They are aligned so that two rules never share a cache line.
+/// The statistics of one rule, which never decrease. The alignment prevents two rules from sharing a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Counters {
@@ -22,19 +22,20 @@ pub(crate) struct Counters {
     shadow_limited: AtomicU64,
     bypassed: AtomicU64,
     expired: AtomicU64,
-    /// How long admitted requests had waited.
+    /// The waits of admitted requests.
     waits: Histogram,
-    /// Which refusals are logged, and how many were counted when the last one was logged.
+    /// Decides which refusals are logged.
     refusals: Pauses,
+    /// The value of `limited` when the last refusal was logged.
     logged: AtomicU64,
 }
 
-/// Requests that no rule matched. The number only grows, and a change of rules keeps it.
+/// The number of requests that no rule matched. The number never decreases, and a change of rules does not reset it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Unmatched(AtomicU64);
 
-/// The statistics at one moment.
+/// The statistics of a rule at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests and messages that the rule admitted.
@@ -45,9 +46,9 @@ pub struct Counts {
     pub shadow_limited: u64,
     /// Requests that passed because this rule is a bypass.
     pub bypassed: u64,
-    /// Those of `allowed` that waited.
+    /// Allowed requests that waited.
     pub waited: u64,
-    /// Those of `allowed` whose deadline passed before the app answered.
+    /// Allowed requests whose deadline passed before the app answered.
     pub expired: u64,
 }
 
@@ -70,7 +71,8 @@ impl Counters {
         self.limited.fetch_add(1, Relaxed);
     }
 
-    /// Whether to log the refusal that was just counted: if so, how many refusals before it were not logged.
+    /// Returns the number of earlier refusals that were not logged, if the refusal that was just counted should be
+    /// logged.
     #[inline]
     pub(super) fn log_limited(&self, now: Time) -> Option<u64> {
         self.refusals.begin(now).then(|| {
@@ -87,12 +89,12 @@ impl Counters {
         self.bypassed.fetch_add(1, Relaxed);
     }
 
-    /// Counts an expired deadline, in addition to [`count_allowed`](Self::count_allowed).
+    /// Counts an exceeded deadline, in addition to [`count_allowed`](Self::count_allowed).
     pub(super) fn count_expired(&self) {
         self.expired.fetch_add(1, Relaxed);
     }
 
-    /// Counts the wait of a request that was admitted in the end.
+    /// Counts the wait of an admitted request.
     pub(super) fn count_wait(&self, wait: Duration) {
         self.waits.record(wait);
     }

@@ -1,10 +1,10 @@
-//! Decides on one request: pass at once, pass at a later moment, or refused by one limit of one rule.
+//! Decides on one request: it passes now, it waits, or one limit of one rule refuses it.
 //!
-//! Denials come first, then bypasses. Neither charges anything. Then all matching rules that enforce are charged
-//! together, or none is. Only if they admit the request, the rules in shadow mode are tried, those of each policy
-//! separately. If they would admit, they are charged. If one would refuse, the refusal is counted. They never affect the
-//! verdict or a wait. For this reason a bypass in shadow mode exempts a request only from the other rules in shadow mode
-//! of its policy.
+//! Denials are checked first, then bypasses; both charge nothing. Then either all matching rules that enforce are
+//! charged together, or none. If these rules admit the request, the rules in shadow mode are tried, for each policy
+//! separately. If all rules of such a policy would admit the request, they are charged. If one would refuse, its
+//! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Therefore, a bypass in shadow mode
+//! exempts a request only from the other rules of its policy.
 
 mod with_stores;
 
@@ -34,14 +34,14 @@ use super::{
 };
 use crate::matching::RequestView;
 
-/// A request as the rules see it.
+/// A request with the data that rules need to decide on it.
 pub(super) struct Asked<'a> {
     pub(super) request: RequestView<'a>,
     pub(super) tokens: Tokens<'a>,
     pub(super) clock: MonotonicClock,
 }
 
-/// Buffers that the next request reuses, so that a known key costs no allocation.
+/// Buffers that the next request reuses, so that a decision about a known key does not allocate.
 #[derive(Default)]
 struct Scratch {
     buffers: MatchBuffers,
@@ -63,8 +63,9 @@ impl RulesInForce {
         })
     }
 
-    /// Decides if the request goes now or is refused now, and no store is asked and no body is counted. `then` gets a
-    /// reference to the verdict, which avoids a copy. Otherwise returns `None` and charges and counts nothing.
+    /// Decides on a request that passes or is refused now, without a question to a store and without a count of the
+    /// body. `then` gets a reference to the verdict, which avoids a copy. For any other request, returns `None`, and
+    /// charges and counts nothing.
     #[inline]
     pub(super) fn decide_at_once<R>(
         &self,
@@ -76,13 +77,14 @@ impl RulesInForce {
             let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
             let mut deciding = enforced.iter().chain(shadows).map(|index| set.get(*index));
             let mut verdict = match (enforced, shadows) {
-                // A rule that a store counts, and seats in hand, or a key that the store refuses.
+                // The only rule is counted by a store. This program has seats for the key, or the store refuses the
+                // key.
                 ([only], []) if set.get(*only).may_ask_only => asked.claim_one(set.get(*only), keys)?,
                 _ if deciding.any(|member| member.needs_all) => return None,
                 _ => asked.enforce(set, enforced, keys),
             };
             if let Verdict::Wait(_) = verdict {
-                // It leaves the queues. The caller asks again, and the request joins them at the same moment.
+                // The request leaves the queues here. The caller then calls `decide`, and the request joins them again.
                 return None;
             }
             asked.try_out(set, shadows, keys, &mut verdict);
@@ -108,7 +110,7 @@ impl Asked<'_> {
         self.clock.now()
     }
 
-    /// The common case: one rule, which decides at once and finally. It needs no list.
+    /// Decides in the common case of one rule whose decision is immediate and final, without a list of rules.
     fn enforce_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Verdict<'r> {
         let rule = &member.rule;
         let Some(limits) = &rule.limits else { return Verdict::Refuse(Refusal::denied(rule, self.now())) };
@@ -118,7 +120,7 @@ impl Asked<'_> {
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
         let cost = limits.cost.on_arrival(&self.request);
-        // The time of a refusal is read once for all steps that need it.
+        // Stores the time of the decision, so that a refusal does not read the clock again.
         let at = Cell::default();
         let now = || {
             at.set(self.now());
@@ -162,7 +164,7 @@ impl Asked<'_> {
         })
     }
 
-    /// Charges the rules in shadow mode, those of each policy separately, if the request is admitted.
+    /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
     #[inline]
     fn try_out(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (indices, &verdict) {
@@ -208,7 +210,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Computes the key, the cost and the latest moment for each rule.
+    /// Computes the key, the cost and the latest time of admission for each rule.
     fn with_asks<'r, R>(
         &self,
         rules: &[(&'r Member, &'r Limits)],

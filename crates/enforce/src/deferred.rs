@@ -1,12 +1,12 @@
 //! Costs that are known only when the app has answered.
 //!
-//! A request is charged 1 on arrival. The rest is charged by reservations when the response supplies it. Capacity that
-//! is not free yet is taken from the future. A reservation reaches at most twelve hours ahead; what does not fit into
-//! that is forgiven. A store counts as debt what shared rules are charged late, and its buckets owe at most a day. The
-//! limit admits new requests again when all of it is repaid except for `debt`.
+//! A request is charged 1 on arrival. The rest is charged when the response supplies the cost: it is reserved, so it
+//! can use capacity that becomes free in the future. A reservation reaches at most twelve hours ahead; a cost beyond
+//! that is not charged. For shared rules, the store counts the rest as debt, and its buckets owe at most a day. The
+//! limit admits new requests again when the debt has fallen to `debt`.
 //!
-//! The bytes of a body pass when their reservations are due ([`LimitedBody`](super::LimitedBody)). A cost in a header
-//! delays no response: it goes at once, and the next requests wait or are refused.
+//! The bytes of a body pass at the times of their reservations ([`LimitedBody`](super::LimitedBody)). A cost in a
+//! header does not delay its response: the response passes immediately, and the next requests wait or are refused.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +21,10 @@ use super::{
     rule::Rule,
 };
 
-/// Later than any reservation can be.
+/// A time after every possible reservation.
 const FAR: Duration = Duration::from_hours(24);
 
-/// A cost that is larger than what a limit admits at once is split into at most this many reservations.
+/// The maximum number of reservations for one cost. A cost that is larger than the burst is split.
 const MOST_PLACES: usize = 1024;
 
 /// A cost that one rule charges when the response supplies it.
@@ -32,32 +32,32 @@ const MOST_PLACES: usize = 1024;
 pub struct DeferredCost {
     pub(super) rule: Arc<Rule>,
     pub(super) key: Box<[u8]>,
-    /// Whether it delays the response: true unless the policy is in shadow mode.
+    /// Whether the cost delays the response: true unless the rule is in shadow mode.
     pub(super) enforced: bool,
 }
 
-/// Why there is no reservation.
+/// The reason why a reservation is not possible.
 #[derive(Debug)]
 pub(super) enum NoPlace {
-    /// The limit admits at most this much at once.
+    /// The cost is larger than this maximum of one reservation.
     TooMany(u64),
-    /// The limit is reserved as far ahead as possible. A reservation may succeed after this time.
+    /// The limit is reserved as far ahead as possible. A reservation can succeed after this time.
     After(Duration),
 }
 
 impl DeferredCost {
-    /// `None` for a rule whose cost was known on arrival.
+    /// Returns the deferred cost of a rule. `None` if the cost is known on arrival.
     pub(super) fn of(ask: &Ask<'_, '_>, enforced: bool) -> Option<Self> {
         let later = ask.limits.cost.is_known_later();
         later.then(|| Self { rule: Arc::clone(ask.rule), key: ask.key.into(), enforced })
     }
 
-    /// Whether it charges the bytes of the body.
+    /// Whether the cost is the bytes of the body.
     pub fn is_bytes(&self) -> bool {
         self.rule.limits.as_ref().is_some_and(|limits| limits.cost == Cost::ResponseBytes)
     }
 
-    /// Charges the cost in a header of the response, and removes the header.
+    /// Charges the cost that a header of the response contains, and removes the header.
     pub fn charge_header(&self, headers: &mut HeaderMap, clock: MonotonicClock) {
         if let Some(header) = self.header_cost() {
             let cost = header.take(headers);
@@ -65,12 +65,12 @@ impl DeferredCost {
         }
     }
 
-    /// The header of the response that has the cost. It is private to the app and the agent.
+    /// Returns the header of the response that contains the cost. Clients must not see this header.
     pub fn header(&self) -> Option<&HeaderName> {
         self.header_cost().map(|header| &header.name)
     }
 
-    /// Charges the cost that is the value of its [`header`](Self::header).
+    /// Charges the cost that is the value of the [`header`](Self::header).
     pub fn charge_value(&self, value: Option<&[u8]>, clock: MonotonicClock) {
         if let Some(header) = self.header_cost() {
             self.charge(header.number(value) - 1, clock);
@@ -101,18 +101,18 @@ impl DeferredCost {
             match self.reserve(piece.min(rest), clock) {
                 Ok(_) => rest -= piece.min(rest),
                 Err(NoPlace::TooMany(most)) => piece = most,
-                // A smaller reservation may still succeed.
+                // A smaller reservation can still succeed.
                 Err(NoPlace::After(_)) => piece = piece.min(rest) / 2,
             }
         }
     }
 
-    /// How many responses wait for this cost.
+    /// Returns the number of responses that wait for this key of the rule.
     pub(super) fn queue_len(&self) -> usize {
         self.rule.limits.as_ref().map_or(0, |limits| limits.limiter.queue_len(&self.key))
     }
 
-    /// Joins the end of the queue, with no time limit.
+    /// Takes the last position in the queue, without a latest time.
     pub(super) fn enqueue(&self, now: Time) -> Option<Ticket> {
         self.rule.limits.as_ref()?.limiter.enqueue(now, &self.key, 1, None).ok()
     }

@@ -1,6 +1,6 @@
-//! Explains what the rules in force would decide on a described request.
+//! Explains the decision that the rules in force would make on a described request.
 //!
-//! Every rule is asked separately, and nothing is charged: no count changes and no key enters a table.
+//! Every rule is evaluated separately, and nothing is charged: no count changes, and no key enters a table.
 
 use std::{str::FromStr, time::Duration};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::matching::{AmbiguousPaths, FieldLine, Headers, RequestView, is_ambiguous};
 
-/// Why a request cannot be explained.
+/// The error for a description that is not a valid request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct InvalidRequest {
@@ -35,11 +35,11 @@ impl InvalidRequest {
 }
 
 impl RulesInForce {
-    /// What the rules would decide on this request now.
+    /// Returns the decision that the rules would make on this request now.
     ///
     /// # Errors
     ///
-    /// [`InvalidRequest`], which names the field.
+    /// [`InvalidRequest`], which names the invalid field.
     pub fn explain(
         &self,
         request: &ExplainRequest,
@@ -73,7 +73,7 @@ impl RulesInForce {
     }
 }
 
-/// The target, if all parts of the description are valid.
+/// Returns the parsed target, if all parts of the description are valid.
 fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
     let upper_case = request.method.bytes().all(|byte| !byte.is_ascii_lowercase());
     if !upper_case || Method::from_str(&request.method).is_err() {
@@ -96,7 +96,7 @@ fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
     Ok(target)
 }
 
-/// The verdict of all rules that affect it: rules for requests that enforce.
+/// The verdict for the request. Rules in shadow mode and rules per message do not affect it.
 fn outcome(rules: &[ExplainedRule]) -> Decision {
     let decided = |decision| {
         let has_say = |rule: &&ExplainedRule| rule.mode == Mode::Enforce && rule.per == Per::Request;
@@ -146,7 +146,7 @@ impl Asked<'_> {
         explained.key = limits.key.show(&self.request, &self.tokens);
         explained.cost = ask.cost;
         let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
-        // If this request may wait, it waits behind the queue.
+        // A request that may wait would wait behind all requests in the queue.
         let turn = patience.map(|patience| (limits.limiter.opens(now, ask.key, ask.cost), patience));
         explained.decision = match (&turn, &standing) {
             (Some((Ok(at), _)), Ok(_)) if *at <= now => Decision::Allow,
@@ -177,7 +177,7 @@ impl Asked<'_> {
     }
 }
 
-/// What this program knows about a rule that a store counts. The store is not asked.
+/// Explains a rule that a store counts from the data in this program, without asking the store.
 fn explain_shared(ask: Ask<'_, '_>, now: Time, explained: &mut ExplainedRule) {
     let (shared, _) = split(&[ask], now);
     let Some(shared) = shared.first() else { return };
@@ -205,7 +205,7 @@ fn explain_shared(ask: Ask<'_, '_>, now: Time, explained: &mut ExplainedRule) {
     });
 }
 
-/// Rounded up, so that a client that waits this long is admitted.
+/// A duration in milliseconds, rounded up so that a client that waits this long is admitted.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

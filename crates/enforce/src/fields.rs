@@ -1,9 +1,9 @@
-//! The response fields that describe a client's quota.
+//! The header fields of responses that describe a client's quota.
 //!
-//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10: every limit that the request was
-//! charged for, and the state of the tightest one. `X-RateLimit-*` is the older convention. The parts that do not
-//! depend on the request are rendered when a snapshot is lowered. For the rest only numbers are kept until the caller
-//! wants them in a map or as lines.
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10: they contain all limits that the
+//! request was charged to, and the state of the tightest limit. `X-RateLimit-*` is the older convention. The parts that
+//! do not depend on the request are rendered when a snapshot is lowered. The other parts are stored as numbers, and
+//! rendered when the caller writes them to a map or as lines.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 pub(super) struct Advice {
     style: HeaderStyle,
     headers_on: HeadersOn,
-    /// The rule's own fields of all responses.
+    /// The fields that the rule sets in all responses.
     own: Vec<OwnField>,
-    /// For each limit, `RateLimit` up to the number of requests left: `"name";r=`.
+    /// For each limit, the value of `RateLimit` up to the number of remaining requests: `"name";r=`.
     starts: Vec<Box<str>>,
-    /// `RateLimit-Policy` for keys without an override, then for each override.
+    /// The value of `RateLimit-Policy` for keys without an override, then for each override.
     policies: Vec<HeaderValue>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Advice {
 #[derive(Debug, Default)]
 pub struct Fields {
     quota: Option<LimitFields>,
-    /// The rules' own fields, if the request was charged to several rules.
+    /// The fields that the rules set, if the request was charged to several rules.
     own: Vec<(Arc<Advice>, QuotaState)>,
 }
 
@@ -51,9 +51,9 @@ struct LimitFields {
 
 #[derive(Debug)]
 enum Policy {
-    /// The rule's own policy field, for this override.
+    /// The policy field of one rule, for this override.
     Own(Option<usize>),
-    /// The policy field of all rules that the request was charged for.
+    /// The policy field of all rules that the request was charged to.
     Joined(Box<HeaderValue>),
 }
 
@@ -61,7 +61,7 @@ enum Policy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QuotaState {
     pub(super) limit: usize,
-    /// How many requests it admits in its period.
+    /// The number of requests that the limit admits in its period.
     pub(super) requests: u64,
     pub(super) remaining: u64,
     pub(super) seconds: u64,
@@ -81,21 +81,21 @@ impl Advice {
         Self { style, headers_on, own, starts, policies }
     }
 
-    /// The rule's own `RateLimit-Policy`.
+    /// Returns the `RateLimit-Policy` of this rule.
     ///
-    /// A request that still holds the rules from before a change may be decided by the limits after it, which have
-    /// other indices. Then the field is one snapshot off, and the index may be out of range.
+    /// During a change, a request can use the old rules with limits that are already retuned, whose indices differ.
+    /// Then the index can be out of range, and the field can describe the wrong override.
     pub(super) fn policy(&self, override_index: Option<usize>) -> &HeaderValue {
         let own = override_index.and_then(|index| self.policies.get(index + 1));
         own.unwrap_or(&self.policies[0])
     }
 
-    /// Whether responses to admitted requests say what is left of the quota.
+    /// Whether responses to admitted requests describe the remaining quota.
     pub(super) fn tells_admitted(&self) -> bool {
         self.style != HeaderStyle::None && self.headers_on == HeadersOn::All
     }
 
-    /// Whether all responses get fields of the rule's own.
+    /// Whether the rule sets fields in all responses.
     pub(super) fn has_own(&self) -> bool {
         !self.own.is_empty()
     }
@@ -112,7 +112,7 @@ impl Advice {
         matches!(self.style, HeaderStyle::Legacy | HeaderStyle::Both)
     }
 
-    /// Inserts the rule's own fields.
+    /// Inserts the fields that the rule sets.
     pub(super) fn insert_own(&self, state: &QuotaState, headers: &mut HeaderMap) {
         self.own.iter().for_each(|own| own.insert(state.numbers(), headers));
     }
@@ -121,7 +121,8 @@ impl Advice {
         self.own.iter().for_each(|own| own.append_to(state.numbers(), head));
     }
 
-    /// `policy` is that of this rule, or that of all rules that the request was charged for.
+    /// Inserts the fields that describe the quota. `policy` is the policy field of this rule, or of all rules that the
+    /// request was charged to.
     pub(super) fn insert(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
         if self.is_ietf() {
             headers.insert(POLICY, policy.clone());
@@ -136,7 +137,7 @@ impl Advice {
         }
     }
 
-    /// Appends the fields as lines of a head. `seconds` are those of the state, as digits.
+    /// Appends the fields as lines of a head. `seconds` is the decimal form of `state.seconds`.
     pub(super) fn append_to(&self, state: &QuotaState, seconds: &str, policy: &HeaderValue, head: &mut Vec<u8>) {
         if self.is_ietf() {
             head.extend_from_slice(b"ratelimit-policy: ");
@@ -155,7 +156,7 @@ impl Advice {
         }
     }
 
-    /// The value of `RateLimit`.
+    /// Appends the value of `RateLimit`.
     fn write_limit(&self, state: &QuotaState, seconds: &str, to: &mut Vec<u8>) {
         let start = self.starts.get(state.limit).unwrap_or(&self.starts[0]);
         to.extend_from_slice(start.as_bytes());
@@ -165,7 +166,7 @@ impl Advice {
     }
 }
 
-/// Longer than any value of `RateLimit`: a DNS label, two numbers, and the text around them.
+/// A capacity that fits every value of `RateLimit`: a DNS label, two numbers, and the text around them.
 const LONGEST_LIMIT: usize = 128;
 
 impl QuotaState {
@@ -179,12 +180,13 @@ impl QuotaState {
 }
 
 impl Fields {
-    /// The fields of a request that was charged to one rule.
+    /// Creates the fields of a request that was charged to one rule.
     pub(super) fn of_one(advice: &Arc<Advice>, state: QuotaState, override_index: Option<usize>) -> Self {
         Self::new(advice, state, Policy::Own(override_index))
     }
 
-    /// The fields of a request that was charged to several rules. `advice` is that of the tightest.
+    /// Creates the fields of a request that was charged to several rules. `advice` belongs to the rule with the
+    /// tightest limit.
     pub(super) fn of_several(advice: &Arc<Advice>, state: QuotaState, policy: HeaderValue) -> Self {
         Self::new(advice, state, Policy::Joined(Box::new(policy)))
     }
@@ -197,7 +199,7 @@ impl Fields {
         }
     }
 
-    /// Adds the own fields of several rules.
+    /// Adds the fields that several rules set.
     pub(super) fn with_own(self, own: impl Iterator<Item = (Arc<Advice>, QuotaState)>) -> Self {
         Self { own: own.filter(|(advice, _)| advice.has_own()).collect(), ..self }
     }
@@ -251,13 +253,13 @@ impl Policy {
         }
     }
 
-    /// Whether only one rule was charged. Then its own fields are not in a list.
+    /// Whether the request was charged to only one rule, whose fields are then not in the list `own`.
     fn is_of_one(&self) -> bool {
         matches!(self, Self::Own(_))
     }
 }
 
-/// Joins the `RateLimit-Policy` of several rules into one.
+/// Joins the `RateLimit-Policy` fields of several rules into one value.
 pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> HeaderValue {
     let mut policies = policies.peekable();
     let Some(first) = policies.next() else { return HeaderValue::from_static("") };
@@ -274,7 +276,8 @@ pub(super) fn join<'a>(policies: impl Iterator<Item = &'a HeaderValue>) -> Heade
 
 fn policy(names: &[&str], quotas: &[Quota]) -> HeaderValue {
     let items = names.iter().zip(quotas).map(|(name, quota)| {
-        // The draft allows whole seconds only. Rounding up never promises more than the limit admits.
+        // The draft allows only whole seconds. They are rounded up, so that the policy never promises more than the
+        // limit admits.
         let window = quota.period().as_secs() + u64::from(quota.period().subsec_nanos() > 0);
         format!("\"{name}\";q={};w={window}", quota.requests())
     });

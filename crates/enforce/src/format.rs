@@ -1,4 +1,4 @@
-//! The format of the responses that do not come from the app.
+//! The format of the responses that this program creates instead of the app.
 
 use http::header;
 
@@ -7,14 +7,14 @@ use super::matching::Headers;
 /// The format of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A status and a body, as the rule specifies them.
+    /// The status and the body that the rule specifies.
     Http,
-    /// For gRPC clients.
+    /// A gRPC status, for gRPC clients.
     Grpc,
 }
 
 impl Format {
-    /// The format for a request with these fields.
+    /// Returns the format for a request with these headers.
     pub fn of(headers: Headers<'_>) -> Self {
         let grpc = headers.get(&header::CONTENT_TYPE).is_some_and(|value| value.starts_with(b"application/grpc"));
         if grpc { Self::Grpc } else { Self::Http }

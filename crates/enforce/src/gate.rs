@@ -1,7 +1,7 @@
 //! The entry for requests: the rules in force decide on one request at a time.
 //!
-//! A server asks a [`Gate`]. A [`ConnectionGate`] serves one client connection on one thread and costs the least. A
-//! [`SharedGate`](crate::SharedGate) is for programs whose requests move between threads.
+//! A server calls a [`Gate`] for each request. A [`ConnectionGate`] serves one client connection on one thread and is
+//! the fastest. A [`SharedGate`](crate::SharedGate) is for programs whose requests move between threads.
 
 use std::{cell::RefCell, net::IpAddr, rc::Rc, sync::Arc};
 
@@ -20,18 +20,19 @@ use super::{
 };
 use crate::matching::{AmbiguousPaths, Headers, RequestView};
 
-/// Decides on requests by the rules that are in force at that moment, and charges them.
+/// Decides on requests with the rules in force, and charges them.
 pub trait Gate {
-    /// Calls `then` with the rules in force. They do not change during the call, so one snapshot decides on a request.
+    /// Calls `then` with the rules in force. The rules do not change during the call, so one snapshot decides on a
+    /// request.
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T;
 
-    /// The options, which do not change with the rules.
+    /// Returns the options, which do not change with the rules.
     fn options(&self) -> &GateOptions;
 
-    /// The address of the peer of a request's connection.
+    /// Returns the address of the peer of a request's connection.
     fn client(&self, extensions: &Extensions) -> IpAddr;
 
-    /// Decides on a request and charges it. `then` must not ask this gate.
+    /// Decides on a request and charges it. `then` must not call this gate.
     fn decide<B, T>(&self, request: &Request<B>, then: impl FnOnce(Verdict<'_>) -> T) -> T {
         self.with_rules(|rules| {
             ask(self, rules, request, |asked| {
@@ -44,7 +45,7 @@ pub trait Gate {
         })
     }
 
-    /// Counts and returns the refusal of a request that waited and can no longer go in time.
+    /// Counts and returns the refusal of a request that waited and can no longer be admitted in time.
     fn refuse_late<B, T>(&self, late: LateRefusal, request: &Request<B>, then: impl FnOnce(&Refusal<'_>) -> T) -> T {
         late.refuse(|refusal| {
             self.with_rules(|rules| log(self, rules, refusal, request));
@@ -53,32 +54,32 @@ pub trait Gate {
     }
 }
 
-/// What a [`Gate`] needs besides rules.
+/// The options of a [`Gate`].
 #[derive(Clone, Copy, Debug)]
 pub struct GateOptions {
     /// The clock of all limits.
     pub clock: MonotonicClock,
-    /// How rules read paths that apps read in different ways. `Refuse` reads them as `Keep`: the server refuses them
-    /// earlier.
+    /// The way in which rules read paths that apps read in different ways. With `Refuse`, rules read them as with
+    /// `Keep`, because the server must refuse such a request before it calls the gate.
     pub paths: AmbiguousPaths,
-    /// Whether log lines of refusals contain the key, which may be a secret.
+    /// Whether log lines of refusals contain the key, which can be a secret.
     pub log_keys: bool,
 }
 
-/// Makes the gates of one worker's client connections. All gates share one copy of the rules and the options. Every
+/// Creates the gates of one worker's client connections. All gates share one copy of the rules and the options. Every
 /// request reads this copy, so it stays in the processor's cache, while the data of an idle connection does not.
 #[derive(Clone, Debug)]
 pub struct Gates(Rc<Common>);
 
 #[derive(Debug)]
 struct Common {
-    /// The rules, cached. Checking that they are still in force is one load, while cloning the `Arc` costs two locked
-    /// instructions for each request.
+    /// A cache of the rules. The check whether they are still in force is one load, while a clone of the `Arc` would
+    /// cost two locked instructions for each request.
     rules: RefCell<Cache<Arc<ArcSwap<RulesInForce>>, Arc<RulesInForce>>>,
     options: GateOptions,
 }
 
-/// Decides on the requests of one client connection. Clones are cheap: each request takes one.
+/// Decides on the requests of one client connection. Each request takes a clone, which is cheap.
 #[derive(Clone, Debug)]
 pub struct ConnectionGate {
     common: Rc<Common>,
@@ -86,17 +87,17 @@ pub struct ConnectionGate {
 }
 
 impl Gates {
-    /// `rules` always holds the rules in force, also after a change.
+    /// Creates the gates of a worker. `rules` must always contain the rules in force, also after a change.
     pub fn new(rules: Arc<ArcSwap<RulesInForce>>, options: GateOptions) -> Self {
         Self(Rc::new(Common { rules: RefCell::new(Cache::new(rules)), options }))
     }
 
-    /// A gate for a connection from this client.
+    /// Returns a gate for a connection from this client.
     pub fn of(&self, client: IpAddr) -> ConnectionGate {
         ConnectionGate { common: Rc::clone(&self.0), client }
     }
 
-    /// Drops cached rules that are no longer in force, which a worker without requests would keep.
+    /// Drops cached rules that are no longer in force. Without this call, a worker without requests would keep them.
     pub fn refresh(&self) {
         self.0.rules.borrow_mut().load();
     }
@@ -118,9 +119,9 @@ impl Gate for ConnectionGate {
 
 impl ConnectionGate {
     /// Decides on a request for a path and a query, and charges it. Returns `None` and charges nothing if the request
-    /// must wait, if a store must be asked, or if the bytes of the response are counted. Then the caller must ask
-    /// [`decide`](Gate::decide). `then` must not ask this gate.
-    #[inline(always)] // it has one caller, for all requests, and no part of the verdict is copied
+    /// must wait, if a store must be asked, or if the bytes of the response are counted. Then the caller must call
+    /// [`decide`](Gate::decide). `then` must not call this gate.
+    #[inline(always)] // the only caller handles every request, and inlining avoids copies of the verdict
     pub fn decide_at_once<T>(
         &self,
         method: &str,
@@ -143,12 +144,12 @@ impl ConnectionGate {
     }
 }
 
-/// Logs a refusal that another function decided.
+/// Logs a refusal that was decided elsewhere.
 pub(super) fn log<B>(gate: &(impl Gate + ?Sized), rules: &RulesInForce, refusal: &Refusal<'_>, request: &Request<B>) {
     ask(gate, rules, request, |asked| rules.log(refusal, asked, gate.options().log_keys));
 }
 
-/// Calls `then` with a request as the rules see it.
+/// Calls `then` with the view of a request that rules read.
 pub(super) fn ask<B, T>(
     gate: &(impl Gate + ?Sized),
     rules: &RulesInForce,

@@ -1,15 +1,15 @@
-//! A histogram of durations that any thread may add to while another reads.
+//! A histogram of durations. Threads can add durations while another thread reads.
 //!
-//! After construction nothing here waits or allocates. Nothing orders memory, either: a reader may see a duration in
-//! the count and not yet in the sum. A scrape cannot distinguish it from a duration that came a moment later.
+//! No operation blocks or allocates. All operations use relaxed ordering: a reader can observe a duration in the count
+//! but not yet in the sum. This is harmless, because the next scrape includes both.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-/// Upper bounds of all buckets but the last, which has no bound. Three per decade, from the shortest time of a local
-/// app to the longest that a client waits.
+/// Upper bounds of all buckets except the last, which has no bound. The bounds cover the response times of local apps
+/// and the longest waits of clients.
 pub const BOUNDS: [Duration; 14] = [
     Duration::from_micros(250),
     Duration::from_micros(500),
@@ -27,18 +27,18 @@ pub const BOUNDS: [Duration; 14] = [
     Duration::from_secs(30),
 ];
 
-/// Durations by size, and their sum.
+/// The number of durations in each bucket, and the sum of all durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [AtomicU64; BOUNDS.len() + 1],
     sum_nanos: AtomicU64,
 }
 
-/// The values of a [`Histogram`] at one moment.
+/// The values of a [`Histogram`] at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// How many durations were at most the bound with the same index and longer than the bound before it. The last
-    /// bucket counts those above all bounds. Not cumulative.
+    /// The number of durations in each bucket: at most the bound with the same index, and longer than the previous
+    /// bound. The last bucket counts durations above all bounds. The counts are not cumulative.
     pub buckets: [u64; BOUNDS.len() + 1],
     /// The sum of all durations.
     pub sum: Duration,
@@ -49,11 +49,11 @@ impl Histogram {
     pub fn record(&self, duration: Duration) {
         let bucket = BOUNDS.partition_point(|bound| *bound < duration);
         self.buckets[bucket].fetch_add(1, Relaxed);
-        // 584 years of nanoseconds fit.
+        // 64 bits of nanoseconds are enough for 584 years.
         self.sum_nanos.fetch_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// What was recorded so far.
+    /// Returns the values recorded so far.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             buckets: self.buckets.each_ref().map(|count| count.load(Relaxed)),

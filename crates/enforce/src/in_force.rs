@@ -1,14 +1,16 @@
-//! The rules in force, and how a new set of rules succeeds the current one.
+//! The rules in force, and their replacement by the rules of a new snapshot.
 //!
-//! The policy's UID and the rule's name identify a rule. A rule with the same UID and name as an earlier one takes over
-//! its statistics and its limiter, which is retuned in place: requests that still hold the old rules charge the same
-//! words as requests that see the new ones. So a change of mode, match, refusal or order changes no count. A limiter is
-//! new in four cases: the rule is new (or had no limits), it got or lost its `key`, its `key` distinguishes requests by
-//! another value, or its scope changed. A new limiter starts full. If a policy was deleted and created again, its rules
-//! keep their limiters if that took less than a minute; see `removed`.
+//! The policy's UID and the rule's name identify a rule. A rule with the same UID and name as an earlier rule takes
+//! over the statistics and the limiter of that rule. The limiter is retuned in place, so requests that still use the
+//! old rules charge the same words as requests that use the new rules. So a change of mode, match, refusal or order
+//! changes no count.
+//!
+//! A limiter is new in four cases: the rule is new (or had no limits before), its `key` was added or removed, its `key`
+//! uses other parts of the request, or its scope changed. A new limiter has its full burst. If a policy is deleted and
+//! created again within a minute, its rules keep their limiters; see `removed`.
 //!
 //! The counts of a rule of scope Shared are in its store, under the namespace and the name of the policy. A new limiter
-//! of such a rule goes on with them.
+//! of such a rule continues with these counts.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -27,10 +29,10 @@ use super::{
     rule_set::{Member, RuleSet},
 };
 
-/// What is enforced at one moment, ready to decide. A change replaces it as a whole.
+/// All rules that are enforced at one time. A change replaces the whole value.
 #[derive(Clone, Debug, Default)]
 pub struct RulesInForce {
-    /// `None` before the first snapshot.
+    /// The snapshot, and the time since which its revision is in force. `None` before the first snapshot.
     snapshot: Option<(Arc<Snapshot>, Time)>,
     policies: Vec<Arc<Policy>>,
     /// The rules that decide on requests.
@@ -44,17 +46,17 @@ pub struct RulesInForce {
 }
 
 impl RulesInForce {
-    /// The snapshot in force, and since when its revision has been in force.
+    /// Returns the snapshot in force, and the time since which its revision has been in force.
     pub fn snapshot(&self) -> Option<(&Snapshot, Time)> {
         self.snapshot.as_ref().map(|(snapshot, since)| (&**snapshot, *since))
     }
 
-    /// All policies, in the order of the snapshot.
+    /// Returns all policies, in the order of the snapshot.
     pub fn policies(&self) -> &[Arc<Policy>] {
         &self.policies
     }
 
-    /// How many requests no rule matched, under these rules and all before them.
+    /// Returns the number of requests that no rule matched, under these rules and all earlier ones.
     pub fn unmatched(&self) -> u64 {
         self.unmatched.get()
     }
@@ -63,19 +65,19 @@ impl RulesInForce {
         self.jwks.as_deref()
     }
 
-    /// These rules with other keys for tokens: only tokens that these keys signed have claims. Without keys, any
-    /// token has.
+    /// Returns these rules with other keys for tokens: only the claims of tokens that these keys signed are used.
+    /// Without keys, the claims of any token are used.
     pub fn with_jwks(&self, jwks: Option<Arc<Jwks>>) -> Self {
         Self { jwks, ..self.clone() }
     }
 
-    /// These rules with the later sequence of this snapshot.
+    /// Returns these rules with a later snapshot of the same revision, which has a higher sequence.
     pub fn moved_on(&self, snapshot: Snapshot, now: Time) -> Self {
         let since = self.snapshot.as_ref().map_or(now, |(_, since)| *since);
         Self { snapshot: Some((Arc::new(snapshot), since)), ..self.clone() }
     }
 
-    /// The rules that succeed these. A rule whose store is not in `stores` is counted in this program alone.
+    /// Returns the rules that replace these. A rule whose store is not in `stores` is counted only in this program.
     pub fn succeed(&self, snapshot: Snapshot, lowered: Lowered, stores: &Stores, clock: impl Fn() -> Time) -> Self {
         let before: HashMap<(&str, &str), &Arc<Rule>> =
             self.rules().map(|(policy, rule)| ((policy.uid.as_str(), rule.name.as_str()), rule)).collect();
@@ -104,14 +106,15 @@ impl RulesInForce {
             let (mode, deadline) = (policy.mode, policy.deadline);
             next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, deadline, rules }));
         }
-        // Trimmed last, because limiters that the new rules took over need no room.
+        // Trimmed last, because limiters that the new rules took over need no room here.
         next.removed.trim();
         next.requests = Arc::new(next.rule_set(Per::Request));
         next.messages = Arc::new(next.rule_set(Per::Message));
         next
     }
 
-    /// The limiters to keep of rules that these rules no longer contain.
+    /// Returns the removed rules whose limiters are kept: the earlier ones, and the rules that `lowered` does not
+    /// contain.
     fn removed_by(&self, lowered: &Lowered, now: Time) -> Removed {
         let rules = lowered.policies.iter().flat_map(|policy| policy.rules.iter().map(move |rule| (policy, rule)));
         let stay: HashSet<(&str, &str)> =
@@ -128,20 +131,20 @@ impl RulesInForce {
         self.policies.iter().flat_map(|policy| policy.rules.iter().map(|rule| (&**policy, rule)))
     }
 
-    /// How many removed rules still have their limiters, and until when the first of them is kept.
+    /// Returns the number of removed rules whose limiters are kept, and the time at which the first of them is dropped.
     pub fn removed(&self) -> (usize, Option<Time>) {
         self.removed.held()
     }
 
-    /// These rules, without the removed limiters whose time has passed.
+    /// Returns these rules without the removed limiters whose time has passed.
     pub fn without_removed(&self, now: Time) -> Self {
         let mut next = self.clone();
         next.removed.expire(now);
         next
     }
 
-    /// The rules that count one kind of event. A bypass applies to both kinds; a denied request has no messages. For
-    /// messages: empty if no rule counts messages.
+    /// Returns the rules that count requests, or the rules that count messages. A bypass is in both sets; a denied
+    /// request has no messages. The set for messages is empty if no rule counts messages.
     fn rule_set(&self, per: Per) -> RuleSet {
         let (mut enforced, mut shadows) = (Vec::new(), Vec::new());
         for (index, policy) in self.policies.iter().enumerate() {

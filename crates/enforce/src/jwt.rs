@@ -1,9 +1,10 @@
-//! JSON Web Tokens (RFC 7519): what a token claims, and whether to trust it.
+//! JSON Web Tokens (RFC 7519): reads and verifies their claims.
 //!
-//! Without a JWKS, a token's payload is read unverified. Anyone can write such a token, so a key of claims
-//! distinguishes clients only if they are honest or a proxy in front verified their tokens. With a JWKS (RFC 7517), a
-//! token has claims only if one of its keys signed it and the time is within `nbf` and `exp`. Tokens are not cached:
-//! each is verified every time, and memory does not grow with the number of clients.
+//! Without a JWKS, the payload of a token is read without verification. Anyone can create such a token, so a key made
+//! of claims is reliable only if a proxy in front verifies the tokens or if the clients can be trusted. With a JWKS
+//! (RFC 7517), only the claims of a valid token are used: a key of the set signed the token, and the time is within
+//! `nbf` and `exp`. Tokens are not cached: each token is verified for every request, so memory does not grow with the
+//! number of clients.
 
 use std::{cell::OnceCell, collections::HashSet, time::Duration};
 
@@ -18,15 +19,15 @@ use weir_core::Time;
 
 use crate::matching::RequestView;
 
-/// How far two clocks may differ.
+/// The tolerated difference between the clocks of the issuer and of this program.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// The most keys of a set: a token that does not name its key is tried with each.
+/// The maximum number of keys in a set, because a token that does not name its key is verified with each key.
 const MOST_KEYS: usize = 64;
 
 type Claims = Map<String, Value>;
 
-/// The keys that verify tokens. Without any, no token is valid.
+/// The keys that verify tokens. With an empty set, no token is valid.
 #[derive(Default)]
 pub struct Jwks {
     keys: Vec<Key>,
@@ -38,20 +39,20 @@ struct Key {
     key: DecodingKey,
 }
 
-/// Why a text is not a valid key set.
+/// The error for a text that is not a valid key set.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidJwks {
     /// The text is not JSON, or not a key set.
     #[error("is not a JSON Web Key Set: {0}")]
     Json(#[from] serde_json::Error),
-    /// The key at this index is broken.
+    /// The key at this index is malformed.
     #[error("keys[{0}] cannot be used: {1}")]
     Key(usize, jsonwebtoken::errors::Error),
-    /// No key remains that can verify a signature.
+    /// No key of the set can verify a signature.
     #[error("has no key to verify signatures with: RSA, P-256, P-384, Ed25519 or an octet key with its `alg`")]
     NoKey,
-    /// A token might have to be tried with too many keys.
-    #[error("has more than {MOST_KEYS} keys: leave out those that no longer sign")]
+    /// The set has too many keys: a token might have to be verified with each of them.
+    #[error("has more than {MOST_KEYS} keys: remove keys that no longer sign tokens")]
     TooManyKeys,
 }
 
@@ -63,15 +64,15 @@ impl std::fmt::Debug for Jwks {
 }
 
 impl Jwks {
-    /// Reads a key set. Keys for encryption and keys of an unknown kind are left out.
+    /// Parses a key set. Keys for encryption and keys of an unknown type are ignored.
     ///
     /// # Errors
     ///
-    /// [`InvalidJwks`], which says what to fix.
+    /// [`InvalidJwks`], which explains the fault.
     pub fn parse(text: &str) -> Result<Self, InvalidJwks> {
         let set: Value = serde_json::from_str(text)?;
         let listed = set.get("keys").and_then(Value::as_array).ok_or(InvalidJwks::NoKey)?;
-        // Keys of an unknown kind must not make the known ones unusable.
+        // Each key is parsed separately, so that a key of an unknown type does not invalidate the whole set.
         let known = listed.iter().enumerate().filter_map(|(index, key)| {
             let one = serde_json::json!({ "keys": [key] });
             let set: JwkSet = serde_json::from_value(one).ok()?;
@@ -93,13 +94,13 @@ impl Jwks {
         }
     }
 
-    /// The claims of a token that one of the keys signed and that is valid now.
+    /// Returns the claims of a token, if one of the keys signed the token and it is valid now.
     fn verify(&self, token: &[u8], now: Time) -> Option<Claims> {
         let header = jsonwebtoken::decode_header(token).ok()?;
         let fits = |key: &&Key| {
             key.algorithms.contains(&header.alg) && (header.kid.is_none() || key.id.is_none() || key.id == header.kid)
         };
-        // Dates are checked below, by this program's clock.
+        // `valid_at` checks the dates with this program's clock.
         let mut validation = Validation::new(header.alg);
         validation.validate_exp = false;
         validation.validate_nbf = false;
@@ -113,8 +114,8 @@ impl Jwks {
     }
 }
 
-/// The algorithms that a key may sign with: the one that it names, or all that its kind allows. An octet key must name
-/// one.
+/// The algorithms that a key may sign with: the algorithm that the key names, or all algorithms of its type. An octet
+/// key must name its algorithm.
 fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
     use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512};
     let of_kind: &[Algorithm] = match &jwk.algorithm {
@@ -137,7 +138,7 @@ fn algorithms(jwk: &Jwk) -> Vec<Algorithm> {
     }
 }
 
-/// Whether the time is within `nbf` and `exp`. A date that is not a number makes a token invalid.
+/// Whether `now` is within `nbf` and `exp`. A date that is not a number makes a token invalid.
 fn valid_at(claims: &Claims, now: Time) -> bool {
     let seconds = |time: Time| Duration::from_nanos(time.as_nanos()).as_secs_f64();
     let date = |name| claims.get(name).map(|date| date.as_f64().unwrap_or(f64::NAN));
@@ -146,7 +147,7 @@ fn valid_at(claims: &Claims, now: Time) -> bool {
     not_over && begun
 }
 
-/// The payload, unverified.
+/// Reads the payload of a token without verification.
 fn read(token: &[u8]) -> Option<Claims> {
     let mut parts = token.split(|byte| *byte == b'.');
     let (header, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
@@ -154,7 +155,7 @@ fn read(token: &[u8]) -> Option<Claims> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
 
-/// The token in a field's value, without its scheme if it has one.
+/// Returns the token in the value of a header, without the scheme `Bearer`.
 fn bare(value: &[u8]) -> &[u8] {
     const SCHEME: &[u8] = b"bearer ";
     match value.split_at_checked(SCHEME.len()) {
@@ -163,7 +164,7 @@ fn bare(value: &[u8]) -> &[u8] {
     }
 }
 
-/// The tokens of one request. The first token is parsed once for all rules that ask for it.
+/// The tokens of one request. The first token is parsed once for all rules that use it.
 pub(super) struct Tokens<'a> {
     jwks: Option<&'a Jwks>,
     now: &'a dyn Fn() -> Time,
@@ -176,7 +177,7 @@ impl<'a> Tokens<'a> {
         Self { jwks, now, first: OnceCell::new() }
     }
 
-    /// A claim as text, if it is a string, a number or a boolean.
+    /// Returns a claim as text, if the claim is a string, a number or a boolean.
     pub(super) fn claim(&self, request: &RequestView<'_>, header: &HeaderName, name: &str) -> Option<String> {
         let first = self.first.get_or_init(|| Box::new((header.clone(), self.claims(request, header))));
         let (read, claims) = &**first;
@@ -192,7 +193,8 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// `a.b` is the claim with that name, because namespaced claims are URLs with dots. Otherwise it is `b` inside of `a`.
+/// Finds a claim. A name such as `a.b` first means a claim with that whole name, because the names of namespaced claims
+/// are URLs with dots. If there is no such claim, the name means the claim `b` inside of the object `a`.
 fn find(claims: &Claims, name: &str) -> Option<String> {
     match claims.get(name) {
         Some(Value::String(text)) => Some(text.clone()),

@@ -95,7 +95,7 @@ fn a_token_counts_between_its_dates() {
     }
 }
 
-/// The example of RFC 7515, appendix A.3: a token that another implementation signed with ES256.
+/// The example token of RFC 7515, appendix A.3, is verified. Another implementation signed it with ES256.
 #[test]
 fn a_token_of_the_rfc_is_verified() {
     let key = json!({
@@ -109,9 +109,9 @@ fn a_token_of_the_rfc_is_verified() {
                  c19yb290Ijp0cnVlfQ.DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg\
                  6NU1Q";
     let then = Time::from_nanos(1_300_819_380_000_000_000);
-    let claims = jwks.verify(token.as_bytes(), then).expect("signed, and not over yet");
+    let claims = jwks.verify(token.as_bytes(), then).expect("a signed token that has not expired");
     assert_eq!(find(&claims, "http://example.com/is_root").as_deref(), Some("true"));
-    assert!(jwks.verify(token.as_bytes(), NOW).is_none(), "it is long over");
+    assert!(jwks.verify(token.as_bytes(), NOW).is_none(), "the token has expired");
     let forged = token.replace("eyJpc3Mi", "eyJpc3Mj");
     assert!(jwks.verify(forged.as_bytes(), then).is_none());
 }

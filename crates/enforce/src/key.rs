@@ -1,8 +1,8 @@
 //! The key of a request, as bytes.
 //!
-//! Every part carries its kind and its length, so two different lists of parts never have the same bytes: an absent
-//! header is not an empty one, and `a`,`bc` is not `ab`,`c`. Clients choose keys, so SHA-256 replaces a long value and
-//! the memory of a table is bounded.
+//! The bytes of every part contain its kind and its length, so two different lists of parts never have the same bytes:
+//! an absent header differs from an empty header, and `a`,`bc` differs from `ab`,`c`. Clients choose their keys, so
+//! SHA-256 replaces a long value, which bounds the memory of a table.
 
 use std::{
     borrow::Cow,
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::jwt::Tokens;
 use crate::matching::{HostPattern, RequestView, respell};
 
-/// Longer values are hashed.
+/// The length in bytes above which a value is hashed.
 const LONGEST_PLAIN: usize = 64;
 
 const ABSENT: u8 = 0;
@@ -24,7 +24,7 @@ const DIGEST: u8 = 2;
 const IPV4: u8 = 4;
 const IPV6: u8 = 6;
 
-/// A rule's `key`.
+/// The `key` of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeySpec(Vec<Part>);
 
@@ -38,7 +38,7 @@ pub(super) enum Part {
     },
     Cookie(Box<str>),
     Query(Box<str>),
-    /// Counted from 1.
+    /// The number of a path segment, counted from 1.
     PathSegment(u8),
     Host,
     Method,
@@ -71,7 +71,7 @@ impl KeySpec {
         }
     }
 
-    /// The key of a request for people: one value for each part, `None` where the request lacks it.
+    /// Returns the key of a request as text: one value for each part, `None` if the request does not have the part.
     pub(super) fn show(&self, request: &RequestView<'_>, tokens: &Tokens<'_>) -> Vec<Option<String>> {
         let shown = |part: &Part| match part.read(request, tokens) {
             Value::Absent => None,
@@ -87,7 +87,7 @@ impl Part {
     #[inline]
     fn write(&self, request: &RequestView<'_>, tokens: &Tokens<'_>, to: &mut Vec<u8>) {
         match self {
-            // The most common kind of key. Writing it directly avoids an intermediate value that might be owned.
+            // A header is the most common part. Writing it directly avoids an intermediate `Value`.
             Self::Header(name) => match request.headers().get(name) {
                 Some(value) => write_value(value, to),
                 None => to.push(ABSENT),
@@ -132,7 +132,7 @@ impl Part {
         }
     }
 
-    /// Appends the value that an override gives for this part. An error says what is wrong with the value.
+    /// Appends the value that an override specifies for this part. An error explains why the value is invalid.
     pub(super) fn write_named(&self, value: &str, to: &mut Vec<u8>) -> Result<(), &'static str> {
         match self {
             Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::JwtClaim { .. } => {
@@ -176,7 +176,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The value of the first cookie of this name (RFC 6265 section 5.4: `name=value` pairs between `;`).
+/// Returns the value of the first cookie of this name (RFC 6265 section 5.4: `name=value` pairs separated by `;`).
 fn cookie<'a>(request: &RequestView<'a>, name: &str) -> Option<&'a [u8]> {
     let pairs = request.headers().all(&COOKIE).flat_map(|line| line.split(|byte| *byte == b';'));
     pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))

@@ -1,11 +1,11 @@
-//! Applies the rules in force to a service, by the layers of weir-tower. The rules may change at any moment.
+//! Applies the rules in force to a service, with the layers of weir-tower. The rules can change at any time.
 //!
-//! A [`ThroughputLayer`] asks the rules for the turn of each request: a refused request never reaches the service, and a
-//! waiting one reaches it when its turn comes. A [`DeadlineLayer`] around it cancels a request that exceeds its policy's
-//! deadline. What remains to do with a response is done when the service has answered ([`Responses`]).
+//! A [`ThroughputLayer`] takes the turn of each request from the rules: a refused request never reaches the service,
+//! and a waiting request reaches it when its turn comes. A [`DeadlineLayer`] around it cancels a request that exceeds
+//! the deadline of its policy. [`Responses`] adds headers to a response and charges costs that depend on it.
 //!
-//! A request that passes at once costs no allocation and no timer here. A request must wait for its own turn only, and
-//! no future here depends on another.
+//! A request that passes immediately needs no allocation and no timer in these layers. A request waits only for its own
+//! turn: no future in these layers depends on another future.
 
 mod body;
 mod respond;
@@ -24,18 +24,19 @@ pub use self::{
     turns::{Position, Turns},
 };
 
-/// Puts the limits around a service.
+/// A layer that applies the limits to a service.
 #[derive(Clone, Debug)]
 pub struct LimitLayer<G> {
     gate: G,
     server: &'static str,
 }
 
-/// A service behind the limits. It is ready when the inner service is.
+/// A service behind the limits. This service is ready when the inner service is.
 pub type Limited<S, G> = DeadlineService<ThroughputService<S, Turns<G>, Responses>, Answers<Responses>, OfRequests>;
 
 impl<G> LimitLayer<G> {
-    /// Limits that this gate decides. `server` names the sender of the response when a deadline has passed.
+    /// A layer whose limits this gate decides. `server` names this program in the responses to requests that exceed a
+    /// deadline.
     pub fn new(gate: G, server: &'static str) -> Self {
         Self { gate, server }
     }
@@ -46,7 +47,7 @@ impl<S, G: Gate + Clone> Layer<S> for LimitLayer<G> {
 
     fn layer(&self, inner: S) -> Limited<S, G> {
         let responses = Responses { clock: self.gate.options().clock, server: self.server };
-        // Each rule says how long its requests may wait.
+        // The maximum wait is a property of each rule, so the layer has none.
         let limit = ThroughputLayer::with_outcome(Turns(self.gate.clone()), Duration::MAX, responses);
         DeadlineLayer::of_requests(responses).layer(limit.layer(inner))
     }

@@ -1,18 +1,18 @@
-//! The decision engine: which requests the limits of a snapshot admit, and when.
+//! The decision engine: decides which requests the limits of a snapshot admit, and when.
 //!
-//! The input is a request's head and the client's address. The output is a [`Verdict`]: pass, wait or refuse.
-//! [`lower()`] turns wire data into parsed rules, or returns all its faults. [`RulesInForce::succeed`] gives those
-//! rules the limiters and statistics of the rules that they succeed. A [`Gate`] asks them for each request. A decision
-//! formats no label. For rules of scope Pod it takes no lock of its own and waits for nothing. For rules that a store
-//! counts it takes short locks, and a [`Verdict::Wait`] may ask the store.
+//! The input is the head of a request and the client's address. The output is a [`Verdict`]: pass, wait or refuse.
+//! [`lower()`] turns wire data into parsed rules, or returns all faults of the data. [`RulesInForce::succeed`] gives
+//! the new rules the limiters and statistics of the rules that they replace. A [`Gate`] applies the rules in force to
+//! each request. A decision formats no metric label. A decision of rules with scope Pod never blocks. A decision of
+//! rules that a store counts takes short locks, and a [`Verdict::Wait`] can ask the store.
 //!
-//! On top of that, [`LimitLayer`] applies verdicts to any tower service for HTTP: it refuses, delays and forwards
-//! requests, ends those that exceed a deadline, and charges costs that the response supplies. Nothing below it depends
-//! on bodies or tower.
+//! [`LimitLayer`] applies verdicts to any tower service for HTTP: it refuses, delays and forwards requests, cancels
+//! requests that exceed a deadline, and charges costs that depend on the response. Only this layer depends on bodies
+//! and tower.
 //!
-//! This crate opens no socket and does not know where snapshots come from. For rules that a store counts, the program
-//! supplies the clients of the stores ([`RulesInForce::succeed`]). The agent puts snapshots in force when the
-//! operator pushes them. A program can also do so by itself:
+//! This crate opens no sockets, and works with snapshots from any source. For rules that a store counts, the program
+//! supplies the clients of the stores ([`RulesInForce::succeed`]). The agent applies the snapshots that the operator
+//! pushes. Another program can apply snapshots itself:
 //!
 //! ```
 //! use axum::{Router, body::Body, http::Request, routing::get};

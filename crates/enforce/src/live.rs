@@ -1,4 +1,4 @@
-//! The rules in force of a program, which change while it serves.
+//! The rules in force of a program, which can change while the program serves requests.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -18,7 +18,7 @@ use super::{
     rule::Stores,
 };
 
-/// The rules in force of a program. They may change at any moment, and all clones share them.
+/// The rules in force of a program. They can change at any time, and all clones share them.
 #[derive(Clone, Debug)]
 pub struct LiveRules(Arc<Shared>);
 
@@ -29,7 +29,7 @@ struct Shared {
     one_at_a_time: Mutex<()>,
 }
 
-/// The right to change the rules: until it is dropped, no other change begins.
+/// The exclusive right to change the rules. No other change begins until this value is dropped.
 #[derive(Debug)]
 pub struct Change<'a> {
     rules: &'a ArcSwap<RulesInForce>,
@@ -44,13 +44,13 @@ pub struct SharedGate {
 }
 
 impl LiveRules {
-    /// Starts without rules: every request passes.
+    /// Starts without rules, so that every request passes.
     pub fn new(options: GateOptions) -> Self {
         Self(Arc::new(Shared { rules: Arc::default(), options, one_at_a_time: Mutex::default() }))
     }
 
-    /// Puts a snapshot in force: all of it, or nothing. Counters survive, and the limits of rules that remain are
-    /// retuned in place. The last call wins, for any `sequence`.
+    /// Puts a whole snapshot in force, or changes nothing. Statistics are kept, and the limits of rules that remain are
+    /// retuned in place. `sequence` is ignored: the last call wins.
     ///
     /// # Errors
     ///
@@ -66,24 +66,24 @@ impl LiveRules {
         Ok(())
     }
 
-    /// From now on, only tokens that these keys signed have claims.
+    /// Sets the keys that verify tokens: after this call, only the claims of tokens that these keys signed are used.
     pub fn verify_with(&self, keys: impl Into<Arc<Jwks>>) {
         let change = self.change();
         change.put(change.rules().with_jwks(Some(keys.into())));
     }
 
-    /// The rules in force, for counts and explanations.
+    /// Returns the rules in force, for counts and explanations.
     pub fn load(&self) -> Arc<RulesInForce> {
         self.0.rules.load_full()
     }
 
-    /// Limits a service by these rules. `client` returns the address of a request's connection, for keys with
-    /// `clientIP`. A request without an address counts as `0.0.0.0`.
+    /// Returns a layer that limits a service by these rules. `client` returns the address of a request's connection,
+    /// for keys with `clientIP`. A request without an address counts as `0.0.0.0`.
     pub fn layer(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SharedGate> {
         LimitLayer::new(self.gate(client), "weir")
     }
 
-    /// Decides on the requests of a program with many threads. `client` is as for [`layer`](Self::layer).
+    /// Returns a gate for a program with many threads. `client` is as for [`layer`](Self::layer).
     pub fn gate(&self, client: fn(&Extensions) -> Option<IpAddr>) -> SharedGate {
         SharedGate { rules: self.clone(), client }
     }
@@ -97,21 +97,21 @@ impl LiveRules {
         &self.0.options
     }
 
-    /// Gates for client connections that one thread serves.
+    /// Returns the gates for the client connections of one thread.
     pub fn gates(&self) -> Gates {
         Gates::new(Arc::clone(&self.0.rules), self.0.options)
     }
 
-    /// Begins a change with rules of the caller's own. Waits until no other change is under way.
+    /// Begins a change of the rules. Blocks until no other change is in progress.
     pub fn change(&self) -> Change<'_> {
-        // The lock orders the changes and guards no data.
+        // The lock only orders the changes: it guards no data, so a poisoned lock is safe.
         let turn = self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
         Change { rules: &self.0.rules, _turn: turn }
     }
 }
 
 impl Change<'_> {
-    /// The rules in force.
+    /// Returns the rules in force.
     pub fn rules(&self) -> Arc<RulesInForce> {
         self.rules.load_full()
     }
@@ -136,21 +136,21 @@ impl Gate for SharedGate {
     }
 }
 
-/// Parts of the snapshot that this crate supports and a layer cannot honour.
+/// Returns a fault for each part of the snapshot that this crate supports but a layer cannot enforce.
 fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
     let mut faults = Vec::new();
     if snapshot.wire_version != WIRE_VERSION {
-        let message = format!("is {}, and this program speaks {WIRE_VERSION}", snapshot.wire_version);
+        let message = format!("is {}, but this program supports only {WIRE_VERSION}", snapshot.wire_version);
         faults.push(Fault { path: "wireVersion".into(), message });
     }
     if !snapshot.stores.is_empty() {
-        let message = "a layer connects to no store: count requests in this program, and leave it out";
+        let message = "a layer cannot connect to a store: count requests in this program, and remove the stores";
         faults.push(Fault { path: "stores".into(), message: message.into() });
     }
     for (number, policy) in snapshot.policies.iter().enumerate() {
         for (index, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.per == Per::Message) {
             let path = format!("policies[{number}].rules[{index}].per");
-            let message = format!("rule {} counts messages, which a layer does not see: count requests", rule.name);
+            let message = format!("rule {} counts messages, which a layer cannot do: count requests", rule.name);
             faults.push(Fault { path, message });
         }
     }
@@ -191,7 +191,8 @@ mod tests {
         rule
     }
 
-    /// The layer's future must be able to move between threads.
+    /// Sends one request per client and returns the statuses. Each call is spawned, so the layer's future must be
+    /// `Send`.
     async fn statuses(rules: &LiveRules, clients: &[Option<IpAddr>]) -> Vec<u16> {
         let app =
             tower::service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok"))));

@@ -1,13 +1,14 @@
-//! Logs some of the refusals: a rule's first, then at most one a second, with the number of refusals between them. A
-//! line names the limit, but contains no part of the request. Keys may be secrets of other people, so a line contains
-//! the key only if the flag says so.
+//! Logs some of the refusals of each rule: the first one, then at most one per second, with the number of refusals
+//! between them. A line names the limit, but contains no part of the request. Keys can be secrets of clients, so a line
+//! contains the key only if the option `log_keys` is set.
 
 use std::sync::Arc;
 
 use super::{decide::Asked, in_force::RulesInForce, refusal::Refusal};
 
 impl RulesInForce {
-    /// A refusal that is not logged costs one read of the clock. `keys` says whether to name the key.
+    /// Logs a refusal, unless the rule logged another one less than a second before. `keys` determines whether the line
+    /// contains the key.
     #[inline]
     pub(super) fn log(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool) {
         if let Some(unlogged) = refusal.rule.counters.log_limited(refusal.at) {
@@ -18,7 +19,7 @@ impl RulesInForce {
     #[cold]
     fn tell(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool, unlogged: u64) {
         let Refusal { rule, state, .. } = refusal;
-        // The policy is looked up only here: keeping it ready would not pay for one line a second.
+        // The policy is searched for each line, because there is at most one line per second.
         let Some((index, policy)) = self
             .policies()
             .iter()
@@ -43,10 +44,11 @@ impl RulesInForce {
 }
 
 impl Refusal<'_> {
-    /// The values of the refused key as a JSON list, so that a value cannot break the line. `None` without a key.
+    /// Returns the values of the refused key as a JSON list, so that no value can break the line. Returns `None` if the
+    /// rule has no key.
     fn key(&self, asked: &Asked<'_>) -> Option<String> {
         let key = &self.rule.limits.as_ref()?.key;
         let parts = key.show(&asked.request, &asked.tokens);
-        (!parts.is_empty()).then(|| serde_json::to_string(&parts).expect("text always has a JSON form"))
+        (!parts.is_empty()).then(|| serde_json::to_string(&parts).expect("a list of strings is valid JSON"))
     }
 }

@@ -1,7 +1,7 @@
-//! Turns wire data into parsed rules, or returns every fault in it.
+//! Turns wire data into parsed rules, or returns all faults of the data.
 //!
-//! Pure: it uses no clock, no counters and none of the rules in force. A fault in one part does not stop the lowering
-//! of the others, so one answer has every fault.
+//! Lowering is a pure function: it uses no clock, no counters and no rules in force. After a fault in one part, the
+//! other parts are still lowered, so one answer contains all faults.
 
 mod conditions;
 mod cost;
@@ -22,7 +22,7 @@ use crate::matching::Matcher;
 
 pub(super) use self::shared::{LoweredShared, hash};
 
-/// A snapshot's rules, parsed.
+/// The parsed rules of a snapshot.
 #[derive(Debug)]
 pub struct Lowered {
     pub(super) policies: Vec<LoweredPolicy>,
@@ -46,9 +46,9 @@ pub(super) struct LoweredRule {
     pub(super) matcher: Matcher,
     pub(super) per: Per,
     pub(super) action: Action,
-    /// `None` for a bypass.
+    /// The form of refusals. `None` for a bypass.
     pub(super) refusal: Option<RefusalForm>,
-    /// `None` without [`Action::Limit`].
+    /// The limits. `None` unless the action is [`Action::Limit`].
     pub(super) limits: Option<LoweredLimits>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct LoweredLimits {
     pub(super) shared: Option<LoweredShared>,
 }
 
-/// Parses a snapshot's rules.
+/// Parses the rules of a snapshot.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
         if !uids.insert(&policy.uid) {
             faults.add(
                 &path.field("uid"),
-                "is the uid of an earlier policy: counters belong to it, so it must be unique",
+                "is the uid of an earlier policy: counters are stored by uid, so it must be unique",
             );
         }
         if !names.insert((&policy.namespace, &policy.name)) {
@@ -90,7 +90,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
         }
         let before = faults.len();
         policies.extend(lower_policy(policy, &stores, &path, &mut faults));
-        // A policy with faults is reported for those faults only.
+        // The size of logs is not checked for a policy with other faults.
         logs = logs.saturating_add(if faults.len() == before { log_bytes(policy) } else { 0 });
         if logs > MAX_LOG_BYTES && !logs_reported {
             logs_reported = true;
@@ -123,7 +123,7 @@ fn lower_policy(
     }
     revision(&policy.revision, path, faults);
     if policy.deadline_millis == Some(0) {
-        faults.add(&path.field("deadlineMillis"), "must be at least 1: leave it out for none");
+        faults.add(&path.field("deadlineMillis"), "must be at least 1: remove it for no deadline");
     }
 
     let full_name = full_name(&policy.namespace, &policy.name);
@@ -133,7 +133,10 @@ fn lower_policy(
         let path = path.field("rules").index(index);
         label(&rule.name, &path.field("name"), faults);
         if !names.insert(&rule.name) {
-            faults.add(&path.field("name"), format!("an earlier rule is named {}: give each its own name", rule.name));
+            faults.add(
+                &path.field("name"),
+                format!("an earlier rule is named {}: give each rule its own name", rule.name),
+            );
         }
         let mode = policy.mode_of(rule);
         rules.extend(lower_rule((rule, mode, &full_name), stores, &path, faults));
@@ -173,9 +176,9 @@ fn lower_rule(
             let path_of_headers = path.field("responseHeaders");
             let own = on_limit::lower_headers(&rule.response_headers, (policy, rule), &path_of_headers, faults);
             if rule.per == Per::Message && !rule.response_headers.is_empty() {
-                faults.add(&path.field("responseHeaders"), "has no meaning with `per: Message`: leave it out");
+                faults.add(&path.field("responseHeaders"), "has no meaning with `per: Message`: remove it");
             }
-            // The next step renders response fields that contain names.
+            // The next step renders response headers that contain names, so the names must be valid.
             if faults.len() > before {
                 return None;
             }
@@ -217,13 +220,13 @@ fn without_limits(rule: &Rule, path: &Path, faults: &mut Faults) {
         ("shared", rule.shared.is_some()),
     ] {
         if given {
-            let message = format!("has no meaning for a rule with action {:?}: leave it out", rule.action);
+            let message = format!("has no meaning for a rule with action {:?}: remove it", rule.action);
             faults.add(&path.field(field), message);
         }
     }
 }
 
-/// The names joined by a slash, which neither part contains.
+/// Joins the names with a slash, which neither name contains.
 pub(super) fn full_name(namespace: &str, policy: &str) -> String {
     format!("{namespace}/{policy}")
 }
@@ -234,7 +237,7 @@ fn revision(revision: &str, path: &Path, faults: &mut Faults) {
     }
 }
 
-/// Names appear unescaped in response fields, metrics and JSON, so only a DNS label of Kubernetes is valid.
+/// Checks a name. Names appear unescaped in response headers, metrics and JSON, so a name must be a DNS label.
 fn label(name: &str, path: &Path, faults: &mut Faults) {
     if name.len() > 63 || !is_label_of_any_length(name) {
         faults.add(path, "must be a DNS label: 1 to 63 lower case letters, digits and `-`, with no `-` at either end");

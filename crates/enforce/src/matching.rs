@@ -1,8 +1,8 @@
-//! Decides which requests a rule is about.
+//! Decides which rules match a request.
 //!
 //! A [`Matcher`] is a rule's `match` list, parsed once. An [`Index`] finds the matchers that can match. Both read a
 //! [`RequestView`], which computes costly values (the normalised path) at most once for all the rules of a request.
-//! Nothing here allocates for an ordinary request, and nothing changes the request: rules compare a normal form, and
+//! Matching does not allocate for an ordinary request, and never changes a request: rules compare a normal form, and
 //! the app gets the original.
 
 mod client_ip;
@@ -41,7 +41,7 @@ pub(crate) use self::{
 /// A rule's `match` list. A request matches if any entry matches, or if there are no entries.
 #[derive(Debug)]
 pub(crate) struct Matcher {
-    /// At least one.
+    /// At least one entry.
     entries: Vec<Conditions>,
 }
 
@@ -63,7 +63,7 @@ impl Matcher {
         self.entries.iter().any(|entry| entry.hold(request))
     }
 
-    /// Whether it matches every request.
+    /// Whether this matcher matches every request.
     pub(crate) fn takes_all(&self) -> bool {
         self.entries.iter().any(Conditions::is_none)
     }

@@ -1,8 +1,8 @@
 //! Rules that count the messages of a connection instead of the request that opened it.
 //!
-//! The opening request determines which rules match, so it is kept. The rules in force at the time of a message decide
-//! on it. The matching rules are searched again only after a change. A connection that no such rule matched when it
-//! opened is never inspected.
+//! The opening request determines which rules match, so it is kept. Each message is decided by the rules that are in
+//! force when it arrives. The matching rules are searched again only after a change. A connection is never inspected if
+//! no rule per message matched its opening request.
 
 use std::{
     cell::RefCell,
@@ -34,22 +34,22 @@ pub struct Messages {
 /// A message that must not reach the app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRefusal {
-    /// The text for the client: a JSON object, unless the rule has its own text.
+    /// The text for the client: a JSON object, or the text that the rule sets.
     pub notice: String,
     /// Whether to close the connection.
     pub close: bool,
 }
 
-/// The matching rules of one snapshot.
+/// The rules of one snapshot that match the connection.
 #[derive(Debug, Default)]
 struct Found {
-    /// Weak, so that an idle connection does not keep old rules alive.
+    /// The rules that were searched. The reference is weak, so that an idle connection does not keep old rules alive.
     of: Weak<RulesInForce>,
     enforced: Vec<Counted>,
     shadows: Vec<Counted>,
 }
 
-/// A rule by its index, with the cost of a message.
+/// The index of a rule, with the key and the cost of a message.
 #[derive(Debug)]
 struct Counted {
     index: usize,
@@ -57,7 +57,7 @@ struct Counted {
     cost: u64,
 }
 
-/// Decides on the messages of one connection.
+/// The gate of one connection: the rules, and the client's address.
 #[derive(Debug)]
 struct Opened {
     rules: LiveRules,
@@ -65,8 +65,8 @@ struct Opened {
 }
 
 impl LiveRules {
-    /// Decides on the messages of the connection that this request from `client` opens. `None` if no rule per message
-    /// matches it.
+    /// Returns the [`Messages`] of the connection that this request from `client` opens, or `None` if no rule per
+    /// message matches the request.
     pub fn messages<B>(&self, client: IpAddr, request: &Request<B>) -> Option<Messages> {
         Messages::of(Opened { rules: self.clone(), client }, request)
     }
@@ -103,7 +103,7 @@ impl Messages {
     ///
     /// # Errors
     ///
-    /// What to do with a message that is refused.
+    /// The refusal of the message.
     pub fn decide(&self) -> Result<(), MessageRefusal> {
         let rules = self.gate.with_rules(Arc::clone);
         let mut found = self.found.borrow_mut();
@@ -170,7 +170,7 @@ fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
     counted.iter().filter_map(ask).collect()
 }
 
-/// Empty if the policy has a bypass for the message.
+/// The questions to the rules of one policy in shadow mode. Empty if the policy has a bypass for the message.
 fn asks_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
     let bypassed = counted.iter().any(|counted| set.get(counted.index).rule.is_bypass());
     if bypassed { Vec::new() } else { asks(set, counted) }

@@ -1,4 +1,4 @@
-//! What a client learns from the charges of its request: the fields of its quota, or a refusal.
+//! Turns the charges of a request into the headers that describe the client's quota, or into a refusal.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) fn refusal<'r>(
 ) -> Refusal<'r> {
     let own = refused.retry_after();
     let retry_after = match asks {
-        // With one limit, its own wait is the answer.
+        // With one limit, the wait of that limit is the result.
         [only] if only.limits.is_single() => own.unwrap_or_default(),
         _ => opens_after(asks, at),
     };
@@ -38,7 +38,7 @@ pub(super) fn refusal<'r>(
     Refusal { rule, state, override_index, retry_after, at }
 }
 
-/// The fields of the only rule.
+/// Returns the headers for a request that was charged to one rule.
 pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
     if !(limits.advice.tells_admitted() || limits.advice.has_own()) {
         return Fields::default();
@@ -46,7 +46,7 @@ pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
     Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
 }
 
-/// The fields of a request that shared rules admitted, and perhaps others.
+/// Returns the headers for a request that shared rules, and possibly rules of scope Pod, admitted.
 pub(super) fn fields_with_shared(
     asks: &[Ask<'_, '_>],
     charged: &[RuleCharged],
@@ -75,7 +75,8 @@ pub(super) fn fields_with_shared(
     fields.with_own(all.iter().map(|(advice, state, _)| (Arc::clone(advice), *state)))
 }
 
-/// The fields of the rule whose limit has the fewest requests left. They list the limits of all rules.
+/// Returns the headers for a request that was charged to several rules. They list the limits of all rules, and the
+/// state of the limit with the fewest remaining requests.
 pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[RuleCharged]) -> Fields {
     let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.tells_admitted());
     let own = || {

@@ -1,10 +1,10 @@
-//! Response headers of the user's own, prepared when a snapshot is lowered.
+//! Response headers that a rule sets, prepared when a snapshot is lowered.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_expressions::{Piece, Placeholder};
 
-/// A header whose value may contain numbers of a limit.
+/// A header whose value can contain numbers of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnField {
     name: HeaderName,
@@ -25,7 +25,7 @@ enum OwnPiece {
     ResetAfter,
 }
 
-/// The numbers of the limit that a value names.
+/// The numbers of a limit that a value can contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
     pub(super) remaining: u64,
@@ -34,7 +34,7 @@ pub(super) struct Numbers {
 }
 
 impl OwnField {
-    /// `policy` and `rule` are names, which are visible ASCII.
+    /// Prepares a header. The names `policy` and `rule` must be visible ASCII.
     pub(super) fn new(name: HeaderName, pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
         let piece = |piece| match piece {
             Piece::Text(text) => OwnPiece::Text(text.into()),
@@ -73,7 +73,7 @@ impl OwnField {
         headers.insert(self.name.clone(), value);
     }
 
-    /// Appends it as a line of a head.
+    /// Appends the header as a line of a response's head.
     pub(super) fn append_to(&self, numbers: Numbers, head: &mut Vec<u8>) {
         head.extend_from_slice(self.name.as_str().as_bytes());
         head.extend_from_slice(b": ");
@@ -101,5 +101,5 @@ fn write_pieces(pieces: &[OwnPiece], numbers: Numbers, to: &mut Vec<u8>) {
 }
 
 fn value(text: Vec<u8>) -> HeaderValue {
-    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("text is visible ASCII, the rest are numbers")
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("all parts are visible ASCII or numbers")
 }

@@ -1,4 +1,5 @@
-//! A refusal: the rule that refused, its limit, and all parts of the response. The writer of the response joins them.
+//! A refusal: the rule that refused, its limit, and all parts of the response. The writer of the response joins the
+//! parts.
 
 use std::{
     sync::{Arc, Weak},
@@ -11,23 +12,24 @@ use weir_core::Time;
 
 use super::{fields::QuotaState, refusal_text::RefusalText, rule::Rule};
 
-/// A request or a message that one limit of one rule refused, or a request that a rule with action Deny refused.
+/// The refusal of a request or a message by one limit of one rule, or of a request by a rule with action Deny.
 #[derive(Debug)]
 pub struct Refusal<'a> {
     pub(super) rule: &'a Arc<Rule>,
     pub(super) state: QuotaState,
     pub(super) override_index: Option<usize>,
-    /// How long until all the rules admit, if no other request comes. `None` if this rule never admits, because the
-    /// cost is more than it admits at once.
+    /// The time until all rules would admit the request, if no other request arrives. `None` if this rule never admits
+    /// it, because the cost is more than the limit can admit for one request.
     pub(super) retry_after: Option<Duration>,
     /// The time of the decision.
     pub(super) at: Time,
 }
 
-/// What the text of a refusal depends on, except for the seconds in it. It does not keep the rule alive.
+/// The key for a cache of refusal texts: refusals with equal keys have equal texts. The key does not keep the rule
+/// alive.
 #[derive(Debug)]
 pub struct TextKey {
-    /// The weak reference keeps the allocation, so no other rule gets this address.
+    /// The weak reference keeps the allocation, so no other rule gets the same address.
     rule: Weak<Rule>,
     state: QuotaState,
     override_index: Option<usize>,
@@ -42,12 +44,12 @@ impl<'a> Refusal<'a> {
 }
 
 impl Refusal<'_> {
-    /// What its text depends on, as a key for caching the text.
+    /// Returns the key for a cache of the text.
     pub fn text_key(&self) -> TextKey {
         TextKey { rule: Arc::downgrade(self.rule), state: self.state, override_index: self.override_index }
     }
 
-    /// Whether its text equals that of an earlier refusal with this key.
+    /// Whether the text equals the text of an earlier refusal with this key.
     #[inline]
     pub fn is_for(&self, text_key: &TextKey) -> bool {
         std::ptr::eq(text_key.rule.as_ptr(), Arc::as_ptr(self.rule))
@@ -55,44 +57,45 @@ impl Refusal<'_> {
             && text_key.override_index == self.override_index
     }
 
-    /// The time of the decision.
+    /// Returns the time of the decision.
     #[inline]
     pub fn at(&self) -> Time {
         self.at
     }
 
-    /// The seconds until the client may retry, rounded up. 0 for a denied request.
+    /// Returns the seconds until the client may retry, rounded up. 0 for a denied request.
     #[inline]
     pub fn seconds(&self) -> u64 {
         self.state.seconds
     }
 
-    /// Whether a rule with action Deny refused, so that the client must not retry.
+    /// Whether a rule with action Deny refused the request, so that the client must not retry.
     pub fn is_denied(&self) -> bool {
         self.rule.limits.is_none()
     }
 
-    /// How long until the client may retry. `None` if never, because the cost is more than the limit admits at once.
+    /// Returns the time until the client may retry. `None` means never, because the cost is more than the limit can
+    /// admit for one request.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The status that the rule specifies.
+    /// Returns the status that the rule specifies.
     pub fn status(&self) -> StatusCode {
         self.text().status
     }
 
-    /// The type of the body.
+    /// Returns the media type of the body.
     pub fn content_type(&self) -> &HeaderValue {
         &self.text().content_type
     }
 
-    /// The rule's own text, or a JSON object that names the limit.
+    /// Returns the text that the rule sets, or a JSON object that names the limit.
     pub fn body(&self) -> Bytes {
         self.text().body(self.state.limit, self.state.seconds)
     }
 
-    /// Adds the fields that describe the client's quota, in the rule's style, and those of the rule's own.
+    /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the rule sets.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
         if let Some(limits) = &self.rule.limits {
             limits.advice.insert(&self.state, limits.advice.policy(self.override_index), headers);
@@ -102,6 +105,6 @@ impl Refusal<'_> {
     }
 
     pub(super) fn text(&self) -> &RefusalText {
-        self.rule.refusal.as_ref().expect("a bypass refuses nothing")
+        self.rule.refusal.as_ref().expect("the rule that refused is no bypass")
     }
 }

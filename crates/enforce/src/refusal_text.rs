@@ -1,19 +1,19 @@
-//! The texts of a refusal that do not depend on the request. They are prepared when a rule comes into force. The rest is
-//! rendered for each refusal; the agent's short path caches the last ones.
+//! The parts of a refusal that do not depend on the request. They are prepared when a rule comes into force. The other
+//! parts are rendered for each refusal; the agent's short path caches recent responses.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
 use super::own_field::OwnField;
 
-/// What `onLimit` says, parsed.
+/// The parsed content of `onLimit`.
 #[derive(Clone, Debug)]
 pub(super) struct RefusalForm {
     pub(super) status: StatusCode,
     pub(super) body: Option<Bytes>,
     pub(super) content_type: HeaderValue,
     pub(super) closes: bool,
-    /// The rule's own fields of refusals.
+    /// The headers that the rule sets in refusals.
     pub(super) set: Vec<OwnField>,
 }
 
@@ -22,13 +22,13 @@ pub(super) struct RefusalForm {
 pub(super) struct RefusalText {
     pub(super) status: StatusCode,
     pub(super) content_type: HeaderValue,
-    /// Whether to close a connection for a message beyond a limit.
+    /// Whether to close the connection after a message beyond a limit.
     pub(super) closes: bool,
     pub(super) set: Vec<OwnField>,
     body: Option<Bytes>,
-    /// For each limit, Weir's own body up to the number of seconds.
+    /// For each limit, the default body up to the number of seconds.
     starts: Vec<String>,
-    /// Weir's own body for a rule without limits.
+    /// The default body for a rule without limits.
     denied: Bytes,
 }
 
@@ -40,12 +40,12 @@ impl RefusalText {
         Self { status, content_type, closes, set, body, starts, denied }
     }
 
-    /// The body of a refusal.
+    /// Returns the body of a refusal.
     pub(super) fn body(&self, limit: usize, retry_after_seconds: u64) -> Bytes {
         if let Some(body) = &self.body {
             return body.clone();
         }
-        // As in `Advice::policy`, the index of the limit may be that of a later snapshot.
+        // As in `Advice::policy`, the index of the limit can be the index in a later snapshot.
         match self.starts.get(limit).or(self.starts.first()) {
             Some(start) => format!("{start}{retry_after_seconds}}}\n").into(),
             None => self.denied.clone(),
@@ -53,7 +53,7 @@ impl RefusalText {
     }
 }
 
-/// Names are DNS labels, so they need no escapes.
+/// Returns the start of the default body. Names are DNS labels, so they need no escapes.
 fn start(policy: &str, rule: &str, limit: &str) -> String {
     format!(r#"{{"error":"rate limited","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
 }

@@ -1,11 +1,11 @@
 //! Keeps the limiters of removed rules for a minute.
 //!
-//! A policy that is deleted and created again has another UID. Its rules would start with a full burst, so a user of
-//! `kubectl replace --force` would get a fresh burst. To prevent that, a rule with the same namespace, policy name and
-//! rule name takes over the removed limiter, with its counts. The statistics are not kept, because they belong to the
-//! deleted policy.
+//! A policy that is deleted and created again has another UID, so its rules would start with a full burst, for example
+//! after `kubectl replace --force`. To prevent that, a rule with the same namespace, policy name and rule name takes
+//! over the removed limiter, with its counts. The statistics are not kept, because they belong to the deleted policy.
 //!
-//! Memory is bounded: the latest [`MOST`] rules, with [`MOST_KEYS`] keys together, and none for longer than [`KEPT`].
+//! Memory is bounded: only the latest [`MOST`] rules are kept, with at most [`MOST_KEYS`] keys in total, and no rule is
+//! kept for longer than [`KEPT`].
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -16,13 +16,14 @@ use super::{
     rule::{Policy, Rule},
 };
 
-/// How long a limiter is kept after its rule was removed.
+/// The time for which a limiter is kept after its rule was removed.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// The most limiters to keep.
+/// The maximum number of limiters to keep.
 const MOST: usize = 256;
 
-/// The most keys that their tables together may hold: as many as one rule may ask for, or 16 rules with the default.
+/// The maximum capacity of all kept tables in keys: enough for one rule with the maximum of `maxKeys`, or for 16 rules
+/// with the default.
 const MOST_KEYS: u64 = 1 << 20;
 
 /// The latest removed rules, the oldest first.
@@ -39,7 +40,7 @@ struct Gone {
 }
 
 impl Removed {
-    /// Adds a removed rule of a policy. A rule without limits has nothing to keep.
+    /// Adds a removed rule of a policy, unless the rule has no limits.
     pub(super) fn add(&mut self, policy: &Policy, rule: &Arc<Rule>, now: Time) {
         if rule.limits.is_none() {
             return;
@@ -48,7 +49,7 @@ impl Removed {
         self.rules.push_back(Gone { policy, rule: Arc::clone(rule), until: now.saturating_add(KEPT) });
     }
 
-    /// Drops the rules that were removed long enough ago.
+    /// Drops the rules that were removed more than [`KEPT`] ago.
     pub(super) fn expire(&mut self, now: Time) {
         self.rules.retain(|gone| gone.until > now);
     }
@@ -63,13 +64,13 @@ impl Removed {
         }
     }
 
-    /// Takes the latest rule with this name, of a policy with this namespace and name. A second call does not find it.
+    /// Takes out the latest rule with this name of a policy with this namespace and name.
     pub(super) fn take(&mut self, policy: &str, rule: &str) -> Option<Arc<Rule>> {
         let place = self.rules.iter().rposition(|gone| *gone.policy == *policy && gone.rule.name == rule)?;
         self.rules.remove(place).map(|gone| gone.rule)
     }
 
-    /// How many rules are kept, and until when the first of them is.
+    /// Returns the number of kept rules, and the time at which the first of them is dropped.
     pub(super) fn held(&self) -> (usize, Option<Time>) {
         (self.rules.len(), self.rules.front().map(|gone| gone.until))
     }

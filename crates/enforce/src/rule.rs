@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{histogram, matching::Matcher};
 
-/// How many cells of each rule one scrape looks at.
+/// The maximum number of cells of a rule that one scrape reads.
 const SURVEYED: usize = 4096;
 
 /// A policy in force.
 #[derive(Debug)]
 pub struct Policy {
-    /// The UID of the Kubernetes object. Statistics belong to it, and the counts of rules of scope Pod.
+    /// The UID of the Kubernetes object, with which the statistics and the counts of rules of scope Pod are associated.
     pub uid: String,
     /// The namespace of the Kubernetes object.
     pub namespace: String,
@@ -39,42 +39,42 @@ pub struct Policy {
 /// A rule in force.
 #[derive(Debug)]
 pub struct Rule {
-    /// Unique within the policy.
+    /// The name, which is unique within the policy.
     pub name: String,
-    /// The weaker one of its own mode and that of its policy.
+    /// The weaker of the rule's mode and the policy's mode.
     pub(super) mode: Mode,
     pub(super) matcher: Matcher,
     pub(super) per: Per,
     pub(super) counters: Arc<Counters>,
     pub(super) action: Action,
-    /// `None` for a bypass, which refuses nothing.
+    /// The prepared refusals. `None` for a bypass, which never refuses.
     pub(super) refusal: Option<RefusalText>,
-    /// `None` for a rule that does not limit.
+    /// The limits. `None` for a bypass and for a rule that denies.
     pub(super) limits: Option<Limits>,
 }
 
-/// What a rule charges.
+/// The limits of a rule, and how a request is charged to them.
 #[derive(Debug)]
 pub(super) struct Limits {
     pub(super) limiter: RuleLimiter,
     pub(super) key: KeySpec,
     pub(super) cost: Cost,
-    /// How long a request may wait for its turn.
+    /// The maximum wait of a request for its turn. `None` if requests do not wait.
     pub(super) max_wait: Option<Duration>,
     pub(super) advice: Arc<Advice>,
     /// The limits' names in order, for [`explain`](super::explain).
     pub(super) names: Vec<Box<str>>,
     /// The limits' quotas without overrides, for the metrics.
     quotas: Vec<Quota>,
-    /// If set, a store counts and `limiter` is unused.
+    /// The part of a rule that a store counts. If it is set, `limiter` is unused.
     pub(super) shared: Option<SharedPart>,
 }
 
-/// How a rule is counted in a store.
+/// The part of a rule that a store counts.
 #[derive(Debug)]
 pub(super) struct SharedPart {
     pub(super) limiter: Arc<SharedLimiter>,
-    /// Which keys have limits of their own.
+    /// The limits, with the overrides for some keys.
     pub(super) terms: Terms,
 }
 
@@ -87,7 +87,7 @@ impl Limits {
         self.max_wait.is_some()
     }
 
-    /// The quota of a limit, of a key with or without an override.
+    /// Returns the quota of a limit for a key with or without an override.
     pub(super) fn quota(&self, limit: usize, override_index: Option<usize>) -> Option<Quota> {
         let own = self.shared.as_ref().and_then(|shared| shared.terms.quotas(override_index).get(limit).copied());
         own.or_else(|| self.quotas.get(limit).copied())
@@ -105,7 +105,7 @@ impl Policy {
         self.deadline.is_some()
     }
 
-    /// The mode, as a policy spells it.
+    /// Returns the mode as it is spelled in a policy.
     pub fn mode(&self) -> &'static str {
         match self.mode {
             Mode::Enforce => "Enforce",
@@ -116,7 +116,8 @@ impl Policy {
 }
 
 impl Rule {
-    /// `before` is the rule whose limiter this one takes over, if its key is the same.
+    /// Creates a rule. If `before`, the limits of the earlier rule, has an equal key, the new rule takes over its
+    /// limiter.
     pub(super) fn follow(
         counters: Arc<Counters>,
         before: Option<&Limits>,
@@ -131,7 +132,7 @@ impl Rule {
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
             let shared = shared.and_then(|shared| SharedPart::follow(before, &key, &terms, shared, stores));
-            // A store counts the keys.
+            // If a store counts the keys, the limiter needs no table of keys.
             let max_keys = max_keys.filter(|_| shared.is_none());
             let limiter = match before.filter(|before| before.key == key && before.shared.is_some() == shared.is_some())
             {
@@ -146,38 +147,38 @@ impl Rule {
         Self { name, mode, matcher, per, counters, action, refusal, limits }
     }
 
-    /// The rule's statistics.
+    /// Returns the rule's statistics.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }
 
-    /// How long admitted requests waited.
+    /// Returns the waits of admitted requests.
     pub fn waits(&self) -> histogram::Snapshot {
         self.counters.waits()
     }
 
-    /// Whether requests may wait for their turn, now or before an earlier change.
+    /// Whether requests may wait for their turn, or some have waited before a change of the rule.
     pub fn is_patient(&self) -> bool {
         self.limits.as_ref().is_some_and(Limits::is_patient) || self.counts().waited > 0
     }
 
-    /// Whether requests that it matches are exempt from all limits.
+    /// Whether requests that the rule matches are exempt from all limits.
     pub fn is_bypass(&self) -> bool {
         self.action == Action::Bypass
     }
 
-    /// Whether requests that it matches are refused.
+    /// Whether requests that the rule matches are refused.
     pub(super) fn is_deny(&self) -> bool {
         self.action == Action::Deny
     }
 
-    /// The limits by name, without overrides.
+    /// Returns the limits by name, without overrides.
     pub fn limits(&self) -> impl Iterator<Item = (&str, Quota)> {
         let limits = self.limits.iter();
         limits.flat_map(|limits| limits.names.iter().map(AsRef::as_ref).zip(limits.quotas.iter().copied()))
     }
 
-    /// How full its table of keys is. `None` without a key.
+    /// Returns the usage of the table of keys. `None` if the rule has no key.
     pub fn keys(&self) -> Option<KeyStats> {
         let limits = self.limits.as_ref()?;
         let Some(shared) = &limits.shared else { return limits.limiter.keys() };
@@ -185,14 +186,15 @@ impl Rule {
         (capacity > 1).then_some(KeyStats { tracked, capacity, evicted, overflowed })
     }
 
-    /// How near keys are to their limits. It looks at a bounded number of keys, so that a scrape stays short.
+    /// Returns how near keys are to their limits. Reads a bounded number of keys, so that a scrape is short.
     pub fn survey(&self, now: Time) -> Option<KeySurvey> {
         self.limits.as_ref().filter(|limits| limits.shared.is_none())?.limiter.survey(now, SURVEYED)
     }
 }
 
 impl SharedPart {
-    /// Goes on with the limiter of the rule before, if the store, the counters and the key are the same.
+    /// Continues with the limiter of the earlier rule, if the store, the counters and the key are the same. Returns
+    /// `None` if `stores` does not have the store.
     fn follow(
         before: Option<&Limits>,
         key: &KeySpec,

@@ -1,7 +1,9 @@
-//! The rules for one kind of event in the order in which they are tried, and the search for those that match.
+//! The rules for requests or for messages, in the order in which the engine tries them, and the search for matching
+//! rules.
 //!
-//! Denials come first, then bypasses, then the other rules that enforce, then those in shadow mode, policy by policy. An
-//! index identifies a rule, so lists of matching rules are lists of numbers, and the next request reuses their memory.
+//! Denials come first, then bypasses, then the other rules that enforce, then the rules in shadow mode, grouped by
+//! policy. An index identifies a rule, so a list of matching rules is a list of numbers, and the next request reuses
+//! its memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,13 +21,13 @@ use crate::matching::{Index, RequestView};
 pub(super) struct RuleSet {
     rules: Vec<Member>,
     index: Index,
-    /// How many of the rules deny. They come first.
+    /// The number of rules that deny. These rules come first.
     denials: usize,
-    /// How many rules precede those that limit: denials and bypasses.
+    /// The number of denials and bypasses, which precede the rules that limit.
     exceptions: usize,
-    /// How many rules precede those in shadow mode.
+    /// The number of rules that enforce, which precede the rules in shadow mode.
     enforced: usize,
-    /// The indices of all rules, if each limits and matches every request. Otherwise empty.
+    /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
     about_all: Vec<usize>,
 }
 
@@ -36,11 +38,12 @@ pub(super) struct Member {
     /// The index of the policy in the snapshot.
     pub(super) policy: usize,
     pub(super) deadline: Option<Duration>,
-    /// Whether an admitted request may have to wait, may get a deadline, or may be charged again.
+    /// Whether a decision of this rule can need more than an immediate charge: a wait, a deadline, a question to a
+    /// store, or a second charge after the response.
     pub(super) may_take_more: bool,
-    /// Whether a store must be asked, or the bytes of the response pass when the limits admit them.
+    /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes.
     pub(super) needs_all: bool,
-    /// Whether only a question to a store may delay a request, and nothing follows.
+    /// Whether a question to a store is the only step that can delay a request, and no work follows its verdict.
     pub(super) may_ask_only: bool,
 }
 
@@ -56,7 +59,7 @@ pub(super) struct MatchBuffers {
 pub(super) enum Matching<'a> {
     /// A bypass that enforces.
     Bypass(&'a Member),
-    /// The rules that decide. A rule that denies is alone.
+    /// The rules that decide. A rule that denies is the only rule of the list.
     Rules { enforced: &'a [usize], shadows: &'a [usize] },
 }
 
@@ -75,7 +78,7 @@ impl Member {
 }
 
 impl RuleSet {
-    /// `shadows` are those of one policy after those of another.
+    /// Creates a set. `shadows`, the rules in shadow mode, must be grouped by policy.
     pub(super) fn new(enforced: Vec<Member>, shadows: Vec<Member>) -> Self {
         let mut rules = enforced;
         rules.sort_by_key(|member| match member.rule.action {
@@ -97,8 +100,8 @@ impl RuleSet {
         &self.rules[index]
     }
 
-    /// The rules that decide on a request, as in [`Matching::Rules`]. `None` if a bypass matches, which is counted, or
-    /// if no rule matches, which `unmatched` counts.
+    /// Returns the rules that decide on a request: rules that enforce, and rules in shadow mode. Both lists are empty
+    /// if a bypass matches, which is counted, or if no rule matches, which `unmatched` counts.
     #[inline]
     pub(super) fn deciding<'a>(
         &'a self,
@@ -119,9 +122,9 @@ impl RuleSet {
         }
     }
 
-    /// The matching rules. The index returns the candidates, so not every rule is checked.
+    /// Finds the matching rules. The index returns candidates, so most rules are not checked.
     pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, buffers: &'a mut MatchBuffers) -> Matching<'a> {
-        // Every rule matches every request, so the request need not be read.
+        // If every rule matches every request, the request need not be inspected.
         if !self.about_all.is_empty() {
             return self.split(&self.about_all);
         }
@@ -147,7 +150,7 @@ impl RuleSet {
         self.split(matching)
     }
 
-    /// `indices` are in order, and all are of rules that limit or of rules in shadow mode.
+    /// Splits sorted indices into rules that enforce and rules in shadow mode. None of them denies or bypasses.
     #[inline]
     fn split<'a>(&self, indices: &'a [usize]) -> Matching<'a> {
         let (enforced, shadows) = indices.split_at(indices.partition_point(|index| *index < self.enforced));

@@ -1,5 +1,5 @@
-//! Limits the log lines of frequent events: the first is logged, then at most one a second, with the number of events
-//! between them.
+//! Limits the log lines of frequent events: the first event is logged, then at most one per second, with the number of
+//! events between them.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -26,7 +26,7 @@ pub(crate) struct Pauses {
 }
 
 impl Sample {
-    /// Whether to log this event: if so, how many events before it were not logged.
+    /// Returns the number of events before this one that were not logged, if this event should be logged.
     #[inline]
     pub fn take(&self, now: Time) -> Option<u64> {
         if self.pauses.begin(now) {
@@ -38,14 +38,14 @@ impl Sample {
 }
 
 impl Pauses {
-    /// Whether to log this event. If so, the next pause begins.
+    /// Whether to log this event. If true, the next pause begins.
     #[inline]
     pub(crate) fn begin(&self, now: Time) -> bool {
         let until = self.until.load(Relaxed);
         now.as_nanos() >= until && self.begins_pause(until, now)
     }
 
-    /// True for exactly one of the threads that saw the last pause end.
+    /// Returns true for exactly one of the threads that observed the end of the last pause.
     #[cold]
     fn begins_pause(&self, until: u64, now: Time) -> bool {
         let next = now.saturating_add(PAUSE).as_nanos();

@@ -1,7 +1,7 @@
-//! Rules that a store counts: what a request asks of them, and what it gets at once.
+//! Rules that a store counts, and the seats that a request takes from them.
 //!
-//! Rules of both scopes are all or none together. A request first takes its seats. Then the rules of this program alone
-//! are charged. If they refuse, the seats are for other requests.
+//! A request is charged to all its rules of both scopes, or to none. The request first takes the seats of its shared
+//! rules. Then the rules of scope Pod are charged. If they refuse the request, other requests get the seats.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use super::{
     rule::{Limits, Rule, SharedPart},
 };
 
-/// How long a client waits if nothing else is known.
+/// The time until a retry if the store reported none.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What a request asks of one shared rule.
+/// The charge that a request needs from one shared rule.
 #[derive(Clone, Debug)]
 pub(super) struct SharedAsk {
     pub(super) rule: Arc<Rule>,
@@ -30,7 +30,7 @@ pub(super) struct SharedAsk {
     patience: Duration,
 }
 
-/// Splits what a request asks: of shared rules, and of the others.
+/// Splits the charges of a request into charges of shared rules and charges of rules of scope Pod.
 pub(super) fn split<'r, 'k>(asks: &[Ask<'r, 'k>], now: Time) -> (Vec<SharedAsk>, Vec<Ask<'r, 'k>>) {
     let shared = asks.iter().filter_map(|ask| {
         let SharedPart { terms, .. } = ask.limits.shared.as_ref()?;
@@ -46,7 +46,8 @@ pub(super) fn split<'r, 'k>(asks: &[Ask<'r, 'k>], now: Time) -> (Vec<SharedAsk>,
     (shared.collect(), others.collect())
 }
 
-/// Takes the seats of all rules that have some, or none if one refuses. `None` stands for a question to the store.
+/// Takes the seats of all rules that have enough seats, or no seats if one rule refuses. `None` means that the store of
+/// that rule must be asked.
 pub(super) fn claim_all(asks: &[SharedAsk]) -> Result<Vec<Option<Grant>>, (usize, Denied)> {
     let mut grants = Vec::with_capacity(asks.len());
     for (index, ask) in asks.iter().enumerate() {
@@ -65,7 +66,7 @@ impl SharedAsk {
     }
 
     fn part(&self) -> &SharedPart {
-        self.limits().shared.as_ref().expect("it is shared")
+        self.limits().shared.as_ref().expect("the rule is shared")
     }
 
     fn set(&self) -> usize {
@@ -81,12 +82,12 @@ impl SharedAsk {
         self.part().limiter.ask(self.hash, self.set(), self.cost, self.patience)
     }
 
-    /// What this program knows about the key.
+    /// Returns the data of this program about the key.
     pub(super) fn known(&self) -> Known {
         self.part().limiter.known(self.hash, self.set(), self.cost)
     }
 
-    /// The name of the store.
+    /// Returns the name of the store.
     pub(super) fn store(&self) -> &str {
         self.part().limiter.client().name()
     }
@@ -100,7 +101,7 @@ impl SharedAsk {
         self.override_index
     }
 
-    /// The state of the tightest limit, as far as the store said it.
+    /// Returns the state of the tightest limit, if the store reported it; otherwise zeros.
     pub(super) fn state(&self, left: Option<Left>) -> QuotaState {
         let limit = left.map_or(0, |left| left.limit);
         let requests = self.limits().quota(limit, self.override_index).map_or(0, |quota| quota.requests());
@@ -115,7 +116,7 @@ impl SharedAsk {
     }
 }
 
-/// A refusal of a rule that outlives the request.
+/// Builds the refusal of a shared rule.
 pub(super) fn refusal_of(
     rule: &Arc<Rule>,
     state: QuotaState,

@@ -1,4 +1,4 @@
-//! Decisions of whole snapshots by tokio's clock, which these tests pause, so that waits and periods take no real time.
+//! Decisions of whole snapshots. These tests pause tokio's clock, so that waits and periods take no real time.
 
 mod bodies;
 mod choosing;
@@ -60,7 +60,7 @@ impl Limits {
         self.rules.gates().of(PEER)
     }
 
-    /// Sends a request and returns the client's response, if the app answers with the parts of `answer`.
+    /// Sends a request to an app that answers with `answer`, and returns the response that the client gets.
     fn send<F>(
         &self,
         request: Request<()>,
@@ -73,7 +73,7 @@ impl Limits {
             let answer = app(request);
             async move { Ok::<_, Infallible>(answer.await) }
         });
-        // The decision happens at the call, not at the first poll.
+        // `call` makes the decision, not the first poll.
         let mut service = LimitLayer::new(self.gate(), "weir-agent").layer(app);
         let answer = tower::Service::call(&mut service, request);
         async { answer.await.unwrap_or_else(|never| match never {}) }
@@ -87,7 +87,7 @@ impl Limits {
         self.get(target).await.status().as_u16()
     }
 
-    /// `allowed`, `limited`, `shadow_limited`, `waited` of one rule.
+    /// Returns `allowed`, `limited`, `shadow_limited` and `waited` of one rule.
     fn counts(&self, policy: usize, rule: usize) -> [u64; 4] {
         let counts = self.rules.load().policies()[policy].rules[rule].counts();
         [counts.allowed, counts.limited, counts.shadow_limited, counts.waited]

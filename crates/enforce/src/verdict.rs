@@ -2,23 +2,23 @@
 
 use super::{deferred::DeferredCost, fields::Fields, follow_up::FollowUp, refusal::Refusal, wait::Wait};
 
-/// What the rules decide on a request.
+/// The decision of the rules on a request.
 #[derive(Debug)]
 pub enum Verdict<'r> {
-    /// It may go now.
+    /// The request is admitted now.
     Pass(Pass),
     /// The request is admitted when its turn comes.
     Wait(Box<Wait>),
-    /// It must not reach the app.
+    /// The request must not reach the app.
     Refuse(Refusal<'r>),
 }
 
 /// An admitted request.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// The fields that tell the client about its quota.
+    /// The response headers that describe the client's quota.
     pub fields: Fields,
-    /// `None` for most requests, which need no follow-up.
+    /// The remaining work. Most requests have none.
     pub follow_up: Option<Box<FollowUp>>,
 }
 

@@ -1,10 +1,11 @@
 //! Requests that wait for their turn.
 //!
-//! A request that may wait joins the queues of all rules that match it. It waits for the head only in queues of rules
-//! that let requests wait. In the others it holds a place, so that later requests there see it. When it is at the head
-//! and all rules have capacity, all of them are charged together. A request that leaves earlier was charged nothing.
+//! A request that may wait joins the queues of all rules that match it. In the queues of rules that let requests wait,
+//! the request waits until it is at the head. In the other queues it only takes a position, which later requests
+//! observe. When the request is at the head and all rules have capacity, all rules are charged together. A request that
+//! leaves earlier is not charged.
 //!
-//! A request of shared rules first waits for the store (`asking`). Once it has all its seats, it goes on as above.
+//! A request of shared rules first waits for the store (`asking`). When it has all its seats, it continues as above.
 
 mod asking;
 
@@ -31,22 +32,22 @@ use super::{
 
 pub(super) use self::asking::settle;
 
-/// The result for a request that no rule refuses at once.
+/// The result for a request that no rule refuses immediately.
 pub(super) enum Entry {
     Goes(Vec<RuleCharged>),
     Waits(Box<Wait>),
 }
 
-/// A request that waits. Dropping it leaves the queues and charges nothing.
+/// A request that waits. A request that is dropped leaves its queues and is not charged.
 #[derive(Debug)]
 pub struct Wait {
-    /// What remains to do when it goes. The deadline counts from the verdict.
+    /// The remaining work when the request is admitted. The deadline counts from the verdict.
     pub follow_up: FollowUp,
-    /// Before it joins a queue: the questions to stores.
+    /// The questions to stores. The request waits for the answers before it joins a queue.
     asking: Option<Asking>,
-    /// `None` once its turn has come, or once it was refused.
+    /// The positions in queues. `None` before the request joins them, and after it is admitted or refused.
     queued: Option<Queued>,
-    /// The seats of shared rules, for as long as it waits.
+    /// The seats of shared rules that the request holds while it waits in queues.
     seats: Vec<(SharedAsk, Grant)>,
 }
 
@@ -59,21 +60,21 @@ struct Queued {
     since: Time,
 }
 
-/// What a waiting request asks of its rules.
+/// The charges that a waiting request needs from all its rules.
 #[derive(Debug)]
 struct OwnedAsks {
     all: Vec<OwnedAsk>,
     clock: MonotonicClock,
 }
 
-/// What a waiting request asks of one rule.
+/// The charge that a waiting request needs from one rule.
 #[derive(Debug)]
 struct OwnedAsk {
     rule: Arc<Rule>,
     key: Box<[u8]>,
     cost: u64,
     latest: Option<Time>,
-    /// Whether this rule lets it wait.
+    /// Whether the request waits because of this rule: the rule had no capacity when the request joined the queue.
     waits: bool,
 }
 
@@ -84,8 +85,8 @@ struct Halt {
     is_patient: bool,
 }
 
-/// Charges all rules if no request waits for them and they have capacity. Otherwise joins their queues. Refuses at once
-/// if waiting cannot help: the turn would come too late, or a rule that does not let requests wait refuses.
+/// Charges all rules if no request waits for them and they have capacity. Otherwise joins their queues. Refuses
+/// immediately if a wait cannot help: the turn would come too late, or a rule that does not let requests wait refuses.
 pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
     let is_patient = |ask: &Ask<'_, '_>| ask.latest.is_some();
     let at_once: Vec<_> = asks.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
@@ -123,12 +124,12 @@ impl Wait {
         Self { follow_up: FollowUp::default(), asking: None, queued: Some(queued), seats: Vec::new() }
     }
 
-    /// Ready when the request goes: it is charged and counted, and its response gets the fields. Do not poll again
+    /// Ready when the request is admitted, charged and counted. Returns the headers for its response. Do not poll again
     /// after that.
     ///
     /// # Errors
     ///
-    /// The refusal of a request that can no longer go in time.
+    /// The refusal of a request that can no longer be admitted in time.
     pub fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
         if self.asking.is_some() {
             match ready!(self.poll_stores(context)) {
@@ -139,7 +140,7 @@ impl Wait {
         }
         let queued = self.queued.as_mut().expect("polled again after it was ready");
         let turn = ready!(queued.waiting.poll(&queued.asked, context));
-        // Leaves the queues first, because what follows reports their state.
+        // Leaves the queues first, because the headers and the refusal below report the state of the queues.
         let Some(Queued { asked, since, .. }) = self.queued.take() else { return Poll::Pending };
         let charged = match turn {
             Ok(charged) => charged,
@@ -168,7 +169,7 @@ pub struct LateRefusal(Reason);
 
 #[derive(Debug)]
 enum Reason {
-    /// A rule of this program alone.
+    /// A rule of scope Pod, which this program counts.
     Own { asked: OwnedAsks, at: RuleRefusedAt },
     /// A shared rule.
     Shared { ask: SharedAsk, denied: Denied, clock: MonotonicClock },
@@ -183,7 +184,7 @@ impl LateRefusal {
         }
     }
 
-    /// Counts what a policy in shadow mode would have refused.
+    /// Counts this refusal for a policy in shadow mode, which does not refuse the request.
     pub(super) fn count_shadow(&self) {
         match &self.0 {
             Reason::Own { asked, at } => asked.all[at.ask].rule.counters.count_shadow_limited(),
@@ -211,7 +212,7 @@ impl AtHead for OwnedAsks {
     type Pass = Vec<RuleCharged>;
     type Refusal = Halt;
 
-    /// If several rules refuse, returns the one with the longest wait. A rule that does not let requests wait takes
+    /// If several rules refuse, returns the refusal with the longest wait. A rule that does not let requests wait takes
     /// precedence.
     fn charge(&self, now: Time) -> Result<Vec<RuleCharged>, Halt> {
         let asks = self.asks();

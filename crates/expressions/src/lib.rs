@@ -1,10 +1,11 @@
-//! The expressions that people write in a rule: regular expressions for paths, networks, predicates, and values of headers.
+//! The expressions that users write in a rule: regular expressions for paths, networks, predicates, and values of
+//! headers.
 //!
-//! The operator parses them to report faults to the policy's author; agents run them. Both use this crate, so agents
-//! take every expression that shows as accepted: there is one set of bounds, one list of names and functions, and one
-//! text for each fault. The author of an expression is not trusted, so parsing and running it are bounded.
+//! The operator parses expressions to report faults to the policy's author, and agents evaluate them. Both use this
+//! crate, with the same bounds, names, functions and messages, so agents accept every expression that the operator
+//! accepts. The author of an expression is not trusted, so the costs of parsing and evaluation are bounded.
 //!
-//! This crate does not depend on policies or requests.
+//! This crate does not depend on the types of policies and requests.
 
 mod language;
 mod network;

@@ -4,20 +4,21 @@ use std::net::{AddrParseError, IpAddr};
 
 use ipnet::{IpNet, PrefixLenError};
 
-/// Addresses with a common prefix.
+/// A network: the addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(IpNet);
 
-/// Why a network was refused, in one line that says how to fix it.
+/// The error for an invalid network, in one line that explains how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNetwork {
-    /// It is not an address with or without a prefix length.
+    /// The text is not an address with or without a prefix length.
     #[error("must be a network or an address, such as 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7")]
     Syntax,
-    /// The author may have intended the address or the network.
+    /// The address has bits after the prefix, so the author intended either the address or the network.
     #[error("has bits after its prefix: write {0} for the network, or {1} for the address")]
     HostBits(IpNet, IpAddr),
-    /// Client addresses of this form count as IPv4 addresses, so it would never match.
+    /// The network is IPv4 in IPv6 notation. Client addresses of this form are converted to IPv4, so the network would
+    /// never match.
     #[error("must not be IPv4 in IPv6 notation: write it as IPv4, such as 10.0.0.0/8")]
     Mapped,
 }
@@ -35,7 +36,7 @@ impl From<PrefixLenError> for InvalidNetwork {
 }
 
 impl Network {
-    /// Whether it contains an address. IPv4 addresses in IPv6 notation are not recognised.
+    /// Whether the network contains an address. Addresses that are IPv4 in IPv6 notation must be converted first.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
@@ -45,7 +46,7 @@ impl Network {
 ///
 /// # Errors
 ///
-/// If it is neither, or would match something other than what it looks like.
+/// If the text is neither a network nor an address, or if it would match other addresses than its author expects.
 pub fn network(text: &str) -> Result<Network, InvalidNetwork> {
     let network = match text.split_once('/') {
         None => IpNet::from(text.parse::<IpAddr>()?),

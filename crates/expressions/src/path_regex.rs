@@ -2,24 +2,25 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Bound in bytes for a compiled expression, and for its cache.
+/// The maximum size in bytes of a compiled expression, and of its cache.
 const LARGEST: usize = 256 * 1024;
 
-/// How deep an expression may be nested.
+/// The maximum nesting depth of an expression.
 const DEEPEST: u32 = 32;
 
-/// Why an expression was refused, in one line.
+/// The error for an invalid expression, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRegex {
-    /// It is not a regular expression, or uses a feature that can take more than linear time.
+    /// The text is not a regular expression, or uses a feature that can take more than linear time.
     #[error("is not a regular expression: {0}")]
     Syntax(String),
-    /// It would take too much memory.
+    /// The expression would take too much memory.
     #[error("takes more than {LARGEST} bytes once compiled: use smaller repetitions, or a path with * and **")]
     TooLarge,
 }
 
-/// An expression for paths in normal form. These are ASCII, so classes such as `\w` are ASCII classes, which are small.
+/// Compiles an expression for paths in normal form. Such paths are ASCII, so classes such as `\w` are ASCII classes,
+/// which are small.
 ///
 /// # Errors
 ///
@@ -29,7 +30,7 @@ pub fn path_regex(text: &str) -> Result<Regex, InvalidRegex> {
     builder.unicode(false).size_limit(LARGEST).dfa_size_limit(LARGEST).nest_limit(DEEPEST);
     builder.build().map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => InvalidRegex::TooLarge,
-        // The last line says what is wrong; the lines before show where.
+        // The last line contains the reason. The lines before it show the position.
         other => {
             let text = other.to_string();
             let last = text.lines().last().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Regular expressions for paths, compared with a matcher that follows the definition of each operator and uses no
+//! Compares regular expressions for paths with a matcher that implements the definition of each operator without an
 //! automaton.
 
 use std::collections::BTreeSet;
@@ -100,7 +100,7 @@ impl Tree {
         !self.ends(path, &(0..=path.len()).collect()).is_empty()
     }
 
-    /// Where a match can end that begins at one of these offsets.
+    /// Returns the offsets at which a match can end if it begins at one of these offsets.
     fn ends(&self, path: &[u8], from: &BTreeSet<usize>) -> BTreeSet<usize> {
         let one = |is: &dyn Fn(u8) -> bool| -> BTreeSet<usize> {
             from.iter().filter(|at| path.get(**at).is_some_and(|byte| is(*byte))).map(|at| at + 1).collect()

@@ -1,8 +1,8 @@
 //! Predicates: CEL expressions over one request.
 //!
-//! A predicate that fails on a request is false, because a request may lack the field that the predicate reads. A
-//! misspelt name would therefore silently match nothing. So names and functions are checked here, and the predicate is
-//! run once on an empty request.
+//! A request may lack a header or a parameter that a predicate reads. Therefore, a predicate whose evaluation fails is
+//! false. A misspelt name would then silently match no request. So names and functions are checked when the predicate
+//! is parsed, and the predicate is evaluated once with an empty request.
 
 use std::{collections::HashMap, sync::Arc, thread};
 
@@ -17,10 +17,10 @@ use crate::{
     weight::{Nested, REQUEST, Size, Weight},
 };
 
-/// The fields of the one variable.
+/// The fields of the only variable, `request`.
 const FIELDS: [&str; 6] = ["method", "host", "path", "query", "headers", "clientIP"];
 
-/// The functions that exist besides operators and macros.
+/// The functions of predicates, without operators and macros.
 const FUNCTIONS: [&str; 13] = [
     "contains",
     "startsWith",
@@ -37,65 +37,65 @@ const FUNCTIONS: [&str; 13] = [
     "bytes",
 ];
 
-/// The longest expression, in bytes. Its author is not trusted, so parsing must have a bound.
+/// The maximum length of an expression in bytes. The author is not trusted, so the cost of parsing must be bounded.
 const LONGEST: usize = 1024;
 
-/// How deep brackets may be nested, and how deep running an expression may recurse.
+/// The maximum nesting depth of brackets, and the maximum depth of recursion of an evaluation.
 const DEEPEST: usize = 32;
 
-/// How many levels a macro such as `exists` counts as.
+/// The number of levels that a macro such as `exists` counts as.
 const LOOP: usize = 12;
 
-/// The parser recurses several times for each bracket and each operator: 64 KB per bracket in a debug build. The system
-/// provides memory only for the part of the stack that is used.
+/// The size of the parser's stack. The parser recurses several times for each bracket and each operator, which takes
+/// 64 KB per bracket in a debug build. The system provides memory only for the used part of the stack.
 const STACK: usize = 64 * 1024 * 1024;
 
-/// Why a predicate was refused, in one line that says how to fix it.
+/// The error for an invalid predicate, in one line that explains how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPredicate {
-    /// It is too long.
+    /// The predicate is too long.
     #[error("has more than {LONGEST} bytes: split it into several entries of match")]
     TooLong,
-    /// Running it would recurse too deep.
-    #[error("is nested more than {DEEPEST} levels deep, brackets and operators: write it as several entries of match")]
+    /// An evaluation would recurse too deep.
+    #[error("has brackets and operators more than {DEEPEST} levels deep: write it as several entries of match")]
     TooDeep,
     /// The number of steps would grow with the square of the number of elements that a client sends.
     #[error(
-        "has a quantifier (all, exists, exists_one, map or filter) within another: write the inner one out, as in \
+        "has a quantifier (all, exists, exists_one, map or filter) within another: replace the inner one, as in \
          a == 'x' || a == 'y'"
     )]
     Nested,
     /// The parser reads two signs as one, which would invert the condition.
     #[error("has a sign twice, as in `!!`: write it once, or with brackets in between")]
     TwoSigns,
-    /// It does not parse.
+    /// The text does not parse.
     #[error("is not CEL: {0}")]
     Syntax(String),
-    /// It uses a variable that does not exist.
+    /// The predicate uses a variable that does not exist.
     #[error("reads {0}, which does not exist: the only variable is request, as in request.method == 'GET'")]
     UnknownName(String),
-    /// A request has no such field.
+    /// The predicate reads a field that a request does not have.
     #[error("reads request.{0}, which does not exist: a request has {fields}", fields = FIELDS.join(", "))]
     UnknownField(String),
-    /// There is no such function.
+    /// The predicate calls a function that does not exist.
     #[error("calls {0}, which does not exist: the functions are {functions}", functions = FUNCTIONS.join(", "))]
     UnknownFunction(String),
-    /// There is no such type.
-    #[error("uses the type {0}, which does not exist: there are texts, numbers, true and false, lists and maps")]
+    /// The predicate uses a type that does not exist.
+    #[error("uses the type {0}, which does not exist: the types are texts, numbers, booleans, lists and maps")]
     UnknownType(String),
-    /// A client would choose the regular expression.
+    /// The regular expression of `matches` is not a literal, so a client could choose it.
     #[error("must have the expression of matches as a text, as in request.path.matches('^/v[0-9]+/')")]
     Pattern,
-    /// A client would choose the network.
+    /// The network of `inIpRange` is not a literal, so a client could choose it.
     #[error("must have the network of inIpRange as a text, as in inIpRange(request.clientIP, '10.0.0.0/8')")]
     Range,
-    /// One of its networks is invalid.
+    /// A network in the predicate is invalid.
     #[error("has a network in inIpRange that {0}")]
     Network(#[from] InvalidNetwork),
-    /// One of its regular expressions is invalid.
+    /// A regular expression in the predicate is invalid.
     #[error("cannot match: {0}")]
     Matches(String),
-    /// Its value is not true or false.
+    /// The value of the predicate is not true or false.
     #[error("must be true or false, as in request.method == 'GET'")]
     NotBoolean,
     /// The system cannot start a thread for the parser.
@@ -103,7 +103,7 @@ pub enum InvalidPredicate {
     NoThread(String),
 }
 
-/// A predicate that can be run.
+/// A parsed predicate.
 #[derive(Debug)]
 pub struct Predicate {
     program: Program,
@@ -112,25 +112,27 @@ pub struct Predicate {
 }
 
 impl Predicate {
-    /// Whether it may run for a request of this size. A predicate that does not fit would delay other requests.
+    /// Whether the predicate may be evaluated for a request of this size. An evaluation beyond the budget would delay
+    /// other requests.
     pub fn fits(&self, size: Size) -> bool {
         self.weight.fits(size)
     }
 
-    /// Whether it is true for the request in `context`, which must have the functions of
-    /// [`language`](crate::language()). A predicate that fails is not true.
+    /// Whether the predicate is true for the request in `context`, which must have the functions of
+    /// [`language`](crate::language()). Returns false if the evaluation fails.
     pub fn holds(&self, context: &Context<'_>) -> bool {
         language::with(&self.patterns, || self.program.execute(context))
             .is_some_and(|value| matches!(value, Ok(Value::Bool(true))))
     }
 }
 
-/// Parses a predicate. The result reads only `request` with its `method`, `host`, `path`, `query`, `headers` and
-/// `clientIP`, and runs on the small stack of a worker thread.
+/// Parses a predicate. An accepted predicate reads only `request`, with its fields `method`, `host`, `path`, `query`,
+/// `headers` and `clientIP`, and its evaluation fits the small stack of a worker thread.
 ///
 /// # Errors
 ///
-/// If it does not parse, is too long or too deep, has a quantifier within another, or can never be true.
+/// If the text does not parse, is too long or too deep, has a quantifier within another, uses an unknown name, or has a
+/// value that is not true or false.
 pub fn predicate(text: &str) -> Result<Predicate, InvalidPredicate> {
     if text.len() > LONGEST {
         return Err(InvalidPredicate::TooLong);
@@ -147,8 +149,8 @@ pub fn predicate(text: &str) -> Result<Predicate, InvalidPredicate> {
         let outcome = parser.spawn_scoped(scope, || parse(text)).map(thread::ScopedJoinHandle::join);
         match outcome {
             Ok(Ok(outcome)) => outcome,
-            // A panic of the parser, which is a library, must only refuse this text.
-            Ok(Err(_)) => Err(InvalidPredicate::Syntax("the parser gave up".to_owned())),
+            // The parser is a library, which can panic. A panic must only refuse this text.
+            Ok(Err(_)) => Err(InvalidPredicate::Syntax("the parser failed".to_owned())),
             Err(error) => Err(InvalidPredicate::NoThread(error.to_string())),
         }
     })
@@ -158,7 +160,7 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
     let program = Program::compile(text).map_err(|errors| {
         let first = errors.errors.first();
         InvalidPredicate::Syntax(first.map_or_else(
-            || "it cannot be read".to_owned(),
+            || "the text cannot be parsed".to_owned(),
             |error| {
                 format!(
                     "{}, at line {} column {}",
@@ -179,7 +181,7 @@ fn parse(text: &str) -> Result<Predicate, InvalidPredicate> {
     }
     let patterns = Arc::new(patterns);
     match language::with(&patterns, || program.execute(&blank())) {
-        None => Err(InvalidPredicate::Syntax("the interpreter gave up".to_owned())),
+        None => Err(InvalidPredicate::Syntax("the interpreter failed".to_owned())),
         Some(Ok(Value::Bool(_)) | Err(_)) => Ok(Predicate { program, weight, patterns }),
         Some(Ok(_)) => Err(InvalidPredicate::NotBoolean),
     }
@@ -205,7 +207,7 @@ fn check_range(call: &CallExpr) -> Result<(), InvalidPredicate> {
     Ok(())
 }
 
-/// The request without content that a predicate is tried on.
+/// Builds the empty request with which a predicate is tried.
 fn blank() -> Context<'static> {
     let nothing = HashMap::<String, Value>::new;
     let request: HashMap<&str, Value> = [
@@ -222,7 +224,8 @@ fn blank() -> Context<'static> {
     context
 }
 
-/// How deep brackets are nested. Brackets within texts count too, which can only refuse too much.
+/// Returns the nesting depth of brackets. Brackets within texts are counted, too, so the result can be too large, but
+/// never too small.
 fn brackets(text: &str) -> usize {
     let (mut open, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
@@ -236,8 +239,8 @@ fn brackets(text: &str) -> usize {
     deepest
 }
 
-/// Returns how deep running the expression recurses. Sets `unknown` to the first fault, collects the regular
-/// expressions in `patterns`. `known` are the variables of the enclosing macros.
+/// Returns the depth of recursion of an evaluation. Sets `unknown` to the first fault, and collects the regular
+/// expressions in `patterns`. `known` contains the variables of the enclosing macros.
 fn walk<'a>(
     expression: &'a IdedExpr,
     known: &mut Vec<&'a str>,
@@ -388,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Every function of `FUNCTIONS` exists.
+    /// The interpreter has every function of `FUNCTIONS`.
     #[test]
     fn the_functions_exist() {
         for function in FUNCTIONS {
@@ -398,7 +401,8 @@ mod tests {
         }
     }
 
-    /// Expressions as long and as deep as allowed. Whether they are accepted does not matter here.
+    /// Parses expressions that are as long and as deep as allowed. They can be accepted or refused, but must not
+    /// overflow the stack.
     #[test]
     fn the_worst_expressions_do_not_exhaust_the_stack() {
         let nested = |(open, middle, close): (&str, &str, &str), count: usize| {

@@ -1,5 +1,5 @@
-//! Predicates: refused in one line, or run within the predicted number of steps. To count the steps, each part of an
-//! expression is wrapped in a call that counts how often the interpreter evaluates it.
+//! Predicates: a predicate is refused with a message of one line, or its evaluation takes at most the predicted number
+//! of steps. To count the steps, each part of an expression is wrapped in a call that counts its evaluations.
 
 use std::{
     cell::Cell,
@@ -20,7 +20,7 @@ use crate::{
     weight::{BUDGET, BYTES_MATCHED, BYTES_READ, REQUEST, Size},
 };
 
-/// Counters make an expression deeper than agents allow.
+/// The stack for an evaluation with counters, which make the expression deeper than [`predicate`] allows.
 const STACK: usize = 256 * 1024 * 1024;
 
 const TEXTS: &[&str] = &[
@@ -142,7 +142,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// An expression that is usually a boolean.
+/// Generates an expression that is usually a boolean.
 fn condition(choices: &mut Choices<'_>, depth: usize) -> String {
     let below = depth.saturating_sub(1);
     match choices.below(if depth == 0 { 5 } else { 11 }) {
@@ -184,7 +184,7 @@ fn number(choices: &mut Choices<'_>, depth: usize) -> String {
     }
 }
 
-/// The request that a predicate evaluates.
+/// The request with which a predicate is evaluated.
 struct Request {
     path: String,
     query: BTreeMap<String, String>,
@@ -204,7 +204,7 @@ impl Request {
         Self { path: format!("/{}", choices.text(&["a", "api", "/", "ab"], 40)), query, headers }
     }
 
-    /// The size as callers of `Predicate::fits` count it: names and values, the path and the host.
+    /// Computes the size as callers of `Predicate::fits` compute it, from names, values, the path and the host.
     fn size(&self) -> Size {
         let pairs = || self.query.iter().chain(&self.headers);
         let bytes = pairs().map(|(name, value)| name.len() + value.len()).sum::<usize>();
@@ -234,12 +234,12 @@ thread_local! {
     static STEPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs a predicate as agents do, and with counters.
+/// Evaluates a predicate as agents do, and with counters.
 fn runs_within(text: &str, predicate: &Predicate, request: &Request) -> Result<(), String> {
     let size = request.size();
     let most = predicate.weight.cost(size);
     if !predicate.fits(size) {
-        return if most > BUDGET { Ok(()) } else { Err(format!("{text:?} costs {most} and does not fit")) };
+        return if most > BUDGET { Ok(()) } else { Err(format!("{text:?} costs {most}, but does not fit")) };
     }
     let holds = predicate.holds(&request.context(language()));
     let (steps, value) = counted(predicate, request);
@@ -252,7 +252,7 @@ fn runs_within(text: &str, predicate: &Predicate, request: &Request) -> Result<(
     Ok(())
 }
 
-/// How many steps it takes, and its value.
+/// Returns the number of steps of an evaluation, and its value.
 fn counted(predicate: &Predicate, request: &Request) -> (u64, Option<Result<Value, ExecutionError>>) {
     let run = || {
         let mut language = language();
@@ -276,7 +276,7 @@ fn tick(call: &FunctionContext<'_, '_>) -> Result<Value, ExecutionError> {
     call.ptx.resolve(&call.args[1])
 }
 
-/// The expression with a counter around each part. [`Weight`](crate::weight::Weight) defines the costs.
+/// Wraps each part of the expression in a counter. [`Weight`](crate::weight::Weight) defines the costs.
 fn wrapped(expression: &IdedExpr, size: Size) -> IdedExpr {
     let mut inner = expression.clone();
     let mut steps = 1;
@@ -308,7 +308,7 @@ fn wrapped(expression: &IdedExpr, size: Size) -> IdedExpr {
     IdedExpr { id: 0, expr: Expr::Call(call) }
 }
 
-/// The library's own arithmetic overflows on these.
+/// The library's arithmetic panics with these numbers.
 #[test]
 fn numbers_of_a_client_end_no_thread() {
     let numbers = [("a", "-9223372036854775808"), ("b", "-1")].map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -322,12 +322,12 @@ fn numbers_of_a_client_end_no_thread() {
         let predicate = predicate(text).expect(text);
         assert!(!predicate.holds(&request.context(language())), "{text}");
     }
-    // The next run finds the thread intact.
+    // The thread can evaluate the next predicate.
     assert!(predicate("request.path.matches('^/$')").expect("good").holds(&request.context(language())));
 }
 
-/// Tests the largest requests that the defaults allow. An expression that runs takes no more steps than the budget, and
-/// one that would take more does not run.
+/// With the largest requests that the defaults allow, an evaluation takes no more steps than the budget, and a
+/// predicate that would take more steps is not evaluated.
 #[test]
 fn nothing_that_runs_takes_more_steps_than_the_budget() {
     let (mut run, mut refused) = (0, 0);
@@ -353,5 +353,5 @@ fn nothing_that_runs_takes_more_steps_than_the_budget() {
             }
         }
     }
-    assert!(run > 5 && refused > 3, "{run} run, {refused} do not");
+    assert!(run > 5 && refused > 3, "{run} were evaluated, {refused} were not");
 }

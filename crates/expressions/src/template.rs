@@ -1,6 +1,6 @@
 //! Values of response headers, with placeholders.
 
-/// The placeholders, as people write them between braces.
+/// The placeholders, with the names that users write between braces.
 const PLACEHOLDERS: [(&str, Placeholder); 5] = [
     ("remaining", Placeholder::Remaining),
     ("limit", Placeholder::Limit),
@@ -9,40 +9,41 @@ const PLACEHOLDERS: [(&str, Placeholder); 5] = [
     ("rule", Placeholder::Rule),
 ];
 
-/// What stands for a value that is known later.
+/// A placeholder for a value that is known when the response is sent, or when the rule comes into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placeholder {
-    /// How many requests the tightest limit has left.
+    /// The number of remaining requests of the tightest limit.
     Remaining,
-    /// How many requests the tightest limit admits in its period.
+    /// The number of requests that the tightest limit admits in its period.
     Limit,
-    /// The seconds until the tightest limit is full again, or after a refusal until a retry can succeed.
+    /// The seconds until the whole quota of the tightest limit is available again. In a refusal, the seconds until a
+    /// retry can succeed.
     ResetAfter,
-    /// Namespace and name of the policy.
+    /// The namespace and the name of the policy.
     Policy,
-    /// Name of the rule.
+    /// The name of the rule.
     Rule,
 }
 
-/// A part of a value.
+/// A part of a header's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Visible ASCII and spaces.
+    /// A literal text of visible ASCII and spaces.
     Text(String),
-    /// A value that is known later.
+    /// A placeholder, which is replaced by a value.
     Placeholder(Placeholder),
 }
 
-/// Why a value was refused, in one line that says how to fix it.
+/// The error for an invalid value, in one line that explains how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTemplate {
-    /// It has other characters.
+    /// The value has characters other than visible ASCII and spaces.
     #[error("must be of visible ASCII characters and spaces")]
     Characters,
-    /// A brace without its counterpart.
-    #[error("has a brace without its counterpart: braces stand only around a placeholder, such as {{remaining}}")]
+    /// The value has a brace without its counterpart.
+    #[error("has a brace without its counterpart: use braces only around a placeholder, such as {{remaining}}")]
     Brace,
-    /// There is no such placeholder.
+    /// The value has an unknown placeholder.
     #[error(
         "has {{{0}}}, which does not exist: the placeholders are {{remaining}}, {{limit}}, {{resetAfter}}, {{policy}} and {{rule}}"
     )]
@@ -50,7 +51,7 @@ pub enum InvalidTemplate {
 }
 
 impl Placeholder {
-    /// Whether its value comes from a limit.
+    /// Whether the value of the placeholder comes from a limit.
     pub fn is_of_limit(self) -> bool {
         matches!(self, Self::Remaining | Self::Limit | Self::ResetAfter)
     }
@@ -60,7 +61,8 @@ impl Placeholder {
 ///
 /// # Errors
 ///
-/// If it has characters that HTTP does not deliver, an unknown placeholder, or a brace that belongs to none.
+/// If the value has characters other than visible ASCII and spaces, an unknown placeholder, or a brace without its
+/// counterpart.
 pub fn template(text: &str) -> Result<Vec<Piece>, InvalidTemplate> {
     if !text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
         return Err(InvalidTemplate::Characters);

@@ -1,47 +1,48 @@
-//! A bound on the cost of running a predicate, known before it runs.
+//! A bound on the cost of a predicate, known before its evaluation.
 //!
-//! The interpreter cannot be stopped, and it copies the request each time an expression reads it. So each expression is
-//! weighed once, when it is parsed: its steps, how often it reads the request, the functions that it calls, and the
-//! same for each element of its loops. The weight of the expression and the size of the request give a bound on the cost.
-//! A predicate beyond the budget is not run.
+//! The interpreter cannot be interrupted, and it copies the request each time an expression reads the request. So the
+//! weight of each expression is computed once, when it is parsed: its steps, its reads of the request, the functions
+//! that it calls, and the same numbers for each element of its loops. The weight of the expression and the size of the
+//! request give a bound on the cost. A predicate beyond the budget is not evaluated.
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 
-/// The one variable that an expression has.
+/// The only variable of an expression.
 pub(crate) const REQUEST: &str = "request";
 
-/// How many fields it has itself, which a loop may pass through.
+/// The number of fields of `request`. A loop can iterate over them.
 const FIELDS: u64 = 6;
 
-/// The most that a predicate may cost for one request, in steps of the interpreter: some milliseconds.
+/// The maximum cost of a predicate for one request, in steps of the interpreter: a few milliseconds.
 pub(crate) const BUDGET: u64 = 1 << 18;
 
-/// How many bytes of text count as one step, for functions that read texts and for `matches`, which does more work per
-/// byte.
+/// The number of bytes of text that count as one step, for functions that read text.
 pub(crate) const BYTES_READ: u64 = 1024;
+/// The number of bytes of text that count as one step of `matches`, which does more work per byte.
 pub(crate) const BYTES_MATCHED: u64 = 16;
 
-/// How large a request is, as predicates see it.
+/// The size of the parts of a request that predicates can read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// The number of headers and query parameters.
     pub parts: u64,
-    /// Their bytes, with those of the path and the host.
+    /// The bytes of the headers, the query parameters, the path and the host.
     pub bytes: u64,
 }
 
-/// A loop within a loop: its bound would be the product of what a client sends.
+/// The error for a loop within a loop. The number of its steps would be the product of two numbers that a client
+/// chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nested;
 
-/// What running an expression costs.
+/// The cost of an evaluation, for requests of any size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
     once: Cost,
     loops: Vec<Loop>,
 }
 
-/// A macro that loops: a quantifier such as `exists`, or `map` or `filter`.
+/// A macro that loops: a quantifier such as `exists`, `map` or `filter`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Loop {
     range: Range,
@@ -49,8 +50,8 @@ struct Loop {
     body: Cost,
 }
 
-/// The largest number of elements: `requests` times the parts of a request, plus `elements` that are written in the
-/// expression.
+/// The maximum number of elements of a list: `requests` times the parts of a request, plus `elements` that are literals
+/// in the expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Range {
     requests: u64,
@@ -60,32 +61,32 @@ struct Range {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cost {
     steps: u64,
-    /// How often it reads the request, or copies a list that may have as many elements.
+    /// The number of times that the request, or a list with as many elements, is copied.
     requests: u64,
     calls: u64,
     matches: u64,
 }
 
 impl Weight {
-    /// The weight of an expression. It must not have nested quantifiers.
+    /// Computes the weight of an expression, which must not have nested quantifiers.
     pub(crate) fn of(expression: &IdedExpr) -> Result<Self, Nested> {
         let mut weight = Self::default();
         weight.add(expression, None)?;
         Ok(weight)
     }
 
-    /// Whether the expression may run for a request of this size.
+    /// Whether the expression may be evaluated for a request of this size.
     pub(crate) fn fits(&self, size: Size) -> bool {
         self.cost(size) <= BUDGET
     }
 
-    /// The most steps for a request of this size.
+    /// Returns the maximum number of steps for a request of this size.
     pub(crate) fn cost(&self, size: Size) -> u64 {
         let each = self.loops.iter().map(|each| each.range.of(size).saturating_mul(each.body.of(size)));
         each.fold(self.once.of(size), u64::saturating_add)
     }
 
-    /// `looped` is the loop that the expression is a part of.
+    /// Adds the cost of an expression. `looped` is the index of the loop that contains the expression.
     fn add(&mut self, expression: &IdedExpr, looped: Option<usize>) -> Result<(), Nested> {
         let cost = match looped {
             Some(looped) => &mut self.loops[looped].body,
@@ -103,13 +104,13 @@ impl Weight {
                 let range = Range::of_list(&each.iter_range);
                 let mut body = Cost::default();
                 if matches!(each.accu_init.expr, Expr::List(_)) {
-                    // Each step copies the list that was built so far.
+                    // Each step copies the list built so far.
                     body.requests += range.requests;
                     body.steps += range.elements;
                 }
                 self.loops.push(Loop { range, body });
                 let looped = Some(self.loops.len() - 1);
-                // The result is asked for once, also of an empty list.
+                // These parts are evaluated once, even if the list is empty.
                 for part in [&each.iter_range, &each.accu_init, &each.result] {
                     self.add(part, None)?;
                 }
@@ -125,7 +126,7 @@ impl Weight {
 }
 
 impl Range {
-    /// A list that an expression builds has no more elements than its parts.
+    /// Computes the range of a list. A list that an expression builds has at most the elements of its parts.
     fn of_list(expression: &IdedExpr) -> Self {
         let own = match &expression.expr {
             Expr::Ident(name) if name == REQUEST => Self { requests: 1, elements: FIELDS },
@@ -157,7 +158,7 @@ impl Cost {
     }
 }
 
-/// The parts of an expression. A loop has none here: `add` and `of_list` handle it.
+/// Returns the parts of an expression, but no parts of a loop, which `add` and `of_list` handle.
 fn parts(expression: &IdedExpr) -> Box<dyn Iterator<Item = &IdedExpr> + '_> {
     match &expression.expr {
         Expr::Select(select) => Box::new(std::iter::once(&*select.operand)),

@@ -1,4 +1,4 @@
-//! Only this file of the crate reads the clock: the length of a run is given in seconds.
+//! The clock of the crate: a run has a length in seconds. Only this file reads the clock.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 use std::time::SystemTime;

@@ -34,10 +34,10 @@ pub const NUMBERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// Replaces, removes or repeats a part. `words` are texts that fit the form.
+/// Replaces, removes or repeats a part of the value. `words` are strings that fit the form.
 pub fn change(value: &mut Value, words: &[&str], choices: &mut Choices<'_>) {
     let count = nodes(value);
-    // A part copied from elsewhere has the right form more often than a generated one.
+    // A copied part has the right form more often than a generated part.
     let copy = node(value, &mut choices.below(count)).cloned().unwrap_or_default();
     let Some(target) = node_mut(value, &mut choices.below(count)) else { return };
     match target {
@@ -72,7 +72,7 @@ pub fn change(value: &mut Value, words: &[&str], choices: &mut Choices<'_>) {
     }
 }
 
-/// How many parts a value has, including itself.
+/// Returns the number of parts of a value, including the value itself.
 #[must_use]
 pub fn nodes(value: &Value) -> usize {
     1 + children(value).map(nodes).sum::<usize>()

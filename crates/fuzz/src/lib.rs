@@ -1,11 +1,11 @@
 //! Random input for the parsers of untrusted bytes: the harness of all targets of `cargo xtask fuzz`.
 //!
-//! A target is a test with a script. The script makes input from bytes, gives it to a parser and compares the outcome
-//! with an oracle. `cargo test` runs each target briefly with a fixed seed. `cargo xtask fuzz` runs one target for a
-//! given time. A panic is a failure, too. The harness reduces the bytes of a failure and prints them as hex, for
+//! A target is a test with a script. The script makes input from bytes, passes the input to a parser and compares the
+//! outcome with an oracle. `cargo test` runs each target briefly with a fixed seed. `cargo xtask fuzz` runs one target
+//! for a given time. A panic is a failure, too. The harness reduces the bytes of a failure and prints them as hex, for
 //! `--replay` and for the corpus of the target.
 //!
-//! Only tests may use this crate.
+//! Only tests are allowed to use this crate.
 
 mod choices;
 mod clock;
@@ -26,19 +26,19 @@ use self::smaller::smaller;
 
 pub use self::{choices::Choices, mutate::mutated, random::Random};
 
-/// The length of a run, in seconds.
+/// The environment variable for the length of a run, in seconds.
 const SECONDS: &str = "WEIR_FUZZ_SECONDS";
 
-/// The only input to run, as a failure printed it.
+/// The environment variable for the only input to run, in the form that a failure prints.
 const REPLAY: &str = "WEIR_FUZZ_REPLAY";
 
-/// The seed of a run without a length in seconds. It is the same in every test run.
+/// The seed of a run without a length in seconds. This seed is the same in every test run.
 const SEED: u64 = 6455;
 
-/// The most random bytes of one script.
+/// The largest number of random bytes in one input.
 const LONGEST: usize = 384;
 
-/// When a run ends.
+/// The end of a run.
 #[derive(Clone, Copy, Debug)]
 enum Until {
     Times(u64),
@@ -67,19 +67,19 @@ impl Request {
         Self { replay: told(REPLAY), until }
     }
 
-    /// Whether the run has a length in seconds.
+    /// Returns true if the run has a length in seconds.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         self.until.is_some()
     }
 
-    /// Whether the time has passed. Never true for a run without a length in seconds.
+    /// Returns true if the time has passed. Never true for a run without a length in seconds.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.until.is_some_and(|until| clock::now() >= until)
     }
 
-    /// The seed: random for a run with a length in seconds, otherwise `fixed`.
+    /// Returns the seed: random for a run with a length in seconds, otherwise `fixed`.
     #[must_use]
     pub fn seed(&self, fixed: u64) -> u64 {
         if self.is_timed() { RandomState::new().hash_one("weir") } else { fixed }
@@ -88,7 +88,7 @@ impl Request {
 
 /// One target.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "it runs with `run`"]
+#[must_use = "a target runs only with `run`"]
 pub struct Target<'a> {
     name: &'a str,
     corpus: &'a str,
@@ -97,28 +97,29 @@ pub struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// `name` is the target's name in `cargo xtask fuzz`.
+    /// Returns a target. `name` is the target's name in `cargo xtask fuzz`.
     pub fn new(name: &'a str) -> Self {
         Self { name, corpus: "", seeds: &[], longest: LONGEST }
     }
 
-    /// Inputs that failed before, as lines of hex. They run first. Lines that begin with `#` are comments.
+    /// Sets inputs that failed before, as lines of hex. They run first. Lines that start with `#` are comments.
     pub fn corpus(self, corpus: &'a str) -> Self {
         Self { corpus, ..self }
     }
 
-    /// Valid inputs. They run first. After that most inputs are variations of them, and the others are random bytes.
+    /// Sets valid inputs, which run before new inputs. Most new inputs are variations of them, and the others are
+    /// random bytes.
     pub fn seeds(self, seeds: &'a [&'a [u8]]) -> Self {
         Self { seeds, ..self }
     }
 
-    /// The most random bytes of one input.
+    /// Sets the largest number of random bytes in one input.
     pub fn longest(self, longest: usize) -> Self {
         Self { longest, ..self }
     }
 
     /// Runs the corpus, the seeds and then `times` new inputs. If the environment sets a number of seconds, the run
-    /// lasts that long instead.
+    /// takes this time instead.
     ///
     /// # Panics
     ///
@@ -142,7 +143,7 @@ impl<'a> Target<'a> {
             set_hook(Box::new(|_| {}));
         }
         let runs = self.new_inputs(random, until, &script);
-        println!("{runs} inputs of {} held", self.name);
+        println!("{runs} inputs of {} passed", self.name);
     }
 
     fn new_inputs(self, mut random: Random, until: Until, script: &dyn Fn(&[u8]) -> Result<(), String>) -> u64 {
@@ -193,7 +194,7 @@ fn outcome(bytes: &[u8], script: &dyn Fn(&[u8]) -> Result<(), String>) -> Result
     })
 }
 
-/// The hex form of bytes in the corpus and in `--replay`.
+/// Returns the hex form of bytes, for the corpus and for `--replay`.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
@@ -202,11 +203,11 @@ pub fn encode(bytes: &[u8]) -> String {
     })
 }
 
-/// The bytes of a line of hex.
+/// Returns the bytes of a line of hex.
 ///
 /// # Panics
 ///
-/// If it is not hex.
+/// If the text is not hex.
 #[must_use]
 pub fn decode(hex: &str) -> Vec<u8> {
     let digits: Vec<char> = hex.trim().chars().collect();
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     fn told(run: impl FnOnce() + std::panic::UnwindSafe) -> String {
-        let panic = catch_unwind(run).expect_err("it fails");
+        let panic = catch_unwind(run).expect_err("the run fails");
         panic.downcast_ref::<String>().cloned().expect("a message")
     }
 

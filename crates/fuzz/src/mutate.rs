@@ -5,7 +5,7 @@ use crate::Random;
 /// Bytes that have a meaning in text formats.
 const SIGNS: &[u8] = b" \t\r\n\0,;:=.\"'/\\%#?@&*[]{}()<>|-+_~^$!`0123456789aAfFxX\x7f\x80\xff";
 
-/// `seed` with one to six small changes. Some copy a part of `other`.
+/// Returns `seed` with one to six small changes. Some changes copy a part of `other`.
 #[must_use]
 pub fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();

@@ -5,13 +5,13 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A generator with this seed.
+    /// Returns a generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -20,13 +20,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `count`; 0 if `count` is 0.
+    /// Returns a number below `count`, or 0 if `count` is 0.
     pub fn below(&mut self, count: usize) -> usize {
         let count = count.max(1) as u64;
         usize::try_from(self.number() % count).unwrap_or(0)
     }
 
-    /// This many bytes.
+    /// Returns this many random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         std::iter::repeat_with(|| self.number().to_le_bytes()).flatten().take(length).collect()
     }
@@ -36,7 +36,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// The first numbers of seed 0 in the authors' program.
+    /// Compares the first numbers of seed 0 with the authors' program.
     #[test]
     fn numbers_are_those_of_the_paper() {
         let mut random = Random::new(0);

@@ -1,4 +1,4 @@
-//! Any of the stores.
+//! One type for all kinds of stores.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Asks the store. `clock` is for stores that tell no time: microseconds since the Unix epoch.
+    /// Asks the store. `clock` returns microseconds since the Unix epoch, for stores that do not report the time.
     pub(crate) async fn take(
         &self,
         key: &Key,
@@ -38,7 +38,7 @@ impl Backend {
         }
     }
 
-    /// Whether it takes unused seats back.
+    /// Returns true if the store takes unused seats back.
     pub(crate) fn takes_back(&self) -> bool {
         !matches!(self, Self::Memcached(_))
     }

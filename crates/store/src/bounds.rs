@@ -1,22 +1,22 @@
-//! What a pod knows about the store's time. Times of the pod's monotonic clock are arguments, as durations since a
-//! moment that the caller chooses. No wall clock of a pod is used.
+//! Estimates the store's time as two bounds. The caller passes times of the pod's monotonic clock, as durations since
+//! any fixed moment. The pod's wall clock is not used.
 
 use std::time::Duration;
 
-/// How much a pod's monotonic clock and the store's clock may drift apart: 200 parts in a million.
+/// The assumed drift between a pod's monotonic clock and the store's clock: one part in 5,000, which is 200 ppm.
 const DRIFT: u64 = 5_000;
 
-/// The store's time is somewhere between these, in microseconds since the Unix epoch.
+/// Two bounds of the store's time, in microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreTime {
-    /// The lower bound, for ceilings.
+    /// The lower bound, which decides whether a ceiling has reached a seat.
     pub earliest: u64,
-    /// The upper bound, for floors.
+    /// The upper bound, which decides whether a floor has passed a seat.
     pub latest: u64,
 }
 
-/// What the answers of a store say about its clock: it read `time` between the moments at which the question was sent
-/// and the answer was received.
+/// Computes bounds of the store's time from its answers. An answer contains the time of the store's clock. The store
+/// read this clock between the moment when the question was sent and the moment when the answer was received.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct StoreTime {
 /// let mut clock = StoreClock::default();
 /// assert_eq!(clock.at(Duration::ZERO), None);
 /// clock.learn(1_000_000, Duration::from_millis(10), Duration::from_millis(12));
-/// let time = clock.at(Duration::from_millis(20)).expect("it has learned");
+/// let time = clock.at(Duration::from_millis(20)).expect("bounds");
 /// assert_eq!((time.earliest, time.latest), (1_007_997, 1_010_003)); // 8 and 10 ms later, widened
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -45,7 +45,7 @@ impl Known {
     fn at(&self, now: Duration) -> StoreTime {
         let since = |moment: Duration| micros(now.saturating_sub(moment));
         let (least, most) = (since(self.received), since(self.sent));
-        // The clock of the pod has whole microseconds, too: one more to each side.
+        // The pod's clock has whole microseconds, too, so each bound gets one microsecond more.
         StoreTime {
             earliest: self.time + least.saturating_sub(least.div_ceil(DRIFT)).saturating_sub(1),
             latest: self.time + most + most.div_ceil(DRIFT) + 1,
@@ -54,8 +54,8 @@ impl Known {
 }
 
 impl StoreClock {
-    /// An answer with the store's time. The bounds stay as narrow as the answers allow. An answer that contradicts them
-    /// means that the store's clock was set, or that it is another store now: it alone counts from then on.
+    /// Records an answer with the store's time. The narrowest bounds stay in use. If an answer contradicts them, the
+    /// store's clock was set, or another server answers. Then only the new answer counts.
     pub fn learn(&mut self, time: u64, sent: Duration, received: Duration) {
         let new = Known { time, sent, received };
         let keeps = self.known.is_some_and(|old| {
@@ -68,7 +68,7 @@ impl StoreClock {
         }
     }
 
-    /// The bounds at a moment that is not before the last answer. None before the first answer.
+    /// The bounds at `now`, which must not be before the last answer. None before the first answer.
     pub fn at(&self, now: Duration) -> Option<StoreTime> {
         self.known.map(|known| known.at(now))
     }
@@ -84,8 +84,8 @@ mod tests {
 
     use super::*;
 
-    /// A store's clock and a pod's clock that drift apart by up to 200 parts in a million, answers that take any time,
-    /// and any order of delays: the bounds hold, and are never wider than the best answer explains.
+    /// The store's clock and the pod's clock drift apart by up to 200 ppm, and the delays of answers are random. The
+    /// bounds always contain the store's time, and they are never wider than the last answer explains.
     #[test]
     fn the_bounds_hold() {
         for seed in 0..300 {
@@ -102,7 +102,7 @@ mod tests {
                 now = sent + there + back;
                 clock.learn(store_at(sent + there), Duration::from_micros(sent), Duration::from_micros(now));
                 let later = now + random.below(3_000_000) as u64;
-                let bounds = clock.at(Duration::from_micros(later)).expect("it has learned");
+                let bounds = clock.at(Duration::from_micros(later)).expect("bounds");
                 let truth = store_at(later);
                 assert!(bounds.earliest <= truth && truth <= bounds.latest, "{truth} is not in {bounds:?}");
                 let widened = 2 * ((later - sent) / DRIFT + 3);
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(width(&clock), narrow);
     }
 
-    /// Another server leads, or its clock was set.
+    /// Another server has become the leader, or the server's clock was set.
     #[test]
     fn an_answer_that_contradicts_the_others_counts_alone() {
         let at = Duration::from_millis;

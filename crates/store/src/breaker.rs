@@ -1,21 +1,23 @@
-//! Whether to ask a store at all. After three misses in a row, the breaker allows only one probe at a time. Pure: the
-//! moment and the jitter are arguments.
+//! A circuit breaker for a store. After three missed answers in a row, it allows only one probe at a time. The time and
+//! the jitter are arguments.
 
 use std::time::Duration;
 
-/// Misses in a row after which the store is lost.
+/// The number of missed answers in a row after which the store is lost.
 const MISSES: u32 = 3;
 
 /// The first pause before a probe. Each probe that fails doubles it.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The longest pause.
+/// The longest pause between probes.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// A probe without a reported outcome counts as lost after this long, because its caller may have been cancelled.
+/// The time after which another probe is allowed although the last one has no reported outcome: its caller was possibly
+/// cancelled.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Counts what a store misses, and says who may ask it. Moments are durations on one monotonic clock.
+/// Counts missed answers of a store, and decides whether a caller is allowed to ask. Times are durations on one
+/// monotonic clock.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +40,7 @@ const PROBE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub struct Breaker {
     state: Condition,
-    /// The first of the misses since the last answer.
+    /// The time of the first missed answer since the last answer.
     since: Option<Duration>,
 }
 
@@ -56,7 +58,7 @@ impl Default for Condition {
 }
 
 impl Breaker {
-    /// Whether to ask now. Who is allowed to ask must report [`answered`](Self::answered) or
+    /// Returns true if the caller is allowed to ask now. Then the caller must report [`answered`](Self::answered) or
     /// [`missed`](Self::missed).
     pub fn allows(&mut self, now: Duration) -> bool {
         match self.state {
@@ -71,12 +73,13 @@ impl Breaker {
         }
     }
 
-    /// The store has answered, with whatever.
+    /// Records that the store has answered.
     pub fn answered(&mut self) {
         *self = Self::default();
     }
 
-    /// The store has not answered in time. `jitter` is a random number, so that pods do not probe at the same moment.
+    /// Records that the store has not answered in time. `jitter` is a random number, so that pods do not probe at the
+    /// same moment.
     pub fn missed(&mut self, now: Duration, jitter: u32) {
         self.since.get_or_insert(now);
         let pause = match self.state {
@@ -85,16 +88,16 @@ impl Breaker {
                 return;
             }
             Condition::Closed { .. } => SHORTEST,
-            // A question from before, which says nothing new.
+            // The answer to a question from before the loss is missing, too. This changes nothing.
             Condition::Open { .. } => return,
             Condition::Probing { pause, .. } => (2 * pause).min(LONGEST),
         };
-        // Half of the pause to all of it.
+        // The jitter selects a time between half of the pause and the whole pause.
         let share = 0.5 + f64::from(jitter) / f64::from(u32::MAX) / 2.0;
         self.state = Condition::Open { pause, until: now + pause.mul_f64(share) };
     }
 
-    /// Since when the store has not answered, if it is lost.
+    /// The time since which the store has not answered. None if it is not lost.
     pub fn lost_since(&self) -> Option<Duration> {
         match self.state {
             Condition::Closed { .. } => None,
@@ -132,7 +135,7 @@ mod tests {
         }
         let mut probes = Vec::new();
         for now in 50..40_000 {
-            // Many callers at every moment; the probe fails after 20 ms.
+            // Ten callers ask in every millisecond. Each probe fails after 20 ms.
             let allowed = (0..10).filter(|_| breaker.allows(millis(now))).count();
             assert!(allowed <= 1);
             if allowed == 1 {
@@ -140,7 +143,7 @@ mod tests {
             }
             if probes.last().is_some_and(|probe| probe + 20 == now) {
                 breaker.missed(millis(now), u32::MAX);
-                // Late misses of others change nothing.
+                // A missed answer to an earlier question changes nothing.
                 breaker.missed(millis(now), 0);
             }
         }
@@ -170,7 +173,7 @@ mod tests {
             for _ in 0..3 {
                 breaker.missed(millis(0), jitter);
             }
-            (0..).find(|&now| breaker.allows(Duration::from_micros(now))).expect("it ends")
+            (0..).find(|&now| breaker.allows(Duration::from_micros(now))).expect("a probe")
         };
         let moments: Vec<u64> =
             (0..200).map(|_| until(u32::try_from(random.below(1 << 32)).expect("32 bits"))).collect();

@@ -1,7 +1,8 @@
-//! Where the level of a bucket is, exactly: microseconds of the store's clock, and parts of a microsecond.
+//! The exact level of a bucket: microseconds of the store's clock, and parts of a microsecond.
 //!
 //! A level is the theoretical arrival time of GCRA (ITU-T I.371). A unit moves it by `period / requests`, which is
-//! rarely a whole number, so a level has a numerator over `requests`, too. The floor of a bucket is the store's time.
+//! rarely a whole number. So a level also has a fraction with the denominator `requests`. The floor of a bucket is the
+//! store's time.
 
 use crate::terms::Limit;
 
@@ -9,7 +10,7 @@ use crate::terms::Limit;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Point {
     pub(crate) us: u64,
-    /// Less than the limit's `requests`.
+    /// The numerator of the fraction, less than the limit's `requests`.
     pub(crate) parts: u64,
 }
 
@@ -18,12 +19,12 @@ impl Point {
         Self { us, parts: 0 }
     }
 
-    /// The first whole microsecond that is not earlier.
+    /// The level in microseconds, rounded up.
     pub(crate) fn rounded_up(self) -> u64 {
         self.us + u64::from(self.parts > 0)
     }
 
-    /// In parts.
+    /// The level in parts: multiples of `1 / requests` of a microsecond.
     fn total(self, limit: &Limit) -> u128 {
         u128::from(self.us) * u128::from(limit.requests) + u128::from(self.parts)
     }
@@ -52,13 +53,13 @@ impl Point {
         Self::of_total(self.total(limit).saturating_sub(other.total(limit)), limit)
     }
 
-    /// How many whole units lie between this level and a later one.
+    /// The number of whole units between this level and a later one.
     pub(crate) fn units_to(self, limit: &Limit, later: Self) -> u64 {
         narrow(later.total(limit).saturating_sub(self.total(limit)) / u128::from(limit.period))
     }
 }
 
-/// How long the units that can be used at once take to flow in.
+/// The time in which a bucket refills completely.
 pub(crate) fn capacity(limit: &Limit) -> Point {
     Point::default().after(limit, limit.at_once())
 }

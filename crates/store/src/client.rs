@@ -1,7 +1,7 @@
-//! A program's view of one store: its clock, how fast it answers, and whether it is lost.
+//! A program's view of one store: the store's clock, its response times, and whether it is lost.
 //!
-//! A task of its own looks after the store while a rule uses it: it probes a store that is lost or idle, and connects
-//! again with each probe. Requests never probe. So a request never waits for a lost store.
+//! While the client exists, a background task probes a store that is lost or idle. A probe of a lost store opens a new
+//! connection. Requests never probe, so a request never waits for a lost store.
 
 mod stats;
 
@@ -32,56 +32,56 @@ use crate::{
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
 
-/// How long a question may take before enough answers were seen: 50 ms would be too short for a far store.
+/// The deadline of a question until enough answers were measured. 50 ms would be too short for a distant store.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// How many answers are enough.
+/// The number of answers after which [`Deadline`] decides.
 const ENOUGH: u32 = 16;
 
-/// How long a probe may take. A probe connects again.
+/// The deadline of a probe, which includes the time to connect.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A store that was not asked for this long is probed.
+/// The time without a question after which the store is probed.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// How often the task looks after a store that is lost, and one that answers.
+/// The pauses of the background task: first for a store that is lost, second for a store that answers.
 const LOOKS: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(250)];
 
-/// The longest wait for the answer to one question, as a multiple of the deadline. What comes after the deadline is
-/// used by later requests.
+/// The longest wait for an answer, as a multiple of the deadline. Later requests use the seats of an answer that
+/// arrives after the deadline.
 const LATE: u32 = 4;
 
-/// What a client of a store needs from its program.
+/// The parts that a program provides to a store client.
 pub struct StoreParts {
     /// The store's name in metrics and statuses.
     pub name: String,
-    /// Makes the store. It is called again after the store was lost, so it reads passwords that have changed since.
+    /// Opens the store. The client calls it again after the store was lost, so that it reads changed passwords.
     pub open: Box<dyn Fn() -> Result<Backend, String> + Send + Sync>,
-    /// Unix time that never runs backwards, and ignores changes of the system's clock.
+    /// Returns Unix time that is monotonic: it ignores later changes of the system's clock.
     pub clock: Box<dyn Fn() -> Duration + Send + Sync>,
-    /// Learns how long each answer took.
+    /// Receives the duration of each question.
     pub took: Box<dyn Fn(Duration) + Send + Sync>,
-    /// Where questions run.
+    /// The runtime on which questions run.
     pub runtime: Handle,
 }
 
-/// A store that a program asks. All rules that use this store share it, and the connection with it.
+/// A client of one store. All rules that use the store share the client and its connection.
 pub struct StoreClient {
     parts: StoreParts,
     backend: Mutex<Option<Arc<Backend>>>,
     time: Mutex<StoreClock>,
     condition: Mutex<Condition>,
-    /// How often an answer was missed. A level that was seen before the last miss is sent to the store again.
+    /// The number of missed answers. A level that is older than the last missed answer is sent to the store again.
     breaks: AtomicU64,
     pub(crate) stats: Stats,
     random: AtomicU64,
-    /// What else is to do for the rules that use the store.
+    /// The rules that use the store, for their periodic work.
     sweeps: Mutex<Vec<Weak<dyn Sweep>>>,
 }
 
 /// A rule that uses a store.
 pub(crate) trait Sweep: Send + Sync {
-    /// Called some times in each second.
+    /// Does periodic work. The client's task calls it several times per second.
     fn sweep(self: Arc<Self>);
 }
 
@@ -89,31 +89,31 @@ pub(crate) trait Sweep: Send + Sync {
 struct Condition {
     breaker: Breaker,
     deadline: Deadline,
-    /// How many answers the deadline has learned.
+    /// The number of answers that `deadline` has measured.
     answers: u32,
-    /// How long an answer takes, averaged.
+    /// The average duration of a question.
     round: Option<Duration>,
     error: Option<String>,
-    /// Since when the store has answered.
+    /// The time since which the store answers.
     reached_since: Option<Duration>,
     begun: Duration,
     asked: Option<Duration>,
-    /// How often it was lost.
+    /// The number of times that the store was lost.
     losses: u64,
 }
 
-/// Whether a store answers.
+/// The condition of a store: whether it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreCondition {
-    /// Whether it does.
+    /// True if the store answers.
     pub reached: bool,
-    /// Since when, as Unix time.
+    /// The time of the last change of `reached`, as Unix time.
     pub since: Duration,
-    /// Why it does not.
+    /// The reason why the store does not answer.
     pub error: Option<String>,
 }
 
-/// An answer, and when it came.
+/// An answer, and the time at which it arrived.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) reply: Reply,
@@ -127,7 +127,8 @@ impl fmt::Debug for StoreClient {
 }
 
 impl StoreClient {
-    /// A client, with its task. It connects at once, so that the status says whether the store answers.
+    /// Starts a client and its background task. The task connects immediately, so that the status can report whether
+    /// the store answers.
     pub fn start(parts: StoreParts) -> Arc<Self> {
         let runtime = parts.runtime.clone();
         let now = (parts.clock)();
@@ -150,12 +151,12 @@ impl StoreClient {
         &self.parts.name
     }
 
-    /// Counts so far.
+    /// The counts so far.
     pub fn stats(&self) -> StoreStats {
         self.stats.read()
     }
 
-    /// Whether it answers. A store that has not been asked yet is taken to answer.
+    /// The condition of the store. Before the first question, the store counts as reached.
     pub fn condition(&self) -> StoreCondition {
         let condition = lock(&self.condition);
         match (condition.breaker.lost_since(), condition.reached_since) {
@@ -177,13 +178,13 @@ impl StoreClient {
         lock(&self.time).at(now)
     }
 
-    /// If the store is lost, the number of this loss.
+    /// The number of the current loss. None if the store is not lost.
     pub(crate) fn lost(&self) -> Option<u64> {
         let condition = lock(&self.condition);
         condition.breaker.lost_since().map(|_| condition.losses)
     }
 
-    /// The number of this loss, or of the next.
+    /// The number of the current loss, or of the next one if the store is not lost.
     pub(crate) fn loss(&self) -> u64 {
         let condition = lock(&self.condition);
         condition.losses + u64::from(condition.breaker.lost_since().is_none())
@@ -193,18 +194,18 @@ impl StoreClient {
         self.breaks.load(Relaxed)
     }
 
-    /// How long a request waits for an answer.
+    /// The longest time that a request waits for an answer.
     pub(crate) fn deadline(&self) -> Duration {
         let condition = lock(&self.condition);
         if condition.answers >= ENOUGH { condition.deadline.within(FIRST) } else { FIRST }
     }
 
-    /// How long an answer takes.
+    /// The average duration of a question, zero before the first answer.
     pub(crate) fn round(&self) -> Duration {
         lock(&self.condition).round.unwrap_or_default()
     }
 
-    /// A number from zero to one, so that programs do not ask at the same moment.
+    /// A random number from zero to one, so that programs do not ask at the same moment.
     pub(crate) fn jitter(&self) -> f64 {
         f64::from(self.random()) / f64::from(u32::MAX)
     }
@@ -221,7 +222,7 @@ impl StoreClient {
         lock(&self.sweeps).push(rule);
     }
 
-    /// Asks, and learns from the answer. It waits longer than the deadline.
+    /// Asks the store, and measures how long the answer takes. It waits longer than the deadline.
     pub(crate) async fn ask(&self, key: &Key, question: &Take<'_>) -> Result<Answered, StoreError> {
         let begun = self.now();
         let answered = self.ask_within(key, question, self.deadline() * LATE).await?;
@@ -242,7 +243,7 @@ impl StoreClient {
         Ok(Answered { reply, at })
     }
 
-    /// An answer to a question over a connection that was there. A probe may have to connect first.
+    /// Records the duration of a question. Probes are not recorded, because a probe can include the time to connect.
     fn learn(&self, took: Duration) {
         (self.parts.took)(took);
         let mut condition = lock(&self.condition);
@@ -258,7 +259,7 @@ impl StoreClient {
         condition.reached_since.get_or_insert(now);
     }
 
-    /// A request no longer waits for an answer. The answer may still come.
+    /// Records that the deadline passed without an answer. The answer can still arrive later.
     pub(crate) fn missed(&self, waited: Duration) {
         lock(&self.condition).deadline.learn(waited);
         self.failed(&StoreError::Late);
@@ -277,7 +278,7 @@ impl StoreClient {
         if !was_lost && condition.breaker.lost_since().is_some() {
             condition.losses += 1;
             condition.reached_since = None;
-            // The counts of latency are those of another time.
+            // Latencies from before the loss do not apply to the time after it.
             (condition.deadline, condition.answers) = (Deadline::default(), 0);
         }
     }
@@ -301,7 +302,7 @@ impl StoreClient {
         *lock(&self.backend) = None;
     }
 
-    /// A question that changes nothing, over a new connection if the store is lost.
+    /// Sends a question that changes nothing, over a new connection if the store is lost.
     async fn probe(&self, is_lost: bool) {
         if is_lost {
             *lock(&self.backend) = None;
@@ -312,7 +313,7 @@ impl StoreClient {
         let _ = self.ask_within(&key, &Take { requests: 0, ..Take::new(&terms) }, PROBE).await;
     }
 
-    /// Whether to probe now, and whether the store is lost.
+    /// Returns whether to probe now, and whether the store is lost.
     fn looks(&self) -> (bool, bool) {
         let now = self.now();
         let mut condition = lock(&self.condition);
@@ -332,7 +333,7 @@ impl StoreClient {
     }
 }
 
-/// Ends when the last handle of the client is dropped.
+/// Runs the client's background task, until the last handle of the client is dropped.
 async fn look_after(client: Weak<StoreClient>) {
     loop {
         let Some(store) = client.upgrade() else { return };
@@ -347,7 +348,7 @@ async fn look_after(client: Weak<StoreClient>) {
     }
 }
 
-/// No code panics, awaits or does I/O while it holds one of these locks.
+/// Locks a mutex, also if it is poisoned. No code panics, awaits or does I/O while it holds one of these locks.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,21 +1,21 @@
-//! How long a request waits for a store: twice what all but one in a hundred answers take, and never longer than the
-//! rule allows. Pure: it measures nothing.
+//! Computes how long a request waits for a store: twice the 99th percentile of recent answers, within bounds. The
+//! caller measures the answers.
 
 use std::time::Duration;
 
-/// How many answers it remembers.
+/// The number of recent answers that are kept.
 const RECENT: usize = 128;
 
-/// It computes again after this many answers.
+/// The deadline is computed again after each group of this many answers.
 const EVERY: usize = 16;
 
-/// The most, unless the store is always slower.
+/// The longest deadline, unless twice the median is longer.
 const MOST: Duration = Duration::from_millis(50);
 
-/// The least: a busy processor alone delays an answer by some milliseconds.
+/// The shortest deadline. Even a fast answer can be some milliseconds late on a busy processor.
 const LEAST: Duration = Duration::from_millis(5);
 
-/// Learns how fast a store answers.
+/// Computes the deadline from the durations of answers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +32,7 @@ const LEAST: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug)]
 pub struct Deadline {
     recent: Vec<Duration>,
-    /// How many were learned.
+    /// The number of recorded answers.
     count: usize,
     now: Duration,
 }
@@ -44,8 +44,8 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// Records how long an answer took, or how long a caller waited for an answer that it missed. So a store that
-    /// becomes slower gets more time, up to 50 ms, or up to twice its median if that is more.
+    /// Records the duration of an answer, or the time that a caller waited for a missed answer. So a store that becomes
+    /// slower gets more time: up to 50 ms, or up to twice the median if that is longer.
     pub fn learn(&mut self, took: Duration) {
         if self.recent.len() < RECENT {
             self.recent.push(took);
@@ -61,7 +61,7 @@ impl Deadline {
         }
     }
 
-    /// How long to wait for an answer if the rule allows this much.
+    /// The time to wait for an answer, at most `most`.
     pub fn within(&self, most: Duration) -> Duration {
         self.now.min(most)
     }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn it_is_twice_the_99th_percentile() {
-        // One of 128 is slower, and does not count; two of 128 do.
+        // One slow answer in 128 has no effect; two have.
         assert_eq!(after((0..128).map(|index| if index == 7 { 40 } else { 10 })), 20);
         assert_eq!(after((0..128).map(|index| if index < 2 { 24 } else { 10 })), 48);
         assert_eq!(after([]), 50);
@@ -96,7 +96,8 @@ mod tests {
         assert_eq!(after([3; 128].into_iter().chain([20; 16])), 40);
     }
 
-    /// A store that is slow, and was always missed at first, is waited for in the end.
+    /// A store can be so slow that its first answers are all missed. The deadline grows until the answers arrive in
+    /// time.
     #[test]
     fn a_slow_store_gets_the_time_that_it_takes() {
         let (mut deadline, takes) = (Deadline::default(), Duration::from_millis(67));
@@ -107,7 +108,7 @@ mod tests {
         assert!(deadline.within(MINUTE) <= 2 * takes, "{deadline:?}");
     }
 
-    /// Some slow answers of a fast store are not waited for longer than 50 ms.
+    /// If a fast store gives some slow answers, the deadline stays at 50 ms or less.
     #[test]
     fn slow_answers_of_a_fast_store_are_missed() {
         assert_eq!(after((0..128).map(|index| if index % 4 == 0 { 400 } else { 2 })), 50);

@@ -1,23 +1,23 @@
-//! How a question to a store fails.
+//! The errors of a question to a store.
 
-/// Why a store gave no answer. The question may have been counted nevertheless, except for [`StoreError::Cost`] and
-/// [`StoreError::Unsupported`].
+/// The reason why a question has no answer. The store has possibly charged the question, except for
+/// [`StoreError::Cost`] and [`StoreError::Unsupported`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A cost of zero, or more than 2^20.
-    #[error("the cost of a request in a store is 1 to 1,048,576")]
+    /// The cost is zero, or more than 2^20.
+    #[error("the cost of a request in a store must be 1 to 1,048,576")]
     Cost,
-    /// This store cannot count this.
+    /// The store does not support this strategy or this kind of request.
     #[error("this store cannot count {0}")]
     Unsupported(&'static str),
-    /// The answer is none to this question.
-    #[error("the store gave an answer that does not fit the question")]
+    /// The answer is invalid, or does not fit the question.
+    #[error("the store's answer does not fit the question")]
     Garbled,
-    /// No answer before the deadline.
+    /// The answer did not arrive before the deadline.
     #[error("the store did not answer in time")]
     Late,
-    /// The store cannot be reached, or the connection ended.
+    /// The store cannot be reached, or the connection was closed.
     #[error("the store is lost: {0}")]
     Lost(String),
     /// The store answered with an error.

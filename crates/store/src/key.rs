@@ -1,22 +1,23 @@
 //! The name of a counter in a store.
 
-/// The longest name of a counter. Memcached allows 250 bytes for a key, and we add some.
+/// The maximum length of a name. Memcached allows 250 bytes for a key, and the key also contains a hash and the start
+/// of a window.
 const LONGEST: usize = 180;
 
-/// A counter: what all limits of a rule count for one key.
+/// The name of a counter. One counter contains the state of all limits of a rule for one key.
 ///
-/// In a store it is `{name hash}`, so that a cluster of Redis keeps everything of a counter on one node.
+/// The name in a store is `{name.hash}`. The braces make Redis Cluster keep all data of a counter on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
-/// Why a name cannot be part of a store's key.
+/// The error for a name that cannot be part of a store's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the name of a counter has 1 to {LONGEST} letters, digits and marks of ASCII, without braces")]
+#[error("the name of a counter must have 1 to {LONGEST} printable ASCII characters, without braces")]
 pub struct InvalidKey;
 
 impl Key {
-    /// A counter of a rule, named by policy, namespace and rule, for a client whose key has this hash. Spaces become
-    /// dots.
+    /// Creates the key of a counter. `name` names the policy, the namespace and the rule. `hash` is the hash of the
+    /// values by which the rule counts separately. Spaces become dots.
     ///
     /// # Errors
     ///
@@ -29,7 +30,7 @@ impl Key {
         Ok(Self(format!("{{{}.{hash:x}}}", name.replace(' ', "."))))
     }
 
-    /// The key as the store has it.
+    /// The key as text, as it is sent to the store.
     pub fn as_str(&self) -> &str {
         &self.0
     }

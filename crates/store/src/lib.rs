@@ -1,8 +1,9 @@
-//! One limit across pods: seats that a store hands out.
+//! Limits that several pods share: a store hands out *seats*.
 //!
-//! A pod *takes* seats from a store: for requests that wait, and in advance for requests to come. A seat is charged
-//! once and used once. It is usable from the moment the ceiling reaches it until the floor passes it. So all pods
-//! together never admit more than the limit, and a pod that holds seats decides without a trip to the store.
+//! A seat is one unit of a limit. The store charges it once, and a pod uses it once. A pod *takes* seats from a store:
+//! for requests that wait, and in advance for later requests. A seat can be used from the moment the ceiling of the
+//! limit reaches it until the floor passes it. So all pods together never admit more than the limit, and a pod that
+//! holds seats decides without a trip to the store.
 //!
 //! ```
 //! use std::time::Duration;
@@ -15,11 +16,12 @@
 //!
 //! let reply = store.take(&key, &Take { requests: 7, ..Take::new(&terms) }, || now)?;
 //! assert_eq!(reply.granted, 5);
-//! assert_eq!(reply.next, Next::At(now + 180_000_000)); // one of five flows in every three minutes
+//! assert_eq!(reply.next, Next::At(now + 180_000_000)); // one unit refills every three minutes
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This crate reads no clock: times are arguments. Levels, marks and times of a store are whole microseconds.
+//! This crate reads no clock: times, or a function that returns the time, are arguments. Times of a store are whole
+//! microseconds since the Unix epoch.
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests read clocks"))]
 
 mod backend;

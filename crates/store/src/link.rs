@@ -1,5 +1,5 @@
-//! A connection that many questions share. One task opens it when it is needed; questions watch that task, each for as
-//! long as it has time. No caller holds a lock while it waits.
+//! A connection that many questions share. A separate task opens it when a question needs it. Each question waits for
+//! that task until its own deadline. No caller holds a lock while it waits.
 
 use std::{
     future::Future,
@@ -14,7 +14,7 @@ use tokio::{sync::watch, time::timeout};
 
 use crate::error::StoreError;
 
-/// After this many late answers in a row the connection is taken for half open.
+/// The number of late answers in a row after which the connection counts as half open, and is replaced.
 const TOO_LATE: u32 = 3;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<C> Default for Link<C> {
 }
 
 impl<C: Clone + Send + Sync + 'static> Link<C> {
-    /// The connection, as soon as there is one.
+    /// Returns the open connection, or opens one and waits for it.
     pub(crate) async fn connection<F>(self: &Arc<Self>, open: impl FnOnce() -> F) -> Result<C, StoreError>
     where
         F: Future<Output = Result<C, StoreError>> + Send + 'static,
@@ -56,7 +56,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         });
         if begins {
             let (link, opening) = (Arc::clone(self), open());
-            // A task of its own, because the question that begins it may be cancelled.
+            // A separate task opens the connection, because the question that starts it can be cancelled.
             tokio::spawn(async move {
                 link.state.send_replace(opening.await.map_or_else(State::Failed, State::Open));
             });
@@ -73,7 +73,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         }
     }
 
-    /// The next question opens another connection.
+    /// Drops the connection, so that the next question opens a new one.
     pub(crate) fn disconnect(&self) {
         self.state.send_if_modified(|state| {
             let is_open = matches!(state, State::Open(_));
@@ -84,7 +84,7 @@ impl<C: Clone + Send + Sync + 'static> Link<C> {
         });
     }
 
-    /// The answer, or [`StoreError::Late`].
+    /// Waits for the answer, at most until the deadline. After the deadline, it returns [`StoreError::Late`].
     pub(crate) async fn by<T>(
         &self,
         deadline: Duration,

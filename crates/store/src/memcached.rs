@@ -1,13 +1,14 @@
-//! Memcached: counters of one window by one command, and every other value by compare and swap.
+//! Memcached. A rule with one fixed window uses one command; every other rule uses compare-and-swap.
 //!
-//! Memcached runs no script and reports no time. So each caller sends its own time, and a limit can admit up to rate
-//! times the difference of the callers' clocks more. There are no replicas: a server that restarts loses its counters.
+//! Memcached runs no scripts and does not report its time. So each caller uses its own time. If the clocks of the
+//! callers differ, a limit can admit up to `rate * difference` more. Memcached has no replicas: a server that restarts
+//! loses its counters.
 //!
-//! - A rule with one fixed window has a counter for each window: `ma` adds the requested units and returns the
-//!   sum, in one trip. Seats are never given back, because the counter may have expired. Refused units stay counted in
-//!   this window, so a higher limit helps less in a window that was full.
-//! - For every other rule the value is the one of the script: `mg` reads it, the model decides, and `ms` writes it if
-//!   it has not changed. Otherwise the question starts again.
+//! - A rule with one fixed window has a counter for each window. The command `ma` adds the requested units and returns
+//!   the sum, in one trip. Seats are never given back, because the counter can have expired meanwhile. Refused units
+//!   stay counted in their window, so raising the limit has less effect in a window that was full.
+//! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
+//!   if it has not changed. If it has changed, the question starts again.
 
 mod codec;
 mod pipe;
@@ -31,10 +32,10 @@ use crate::{
     value::Value,
 };
 
-/// How much longer than needed a value is kept: clocks of askers may differ, and Memcached counts whole seconds.
+/// The extra seconds for which a value is kept: the clocks of callers can differ, and Memcached counts whole seconds.
 const SLACK: u64 = 60;
 
-/// Memcached 1.6 or later. It connects with the first question, in the runtime of tokio that asks it.
+/// A store in Memcached 1.6 or later. The first question opens the connection, on the tokio runtime of the caller.
 #[derive(Debug)]
 pub struct MemcachedStore {
     servers: Vec<Server>,
@@ -46,20 +47,21 @@ struct Server {
     link: Arc<Link<Pipe>>,
 }
 
-/// Why there can be no store at these servers.
+/// The error for an invalid list of servers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMemcached {
-    /// No server.
-    #[error("a store has at least one server")]
+    /// The list is empty.
+    #[error("a store must have at least one server")]
     NoServer,
-    /// A server without a port.
-    #[error("{0:?} is no server: write host:port")]
+    /// A server has no host or no valid port.
+    #[error("{0:?} is not a server: write host:port")]
     Server(String),
 }
 
 impl MemcachedStore {
-    /// A store at these servers, each as `host:port`. Each counter is on one of them, so all askers must have the same.
+    /// Creates a store at these servers, each as `host:port`. Each counter is on one of them, so all callers must have
+    /// the same list of servers.
     ///
     /// # Errors
     ///
@@ -83,7 +85,8 @@ impl MemcachedStore {
     /// # Errors
     ///
     /// [`StoreError`]; [`StoreError::Unsupported`] for [`Strategy::SlidingWindowLog`], [`Strategy::LeakyBucket`] and
-    /// requests with patience; [`StoreError::Late`] after `deadline`, also if others change the counter all the time.
+    /// requests with patience; [`StoreError::Late`] after `deadline`, also if other callers change the value all the
+    /// time.
     pub async fn take(
         &self,
         key: &Key,
@@ -105,8 +108,8 @@ impl MemcachedStore {
         answer.await?.reply(&ask).ok_or(StoreError::Garbled)
     }
 
-    /// The server of a counter: the one with the highest hash of both names, so that few counters move if a server is
-    /// added (rendezvous hashing; Thaler and Ravishankar, 1998).
+    /// Selects the server of a counter by rendezvous hashing (Thaler and Ravishankar, 1998), so that few counters move
+    /// if a server is added.
     fn server(&self, key: &Key) -> &Server {
         let weight = |server: &&Server| hash(&[server.endpoint.as_bytes(), key.as_str().as_bytes()]);
         self.servers.iter().max_by_key(weight).unwrap_or(&self.servers[0])
@@ -126,11 +129,11 @@ impl Server {
         }
     }
 
-    /// Adds to the counter of the window.
+    /// Adds the requested units to the counter of the window.
     async fn add(&self, key: &Key, ask: &Ask, limit: &Limit, now: u64) -> Result<Answer, StoreError> {
         let start = start_of(limit, now);
         let requests = if ask.cost > limit.requests { 0 } else { ask.requests };
-        // How much is free is not known yet: an eighth of the whole is a modest part.
+        // The free part of the window is not known yet, so at most an eighth of the whole window is taken in advance.
         let prefetch = ask.prefetch.min(limit.requests / 8);
         let more = ask.owed + requests * ask.cost + prefetch;
         let seen = ask.seen.as_ref().map_or(0, |seen| if seen[0][0] == start { seen[0][1] } else { 0 });
@@ -163,12 +166,13 @@ impl Server {
         })
     }
 
-    /// Reads the value, decides, and writes it if it has not changed since.
+    /// Reads the value, decides, and writes the new value if the stored one has not changed meanwhile. Otherwise it
+    /// starts again.
     async fn swap(&self, key: &Key, ask: &Ask, clock: &impl Fn() -> u64) -> Result<Answer, StoreError> {
         loop {
             let (stored, condition) = match self.call(get(key.as_str())).await? {
                 Response::Value { data, cas: Some(cas) } => {
-                    // Whatever else is there is replaced.
+                    // An invalid value counts as missing, and is replaced.
                     let text = String::from_utf8(data).unwrap_or_default();
                     (Value::parse(&text), Condition::Unchanged(cas))
                 }
@@ -192,7 +196,7 @@ impl Server {
     }
 }
 
-/// What Memcached cannot count.
+/// Returns the part of a question that Memcached does not support, if any.
 fn unsupported(ask: &Ask) -> Option<&'static str> {
     let is = |strategy| ask.limits.iter().any(|limit| limit.strategy == strategy);
     if is(Strategy::SlidingWindowLog) {
@@ -204,8 +208,8 @@ fn unsupported(ask: &Ask) -> Option<&'static str> {
     (ask.patience > 0).then_some("requests that wait: refuse them, or choose Redis")
 }
 
-/// Seconds until a value may be forgotten, as Memcached reads them: more than thirty days are a moment in Unix time, of
-/// 31 bits, and zero is never.
+/// Converts a lifetime in seconds to the expiry that Memcached expects. Memcached reads more than thirty days as Unix
+/// time, which must fit 31 bits. Zero means that the value never expires.
 fn expiry(seconds: u64, now: u64) -> u64 {
     const THIRTY_DAYS: u64 = 30 * 86_400;
     if seconds <= THIRTY_DAYS {
@@ -215,7 +219,7 @@ fn expiry(seconds: u64, now: u64) -> u64 {
     if i32::try_from(moment).is_ok() { moment } else { 0 }
 }
 
-/// FNV-1a with a finishing step, because its last bytes mix badly: the same on every machine.
+/// FNV-1a with a final mixing step, because FNV-1a mixes the last bytes badly. The result is the same on every machine.
 fn hash(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().copied().flatten();
     let hash = bytes
@@ -245,7 +249,8 @@ mod tests {
         assert_eq!([2_592_001, 900_000_000].map(|seconds| expiry(seconds, now)), [1_792_592_001, 0]);
     }
 
-    /// Counters are spread evenly, and a new server takes counters from each of the others, and moves no other.
+    /// Counters are spread evenly. A new server takes counters from each other server, and no counter moves between old
+    /// servers.
     #[test]
     fn counters_are_spread_and_stay() {
         let names = ["a:1", "b:1", "c:1", "d:1"].map(str::to_owned);

@@ -1,4 +1,4 @@
-//! A store in the memory of one process: the model, with a lock around it. For tests, and for programs that hand out
+//! A store in the memory of one process: the model, with a lock around it. It serves tests, and programs that hand out
 //! seats themselves.
 
 use std::{
@@ -14,7 +14,7 @@ use crate::{
     value::Value,
 };
 
-/// Below this many keys it looks for none to forget.
+/// With fewer keys than this, the store does not look for keys to forget.
 const FEW: usize = 1_024;
 
 /// A store in memory. It forgets keys that are back at full credit.
@@ -26,18 +26,18 @@ pub struct Memory {
 #[derive(Debug, Default)]
 struct Keys {
     values: HashMap<Key, (Value, u64)>,
-    /// It looks for keys to forget when there are this many.
+    /// The number of keys above which the store looks for keys to forget.
     enough: usize,
 }
 
 impl Memory {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Decides at the time that `clock` returns, in microseconds since the Unix epoch. The clock is read under the lock,
-    /// so that decisions are in the order of their times.
+    /// Decides at the time that `clock` returns, in microseconds since the Unix epoch. The clock is read under the
+    /// lock, so that decisions are in the order of their times.
     ///
     /// # Errors
     ///
@@ -60,7 +60,8 @@ impl Memory {
 }
 
 impl Keys {
-    /// Looks at all keys whenever their number has doubled, so a question costs little on average.
+    /// Forgets keys at full credit. It checks all keys when their number has doubled, so that a question costs little
+    /// on average.
     fn forget(&mut self, now: u64) {
         if self.values.len() > self.enough.max(FEW) {
             self.values.retain(|_, (_, full_at)| *full_at > now);

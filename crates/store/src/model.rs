@@ -1,4 +1,5 @@
-//! Take as a pure function over what a store keeps: the meaning of the script, and the code of the stores without one.
+//! Defines *take* as a pure function of the value in the store. The script in Redis must return the same results.
+//! Stores without scripts run this code.
 
 use crate::{
     state::{State, changed},
@@ -7,16 +8,16 @@ use crate::{
     value::Value,
 };
 
-/// What an answer leaves in the store.
+/// The answer to a question, and the value to write to the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) answer: Answer,
     pub(crate) value: Value,
-    /// From when on the store may forget the value: the limits are back at full credit.
+    /// The time from which all limits are at full credit again. Then the store can forget the value.
     pub(crate) full_at: u64,
 }
 
-/// Decides at an instant of the store's clock, in microseconds since the Unix epoch.
+/// Answers a question at `now`, an instant of the store's clock in microseconds since the Unix epoch.
 pub(crate) fn take(stored: Option<&Value>, ask: &Ask, now: u64) -> Outcome {
     let (mut value, is_older) = in_force(stored, ask, now);
     if let Some(seen) = ask.seen.as_ref().filter(|_| !is_older) {
@@ -64,19 +65,19 @@ pub(crate) fn take(stored: Option<&Value>, ask: &Ask, now: u64) -> Outcome {
     Outcome { answer, value, full_at }
 }
 
-/// A value whose limits are all used up: what begins without credit.
+/// A value whose limits are all used up, for a count that begins without credit.
 pub(crate) fn used_up(terms: &Terms, now: u64) -> Value {
     let mut value = Value::new(terms.stamp(), terms.raw(), now);
     each(&mut value, |_, limit, state| state.charge(limit, now, limit.at_once()));
     value
 }
 
-/// The value under the newest terms, and whether the asker has others.
+/// The value under the newest terms. Also returns true if the caller has other terms than these.
 fn in_force(stored: Option<&Value>, ask: &Ask, now: u64) -> (Value, bool) {
     let Some(stored) = stored else { return (Value::new(ask.stamp, &ask.limits, now), false) };
     let mut value = stored.clone();
     if stored.stamp >= ask.stamp {
-        // Two that disagree about the same stamp: the store keeps what it has.
+        // Two callers disagree about the terms of the same stamp. The store keeps the terms that it has.
         let is_same = stored.stamp == ask.stamp && stored.limits == ask.limits;
         return (value, !is_same);
     }
@@ -89,7 +90,7 @@ fn in_force(stored: Option<&Value>, ask: &Ask, now: u64) -> (Value, bool) {
     (Value { stamp: ask.stamp, birth: value.birth, limits: ask.limits.clone(), states }, false)
 }
 
-/// When a request of this cost may go.
+/// The time at which a request with this cost can go.
 fn next(value: &Value, cost: u64, now: u64) -> Next {
     let opens = limits(value).map(|(limit, state)| state.opens(limit, now, cost));
     let opens = opens.reduce(|one, other| Some(one?.max(other?))).flatten();

@@ -1,9 +1,9 @@
-//! Redis and Valkey: one script for each question, over one connection that all questions share.
+//! Redis and Valkey. Each question runs one script, over one connection that all questions share.
 //!
-//! One task connects, and questions watch it. So a question waits no longer than it may take, and holds no lock while it
-//! waits. After an error that means another server (a lost connection, `READONLY` after a failover),
-//! the next question connects again, through Sentinel if there is one. Redis Cluster has a client of its own, which
-//! follows slots as they move.
+//! A separate task opens the connection, and questions wait for it. So each question has its own deadline, and holds no
+//! lock while it waits. Some errors mean that another server leads: a lost connection, or `READONLY` after a failover.
+//! After such an error, the next question opens a new connection, through Sentinel if one is configured. Redis Cluster
+//! has a separate client, which follows slots as they move.
 
 mod config;
 pub(crate) mod script;
@@ -26,8 +26,8 @@ use crate::{
 
 pub use self::config::{Credentials, InvalidRedis, RedisConfig, RedisTls, Topology};
 
-/// A store in Redis 6.2, Valkey 7.2, or later ones. It connects with the first question, in the runtime of tokio that
-/// asks it.
+/// A store in Redis 6.2 or later, or in Valkey 7.2 or later. The first question opens the connection, on the tokio
+/// runtime of the caller.
 #[derive(Debug)]
 pub struct RedisStore {
     connect: Arc<Connect>,
@@ -51,20 +51,21 @@ impl std::fmt::Debug for Connection {
 }
 
 impl RedisStore {
-    /// A store at these servers.
+    /// Creates a store at the servers of this configuration. It does not connect yet.
     ///
     /// # Errors
     ///
-    /// [`InvalidRedis`] if the configuration names no server, or has certificates that cannot be read.
+    /// [`InvalidRedis`] if the configuration has no valid server, or if a certificate cannot be parsed.
     pub fn new(config: RedisConfig) -> Result<Self, InvalidRedis> {
         let connect = Arc::new(Connect::new(config)?);
         Ok(Self { connect, link: Arc::default(), script: Script::new(script::SOURCE) })
     }
 
-    /// Asks the store, which decides at an instant of its own clock. To cancel it is safe: what it charged is lost.
+    /// Asks the store, which decides at an instant of its own clock. A caller can cancel the question, but then the
+    /// charged seats are lost.
     ///
-    /// A client of a cluster repeats a question whose connection is lost. So seats that are given back to a cluster are
-    /// lost.
+    /// The client of a cluster repeats a question if its connection is lost. So a cluster takes no seats back: seats in
+    /// `returned` are lost.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl RedisStore {
         script::answer(&raw, &ask).and_then(|answer| answer.reply(&ask)).ok_or(StoreError::Garbled)
     }
 
-    /// Runs the script by its hash. A server that does not know it receives the source, and knows it from then on.
+    /// Runs the script by its hash. A server that has not loaded the script receives the source, and then keeps it.
     async fn evaluate(
         &self,
         mut connection: impl ConnectionLike,
@@ -118,7 +119,7 @@ impl RedisStore {
     }
 }
 
-/// Whether another server may answer after this error, or another connection to the same one.
+/// Returns true if a new connection, to the same server or to another one, can help after this error.
 fn is_of_other_server(error: &RedisError) -> bool {
     let is_replica = matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown));
     let reconnects =

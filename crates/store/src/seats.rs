@@ -1,5 +1,5 @@
-//! Admissions that a pod holds: charged once in the store, and used once. A seat is usable from the moment the ceiling
-//! reaches it until the floor passes it.
+//! Seats that a pod holds. A seat is charged in the store once, and used once. It can be used from the moment the
+//! ceiling reaches it until the floor passes it.
 
 use weir_core::Strategy;
 
@@ -33,9 +33,9 @@ use crate::{
 #[must_use = "seats are charged: use them or give them back"]
 pub struct Seats {
     pub(crate) stamp: u64,
-    /// The history in which they were charged.
+    /// The birth of the history in which the store charged the seats.
     pub(crate) birth: u64,
-    /// After which mark of each limit they begin.
+    /// The mark of each limit at which the seats begin.
     pub(crate) start: Vec<Mark>,
     left: u32,
 }
@@ -45,18 +45,18 @@ impl Seats {
         Self { stamp, birth, start, left }
     }
 
-    /// How many units are left.
+    /// The number of unused seats.
     pub const fn left(&self) -> u32 {
         self.left
     }
 
-    /// Uses seats for a request with this cost, if they surely can be used at this time. Seats that expired are
-    /// dropped. Seats of other terms cannot be used: the store has charged them, and counts on.
+    /// Uses seats for a request with this cost, if they are certainly usable at this time. Expired seats are dropped.
+    /// Seats of other terms cannot be used: they stay charged in the store.
     pub fn claim(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> bool {
         self.take(terms, cost, at).is_some()
     }
 
-    /// As [`claim`](Self::claim), and returns the seats, which can be given back.
+    /// Uses seats like [`claim`](Self::claim), and returns them, so that the caller can give them back.
     pub(crate) fn take(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> Option<Self> {
         if !self.is_of(terms) {
             return None;
@@ -71,19 +71,19 @@ impl Seats {
         Some(self.split(terms, cost))
     }
 
-    /// Whether they were charged under these terms. The store has charged seats of other terms, and counts on.
+    /// Returns true if the store charged these seats under these terms.
     pub(crate) fn is_of(&self, terms: &Terms) -> bool {
         terms.stamp() == self.stamp && terms.raw().len() == self.start.len()
     }
 
-    /// The first of them, at most this many.
+    /// Removes the first seats, at most `units`, and returns them.
     pub(crate) fn split(&mut self, terms: &Terms, units: u32) -> Self {
         let first = Self { left: units.min(self.left), ..self.clone() };
         self.skip(terms, units.into());
         first
     }
 
-    /// Adds seats that follow these at once. Returns other seats.
+    /// Adds seats that directly follow these ones. Returns `next` unchanged if they do not follow.
     pub(crate) fn join(&mut self, terms: &Terms, next: Self) -> Option<Self> {
         let follow = self.is_of(terms)
             && (self.stamp, self.birth) == (next.stamp, next.birth)
@@ -96,8 +96,8 @@ impl Seats {
         None
     }
 
-    /// When requests may go that were granted with patience: the store's time, in microseconds, from which the units
-    /// after the first `before` may be used by a request with this cost. Zero if they may go at once.
+    /// The time at which a request that was granted with patience can go, in microseconds of the store's clock. The
+    /// request has this cost, and uses the seats after the first `before`. Zero if it can go immediately.
     pub fn due(&self, terms: &Terms, before: u32, cost: u32) -> u64 {
         let limits = terms.raw().iter().zip(&self.start).filter(|(limit, _)| limit.is_bucket());
         let due = limits.map(|(limit, &[us, parts, _])| {
@@ -111,7 +111,7 @@ impl Seats {
         due.max().unwrap_or(0)
     }
 
-    /// Where the seats end.
+    /// The mark of each limit at which the seats end.
     pub(crate) fn end(&self, terms: &Terms) -> Vec<Mark> {
         let limits = terms.raw().iter().zip(&self.start);
         limits.map(|(limit, &mark)| moved(limit, mark, self.left.into())).collect()
@@ -139,7 +139,7 @@ fn moved(limit: &Limit, mark: Mark, units: u64) -> Mark {
     }
 }
 
-/// How many seats the floor may have passed.
+/// The number of seats that the floor has possibly passed.
 fn passed(limit: &Limit, [a, b, _]: Mark, at: StoreTime) -> u64 {
     match limit.strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
@@ -158,7 +158,7 @@ fn passed(limit: &Limit, [a, b, _]: Mark, at: StoreTime) -> u64 {
     }
 }
 
-/// Whether seats for a request with this cost may be used.
+/// Returns true if the first seats can be used for a request with this cost.
 fn is_due(limit: &Limit, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
     match limit.strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
@@ -192,12 +192,12 @@ mod tests {
         Terms::new(1, &[(0, quota)]).expect("terms")
     }
 
-    /// Seats of the future, behind a burst that is used up.
+    /// Seats that can only be used later, because the burst before them is used up.
     fn seats(terms: &Terms) -> Seats {
         let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
         let lookahead = Duration::from_secs(4);
         let question = Take { requests: 100, prefetch: 50, lookahead, ..Take::new(terms) };
-        store.take(&key, &question, || NOW).expect("an answer").prefetched.expect("a quarter of forty")
+        store.take(&key, &question, || NOW).expect("an answer").prefetched.expect("a quarter of forty seats")
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         for index in 1..=10 {
             let due = NOW + index * 100_000;
             assert!(!seats.claim(&terms, 1, exactly(due - 1)), "{index}");
-            // The lower bound of the time counts.
+            // The lower bound of the time decides.
             assert!(!seats.claim(&terms, 1, StoreTime { earliest: due - 1, latest: due + 1 }), "{index}");
             assert!(seats.claim(&terms, 1, exactly(due)), "{index}");
         }
@@ -219,10 +219,10 @@ mod tests {
     fn a_seat_below_the_floor_is_lost() {
         let terms = ten_per_second();
         let mut seats = seats(&terms);
-        // The first begins ten seconds after now. The upper bound of the time counts.
+        // The first seat begins ten seconds after now. The upper bound of the time decides.
         let floor = NOW + 10_000_000 + 250_000;
         assert!(seats.claim(&terms, 1, StoreTime { earliest: floor - 1_000_000, latest: floor }));
-        assert_eq!(seats.left(), 6, "three passed, one used");
+        assert_eq!(seats.left(), 6, "three seats expired, one was used");
         assert!(!seats.claim(&terms, 1, exactly(NOW + 12_000_000)));
         assert_eq!(seats.left(), 0);
     }
@@ -245,11 +245,11 @@ mod tests {
         let terms = Terms::new(1, &[(0, quota)]).expect("terms");
         let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
         let take = || store.take(&key, &Take { prefetch: 9, ..Take::new(&terms) }, || NOW + 5).expect("an answer");
-        let mut seats = take().prefetched.expect("a quarter of it");
+        let mut seats = take().prefetched.expect("a quarter of the window");
         let end = NOW + 1_000_000;
         assert!(seats.claim(&terms, 1, exactly(NOW + 6)) && seats.claim(&terms, 1, exactly(end - 1)));
         assert!(!seats.claim(&terms, 1, StoreTime { earliest: end - 1, latest: end }));
-        assert_eq!(seats.left(), 7, "perhaps it has not ended");
+        assert_eq!(seats.left(), 7, "the window has possibly not ended");
         assert!(!seats.claim(&terms, 1, exactly(end)));
         assert_eq!(seats.left(), 0);
     }

@@ -1,7 +1,8 @@
-//! One rule that several programs share: decides at once with the seats that it holds, and asks the store otherwise.
+//! A limiter for one rule that several programs share. It decides immediately with the seats that it holds, and
+//! otherwise asks the store.
 //!
-//! For each key there is at most one question on its way. Requests that come meanwhile wait for it, and share the next.
-//! A decision holds a lock briefly. No lock is held during I/O.
+//! For each key, at most one question is on its way. Requests that arrive meanwhile wait for its answer, and share the
+//! next question. A decision holds a lock briefly. No lock is held during I/O.
 
 mod answer;
 mod demand;
@@ -41,19 +42,20 @@ pub use self::{
     rule::{InvalidRule, OnLoss, SharedRule},
 };
 
-/// The most requests of a rule that wait for a store.
+/// The maximum number of requests of a rule that wait for the store.
 const MOST_WAITING: usize = 65_536;
 
-/// Seats that were not used for this long go back to the store.
+/// The time without a request after which the seats of a key are given back to the store.
 const UNUSED: Duration = Duration::from_secs(1);
 
-/// A key without requests for this long is evicted.
+/// The time without a request after which a key is evicted.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// When to come again if this program has no room, or if the store is lost and that closes the rule.
+/// The `Retry-After` of a request that is refused because the table is full, or because the store is lost and the rule
+/// is closed then.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A shared rule in a program.
+/// The limiter of a shared rule in one program.
 #[derive(Debug)]
 pub struct SharedLimiter {
     client: Arc<StoreClient>,
@@ -64,38 +66,38 @@ pub struct SharedLimiter {
     evicted: AtomicU64,
     swept: AtomicUsize,
     me: Weak<Self>,
-    /// Orders changes.
+    /// Serializes changes of the rule.
     changes: Mutex<()>,
 }
 
-/// How full the table of keys is.
+/// Statistics of the table of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedKeys {
-    /// Keys that this program knows now.
+    /// Keys that are in the table now.
     pub tracked: u64,
-    /// Keys that it was asked to know at most.
+    /// The configured maximum number of keys.
     pub capacity: u64,
-    /// Keys that were forgotten for others.
+    /// Keys that were evicted to make room for other keys.
     pub evicted: u64,
-    /// Requests that were refused because all keys had requests that wait.
+    /// Requests that were refused because the table had no room for their key, or because too many requests waited.
     pub overflowed: u64,
 }
 
-/// What a key has, as far as this program knows.
+/// The information that this program has about a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Seats in hand.
+    /// The seats that this program holds.
     pub seats: u32,
-    /// What the store said that it has left.
+    /// The remaining units, computed from the last answer of the store.
     pub left: Option<Left>,
-    /// How long the store refuses this cost.
+    /// The time until the store can admit this cost. None if it is not known to refuse it.
     pub refused_for: Option<Duration>,
-    /// Whether the store is lost.
+    /// True if the store is lost.
     pub is_lost: bool,
 }
 
 impl SharedLimiter {
-    /// A rule that uses a store.
+    /// Creates the limiter of a rule that uses this store.
     pub fn new(client: Arc<StoreClient>, rule: SharedRule) -> Arc<Self> {
         let table = Table::new(rule.most_keys);
         let limiter = Arc::new_cyclic(|me| Self {
@@ -114,12 +116,12 @@ impl SharedLimiter {
         limiter
     }
 
-    /// Whether a rule with this store and these counters goes on with this limiter.
+    /// Returns true if a changed rule can keep this limiter: it uses the same store client and the same counters.
     pub fn goes_on_with(&self, client: &Arc<StoreClient>, rule: &SharedRule) -> bool {
         Arc::ptr_eq(&self.client, client) && self.rule().counters == rule.counters
     }
 
-    /// Changes the limits. Seats of the limits before are dropped: they were charged.
+    /// Changes the limits. Seats of the old limits can no longer be used. They stay charged in the store.
     pub fn retune(&self, rule: SharedRule) {
         let _turn = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if *self.rule() == rule {
@@ -128,7 +130,7 @@ impl SharedLimiter {
         *self.rule.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rule);
         for index in 0..self.table.shards() {
             for entry in self.table.shard(index).values_mut() {
-                // A higher limit counts at once.
+                // A higher limit takes effect immediately.
                 entry.refused = None;
                 entry.local = None;
             }
@@ -149,8 +151,8 @@ impl SharedLimiter {
         Arc::clone(&self.rule.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Decides at once, if it can. `set` is the index of the key's limits in the rule. `patience` is how long the request
-    /// may wait.
+    /// Decides on a request without waiting, if possible. `set` is the index of the key's limits in the rule.
+    /// `patience` is the longest time that the request can wait.
     pub fn claim(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
         if rule.set(set).never_admits(cost) {
@@ -222,7 +224,7 @@ impl SharedLimiter {
     pub fn ask(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Waits {
         let (rule, now) = (self.rule(), self.client.now());
         let (sender, receiver) = oneshot::channel();
-        let limiter = self.me.upgrade().expect("it is used");
+        let limiter = self.me.upgrade().expect("the caller has a handle");
         let waits = Waits { limiter, receiver, slot: None };
         let mut shard = self.table.shard_of(hash);
         let is_full = self.waiting.load(Relaxed) >= MOST_WAITING;
@@ -263,7 +265,7 @@ impl SharedLimiter {
         self.forget(forgotten);
     }
 
-    /// What this program knows about a key. It changes nothing.
+    /// Returns what this program knows about a key, without a side effect.
     pub fn known(&self, hash: u128, set: usize, cost: u32) -> Known {
         let (rule, now) = (self.rule(), self.client.now());
         let is_lost = self.client.lost().is_some();
@@ -277,7 +279,7 @@ impl SharedLimiter {
         Known { seats: entry.hand.units(), left: entry.left(&rule, time.latest), refused_for, is_lost }
     }
 
-    /// How full the table of keys is.
+    /// The statistics of the table of keys.
     pub fn keys(&self) -> SharedKeys {
         SharedKeys {
             tracked: self.table.len() as u64,
@@ -287,17 +289,17 @@ impl SharedLimiter {
         }
     }
 
-    /// How long until this time of the store has surely come. None if it has.
+    /// The time until the store's clock has certainly reached `due`. None if it has.
     fn until(&self, due: u64) -> Option<Duration> {
         let time = self.client.time(self.client.now())?;
         due.checked_sub(time.earliest).filter(|rest| *rest > 0).map(Duration::from_micros)
     }
 
     fn grant(&self, hash: u128, set: usize, seats: Option<Seats>, left: Option<Left>) -> Grant {
-        Grant { limiter: self.me.upgrade().expect("it is used"), hash, set, seats, left }
+        Grant { limiter: self.me.upgrade().expect("the caller has a handle"), hash, set, seats, left }
     }
 
-    /// Whether to ask for seats before the last of them is used.
+    /// Returns true if the key should ask for seats now, before its last seat is used.
     fn refills(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
         if entry.asks || now < entry.refill_after {
             return false;
@@ -306,13 +308,13 @@ impl SharedLimiter {
         wanted > 0 && entry.hand.units() <= wanted / 2
     }
 
-    /// How many seats the key should have in hand.
+    /// The number of seats that the program should hold for the key.
     fn wanted(&self, entry: &Entry, rule: &SharedRule) -> u32 {
         let round = self.client.round();
         rule.set(entry.set).wanted(entry.demand.within(reach(round)), round)
     }
 
-    /// A request did not go.
+    /// Takes back the seats of a granted request that did not go.
     fn put_back(&self, hash: u128, set: usize, seats: Seats) {
         let rule = self.rule();
         let terms = &rule.set(set).terms;
@@ -325,7 +327,7 @@ impl SharedLimiter {
         self.client.stats.count_lost(dropped);
     }
 
-    /// Gives back the seats of a key that was forgotten.
+    /// Gives the seats of an evicted key back to the store.
     fn forget(&self, forgotten: Forgotten) {
         let Some((hash, mut entry)) = forgotten else { return };
         self.evicted.fetch_add(1, Relaxed);
@@ -336,11 +338,11 @@ impl SharedLimiter {
 }
 
 impl Entry {
-    /// A request with these limits came.
+    /// Records a request that uses this set of limits.
     fn begin(&mut self, set: usize, now: Duration) {
         self.used = now;
         if self.set != set {
-            // Seats of other limits are not for these.
+            // Seats of other limits cannot be used for these limits.
             (self.set, self.refused, self.local, self.hand) = (set, None, None, Hand::default());
         }
     }
@@ -351,14 +353,14 @@ impl Entry {
 }
 
 impl Refused {
-    /// Whether it is useless to ask for this cost, for a request that may wait this long.
+    /// Returns true if asking for this cost is useless for a request with this patience.
     fn holds(&self, cost: u32, patience: Duration, time: StoreTime) -> bool {
         cost >= self.cost && self.asks_at > time.latest + micros(patience)
     }
 }
 
 impl Sweep for SharedLimiter {
-    /// Looks at one part of the keys: gives back unused seats, reports what is owed, forgets idle keys.
+    /// Sweeps one shard of the table: it gives back unused seats, reports owed units, and forgets idle keys.
     fn sweep(self: Arc<Self>) {
         if self.client.lost().is_some() {
             return;

@@ -1,5 +1,5 @@
-//! What one limit has counted, and what that allows at one instant of the store's clock. Pure: it never decides for
-//! several limits, and keeps nothing.
+//! The state of one limit, and what the limit allows at one instant of the store's clock. The code here has no side
+//! effects, and it never decides for several limits.
 
 mod change;
 mod log;
@@ -14,7 +14,7 @@ use crate::{
 
 pub(crate) use self::change::changed;
 
-/// Three numbers that say where a limit is: a level, or a place in it. What they mean depends on the strategy.
+/// A position in the supply of a limit, as three numbers. Their meaning depends on the strategy.
 pub(crate) type Mark = [u64; 3];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,17 +25,17 @@ pub(crate) enum State {
     Log(Log),
 }
 
-/// What may be handed out in advance.
+/// The range of seats that the store can hand out in advance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// Seats of a bucket begin this long after now, so that they do not die on their way.
+    /// Seats of a bucket begin this long after now, so that they do not expire on their way to the program.
     pub(crate) guard: u64,
-    /// They may fall due this much later.
+    /// The longest time from now until a seat can be used.
     pub(crate) lookahead: u64,
 }
 
 impl State {
-    /// Nothing is counted yet.
+    /// The state of a limit that has counted nothing.
     pub(crate) fn new(limit: &Limit, now: u64) -> Self {
         let start = start_of(limit, now);
         match limit.strategy {
@@ -46,8 +46,8 @@ impl State {
         }
     }
 
-    /// The state at `now`. If it is more than a day ahead, the clock was set back: the limit is used up, and refills
-    /// from now on.
+    /// Moves the state to `now`. A state that is more than a day ahead shows that the clock was set back. Then the
+    /// limit is used up, and refills from `now`.
     pub(crate) fn advance(&mut self, limit: &Limit, now: u64) {
         let window = start_of(limit, now);
         match self {
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// Where the limit is: what an asker sends back as `seen`.
+    /// The current position of the limit. A caller sends it back as `seen`.
     pub(crate) fn mark(&self, limit: &Limit, now: u64) -> Mark {
         match self {
             Self::Log(log) => [log.time(now), log.used(limit, log.time(now)), 0],
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// Counts at least what an asker has seen.
+    /// Raises the state to the position that a caller has seen.
     pub(crate) fn raise(&mut self, limit: &Limit, [a, b, c]: Mark) {
         match self {
             Self::Bucket(level) => *level = (*level).max(Point { us: a, parts: b }),
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    /// Takes back the last of the units that end at `end`, if they still can be used.
+    /// Takes back units that end at this mark, if other requests can still use them.
     pub(crate) fn give_back(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
         match self {
             Self::Bucket(level) => {
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Charges, within the limit or not.
+    /// Charges units, also if they exceed the limit.
     pub(crate) fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
         match self {
             Self::Bucket(level) => *level = level.after(limit, units),
@@ -152,7 +152,7 @@ impl State {
         }
     }
 
-    /// Charges what was used elsewhere. A bucket owes at most a day.
+    /// Charges units that were admitted without the store. The debt of a bucket is at most one day of refill.
     pub(crate) fn owe(&mut self, limit: &Limit, now: u64, units: u64) {
         self.charge(limit, now, units);
         if let Self::Bucket(level) = self {
@@ -160,7 +160,8 @@ impl State {
         }
     }
 
-    /// How many of `want` requests with this cost may go now, or within `patience` if the strategy has slots.
+    /// The number of requests with this cost, at most `want`, that the limit admits now. If the strategy has slots, it
+    /// also includes those that it admits within `patience`.
     pub(crate) fn fits(&self, limit: &Limit, now: u64, (want, cost): (u64, u64), patience: u64) -> u64 {
         if cost > limit.most() {
             return 0;
@@ -171,7 +172,8 @@ impl State {
                 if *level > latest {
                     return 0;
                 }
-                // The first goes when the level is reached, and each of the others after the one before it.
+                // The first request goes when the time reaches the level. Each other request goes after the one before
+                // it.
                 let slots = level.units_to(limit, latest) / cost + 1;
                 let fits = level.units_to(limit, Point::at(now).after(limit, limit.most())) / cost;
                 return slots.min(fits).min(want);
@@ -183,7 +185,7 @@ impl State {
         (free / cost).min(want)
     }
 
-    /// How much of a window is free.
+    /// The number of free units in the window.
     fn room(&self, limit: &Limit, now: u64) -> u64 {
         match self {
             Self::Window { count, .. } => limit.requests.saturating_sub(*count),
@@ -197,7 +199,7 @@ impl State {
         }
     }
 
-    /// How many seats may be handed out in advance, after which mark.
+    /// The number of seats that can be handed out in advance, and the mark at which they begin.
     pub(crate) fn lendable(&self, limit: &Limit, now: u64, reach: Reach) -> (u64, Mark) {
         let (room, mark) = match self {
             Self::Bucket(level) => {
@@ -210,7 +212,7 @@ impl State {
         (if limit.lends() { room / 4 } else { 0 }, mark)
     }
 
-    /// Hands out seats after this mark.
+    /// Charges seats that begin at this mark.
     pub(crate) fn lend(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
         if let Self::Bucket(level) = self {
             *level = Point { us: a, parts: b };
@@ -218,7 +220,8 @@ impl State {
         self.charge(limit, now, units);
     }
 
-    /// When a request with this cost may go if no other request comes first. None if it never may.
+    /// The time at which a request with this cost can go if no other request is charged before. None if it can never
+    /// go.
     pub(crate) fn opens(&self, limit: &Limit, now: u64, cost: u64) -> Option<u64> {
         let spare = limit.most().checked_sub(cost)?;
         let opens = match self {
@@ -243,7 +246,7 @@ impl State {
         Some(opens.max(now))
     }
 
-    /// From when on nothing of this matters: the limit is back at full credit.
+    /// The time from which the limit is at full credit again. Then the state can be forgotten.
     pub(crate) fn full_at(&self, limit: &Limit) -> u64 {
         match self {
             Self::Bucket(level) => level.rounded_up(),
@@ -254,7 +257,7 @@ impl State {
         }
     }
 
-    /// The numbers of this state in a value of a store.
+    /// The numbers of this state in a store's value.
     pub(crate) fn numbers(&self) -> Mark {
         match self {
             Self::Bucket(level) => [level.us, level.parts, 0],
@@ -264,7 +267,8 @@ impl State {
         }
     }
 
-    /// Reads [`numbers`](Self::numbers). None for a log, whose times are elsewhere.
+    /// Creates the state from its [`numbers`](Self::numbers). None for a log, because the numbers do not contain its
+    /// times.
     pub(crate) fn of_numbers(limit: &Limit, [a, b, c]: Mark) -> Option<Self> {
         Some(match limit.strategy {
             Strategy::FixedWindow => Self::Window { start: a, count: b },
@@ -275,12 +279,12 @@ impl State {
     }
 }
 
-/// The start of the window at `now`: windows are aligned to the Unix epoch.
+/// The start of the window that contains `now`. Windows are aligned to the Unix epoch.
 pub(crate) fn start_of(limit: &Limit, now: u64) -> u64 {
     now - now % limit.period
 }
 
-/// How long after the start of a window `previous` requests of the window before leave `room`.
+/// The time from the start of a window until the `previous` requests of the window before count as at most `room`.
 fn opens_after(limit: &Limit, room: u64, previous: u64) -> u64 {
     if previous <= room {
         return 0;

@@ -1,4 +1,4 @@
-//! The question that a pod asks a store, and the answer.
+//! The question that a pod sends to a store, and the store's answer.
 
 use std::time::Duration;
 
@@ -8,42 +8,44 @@ use crate::{
     terms::{Limit, MOST_UNITS, Terms},
 };
 
-/// The longest wait for a slot: an hour.
+/// The longest wait for a slot: one hour.
 const LONGEST_PATIENCE: u64 = 3_600_000_000;
 
-/// The largest guard and lookahead: a minute.
+/// The maximum of guard and lookahead: one minute.
 const LARGEST_REACH: u64 = 60_000_000;
 
-/// A question: requests that wait, and seats for later.
+/// A question: it takes units for waiting requests, and seats for later requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Take<'a> {
-    /// The limits, all of which are charged or none.
+    /// The limits. Either all of them are charged, or none.
     pub terms: &'a Terms,
-    /// How many requests wait for an answer.
+    /// The number of requests that wait for the answer.
     pub requests: u32,
-    /// How many units each of them costs; at least one.
+    /// The cost of each request in units, at least one.
     pub cost: u32,
-    /// How long a request may wait for its slot in a bucket. Windows and logs have no slots: ask again at
-    /// [`Next::At`].
+    /// The longest time that a request can wait for its slot in a bucket. Windows and logs have no slots: there, the
+    /// caller asks again at [`Next::At`].
     pub patience: Duration,
-    /// How many seats to take for requests to come, if all requests are served.
+    /// The number of seats to take for later requests. The store gives them only if it has granted all requests.
     pub prefetch: u32,
-    /// Seats of a bucket begin this long after the store's time, because those that begin sooner expire on their way.
+    /// Seats of a bucket begin this long after the store's time. Seats that begin sooner would expire on their way.
     pub guard: Duration,
-    /// Seats of a bucket may fall due this much later than the store's time.
+    /// The longest time from the store's time until the last seat of a bucket can be used.
     pub lookahead: Duration,
-    /// What was used without asking: costs that became known later, or decisions while the store was lost. At most 2^20.
+    /// Units that were used without asking the store: costs that became known later, or decisions while the store was
+    /// lost. At most 2^20.
     pub owed: u32,
-    /// The level of this key that the asker knows. It restores what a store lost in a failover, so send it with the
-    /// first question after a connection was lost. It also undoes what others have given back since.
+    /// The newest level of this key that the caller has received. The store raises its count to this level. Send it
+    /// with the first question after a lost connection, because the store can have lost writes in a failover. It also
+    /// undoes returns of seats by other callers since then.
     pub seen: Option<&'a Level>,
-    /// Unused seats. The store takes them back if they still can be used. Give seats back once only, also if
-    /// the answer is lost.
+    /// Unused seats. The store takes them back if they can still be used. Give seats back only once, also if the answer
+    /// is lost.
     pub returned: Option<&'a Seats>,
 }
 
 impl<'a> Take<'a> {
-    /// A question for one request with a cost of one.
+    /// Creates a question for one request with a cost of one.
     pub const fn new(terms: &'a Terms) -> Self {
         Self {
             terms,
@@ -59,7 +61,7 @@ impl<'a> Take<'a> {
         }
     }
 
-    /// The numbers of this question. None if the cost is zero or more than a store counts at once.
+    /// Converts the question to numbers. None if the cost is zero, or more than one question can charge.
     pub(crate) fn ask(&self) -> Option<Ask> {
         if self.cost == 0 || self.cost > MOST_UNITS {
             return None;
@@ -83,7 +85,7 @@ impl<'a> Take<'a> {
     }
 }
 
-/// A question in numbers.
+/// A question as numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) stamp: u64,
@@ -95,11 +97,11 @@ pub(crate) struct Ask {
     pub(crate) reach: Reach,
     pub(crate) owed: u64,
     pub(crate) seen: Option<Vec<Mark>>,
-    /// The birth of their history, how many, and where they end.
+    /// The returned seats: the birth of their history, their number, and the marks at which they end.
     pub(crate) returned: Option<(u64, u64, Vec<Mark>)>,
 }
 
-/// An answer in numbers.
+/// An answer as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) granted: u64,
@@ -108,51 +110,52 @@ pub(crate) struct Answer {
     pub(crate) birth: u64,
     pub(crate) next: Next,
     pub(crate) stamp: u64,
-    /// The limits, if they are not those of the asker.
+    /// The limits in the store. None if the caller has the same limits.
     pub(crate) limits: Option<Vec<Limit>>,
-    /// After which marks the requests were served, and the seats begin; where the limits are now.
+    /// Three lists of marks: where the seats of the granted requests begin, where the seats for later requests begin,
+    /// and the current positions of the limits.
     pub(crate) marks: [Vec<Mark>; 3],
 }
 
-/// When it is worth asking again.
+/// The time at which the caller can usefully ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// All requests were served.
+    /// All requests were granted.
     Now,
-    /// The first refused request may go at this time of the store, in microseconds, if no other comes first. To ask
-    /// sooner is useless.
+    /// The first refused request can go at this time of the store, in microseconds, if no other request is charged
+    /// before. Asking sooner is useless.
     At(u64),
-    /// It costs more than a limit ever allows.
+    /// The request costs more than a limit ever allows.
     Never,
 }
 
-/// Where the limits of a key are, as the store said it last. Keep the newest of each key.
+/// The positions of a key's limits, from an answer of the store. Callers keep the newest level of each key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
     stamp: u64,
     marks: Vec<Mark>,
 }
 
-/// How much a key has left, as far as a level says.
+/// The remaining units of a key, computed from a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The index of the limit that has the least.
+    /// The index of the limit with the fewest remaining units.
     pub limit: usize,
-    /// How many units it would admit now.
+    /// The number of units that this limit admits now.
     pub units: u64,
-    /// How long until it is full again if no other request comes.
+    /// The time until this limit is at full credit again if it is not charged before.
     pub full_in: Duration,
 }
 
 impl Level {
-    /// What the tightest limit has left at this time of the store. None if the level is of other terms.
+    /// The remaining units of the tightest limit at this time of the store. None if the level is of other terms.
     pub(crate) fn left(&self, terms: &Terms, now: u64) -> Option<Left> {
         if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
             return None;
         }
         let each = terms.raw().iter().zip(&self.marks).enumerate().map(|(index, (limit, &mark))| {
             let Some(mut state) = State::of_numbers(limit, mark) else {
-                // A log: when it was looked at, and how much it had used.
+                // For a log, the mark contains the time of the answer and the used units at that time.
                 let is_past = now >= mark[0].saturating_add(limit.period);
                 let units = limit.requests.saturating_sub(if is_past { 0 } else { mark[1] });
                 let full_in = Duration::from_micros(mark[0].saturating_add(limit.period).saturating_sub(now));
@@ -170,24 +173,25 @@ impl Level {
 /// A store's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// How many of the requests may go, each at its slot if it had patience: see [`Seats::due`].
+    /// The number of granted requests. With patience, each of them goes at its slot: see [`Seats::due`].
     pub granted: u32,
-    /// The seats of the granted requests. Requests that do not go can leave them to others or give them back.
+    /// The seats of the granted requests. If a request does not go, the caller can use its seats for another request,
+    /// or give them back.
     pub served: Option<Seats>,
-    /// Seats for requests to come.
+    /// Seats for later requests.
     pub prefetched: Option<Seats>,
-    /// To send with the next question.
+    /// The level of the key after this answer.
     pub level: Level,
     /// The store's time, in microseconds since the Unix epoch.
     pub time: u64,
-    /// When it is worth asking again.
+    /// The time at which the caller can usefully ask again.
     pub next: Next,
-    /// The store's terms, if they are newer than those of the question. The answer follows them.
+    /// The store's terms, if they are newer than those of the question. Then the store has decided by the newer terms.
     pub newer: Option<Terms>,
 }
 
 impl Answer {
-    /// The answer to a question. None if it does not fit the question.
+    /// Converts the numbers to a reply. None if they do not fit the question.
     pub(crate) fn reply(self, ask: &Ask) -> Option<Reply> {
         let count = self.limits.as_ref().unwrap_or(&ask.limits).len();
         let newer = match &self.limits {

@@ -1,25 +1,26 @@
-//! What the limits of a rule are, in the numbers that a store keeps beside the counts. Every [`Terms`] is valid: all
-//! arithmetic on it stays below 2^53, which a script in a store counts exactly.
+//! The limits of a rule, as numbers that a store keeps together with the counts. Every [`Terms`] is valid: all numbers
+//! computed from it stay below 2^53, so a script in a store computes them exactly.
 
 use std::{fmt::Write as _, time::Duration};
 
 use weir_core::{MAX_LIMITS, Quota, Strategy};
 
-/// Numbers below this are exact in a script, whose numbers are doubles: half of 2^53, so that sums are exact, too.
+/// The bound of numbers in a script, whose numbers are doubles. Doubles are exact below 2^53. Half of that is the
+/// bound, so that sums are exact, too.
 pub(crate) const EXACT: u64 = 1 << 52;
 
-/// The most units that one question moves.
+/// The maximum number of units in one question.
 pub(crate) const MOST_UNITS: u32 = 1 << 20;
 
-/// The longest log that a store keeps.
+/// The maximum length of a log in a store.
 const LONGEST_LOG: u64 = 8_192;
 
-/// How far a level may be ahead of what can be used now, in microseconds: a day. More means that the store's clock was
-/// set back.
+/// The maximum time by which a level can be ahead of the units that are usable now: one day in microseconds. A larger
+/// value shows that the store's clock was set back.
 pub(crate) const DAY: u64 = 86_400_000_000;
 
-/// The limits of one rule, each with a number that stays the same when the limit changes, and a stamp that orders
-/// changes: the store keeps the newest terms that it has seen, and tells an older asker.
+/// The limits of one rule. Each limit has a number that stays the same when the limit changes. The stamp orders
+/// changes: the store keeps the newest terms that it has received, and returns them to callers with older terms.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,44 +39,45 @@ pub struct Terms {
     limits: Vec<Limit>,
 }
 
-/// One limit. All durations of this crate's arithmetic are microseconds.
+/// One limit. All durations in this crate's arithmetic are microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) id: u32,
     pub(crate) strategy: Strategy,
-    /// Requests per period. A bucket has the smallest numbers with the same quotient.
+    /// The number of requests per period. For a bucket, `requests` and `period` are divided by their greatest common
+    /// divisor.
     pub(crate) requests: u64,
     pub(crate) period: u64,
     pub(crate) burst: u64,
     pub(crate) debt: u64,
 }
 
-/// Why limits cannot be shared.
+/// The reason why limits cannot be counted in a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidTerms {
-    /// No limit, or too many.
-    #[error("a rule has 1 to {MAX_LIMITS} limits")]
+    /// The rule has no limit, or too many.
+    #[error("a rule must have 1 to {MAX_LIMITS} limits")]
     Count,
-    /// Two limits with the same number.
+    /// Two limits have the same number.
     #[error("two limits have the number {0}")]
     SameNumber(u32),
-    /// A period with a part of a microsecond.
+    /// A period is not a whole number of microseconds.
     #[error("the period of a shared limit must be a whole number of microseconds")]
     Period,
-    /// A log that is too long for a value in a store.
+    /// A log is too long for a value in a store.
     #[error("a shared sliding window log keeps at most {LONGEST_LOG} requests: choose SlidingWindowCounter")]
     Log,
-    /// Numbers that a script could not count exactly.
+    /// A script could not compute these numbers exactly.
     #[error("requests, period or burst are too large to be counted in a store: lower them")]
     TooLarge,
-    /// A stamp that a script could not compare.
+    /// A script could not compare the stamp exactly.
     #[error("the stamp must be below 2^52")]
     Stamp,
 }
 
 impl Terms {
-    /// The limits of a rule, each with its number.
+    /// Creates terms from the limits of a rule, each with its number.
     ///
     /// # Errors
     ///
@@ -96,12 +98,13 @@ impl Terms {
         Ok(Self { stamp, limits })
     }
 
-    /// What orders terms: the newest wins.
+    /// The stamp, which orders terms. The terms with the highest stamp are in force.
     pub const fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// The limits with their numbers. A bucket's requests and period may be smaller than they were, with the same rate.
+    /// The limits with their numbers. The requests and the period of a bucket can be smaller than those passed to
+    /// [`new`](Self::new), with the same rate.
     pub fn limits(&self) -> impl Iterator<Item = (u32, Quota)> {
         self.limits.iter().filter_map(|limit| Some((limit.id, limit.quota()?)))
     }
@@ -110,7 +113,7 @@ impl Terms {
         &self.limits
     }
 
-    /// Reads what [`text_of`] wrote. None if it is not that.
+    /// Parses the output of [`text_of`]. None if the text is invalid.
     pub(crate) fn parse(stamp: u64, text: &str) -> Option<Self> {
         let limits = text.split(',').map(Limit::parse).collect::<Option<Vec<_>>>()?;
         let quotas = limits.iter().map(|limit| Some((limit.id, limit.quota()?))).collect::<Option<Vec<_>>>()?;
@@ -118,7 +121,7 @@ impl Terms {
     }
 }
 
-/// The limits as a store keeps them.
+/// Formats limits for a store.
 pub(crate) fn text_of(limits: &[Limit]) -> String {
     let mut text = String::new();
     for Limit { id, strategy, requests, period, burst, debt } in limits {
@@ -148,7 +151,7 @@ impl Limit {
         }
         let divisor = gcd(requests, period);
         let limit = Self { requests: requests / divisor, period: period / divisor, ..limit };
-        // The script multiplies a number of units with less than `requests`, and counts the time of a whole burst.
+        // The script multiplies a number of units by a number below `requests`, and computes the time of a whole burst.
         let most = u128::from(burst) + u128::from(debt) + 1;
         let parts = (most + 4 * u128::from(MOST_UNITS)) * u128::from(limit.requests);
         let time = most * u128::from(limit.period) / u128::from(limit.requests);
@@ -180,7 +183,7 @@ impl Limit {
         self.strategy == Strategy::LeakyBucket
     }
 
-    /// Whether seats may be handed out before a request needs them.
+    /// Returns true if the store can hand out seats of this limit before a request needs them.
     pub(crate) fn lends(&self) -> bool {
         matches!(
             self.strategy,
@@ -188,18 +191,18 @@ impl Limit {
         )
     }
 
-    /// The largest cost of one request.
+    /// The maximum cost of one request.
     pub(crate) fn most(&self) -> u64 {
         self.burst + self.debt + u64::from(self.is_leaky())
     }
 
-    /// How many units of a bucket can be used at once.
+    /// The number of units of a full bucket that can be used at the same time.
     pub(crate) fn at_once(&self) -> u64 {
         if self.is_leaky() { 1 } else { self.most() }
     }
 }
 
-/// The strategies as numbers in a store.
+/// The number of a strategy in a store's value.
 fn code(strategy: Strategy) -> u8 {
     match strategy {
         Strategy::FixedWindow => 0,
@@ -212,7 +215,7 @@ fn code(strategy: Strategy) -> u8 {
     }
 }
 
-/// Whole numbers with one space between them.
+/// Parses whole numbers that are separated by single spaces.
 pub(crate) fn numbers(text: &str) -> Option<Vec<u64>> {
     let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
     text.split(' ').map(|word| Some(word).filter(is_number)?.parse().ok()).collect()

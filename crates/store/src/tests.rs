@@ -1,4 +1,4 @@
-//! One suite over all stores.
+//! Tests over all kinds of stores.
 
 mod clocks;
 mod faults;

@@ -1,4 +1,5 @@
-//! What a store keeps for one key: the newest terms, when the key was born, and where each limit is.
+//! The value of one key in a store: the newest terms, the time at which the store created the key (`birth`), and the
+//! state of each limit.
 //!
 //! ```text
 //! 7 1790000000000000|0 3 1 10000 100 0,1 0 5000 60000000 5000 0|1790000000012345 0 0 1789999980000000 17 0
@@ -6,7 +7,8 @@
 //!                       period, burst, debt
 //! ```
 //!
-//! One line of text, which a script and Memcached keep alike. A script keeps the times of logs behind it.
+//! The value is one line of text, with the same format in Redis and in Memcached. Redis stores the times of logs after
+//! it.
 
 use std::fmt::Write as _;
 
@@ -18,7 +20,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) stamp: u64,
-    /// When the store began to count this key. Together with the key it names a history.
+    /// The time at which the store began to count this key. A key and its birth identify a history.
     pub(crate) birth: u64,
     pub(crate) limits: Vec<Limit>,
     pub(crate) states: Vec<State>,
@@ -30,7 +32,7 @@ impl Value {
         Self { stamp, birth: now, limits: limits.to_vec(), states }
     }
 
-    /// The line of this value.
+    /// Formats the value as a line.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("{} {}|{}|", self.stamp, self.birth, text_of(&self.limits));
         for (index, state) in self.states.iter().enumerate() {
@@ -42,7 +44,7 @@ impl Value {
         text
     }
 
-    /// Reads what [`text`](Self::text) wrote. None if it is not that, or has a log.
+    /// Parses the output of [`text`](Self::text). None if the text is invalid, or if a limit is a log.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_suffix('\n')?.split('|');
         let (head, limits, states) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,7 +1,7 @@
-//! A private control plane: a real etcd and a real kube-apiserver on loopback, and nothing else.
+//! A private control plane: a real etcd and a real kube-apiserver on loopback, and no other component.
 //!
-//! There are no nodes and no controllers: objects are validated, stored and watched as in any cluster, and do not
-//! change by themselves. All processes end with the value, and no other process is ever touched.
+//! Without nodes and controllers, objects do not change by themselves. They are validated, stored and watched as in any
+//! cluster. Both processes are killed when the [`ControlPlane`] is dropped.
 
 use std::{
     env, fs,
@@ -29,9 +29,9 @@ use tokio::{
 };
 use weir_api::{RateLimitPolicy, RateLimitStore};
 
-/// The variable with the folder of `etcd`, `kube-apiserver` and `kubectl`.
+/// The environment variable with the path of the folder that contains `etcd`, `kube-apiserver` and `kubectl`.
 const BINARIES: &str = "WEIR_KUBE_BIN";
-/// Starting takes seconds; the rest is for busy machines.
+/// The longest wait for a start. A start takes seconds, but test machines can be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 const AUDIT_POLICY: &str = "audit-policy.yaml";
 const AUDIT_LOG: &str = "audit.log";
@@ -39,10 +39,10 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// The subject of the chart's role bindings, as `helm template weir` names it in [`OPERATOR_NAMESPACE`].
 const OPERATOR: &str = "system:serviceaccount:weir-system:weir-operator";
-/// Namespace of the operator's service account.
+/// The namespace of the operator's service account.
 pub const OPERATOR_NAMESPACE: &str = "weir-system";
 
-/// A running control plane, with an administrator's client. It ends when it is dropped.
+/// A running control plane, with an administrator's client. Its processes are killed when it is dropped.
 pub struct ControlPlane {
     client: Client,
     kubeconfig: PathBuf,
@@ -51,7 +51,7 @@ pub struct ControlPlane {
     /// The addresses of etcd and the apiserver.
     store: String,
     port: u16,
-    // Dropped in this order: the apiserver before its store, and both before their files.
+    // Fields are dropped in this order: the apiserver before etcd, and both before their files.
     apiserver: Process,
     etcd: Process,
     directory: TempDir,
@@ -106,7 +106,7 @@ impl ControlPlane {
         kubectl
     }
 
-    /// Kills the apiserver. All requests to it fail until it is started again.
+    /// Kills the apiserver. All requests to the apiserver fail until it is started again.
     pub fn kill_apiserver(&mut self) {
         self.apiserver.kill();
     }
@@ -144,8 +144,8 @@ impl ControlPlane {
         Ok(log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// Installs the definitions of `RateLimitPolicy` and `RateLimitStore` and waits until both can be listed. Returns
-    /// that of policies.
+    /// Installs the definitions of `RateLimitPolicy` and `RateLimitStore`, and waits until objects of both kinds can be
+    /// listed. Returns the definition of `RateLimitPolicy`.
     pub async fn install_crd(&self) -> Result<CustomResourceDefinition> {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client());
         let definition = weir_api::crd();
@@ -187,7 +187,7 @@ impl ControlPlane {
         match timeout(PATIENCE, ready).await {
             Ok(result) => result,
             Err(_) => {
-                bail!("the apiserver is not ready after {PATIENCE:?}; its last words:\n{}", self.apiserver.tail())
+                bail!("the apiserver is not ready after {PATIENCE:?}; the end of its log:\n{}", self.apiserver.tail())
             }
         }
     }
@@ -209,7 +209,7 @@ fn binaries() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Free ports. They are allocated together, so that they differ.
+/// Returns three different free ports.
 fn free_ports() -> Result<[u16; 3]> {
     let listeners = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)));
     let mut ports = [0; 3];
@@ -247,7 +247,7 @@ impl Credentials {
     }
 }
 
-/// As random as a key: it is a public key that was generated just now and is published nowhere.
+/// Generates a random token: the bytes of a new public key that is not published.
 fn token() -> Result<String> {
     Ok(rcgen::KeyPair::generate()?.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -306,7 +306,7 @@ fn start_apiserver(binaries: &Path, directory: &Path, store: &str, port: u16) ->
         .arg(format!("--audit-log-path={}", file(AUDIT_LOG)))
         .arg("--service-cluster-ip-range=10.0.0.0/24")
         .arg("--endpoint-reconciler-type=none") // no Service can lead to a loopback address
-        .arg("--disable-admission-plugins=ServiceAccount"); // no controller makes the account that it asks for
+        .arg("--disable-admission-plugins=ServiceAccount"); // it requires an account that no controller creates
     Process::start("kube-apiserver", command, directory)
 }
 
@@ -328,7 +328,7 @@ impl Process {
 
     fn ensure_running(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
-        bail!("{} ended with {status}; its last words:\n{}", self.name, self.tail())
+        bail!("{} ended with {status}; the end of its log:\n{}", self.name, self.tail())
     }
 
     fn tail(&self) -> String {
@@ -340,7 +340,7 @@ impl Process {
 
 impl Process {
     fn kill(&mut self) {
-        // Both fail only if it has already ended.
+        // These calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

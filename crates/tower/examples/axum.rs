@@ -1,7 +1,7 @@
 //! An axum server with a limit for each API key, a pace for all requests together, and a deadline.
 //!
-//! `cargo run -p weir-tower --example axum` demonstrates it and exits; with `--serve` it listens on port 3000 for
-//! `curl`.
+//! `cargo run -p weir-tower --example axum` sends requests to the server and exits; with `--serve`, the server listens
+//! on port 3000, for `curl`.
 #![expect(clippy::disallowed_methods, reason = "the example shows how long something takes")]
 
 use std::{collections::BTreeMap, error::Error, net::SocketAddr, num::NonZeroUsize, time::Duration};
@@ -36,8 +36,8 @@ fn app() -> Result<Router, Box<dyn Error>> {
     let per_key =
         LatencyLayer::new(KeyedAdmit::new(rule, clock, by_api_key, WithoutKey::Share), HttpAnswer::named(["per-key"])?);
 
-    // All requests together go at a pace of a hundred per second. A request that would wait longer than a tenth of a
-    // second is refused at once.
+    // All requests together have a pace of a hundred per second. A request that would wait longer than a tenth of a
+    // second is refused immediately.
     let quota = Quota::new(Strategy::LeakyBucket, 100, second, None)?;
     let pace = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
     let paced = ThroughputLayer::new(pace, Duration::from_millis(100), HttpAnswer);
@@ -54,7 +54,7 @@ fn app() -> Result<Router, Box<dyn Error>> {
         .route("/", get(async || "hello\n"))
         .route("/sign-up", get(async || "welcome\n").layer(per_address))
         .layer(
-            // From the outermost layer to the innermost.
+            // The layers are listed from the outermost to the innermost.
             ServiceBuilder::new()
                 .layer(DeadlineLayer::new(Duration::from_millis(500), HttpAnswer))
                 .layer(per_key)
@@ -74,7 +74,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
-    println!("\nann sends seven requests, and has five per second:");
+    println!("\nann sends seven requests; her limit is five per second:");
     for _ in 0..7 {
         let response = get_as(server, "/", "ann").await?;
         let (status, fields) = (&response["status"], ["ratelimit", "retry-after"].map(|name| response.get(name)));
@@ -84,7 +84,7 @@ async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
             _ => println!("  {status}"),
         }
     }
-    println!("bob has his own: {}", get_as(server, "/", "bob").await?["status"]);
+    println!("bob has a separate limit: {}", get_as(server, "/", "bob").await?["status"]);
 
     println!("\nthree sign-ups from one address, with different keys:");
     for key in ["carol", "dave", "eve"] {
@@ -92,7 +92,7 @@ async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
         println!("  {}  retry-after: {}", response["status"], response.get("retry-after").map_or("none", |wait| wait));
     }
 
-    println!("\nthirty clients at once, at a pace of a hundred a second, each waiting at most a tenth of a second:");
+    println!("\nthirty clients at the same time; the pace is 100 per second, and the maximum wait is 100 ms:");
     tokio::time::sleep(Duration::from_millis(200)).await;
     let start = Instant::now();
     let clients = (0..30).map(|client| {
@@ -109,12 +109,12 @@ async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
     }
     for (status, times) in heard {
         let last = times.iter().max().copied().unwrap_or_default();
-        println!("  {:>2} got {status}, the last of them after {} ms", times.len(), last.as_millis());
+        println!("  {:>2} clients got {status}, the last one after {} ms", times.len(), last.as_millis());
     }
     Ok(())
 }
 
-/// Sends one request over a plain connection. Returns the status and the fields, by name.
+/// Sends one request over a new TCP connection. Returns the status and the headers, by name.
 async fn get_as(server: SocketAddr, path: &str, api_key: &str) -> Result<BTreeMap<String, String>, std::io::Error> {
     let mut connection = TcpStream::connect(server).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: {server}\r\nx-api-key: {api_key}\r\nconnection: close\r\n\r\n");

@@ -1,6 +1,6 @@
 //! A limit that is changed at run time, under load: counts are kept, and no change gives a fresh burst.
 //!
-//! `cargo run -p weir-tower --example live` demonstrates it and exits.
+//! `cargo run -p weir-tower --example live` prints the admitted requests per second under each limit, and exits.
 #![expect(clippy::disallowed_methods, reason = "the example shows how long something takes")]
 
 use std::{
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut limiter = Limiter::new(clock.now(), quota(100)?);
     let service = LatencyLayer::with_errors(LimiterAdmit::new(limiter.clone(), clock)).layer(served());
 
-    // Sixteen clients that each try about a thousand times per second, also after refusals.
+    // Sixteen clients. Each client sends about a thousand requests per second while it is refused.
     let admitted = Arc::new(AtomicU64::new(0));
     let (mut counted, mut since) = (0, Instant::now());
     for _ in 0..16 {
@@ -41,9 +41,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         });
     }
 
-    println!("   limit  admitted a second");
+    println!("   limit  admitted / second");
     for requests in [100, 100, 1000, 5000, 50, 500] {
-        // The first quota is equal, so nothing changes.
+        // The first quota equals the current one, so nothing changes.
         limiter = limiter.retune(|| clock.now(), quota(requests)?);
         sleep(Duration::from_secs(1)).await;
         let (total, seconds) = (admitted.load(Ordering::Relaxed), since.elapsed().as_secs_f64());

@@ -1,7 +1,7 @@
-//! A gRPC server, tonic's health service, with a limit for each client address.
+//! A gRPC server (tonic's health service) with a limit for each client address.
 //!
-//! `cargo run -p weir-tower --example tonic` demonstrates it and exits; with `--serve` it listens on port 50051 for
-//! `grpcurl`.
+//! `cargo run -p weir-tower --example tonic` calls the server and exits; with `--serve`, the server listens on port
+//! 50051, for `grpcurl`.
 
 use std::{error::Error, net::SocketAddr, num::NonZeroUsize, time::Duration};
 
@@ -21,7 +21,7 @@ use weir_tower::{DeadlineLayer, GrpcAnswer, IpKey, KeyedAdmit, LatencyLayer, Mon
 async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>> {
     let clock = MonotonicClock::start();
 
-    // Each address gets three calls at once, and ten per second in the long run.
+    // Each address has a burst of three calls, and ten calls per second on average.
     let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), Some(3))?;
     let max_keys = NonZeroUsize::new(100_000).expect("not zero");
     let rule = RuleLimiter::keyed(clock.now(), Terms::new([("per-address", quota)])?, max_keys);
@@ -32,7 +32,7 @@ async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>
 
     let (_reporter, health) = tonic_health::server::health_reporter();
     Server::builder()
-        // From the outermost layer to the innermost.
+        // The layers are listed from the outermost to the innermost.
         .layer(
             ServiceBuilder::new().layer(DeadlineLayer::new(Duration::from_millis(500), GrpcAnswer)).layer(per_address),
         )
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 
 async fn show(server: SocketAddr) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut client = HealthClient::new(Endpoint::from_shared(format!("http://{server}"))?.connect().await?);
-    println!("\nfive calls at once, of which this address has three:");
+    println!("\nfive calls at the same time; the burst of this address is three:");
     let mut pushback = None;
     for _ in 0..5 {
         match client.check(HealthCheckRequest::default()).await {

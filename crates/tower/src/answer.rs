@@ -1,4 +1,4 @@
-//! Turns a decision into a response or a typed error, for all layers. It makes no decisions.
+//! Turns the decisions of all layers into responses or typed errors.
 
 mod error;
 mod grpc;
@@ -49,7 +49,7 @@ pub trait Answer<Pass, Refusal, Response> {
     /// ```
     fn refused(&self, refusal: Refusal) -> Response;
 
-    /// The response to an admitted request. By default, the inner service's response.
+    /// The response to an admitted request; by default, the inner service's response.
     ///
     /// ```
     /// use weir_tower::Answer;
@@ -74,11 +74,11 @@ pub trait Answer<Pass, Refusal, Response> {
     }
 }
 
-/// The result of a layer's service, for a refusal and for a result of the inner service.
+/// Converts a refusal, or a result of the inner service, to the result of a layer's service.
 ///
-/// There are two: with [`Answers`] a refusal is a response, and the service's error is the inner service's; with
-/// [`Errors`] a refusal is a [`LimitError`]. The constructor of a layer chooses: `new` takes an [`Answer`],
-/// `with_errors` takes none.
+/// This crate has two implementations. With [`Answers`], a refusal is a response, and the service's error is the inner
+/// service's. With [`Errors`], a refusal is a [`LimitError`]. The constructor of a layer chooses one: `new` takes an
+/// [`Answer`], and `with_errors` uses [`Errors`].
 ///
 /// ```
 /// use weir_tower::{Errors, LimitError, Outcome};
@@ -87,9 +87,9 @@ pub trait Answer<Pass, Refusal, Response> {
 /// assert!(matches!(refused, Err(LimitError::Refused("too many"))));
 /// ```
 pub trait Outcome<Pass, Refusal, Inner, InnerError> {
-    /// The response of the layer's service. It may differ from the inner service's.
+    /// The response type of the layer's service, which can differ from the inner service's.
     type Response;
-    /// The error of the layer's service.
+    /// The error type of the layer's service.
     type Error;
 
     /// The result for a request that was refused.
@@ -111,7 +111,7 @@ pub trait Outcome<Pass, Refusal, Inner, InnerError> {
     /// ```
     /// use weir_tower::{Errors, Outcome};
     ///
-    /// // Errors change no response, and release what the request held.
+    /// // `Errors` returns the response unchanged, and drops the pass.
     /// let response = Outcome::<_, (), _, std::io::Error>::admitted(&Errors, "a permit", "hello");
     /// assert_eq!(response, "hello");
     /// ```
@@ -128,7 +128,7 @@ pub trait Outcome<Pass, Refusal, Inner, InnerError> {
     fn failed(&self, error: InnerError) -> Self::Error;
 }
 
-/// A refusal is a response; errors are those of the inner service.
+/// An [`Outcome`] that turns a refusal into a response. The layer's errors are the errors of the inner service.
 ///
 /// ```
 /// use weir_tower::{Answers, HttpAnswer, LatencyLayer};

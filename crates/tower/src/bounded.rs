@@ -1,4 +1,5 @@
-//! Bounds for the tests: a test fails instead of hanging if an event never comes. No bound depends on wall time.
+//! Bounds for the tests: if an expected event never happens, the test fails instead of hanging. No bound depends on
+//! wall time.
 
 use std::{
     future::{Future, poll_fn},
@@ -9,10 +10,11 @@ use std::{
 use tokio_test::{assert_ready, task};
 use tower_test::mock::{Handle, SendResponse};
 
-/// A day of tokio's clock. While the clock is paused, it passes as soon as no task can run.
+/// A day of tokio's clock. While the clock is paused, the day passes as soon as no task can run.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Far more than any test needs: a request that waits an hour for its turn polls once per second.
+/// The maximum number of polls, far more than any test needs. A request that waits an hour for its turn polls once per
+/// second.
 const POLLS: u32 = 10_000;
 
 /// Awaits a future that must become ready on a paused clock.
@@ -20,14 +22,14 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     let (mut future, mut polls) = (pin!(future), 0);
     let counted = poll_fn(|context| {
         polls += 1;
-        assert!(polls < POLLS, "it is woken again and again, for nothing");
+        assert!(polls < POLLS, "the future is woken again and again without progress");
         future.as_mut().poll(context)
     });
-    tokio::time::timeout(DAY, counted).await.expect("nobody will ever wake this")
+    tokio::time::timeout(DAY, counted).await.expect("no task wakes this future")
 }
 
-/// The request that the inner service was called with. Layers call it in `call` or when they are polled, so the request
-/// is set now or never.
+/// Returns the request that the inner service was called with. Layers call the inner service in `call` or `poll`, so
+/// the request must already be there.
 pub(crate) fn handed<T, U>(handle: &mut Handle<T, U>) -> (T, SendResponse<U>) {
-    assert_ready!(task::spawn(handle.next_request()).poll(), "the inner service was not called").expect("it is there")
+    assert_ready!(task::spawn(handle.next_request()).poll(), "the inner service was not called").expect("a request")
 }

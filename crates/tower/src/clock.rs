@@ -1,4 +1,4 @@
-//! The only module of this crate that reads a clock, and the only one that converts between its times and tokio's.
+//! The only module of this crate that reads a clock or converts between `weir_core::Time` and tokio's instants.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 use std::{
@@ -9,12 +9,13 @@ use std::{
 use tokio::time::Instant;
 use weir_core::Time;
 
-/// Unix time at the start plus the time of a monotonic clock since: it never runs backwards, and windows are aligned to
-/// Unix time. It ignores changes of the system's clock after the start.
+/// A clock that reads the Unix time once, at its start, and adds the elapsed time of a monotonic clock. Its time never
+/// decreases, windows are aligned to Unix time, and later changes of the system's clock have no effect.
 ///
-/// `quanta` reads the elapsed time from the processor's time stamp counter if it is reliable, otherwise from the
-/// system: a decision costs 3 ns, and a reading of the system's clock 25 ns. The counter is calibrated once against the
-/// system's clock, usually in less than a millisecond. After that it drifts by some parts in a million.
+/// `quanta` reads the elapsed time from the processor's time stamp counter if the counter is reliable, otherwise from
+/// the system. A decision costs about 3 ns, and a reading of the system's clock would cost 25 ns. The counter is
+/// calibrated once against the system's clock, usually in less than a millisecond; then it drifts by a few parts per
+/// million.
 ///
 /// ```
 /// let clock = weir_tower::MonotonicClock::start();
@@ -34,25 +35,25 @@ enum Source {
     Tokio(Instant),
 }
 
-/// Converts steps of the counter to nanoseconds. Like quanta's own conversion, but without a shift and branches that
-/// take as long as a decision.
+/// Converts steps of the counter to nanoseconds. quanta's own conversion has a shift and branches that take as long as
+/// a decision.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Nanoseconds per step: the whole part.
+    /// The whole nanoseconds per step.
     whole: u64,
-    /// The fraction, in multiples of 2^-64.
+    /// The fraction of a nanosecond per step, in multiples of 2^-64.
     fraction: u64,
 }
 
 impl Scale {
     fn of(clock: &quanta::Clock) -> Self {
-        // Steps of up to 256 ns; over a year the rounding adds up to less than one nanosecond.
+        // Precise for steps of up to 256 ns: over a year, the rounding error is less than one nanosecond.
         const STEPS: u32 = 56;
         let nanos = clock.delta_as_nanos(0, 1 << STEPS);
         Self { whole: nanos >> STEPS, fraction: nanos << (u64::BITS - STEPS) }
     }
 
-    /// Modulo 2^64, like the whole clock: only differences of readings are meaningful.
+    /// Returns nanoseconds modulo 2^64: only differences between readings are meaningful.
     #[inline]
     fn nanos(&self, reading: u64) -> u64 {
         let (_, nanos) = reading.carrying_mul(self.fraction, 0);
@@ -61,10 +62,10 @@ impl Scale {
 }
 
 impl MonotonicClock {
-    /// Reads the system's time, once.
+    /// Starts a clock, and reads the system's time once.
     ///
     /// ```
-    /// let clock = weir_tower::MonotonicClock::start(); // once, when the process starts; copies go on from there
+    /// let clock = weir_tower::MonotonicClock::start(); // once per process; copies share the start
     /// let copy = clock;
     /// let earlier = clock.now();
     /// assert!(copy.now() >= earlier);
@@ -76,8 +77,8 @@ impl MonotonicClock {
         Self { offset: unix_nanos().wrapping_sub(scale.nanos(clock.raw())), source: Source::Counter(clock, scale) }
     }
 
-    /// A clock that uses tokio's time, which tests can pause: limits then stand still with the timers, and a test of a
-    /// day takes no time.
+    /// Starts a clock that uses tokio's time. Tests can pause tokio's time: then the limits pause with the timers, and
+    /// a test that covers a day finishes immediately.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -85,7 +86,7 @@ impl MonotonicClock {
     /// # async fn main() {
     /// let clock = weir_tower::MonotonicClock::of_tokio();
     /// let start = clock.now();
-    /// tokio::time::sleep(Duration::from_secs(3600)).await; // paused: at once
+    /// tokio::time::sleep(Duration::from_secs(3600)).await; // returns immediately, because time is paused
     /// assert_eq!(clock.now().duration_since(start), Duration::from_secs(3600));
     /// # }
     /// ```
@@ -93,7 +94,7 @@ impl MonotonicClock {
         Self { offset: unix_nanos(), source: Source::Tokio(Instant::now()) }
     }
 
-    /// The time now.
+    /// Returns the current time.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -109,32 +110,32 @@ impl MonotonicClock {
             Source::Counter(clock, scale) => scale.nanos(clock.raw()),
             Source::Tokio(start) => {
                 let passed = Instant::now().duration_since(start);
-                // Not `Duration::as_nanos`, which returns 128 bits: 64 bits last 584 years.
+                // `Duration::as_nanos` would return 128 bits; 64 bits are enough for 584 years.
                 passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos())
             }
         };
         Time::from_nanos(self.offset.wrapping_add(nanos))
     }
 
-    /// Whether it runs on its own, with a finer resolution than tokio's timers.
+    /// Whether this clock has a finer resolution than tokio's timers.
     pub(crate) const fn is_fine(&self) -> bool {
         matches!(self.source, Source::Counter(..))
     }
 
-    /// The same time as an instant of tokio's timers.
+    /// Converts a time to an instant of tokio's timers.
     pub(crate) fn instant(&self, time: Time) -> Instant {
         let (now, wait) = (Instant::now(), time.duration_since(self.now()));
         now.checked_add(wait).unwrap_or(now + FAR)
     }
 }
 
-/// A system clock before 1970 counts as 1970, and one after 2262 as 2262: only the alignment of windows depends on it.
-/// Within these bounds, the clock can advance without an overflow, and a core whose counter lags does not get a time
-/// before 1970.
+/// Reads the system's clock, limited to the years 1970 to 2262. Only the alignment of windows depends on this time.
+/// Within these bounds, the clock can advance without an overflow, and a core whose counter lags behind cannot compute
+/// a time before 1970.
 fn unix_nanos() -> u64 {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Time::default().saturating_add(unix).as_nanos().clamp(1_000_000_000, u64::MAX / 2)
 }
 
-/// Later than any of tokio's timers can be.
+/// The delay of a timer whose end cannot be represented: 30 years.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);

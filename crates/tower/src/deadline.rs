@@ -1,4 +1,4 @@
-//! The middleware that bounds how long a request may take in total.
+//! The middleware that limits the total time of a request.
 
 mod deadlines;
 mod future;

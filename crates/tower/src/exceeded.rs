@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-/// A request was not answered in time, and was dropped.
+/// The error for a request that was not answered before its deadline, and was cancelled.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One limit for each client: how to find the key of a request, and a rule that is checked with it.
+//! One limit for each client: extractors find the key of a request, and a rule is checked with that key.
 
 mod admit;
 mod buffer;

@@ -1,4 +1,4 @@
-//! The middleware that decides at once: a request is admitted or refused, and never waits here.
+//! The middleware that admits or refuses a request immediately: no request waits here.
 
 mod future;
 mod layer;

@@ -17,7 +17,7 @@
 //! let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(LatencyLayer::new(limit, HttpAnswer));
 //!
-//! // axum::serve(listener, app).await; or, to see that it holds:
+//! // axum::serve(listener, app).await; or, to show that the limit works:
 //! for _ in 0..100 {
 //!     assert_eq!(app.clone().oneshot(Request::new(Body::empty())).await?.status(), 200);
 //! }
@@ -32,28 +32,28 @@
 //!
 //! | layer | a request over the limit | for |
 //! |---|---|---|
-//! | [`LatencyLayer`] | is refused at once | services whose clients can retry; in-flight limits |
-//! | [`ThroughputLayer`] | waits for its turn if that comes soon enough, and is refused at once if not | smoothing short bursts |
-//! | [`RateLimitLayer`] | is not taken: the service is not ready | callers that can be slowed down, such as a client of a third party's API |
-//! | [`DeadlineLayer`] | (it bounds time: wait and service together) | requests that must not hang |
+//! | [`LatencyLayer`] | is refused immediately | services whose clients can retry; in-flight limits |
+//! | [`ThroughputLayer`] | waits if its turn comes soon enough, otherwise is refused immediately | smoothing short bursts |
+//! | [`RateLimitLayer`] | is not accepted: the service is not ready | callers that can be slowed down, such as a client of a third party's API |
+//! | [`DeadlineLayer`] | (this layer limits the time of a request, waits included) | requests that must not hang |
 //!
-//! No layer has a task of its own. All are `Clone`, and clones share their limits, so they need no `Buffer`. Waiting
+//! No layer spawns a task. All layers are `Clone`, and clones share their limits, so they need no `Buffer`. Waiting
 //! requests are in the limit's own FIFO queue, and are charged when they are admitted: a cancelled request leaves the
-//! queue, and those behind it move forward. The documentation of each layer says when it is ready and what it holds
-//! meanwhile.
+//! queue, and the requests behind it move forward. The documentation of each layer explains when the layer is ready and
+//! what a waiting request holds.
 //!
 //! A request that waits needs a tokio runtime with timers; [`LatencyLayer`] needs no runtime.
 //!
-//! A layer asks a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one limit for each key that a
-//! [`KeyExtractor`] finds; an [`InFlight`](weir_core::InFlight) limit; or your own [`Admit`] or [`Reserve`]. All can be
-//! changed while they are in use.
+//! A layer calls a [`LimiterAdmit`], one limit for all requests; a [`KeyedAdmit`], one limit for each key that a
+//! [`KeyExtractor`] finds; an [`InFlight`](weir_core::InFlight) limit; or your own [`Admit`] or [`Reserve`]. All of
+//! them can be changed while they are in use.
 //!
-//! A refused client gets an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` fields if the limit
-//! has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the time to retry), or your own. The
-//! errors are then those of the inner service, as axum requires. For any other service, use the `with_errors`
-//! constructors: their callers get a [`LimitError`].
+//! A refused client gets an [`Answer`]: [`HttpAnswer`] (429 with `Retry-After`, and the `RateLimit` headers if the
+//! limit has a [name](HttpAnswer::named)), [`GrpcAnswer`] (`RESOURCE_EXHAUSTED`, with the time to retry), or your own.
+//! The layer's errors are then the errors of the inner service, as axum requires. For any other service, use the
+//! `with_errors` constructors: their callers get a [`LimitError`].
 //!
-//! # Refuse, for each client
+//! # A limit for each client
 //!
 //! ```
 //! use std::num::NonZeroUsize;
@@ -115,7 +115,7 @@
 //! for number in 0..4 {
 //!     turns.push(service.ready().await?.call(number));
 //! }
-//! // The fourth would wait 300 ms: it is refused at once.
+//! // The fourth request would wait 300 ms: it is refused immediately.
 //! let fourth = turns.pop().expect("four of them").await;
 //! let Err(LimitError::Inner(LimitError::Refused(refused))) = fourth else { panic!("too late") };
 //! assert_eq!(refused.retry_after(), Some(Duration::from_millis(300)));
@@ -142,7 +142,7 @@
 //! assert!(admit.admit(&"a request").is_ok());
 //! assert!(admit.admit(&"a request").is_ok());
 //!
-//! // Two are left, and stay left: a change gives no fresh burst.
+//! // Two requests remain, also after the change: a change gives no fresh burst.
 //! let limiter = limiter.retune(|| clock.now(), per_hour(3)?);
 //! assert!(admit.admit(&"a request").is_ok());
 //! assert!(admit.admit(&"a request").is_ok());
@@ -151,7 +151,7 @@
 //! # Ok::<(), weir_core::InvalidQuota>(())
 //! ```
 //!
-//! The crate's `examples` are complete programs: `axum`, `tonic`, and `live`, a limit that is changed under load.
+//! The crate's `examples` are complete programs: `axum`, `tonic`, and `live`, which changes a limit under load.
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 mod answer;

@@ -1,5 +1,5 @@
-//! The middleware that slows its callers down: it is ready when the limit has room. It never refuses, and never reads a
-//! request.
+//! The middleware that slows its callers down: it is ready when the limit has room. This middleware never refuses and
+//! never reads a request.
 
 mod layer;
 mod readiness;

@@ -1,4 +1,4 @@
-//! One limit for every request of a service.
+//! One limit for all requests of a service.
 
 use std::{
     task::{Context, Poll},
@@ -46,7 +46,7 @@ impl LimiterAdmit {
     /// use weir_tower::{Admit, LimiterAdmit};
     ///
     /// let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
-    /// let clone = limit.clone(); // of the same limit
+    /// let clone = limit.clone(); // shares the limit
     /// assert!(limit.admit(&"a request").is_ok());
     /// assert!(clone.admit(&"another").is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -124,8 +124,8 @@ impl Enqueue for LimiterAdmit {
 /// let patience = Duration::from_secs(90);
 /// limit.reserve(&"first", patience)?;
 /// let Turn::Later(ticket) = limit.reserve(&"second", patience)? else { panic!("not now") };
-/// assert!(limit.reserve(&"third", patience).is_err()); // two minutes
-/// drop(ticket); // the second went away
+/// assert!(limit.reserve(&"third", patience).is_err()); // it would wait two minutes
+/// drop(ticket); // the second request leaves the queue
 /// assert!(limit.reserve(&"third", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,5 +1,5 @@
-//! The middleware that lets a request wait for its turn if that comes soon enough, and refuses it at once if not. No
-//! request waits here only to be refused.
+//! The middleware that lets a request wait if its turn comes soon enough, and otherwise refuses the request
+//! immediately.
 
 mod future;
 mod layer;

@@ -1,10 +1,11 @@
-//! Requests with deadlines of their own.
+//! Requests that each have their own deadline.
 
 use std::time::Duration;
 
-/// What knows the deadline of one request: what an [`Admit`](crate::Admit) or a [`Reserve`](crate::Reserve) found out
-/// about it, and so the future of a layer that asked. A [`DeadlineLayer`](crate::DeadlineLayer) around that layer asks
-/// the future once the request was called; [`of_requests`](crate::DeadlineLayer::of_requests) shows all of it.
+/// A value that contains the deadline of one request. The pass of an [`Admit`](crate::Admit) or a
+/// [`Reserve`](crate::Reserve) implements this trait, and so does the future of the layer around it. After the call, a
+/// [`DeadlineLayer`](crate::DeadlineLayer) takes the deadline from that future;
+/// [`of_requests`](crate::DeadlineLayer::of_requests) has a complete example.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,10 +26,10 @@ use std::time::Duration;
 /// assert!(admitted.take_deadline().is_none());
 /// ```
 pub trait Timed {
-    /// Why the request is answered if it takes too long.
+    /// The reason for the refusal when the deadline is exceeded.
     type Exceeded;
 
-    /// How long the request may take from now on, waits included, and what to answer then. None without a deadline,
-    /// and when it was taken before.
+    /// Takes the time that the request may still use, waits included, and the refusal for when that time is over.
+    /// Returns none if the request has no deadline, or if an earlier call took it.
     fn take_deadline(&mut self) -> Option<(Duration, Self::Exceeded)>;
 }

@@ -1,7 +1,7 @@
 //! A request in the queues of its limits. This is the only module that waits for a turn.
 //!
-//! Only the request at the head asks the limits, and it is charged when it is admitted. The others sleep until they are
-//! woken. Dropping it leaves the queues.
+//! Only the request at the head of its queues checks the limits, and is charged when it is admitted. The other requests
+//! sleep until they are woken. A request that is dropped leaves its queues.
 
 use std::{
     future::Future,
@@ -16,14 +16,14 @@ use weir_core::{Position, Quota, Strategy, Ticket, Time};
 
 use crate::MonotonicClock;
 
-/// How often the head checks its limits in any case: nothing wakes it when a clock is set.
+/// The longest sleep of the request at the head: no event wakes it when a limit or a clock changes.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// Tokio's timers are late by up to this much. A limit that saves nothing loses this time, so the last part of its wait
-/// uses a finer timer.
+/// The maximum delay of tokio's timers. A limit that saves nothing loses the time by which a request is late, so the
+/// last part of its wait uses a finer timer.
 const COARSE: Duration = Duration::from_millis(2);
 
-/// What a request does at the head of its queues.
+/// The operations of a request at the head of its queues.
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,36 +67,36 @@ const COARSE: Duration = Duration::from_millis(2);
 /// # }
 /// ```
 pub trait AtHead {
-    /// What is known about an admitted request.
+    /// Data about an admitted request.
     type Pass;
-    /// Why a request is refused.
+    /// The reason for a refusal.
     type Refusal;
 
-    /// Charges all limits if they have room now, or none.
+    /// Charges all limits if all of them have room now; otherwise charges none of them.
     ///
     /// # Errors
     ///
     /// The refusal. The request tries again after [`retry_after`](Self::retry_after).
     fn charge(&self, now: Time) -> Result<Self::Pass, Self::Refusal>;
 
-    /// The refusal of a request that cannot be admitted in time any more, because a limit was changed.
+    /// The refusal of a request that can no longer be admitted in time, because a limit was changed.
     fn late(&self, now: Time) -> Self::Refusal;
 
-    /// How long until a refused request would be admitted; none if it must not try again.
+    /// The time until a refused request would be admitted, or none if the request must not try again.
     fn retry_after(refusal: &Self::Refusal) -> Option<Duration>;
 
-    /// The quota that refused it.
+    /// The quota that refused the request.
     fn quota(refusal: &Self::Refusal) -> Quota;
 
-    /// Whether the refusal waits for the limits of this queue. In other queues, the requests behind may pass meanwhile.
+    /// Whether a limit of this queue caused the refusal. In the other queues, requests behind this one can pass it.
     fn waits_for(&self, refusal: &Self::Refusal, queue: usize) -> bool {
         let _ = (refusal, queue);
         true
     }
 }
 
-/// A request that waits in one or several queues. It is admitted when it is at the head of all of them, and all limits
-/// have room. [`AtHead`] has an example.
+/// A request that waits in one or several queues. The request is admitted when it is at the head of all queues and all
+/// limits have room. [`AtHead`] has an example.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -126,24 +126,24 @@ enum Nap {
     Fine(Time),
 }
 
-/// The result for a request that may wait.
+/// The result for a request that is not refused.
 pub(crate) enum Entry<P> {
     Goes(P),
-    /// Boxed: most requests never wait, and should not be as large as those that do.
+    /// Boxed: most requests never wait, and should not be as large as the requests that wait.
     Waits(Box<Waiting>),
 }
 
 /// A limit with one queue.
 pub(crate) trait Enqueue: AtHead {
-    /// How many requests wait.
+    /// The number of requests that wait.
     fn queue_len(&self) -> usize;
 
     /// Takes the last position in the queue.
     fn enqueue(&self, now: Time, latest: Option<Time>) -> Result<Ticket, Self::Refusal>;
 }
 
-/// Charges the request if no other waits and there is room; otherwise takes a position in the queue. Refuses at once if
-/// its turn comes after `latest`.
+/// Charges the request if no other request waits and the limit has room; otherwise takes a position in the queue.
+/// Refuses the request immediately if its turn would come after `latest`.
 #[inline]
 pub(crate) fn enter<L: Enqueue>(
     limit: &L,
@@ -173,7 +173,7 @@ fn enter_queue<L: Enqueue>(
     clock: MonotonicClock,
 ) -> Result<Entry<L::Pass>, L::Refusal> {
     let ticket = limit.enqueue(now, latest)?;
-    // All requests before it may have missed their turns.
+    // The request is at the head if all requests before it have missed their turns.
     if ticket.is_head(now)
         && let Ok(pass) = limit.charge(now)
     {
@@ -183,7 +183,7 @@ fn enter_queue<L: Enqueue>(
 }
 
 impl Waiting {
-    /// With a position in each queue, and an optional latest time.
+    /// Creates a waiting request with a position in each queue, and an optional latest time of admission.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -200,7 +200,7 @@ impl Waiting {
         Self { tickets, latest, clock, timer: None, fine: None, nap: None }
     }
 
-    /// Ready with a charge when the request is admitted, or with a refusal if it must not try again or cannot be
+    /// Ready with a pass when the request is admitted, or with a refusal if the request must not try again or cannot be
     /// admitted in time.
     ///
     /// ```
@@ -243,8 +243,8 @@ impl Waiting {
         }
     }
 
-    /// Keeps the head although it was charged: it is admitted at this time, and no request behind it is admitted
-    /// earlier.
+    /// Keeps the head of all queues until this time, for a request that is already charged but admitted later. No
+    /// request behind it is admitted earlier.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -260,7 +260,8 @@ impl Waiting {
         self.tickets.iter().for_each(|ticket| ticket.retry_at(at));
     }
 
-    /// The position in all queues together. If it is at the head of some queues only, others may pass there.
+    /// The position in all queues together. If the request is at the head of some queues only, requests behind it can
+    /// pass it there.
     fn position(&self, now: Time, waker: &Waker) -> Position {
         let mut behind = None;
         for ticket in &self.tickets {
@@ -278,7 +279,7 @@ impl Waiting {
         Position::Behind(until)
     }
 
-    /// When the head tries again; none if that is too late.
+    /// The time at which the request at the head tries again, or none if that is too late.
     fn next_try<L: AtHead>(&self, now: Time, refusal: &L::Refusal, limits: &L) -> Option<Time> {
         let at = now.saturating_add(L::retry_after(refusal)?);
         if self.latest.is_some_and(|latest| at > latest) {
@@ -290,7 +291,7 @@ impl Waiting {
         Some(at)
     }
 
-    /// How the head sleeps until its turn.
+    /// Chooses the timer with which the request at the head sleeps until its turn.
     fn nap(&self, now: Time, until: Time, quota: Quota) -> Nap {
         if !self.clock.is_fine() || !saves_little(quota) {
             Nap::Coarse(until)
@@ -326,7 +327,7 @@ impl Waiting {
     }
 }
 
-/// Whether a limit loses the time by which a request comes late: it has room for hardly more than one request.
+/// Whether a limit has room for only about one request: such a limit loses the time by which a request is late.
 fn saves_little(quota: Quota) -> bool {
     let saved = match quota.strategy() {
         Strategy::LeakyBucket => 0,

@@ -1,4 +1,4 @@
-//! No layer allocates for a request that is admitted or refused at once, nor for its key when that is known.
+//! No layer allocates for a request that is admitted or refused immediately, or for a key that the rule already tracks.
 
 use std::{
     alloc::System,
@@ -27,11 +27,11 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const ROUNDS: usize = 10;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// All threads are counted, so only one test runs at a time.
+/// Serializes the tests, because the allocations of all threads are counted.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How often `work` allocates. Threads of the test harness allocate now and then, so this is the minimum of some
-/// rounds.
+/// The number of allocations of `work`. Threads of the test harness sometimes allocate, so this is the minimum of
+/// several rounds.
 fn allocations(mut work: impl FnMut()) -> usize {
     let rounds = (0..ROUNDS).map(|_| {
         let region = Region::new(ALLOCATOR);
@@ -39,14 +39,14 @@ fn allocations(mut work: impl FnMut()) -> usize {
         let change = region.change();
         change.allocations + change.reallocations
     });
-    rounds.min().expect("there are some")
+    rounds.min().expect("ROUNDS is not zero")
 }
 
 fn quota(requests: u64) -> Quota {
     Quota::new(Strategy::TokenBucket, requests, HOUR, None).expect("valid")
 }
 
-/// Answers at once. Its future and its error need no allocation.
+/// An inner service that answers immediately. Its future and its error need no allocation.
 fn answer(request: Request<()>) -> Ready<Result<Request<()>, Infallible>> {
     std::future::ready(Ok(request))
 }
@@ -67,16 +67,17 @@ fn from_ann() -> Request<()> {
     Request::builder().header("x-api-key", "ann").body(()).expect("a valid request")
 }
 
-/// How often a hundred requests of a known client allocate, and how many of all requests were admitted.
+/// The number of allocations of a hundred requests of a known client, and the number of admitted requests in all
+/// rounds.
 fn a_hundred<S: Service<Request<()>>>(mut service: S) -> (usize, usize) {
     let mut through = 0;
     let mut context = Context::from_waker(Waker::noop());
     let mut call = |request| {
-        let Poll::Ready(Ok(())) = service.poll_ready(&mut context) else { panic!("it is always ready") };
-        let Poll::Ready(answer) = pin!(service.call(request)).poll(&mut context) else { panic!("it waits") };
+        let Poll::Ready(Ok(())) = service.poll_ready(&mut context) else { panic!("the service is not ready") };
+        let Poll::Ready(answer) = pin!(service.call(request)).poll(&mut context) else { panic!("the request waits") };
         through += usize::from(answer.is_ok());
     };
-    // This makes the client known, and gives the thread its buffer.
+    // After this request, the rule tracks the client's key, and the thread has its buffer.
     call(from_ann());
     let mut requests: Vec<_> = (0..ROUNDS * 100).map(|_| from_ann()).collect();
     let counted = allocations(|| requests.drain(..100).for_each(&mut call));

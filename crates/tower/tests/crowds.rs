@@ -1,5 +1,5 @@
-//! Crowds of callers that give up while they wait: callers that stay get the limit, and a lone caller afterwards is
-//! admitted at once. The clock is tokio's, paused: a minute takes no time.
+//! Many callers give up while they wait: the callers that stay use the whole rate of the limit, and a single caller
+//! afterwards is admitted immediately. Most tests pause tokio's clock, so a minute takes no time.
 #![expect(clippy::disallowed_methods, reason = "tests measure how long something takes")]
 
 use std::{
@@ -19,14 +19,14 @@ use weir_tower::{KeyedAdmit, LimiterAdmit, MonotonicClock, NoKey, RateLimitLayer
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When requests were admitted.
+/// The times at which requests were admitted.
 type Went = Arc<Mutex<Vec<Instant>>>;
 
 fn quota(strategy: Strategy) -> Quota {
     Quota::new(strategy, 100, SECOND, None).expect("valid")
 }
 
-/// Callers come every `pause` for `seconds`; each gives up after its own patience.
+/// A new caller starts every `pause` for `seconds`; each caller gives up after its own patience.
 async fn crowd<S>(service: S, pause: Duration, seconds: u32, patience: impl Fn(u32) -> Duration)
 where
     S: Service<(), Response = ()> + Clone + Send + 'static,
@@ -57,7 +57,7 @@ fn inner() -> (Went, impl Service<(), Response = (), Error = Infallible, Future:
     (went, inner)
 }
 
-/// In any span of time, at most the burst plus what flows in.
+/// Asserts that in every period of time at most the burst plus the refill of that period was admitted.
 fn assert_exact(went: &Went, burst: u64) {
     let went = went.lock().expect("no panic");
     for (first, start) in went.iter().enumerate() {
@@ -76,7 +76,7 @@ where
 {
     sleep(SECOND).await;
     let start = Instant::now();
-    service.oneshot(()).await.expect("it goes");
+    service.oneshot(()).await.expect("the request is admitted");
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
@@ -102,12 +102,12 @@ async fn a_line_serves_those_who_stay_whatever_share_leaves() {
             let (went, inner) = inner();
             let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota(strategy)), clock);
             let service = ThroughputLayer::with_errors(limit, SECOND * 2).layer(inner);
-            // Spreads the values without a pattern, by multiples of a prime.
+            // Multiples of a prime spread the values without a visible pattern.
             let patience = move |number: u32| match number * 37 % 100 {
                 leaves if leaves < leaving_percent => SECOND / 1000 * (number * 61 % 300),
                 _ => SECOND * 10,
             };
-            // There are so many callers that even those that stay exceed the limit.
+            // So many callers start that the callers that stay exceed the limit.
             let pause = SECOND * (100 - leaving_percent) / (150 * 100);
             crowd(service.clone(), pause, 3, patience).await;
             let served = went.lock().expect("no panic").len();
@@ -142,13 +142,13 @@ async fn each_key_has_a_queue_of_its_own() {
     assert_eq!((rule.queue_len(b"ann"), rule.queue_len(b"bob")), (0, 0));
 }
 
-/// A panic must not give the charge back, neither with nor without a wait before it.
+/// A panic of the inner service must not give the charge back, with or without a wait before it.
 #[tokio::test(start_paused = true)]
 async fn a_panic_of_the_inner_service_gives_nothing_back() {
     let clock = MonotonicClock::of_tokio();
     let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 1, SECOND, None).expect("valid"));
-    let inner = service_fn(async |()| -> Result<(), Infallible> { panic!("as it is meant to") });
-    let panics_in_call = tower::util::MapRequest::new(inner, |()| -> () { panic!("as it is meant to") });
+    let inner = service_fn(async |()| -> Result<(), Infallible> { panic!("expected by this test") });
+    let panics_in_call = tower::util::MapRequest::new(inner, |()| -> () { panic!("expected by this test") });
     let service =
         ThroughputLayer::with_errors(LimiterAdmit::new(limiter.clone(), clock), SECOND * 2).layer(panics_in_call);
     for wait in [Duration::ZERO, SECOND] {
@@ -160,7 +160,8 @@ async fn a_panic_of_the_inner_service_gives_nothing_back() {
     }
 }
 
-/// Callers that give up and keep their service, as a pool does: it stays in the queue, and is never polled again.
+/// Callers that give up but keep their service, as a connection pool does. The service stays in the queue and is never
+/// polled again.
 #[tokio::test(start_paused = true)]
 async fn services_that_are_kept_and_never_polled_again_stop_no_limit() {
     let clock = MonotonicClock::of_tokio();
@@ -189,7 +190,7 @@ async fn services_that_are_kept_and_never_polled_again_stop_no_limit() {
     assert!(start.elapsed() <= SECOND / 50, "{:?}", start.elapsed());
 }
 
-/// On real threads with a real clock: all that stay are admitted, in no more time than they need together.
+/// On real threads with a real clock, all callers that stay are admitted, and the rate never exceeds the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn on_many_threads_all_who_stay_go_and_none_too_many() {
     const STAY: u32 = 1_000;
@@ -208,11 +209,11 @@ async fn on_many_threads_all_who_stay_go_and_none_too_many() {
                 if number % 2 == 0 {
                     return call.await.is_ok();
                 }
-                // Gives up in the middle, unless it was admitted.
+                // This caller gives up during the wait, unless it was admitted before.
                 timeout(Duration::from_micros(u64::from(number)), call).await.is_ok()
             });
         }
-        let served = timeout(SECOND * 60, callers.join_all()).await.expect("all go some time");
+        let served = timeout(SECOND * 60, callers.join_all()).await.expect("all callers finish within a minute");
         let stayed = served.iter().filter(|served| **served).count();
         assert!(stayed >= STAY as usize);
         let (went, most) = (went.lock().expect("no panic").len(), start.elapsed().as_micros() / 100 + 20);

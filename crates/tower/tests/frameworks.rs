@@ -1,7 +1,7 @@
-//! Every layer fits around an axum router and tonic's services: bodies, errors, clones and futures.
+//! Every layer works around an axum router and around tonic's services, with their types of bodies, errors and futures.
 #![expect(clippy::disallowed_methods, reason = "tests measure how long something takes")]
 
-#[expect(dead_code, reason = "there is no mock here")]
+#[expect(dead_code, reason = "these tests use no mock")]
 #[path = "../src/bounded.rs"]
 mod bounded;
 
@@ -75,7 +75,7 @@ async fn axum_waits_for_a_turn_within_a_deadline() {
         );
     let start = Instant::now();
     let call = || status(&app, "ann");
-    // Waits of 0, 100, 200 and 300 ms, and 100 ms for the service.
+    // The four requests would wait 0, 100, 200 and 300 ms, and the service takes 100 ms.
     assert_eq!(tokio::join!(call(), call(), call(), call()), (200, 200, 504, 429));
     assert_eq!(start.elapsed(), 3 * TENTH - TENTH / 2);
 }
@@ -110,7 +110,7 @@ async fn tonic_is_answered_in_its_own_words() {
     let call = |key: &'static str| {
         let path = "/grpc.health.v1.Health/Check";
         let request = Request::post(path).header("content-type", "application/grpc").header("x-api-key", key);
-        // A message of no bytes: uncompressed, of length zero.
+        // The frame of an uncompressed message of length zero.
         let body = tonic::body::Body::new(axum::body::Body::from([0; 5].as_slice()));
         let response = service.clone().oneshot(request.body(body).unwrap());
         async move {
@@ -121,7 +121,7 @@ async fn tonic_is_answered_in_its_own_words() {
                 .map(|name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()))
         }
     };
-    // Its status is in the trailers, after the message.
+    // An admitted call has its gRPC status in the trailers, not in the headers.
     assert_eq!(call("ann").await, [None, None]);
     assert_eq!(call("ann").await, [Some(String::from("8")), Some(String::from("100"))]);
     assert_eq!(call("bob").await, [None, None]);
@@ -134,6 +134,6 @@ fn tonics_server_takes_the_layers() {
     let layers = ServiceBuilder::new()
         .layer(LatencyLayer::new(InFlight::new(NonZeroU64::MIN), GrpcAnswer))
         .layer(ThroughputLayer::new(limit(Strategy::LeakyBucket), TENTH, GrpcAnswer));
-    // This test only builds the server; the example serves it.
+    // This test only builds the server; the `tonic` example runs it.
     let _router = server.layer(layers.into_inner()).add_service(health);
 }

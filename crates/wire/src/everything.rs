@@ -1,18 +1,18 @@
-//! Which rules match every request, by the form of their conditions. Agents skip such conditions. The operator warns of
-//! rules that turn off other limits. Both use this definition.
+//! The rules that match every request, by the form of their conditions. Agents skip such conditions. The operator warns
+//! of rules that turn off other limits. Agents and operator use this definition.
 
 use crate::{Match, Rule};
 
 impl Rule {
-    /// Whether every request matches.
+    /// Returns true if every request matches.
     pub fn takes_all(&self) -> bool {
         self.matches.is_empty() || self.matches.iter().any(Match::takes_all)
     }
 }
 
 impl Match {
-    /// Whether every request meets the conditions. Regular expressions and predicates count as conditions, whatever
-    /// they say.
+    /// Returns true if every request meets the conditions. Regular expressions and predicates always count as
+    /// conditions, even if every request meets them.
     pub fn takes_all(&self) -> bool {
         let Self { methods, hosts, paths, path_regexes, headers, query, client_cidrs, trusted_hops: _, predicate } =
             self;
@@ -27,7 +27,7 @@ impl Match {
     }
 }
 
-/// Whether every path matches one of these globs.
+/// Returns true if every path matches one of these globs.
 ///
 /// ```
 /// # use weir_wire::takes_every_path;

@@ -1,4 +1,4 @@
-//! `POST /v1/explain`: reports what would happen to a request, without charging anything.
+//! `POST /v1/explain`: reports the decision that a request would get, and charges nothing.
 
 use std::net::IpAddr;
 
@@ -10,15 +10,15 @@ use crate::{Mode, Per};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExplainRequest {
-    /// Method, in upper case.
+    /// The method, in upper case.
     #[serde(default = "get")]
     pub method: String,
-    /// Path and query, such as `/api/orders?page=2`.
+    /// The path and query, such as `/api/orders?page=2`.
     pub target: String,
-    /// Names and values, in order; `host` is one of them.
+    /// The names and values of all headers, in order, including `host`.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// The address that the connection comes from; loopback if absent.
+    /// The address from which the connection comes. Loopback if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<IpAddr>,
 }
@@ -27,63 +27,65 @@ fn get() -> String {
     "GET".to_owned()
 }
 
-/// What would happen to the request now.
+/// The decision that the request would get now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainReply {
     /// The outcome.
     pub decision: Decision,
-    /// Every rule that matches and is not disabled, of every policy, in their order.
+    /// All matching rules that are not disabled, of all policies, in order.
     pub rules: Vec<ExplainedRule>,
 }
 
-/// What happens to a request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
-    /// No rule refuses it, or none matches.
+    /// No rule refuses the request, or no rule matches.
     Allow,
-    /// It is admitted when its turn comes.
+    /// The request is admitted when its turn comes.
     Wait,
-    /// It is refused by a limit.
+    /// A limit refuses the request.
     Limit,
-    /// A rule with action Deny refuses it.
+    /// A rule with action Deny refuses the request.
     Deny,
-    /// A rule with action Bypass lets it pass without any limit.
+    /// A rule with action Bypass lets the request pass without any limit.
     Bypass,
 }
 
-/// What one matching rule decides for the request by itself.
+/// The decision of one matching rule alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedRule {
-    /// Namespace of the policy.
+    /// The namespace of the policy.
     pub namespace: String,
-    /// Name of the policy.
+    /// The name of the policy.
     pub policy: String,
     /// The rule's mode. Rules in shadow mode do not affect the decision.
     pub mode: Mode,
-    /// Name of the rule.
+    /// The name of the rule.
     pub rule: String,
-    /// What the rule counts.
+    /// The unit that the rule counts: requests or messages.
     #[serde(default, skip_serializing_if = "Per::is_request")]
     pub per: Per,
-    /// What the rule would decide.
+    /// The decision of the rule.
     pub decision: Decision,
-    /// How long the request would wait, with [`Decision::Wait`], or when to retry, with [`Decision::Limit`].
+    /// The time that the request would wait, with [`Decision::Wait`], or the time after which to retry, with
+    /// [`Decision::Limit`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_millis: Option<u64>,
-    /// The key that the request is counted by: one value per part, none for a part that the request lacks.
+    /// The key of the request: one value for each part, and `None` for a part that the request does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<Option<String>>,
-    /// Which of the rule's overrides applies.
+    /// The index of the rule's override that applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub override_index: Option<usize>,
-    /// What the request would take from each limit.
+    /// The units that the request would take from each limit.
     pub cost: u64,
-    /// The limit that refuses, or else the limit with the least left. None for a rule without limits.
+    /// The limit that refuses, or otherwise the limit with the fewest remaining requests. None for a rule without
+    /// limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<ExplainedLimit>,
-    /// Where the numbers of a shared rule come from.
+    /// The source of the numbers of a shared rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
@@ -92,10 +94,10 @@ pub struct ExplainedRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedLimit {
-    /// Name of the limit.
+    /// The name of the limit.
     pub name: String,
-    /// How many requests of cost 1 it would admit at once.
+    /// The number of requests of cost 1 that the limit would admit now.
     pub remaining: u64,
-    /// How long until the limit is full again if no other request comes.
+    /// The time until the whole limit is free again, if no other request comes.
     pub reset_after_millis: u64,
 }

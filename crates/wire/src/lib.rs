@@ -1,26 +1,28 @@
 //! The messages between Weir's operator and agents.
 //!
-//! A [`Snapshot`] is everything that one agent enforces. The operator sends it as a whole: over the channel
-//! (`weir-channel`), or to `PUT /v1/config` of an agent in plain text. The agent applies all of it or rejects all of
-//! it. It reports a [`Status`] over the channel and on `GET /v1/status`: which snapshot is in force, since when, and
-//! what it admitted.
+//! A [`Snapshot`] contains all rules that one agent enforces. The operator sends the whole snapshot over the channel
+//! (`weir-channel`), or to `PUT /v1/config` of an agent in plain text. The agent accepts or rejects the whole snapshot.
+//! The agent reports a [`Status`] over the channel and on `GET /v1/status`: the snapshot in force, the time since when
+//! it is in force, and the numbers of requests that its rules decided on.
 //!
-//! Before that, an agent proves which pod it is: it sends an [`IdentityRequest`] to the operator and receives the
-//! certificate that its control port presents.
+//! Before that, an agent proves the identity of its pod: it sends an [`IdentityRequest`] to the operator and receives
+//! the certificate that its control port presents.
 //!
-//! The types are plain data with a JSON form that people can write by hand: camelCase names, periods in milliseconds.
-//! Unknown fields are refused, because an agent must never accept a field that it cannot enforce. The types have no
-//! logic except what both sides need: the bounds ([`check_logs`], [`log_bytes`]), and which rules match every request
-//! ([`Rule::takes_all`]). The operator compiles policies into them, and the agent lowers them into limiters. The files
-//! under `tests/golden/` freeze the form; a change to one of them requires a new [`WIRE_VERSION`].
+//! The types are plain data with a JSON form that people can write by hand: camelCase names, periods in milliseconds. A
+//! snapshot with an unknown field is rejected, because an agent must never accept a field that it cannot enforce. The
+//! types have only the logic that both sides need: the bounds ([`check_logs`], [`log_bytes`]), and a check whether a
+//! rule matches every request ([`Rule::takes_all`]). The operator compiles policies into these types, and the agent
+//! lowers them into limiters. The files under `tests/golden/` freeze the form. A change to one of these files requires
+//! a new [`WIRE_VERSION`].
 //!
 //! # Versions
 //!
-//! An agent is replaced with its pod, so agents of several versions talk to one operator. The version covers what the
-//! operator *sends*. An agent rejects a snapshot of another version ([`RejectionKind::Invalid`], with the path
-//! `wireVersion`) and keeps its last snapshot; the operator reports the pod as drifted, with the message of the
-//! rejection. What an agent *answers* is compatible across versions: [`ApplyReply`], [`Rejection`] and [`Status`] may gain
-//! optional fields and lose none, and a rejection always has one of the existing kinds.
+//! An agent is replaced together with its pod, so agents of several versions talk to one operator. The version covers
+//! the messages that the operator *sends*. An agent rejects a snapshot of another version ([`RejectionKind::Invalid`],
+//! with the path `wireVersion`) and keeps its last snapshot. The operator reports the pod as drifted, with the message
+//! of the rejection. The messages that an agent *answers* are compatible across versions: later versions of
+//! [`ApplyReply`], [`Rejection`] and [`Status`] can have more optional fields, and never have fewer fields. A rejection
+//! always has one of the existing kinds.
 
 mod everything;
 mod explain;
@@ -47,8 +49,8 @@ pub use self::{
     store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},
 };
 
-/// The largest sequence of a snapshot. Every JSON parser reads integers up to it exactly; microseconds of Unix time
-/// reach it in the year 2255. A larger one would leave no number for the next snapshot.
+/// The largest sequence of a snapshot. Every JSON parser reads integers up to this number exactly. Microseconds of Unix
+/// time reach it in the year 2255. After a larger sequence, there would be no number for the next snapshot.
 pub const MAX_SEQUENCE: u64 = 1 << 53;
 
 /// The version of the messages in this crate. An agent rejects snapshots of any other version.

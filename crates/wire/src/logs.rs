@@ -1,42 +1,44 @@
-//! The memory that the logs of rules take in each pod. A SlidingWindowLog remembers every request of every key, and an
-//! agent reserves that memory when it applies the rule. So it has a bound, for a rule and for a whole snapshot.
+//! The memory that the logs of rules take in each pod. A SlidingWindowLog stores the time of every request of every
+//! key, and an agent reserves this memory when it applies the rule. So this memory has a bound, for a rule and for a
+//! whole snapshot.
 
 use crate::{Limit, Override, PolicyRules, Rule, Strategy};
 
-/// The most requests that a `SlidingWindowLog` remembers.
+/// The largest number of requests in a `SlidingWindowLog`.
 pub const LONGEST_LOG: u64 = 1 << 20;
 
-/// The most memory for the logs of one rule in each pod, in bytes.
+/// The largest memory for the logs of one rule in each pod, in bytes.
 const MOST: u64 = 128 * MIB;
 
-/// The most memory for the logs of a whole snapshot, in bytes. The operator leaves out policies that do not fit, and
+/// The largest memory for the logs of a whole snapshot, in bytes. The operator omits policies that do not fit, and
 /// agents reject a larger snapshot.
 pub const MAX_LOG_BYTES: u64 = 256 * MIB;
 
 const MIB: u64 = 1024 * 1024;
 
-/// How many keys a keyed rule tracks by default.
+/// The default number of keys in the table of a keyed rule.
 pub const DEFAULT_MAX_KEYS: u32 = 65_536;
 
-/// An agent uses 8 bytes for each request of a log, and two more words.
+/// The bytes for each request of a log, which takes one word.
 const WORD: u64 = 8;
+/// The words of a log besides its requests.
 const WORDS_BESIDE: u64 = 2;
 
-/// The logs of a rule take more memory than an agent may use in an app's pod.
+/// The fault of a rule whose logs take more memory than an agent is allowed to use in an app's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogsTooLarge {
-    /// Path of the limit that takes most, relative to the rule, such as `overrides[0].limits[1]`.
+    /// The path of the limit that takes most memory, relative to the rule, such as `overrides[0].limits[1]`.
     pub path: String,
-    /// What is wrong, and what to write instead.
+    /// The fault, and the values to write instead.
     pub message: String,
 }
 
-/// Whether the logs of a keyed rule fit. The operator reports this to the policy's author, and an agent refuses rules
-/// that do not fit.
+/// Checks that the logs of a keyed rule fit. The operator reports a fault to the policy's author, and an agent rejects
+/// rules that do not fit.
 ///
 /// # Errors
 ///
-/// If all logs together are too large: the limit that takes most.
+/// [`LogsTooLarge`] if all logs together are too large, with the limit that takes most memory.
 ///
 /// ```
 /// use weir_wire::{Limit, Strategy, check_logs};
@@ -60,7 +62,7 @@ pub fn check_logs(limits: &[Limit], overrides: &[Override], max_keys: u32) -> Re
     Err(LogsTooLarge { path, message })
 }
 
-/// The memory for the logs of a policy's rules in each pod, in bytes.
+/// Returns the memory for the logs of a policy's rules in each pod, in bytes.
 pub fn log_bytes(policy: &PolicyRules) -> u64 {
     let logs = policy.rules.iter().flat_map(|rule| {
         let Rule { limits, overrides, key, max_keys, .. } = rule;
@@ -69,7 +71,8 @@ pub fn log_bytes(policy: &PolicyRules) -> u64 {
     logs.fold(0, |total, (_, bytes)| total.saturating_add(bytes))
 }
 
-/// The memory of each log of a rule, with the path of its limit. A rule without a key has one log for each limit.
+/// Returns the memory of each log of a rule, with the path of its limit. A rule without a key has one log for each
+/// limit.
 fn logs(limits: &[Limit], overrides: &[Override], max_keys: Option<u32>) -> Vec<(String, u64)> {
     // The table has a ninth more cells than keys, which keeps lookups short, and a few words that belong to no key.
     let places = max_keys.map_or(1, |max_keys| u64::from(max_keys) + u64::from(max_keys) / 9 + 3);
@@ -78,7 +81,7 @@ fn logs(limits: &[Limit], overrides: &[Override], max_keys: Option<u32>) -> Vec<
         takes.push((format!("limits[{i}]"), log(limit) * places));
     }
     for (i, entry) in overrides.iter().enumerate() {
-        // A key with an override has words of its own for all limits.
+        // A key with an override has separate words for all limits.
         let keys = entry.keys.len() as u64;
         for (j, limit) in limits.iter().enumerate() {
             let (place, limit) = match entry.limits.iter().position(|other| other.name == limit.name) {
@@ -91,7 +94,7 @@ fn logs(limits: &[Limit], overrides: &[Override], max_keys: Option<u32>) -> Vec<
     takes
 }
 
-/// The size of one key's log in bytes. 0 if the limit has no log, or is invalid for another reason.
+/// Returns the size of one key's log in bytes. 0 if the limit has no log, or if its number of requests is invalid.
 fn log(limit: &Limit) -> u64 {
     let is_log = limit.strategy == Strategy::SlidingWindowLog && limit.requests <= LONGEST_LOG;
     if is_log { (limit.requests + WORDS_BESIDE) * WORD } else { 0 }

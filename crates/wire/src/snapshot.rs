@@ -1,150 +1,156 @@
-//! The configuration of one agent: plain data, without defaults that would hide a decision of the operator.
+//! The configuration of one agent. It is plain data, without defaults that would hide a decision of the operator.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Shared, Store};
 
-/// Everything that one agent enforces. Snapshots are ordered by `sequence`; their content is compared by `revision`.
+/// All rules that one agent enforces. Snapshots are ordered by `sequence`, and their content is compared by `revision`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Snapshot {
-    /// [`crate::WIRE_VERSION`] of the sender.
+    /// The [`crate::WIRE_VERSION`] of the sender.
     pub wire_version: u32,
-    /// Newer snapshots have larger numbers. The operator uses microseconds of Unix time, and never the same number
-    /// twice.
+    /// A number that is larger in newer snapshots. The operator uses microseconds of Unix time, and never the same
+    /// number twice.
     pub sequence: u64,
-    /// Identifies the content: equal revisions mean equal `policies` and `stores`. Opaque to the agent, 1 to 128 characters.
+    /// The identifier of the content: equal revisions mean equal `policies` and `stores`. Opaque to the agent, 1 to 128
+    /// characters.
     pub revision: String,
-    /// Every policy that targets this agent's pod.
+    /// All policies that target this agent's pod.
     pub policies: Vec<PolicyRules>,
-    /// Every store that a rule of these policies uses.
+    /// All stores that a rule of these policies uses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stores: Vec<Store>,
 }
 
-/// The rules that one `RateLimitPolicy` compiles to.
+/// The rules into which the operator compiles one `RateLimitPolicy`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyRules {
-    /// UID of the object; counters belong to it. If a policy is deleted and created again within a minute, its limits
-    /// keep their state, by namespace, name and the names of its rules.
+    /// The UID of the object. Counters belong to the UID. If a policy is deleted and created again within a minute, its
+    /// limits keep their state, by namespace, name and the names of its rules.
     pub uid: String,
-    /// Namespace of the policy.
+    /// The namespace of the policy.
     pub namespace: String,
-    /// Name of the policy.
+    /// The name of the policy.
     pub name: String,
-    /// Identifies the content of this policy's rules and mode.
+    /// The identifier of the content of this policy's rules and mode.
     pub revision: String,
-    /// Whether refusals are applied, only counted, or not evaluated.
+    /// The mode: refusals are applied, only counted, or not evaluated.
     pub mode: Mode,
-    /// How long a request may take, including waits for limits and for the app. After that the client receives 504. At
-    /// least 1.
+    /// The longest time for a request, including waits for limits and for the app. At least 1. After this time, the
+    /// client receives status 504.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_millis: Option<u64>,
-    /// Evaluated in order. Names are unique within a policy.
+    /// The rules, which are evaluated in order. Names are unique within a policy.
     pub rules: Vec<Rule>,
 }
 
 impl PolicyRules {
-    /// The mode of one of its rules: the weaker one of the rule and the policy.
+    /// Returns the mode of one of the policy's rules: the weaker mode of the rule and the policy.
     pub fn mode_of(&self, rule: &Rule) -> Mode {
         rule.mode.map_or(self.mode, |mode| mode.max(self.mode))
     }
 }
 
-/// What an agent does with a policy's decisions. The order is that of their strength, the strongest first.
+/// The effect of a policy's decisions. The variants are ordered from the strongest to the weakest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mode {
-    /// Refuse what exceeds a limit.
+    /// Refuse requests beyond a limit.
     Enforce,
-    /// Decide and count, refuse nothing.
+    /// Decide and count requests, and refuse none.
     Shadow,
-    /// Keep the counters and do nothing.
+    /// Keep the counters, and evaluate no rule.
     Disabled,
 }
 
-/// One rule: which requests it limits, what it counts separately, and its limits.
+/// One rule: the requests that it matches, the key by which it counts them separately, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// Unique within the policy; counters belong to the name.
+    /// The name, which is unique within the policy. Counters belong to the name.
     pub name: String,
-    /// Limit, let pass without any limit, or refuse.
+    /// The action: limit requests, let them pass without any limit, or refuse them.
     pub action: Action,
-    /// A weaker mode for this rule alone; that of the policy if absent or stronger.
+    /// A weaker mode for this rule alone. If absent or stronger than the policy's mode, the policy's mode applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// A request must match any entry, and within an entry all conditions. Empty: every request.
+    /// The entries, one of which a request must match. Within an entry, a request must meet all conditions. If empty,
+    /// every request matches.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
-    /// What is counted: requests, or the messages of the connections that matching requests open.
+    /// The unit to count: requests, or the messages of the connections that matching requests open.
     #[serde(default, skip_serializing_if = "Per::is_request")]
     pub per: Per,
-    /// What requests are counted separately by. Empty: all requests of the rule share one counter.
+    /// The values by which requests are counted separately. If empty, all requests of the rule share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
-    /// All limits must admit; a refusal charges none. At least one for [`Action::Limit`], none for the others.
+    /// The limits. All limits must admit a request, and a refusal charges none. At least one for [`Action::Limit`],
+    /// none for other actions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// Other numbers for some keys. Only with a `key`.
+    /// Other limits for some keys. Only with a `key`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
-    /// What each request takes from every limit; 1 if absent.
+    /// The units that each request takes from every limit. 1 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// How a refusal looks to the client.
+    /// The handling of requests beyond a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<OnLimit>,
-    /// Headers of every response to a request that the rule matches. Only with [`Action::Limit`] and [`Per::Request`].
+    /// The headers of every response to a request that the rule matches. Only with [`Action::Limit`] and
+    /// [`Per::Request`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub response_headers: Vec<ResponseHeader>,
-    /// How many keys are tracked at most; keys beyond are counted in the overflow. At least 1; only with a `key`.
+    /// The largest number of keys in the table. Other keys are counted in the overflow. At least 1. Only with a `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u32>,
-    /// Present: agents count together, in a store. Absent: each agent counts alone. Only with [`Action::Limit`] and
+    /// The store in which agents count together. If absent, each agent counts alone. Only with [`Action::Limit`] and
     /// [`Per::Request`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
 }
 
-/// What a rule does with the requests that it matches.
+/// The action of a rule on the requests that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Charge the rule's limits.
     Limit,
-    /// Let pass; no limit of any policy is charged. Rules with this action are evaluated before those that limit.
+    /// Let requests pass. No limit of any policy is charged. Rules with this action are evaluated before rules with
+    /// limits.
     Bypass,
-    /// Refuse. Rules with this action are evaluated first.
+    /// Refuse requests. Rules with this action are evaluated first.
     Deny,
 }
 
-/// Conditions that must all hold; an empty list is no condition.
+/// Conditions that a request must all meet. An empty list is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Match {
-    /// Methods, upper case.
+    /// Methods in upper case, one of which the request must have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
-    /// Hosts without port, lower case: exact, or `*.example.com` for every host below it.
+    /// Hosts without port, in lower case: an exact host, or `*.example.com` for every host below `example.com`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Path globs: `*` is anything within a segment, `**` as a whole segment is any number of segments.
+    /// Path globs: `*` matches any text within a segment, and `**` as a whole segment matches any number of segments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// Regular expressions, one of which must match a part of the path's normal form: `^` and `$` match its start and end.
+    /// Regular expressions, one of which must match a part of the path's normal form. `^` and `$` match its start and
+    /// end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path_regexes: Vec<String>,
-    /// Headers that must be present; the case of names does not matter.
+    /// Headers that must be present. The case of their names does not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<FieldMatch>,
-    /// Query parameters that must be present; names are compared byte by byte after percent-decoding.
+    /// Query parameters that must be present. Their names are compared byte by byte after percent-decoding.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub query: Vec<FieldMatch>,
     /// Networks in CIDR notation, or single addresses, one of which must contain the client's address.
     #[serde(default, rename = "clientCIDRs", skip_serializing_if = "Vec::is_empty")]
     pub client_cidrs: Vec<String>,
-    /// How many proxies in front of the agent are trusted to append to `X-Forwarded-For`, for `clientCIDRs` and for
-    /// `request.clientIP` in `predicate`.
+    /// The number of proxies in front of the agent that are trusted to append to `X-Forwarded-For`, for `clientCIDRs`
+    /// and for `request.clientIP` in `predicate`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub trusted_hops: u8,
     /// A CEL expression that must be true. It reads `request` with `method`, `host`, `path`, `query` (a map), `headers`
@@ -158,12 +164,12 @@ fn is_zero(number: &u8) -> bool {
     *number == 0
 }
 
-/// A header or query parameter that must be present in any of its occurrences: with exactly this value, with a value
-/// that starts with this prefix, or with any value if neither is set. Not with both.
+/// A header or query parameter, one of whose occurrences must have this exact value or a value that starts with this
+/// prefix. If neither is set, any value matches. `value` and `prefix` must not both be set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FieldMatch {
-    /// Name.
+    /// The name.
     pub name: String,
     /// The whole value, compared byte by byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,10 +179,10 @@ pub struct FieldMatch {
     pub prefix: Option<String>,
 }
 
-/// What a rule counts.
+/// The unit that a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Per {
-    /// Requests; the opening request of a WebSocket connection is one.
+    /// Requests. The opening request of a WebSocket connection counts as one request.
     #[default]
     Request,
     /// Messages that the client sends over the WebSocket connections that matching requests open. The opening request
@@ -190,7 +196,7 @@ impl Per {
     }
 }
 
-/// What a request takes from every limit of its rule.
+/// The units that a request takes from every limit of its rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Cost {
@@ -198,63 +204,63 @@ pub enum Cost {
     Fixed(u64),
     /// The number in this header of the request, at least 1 and at most `most`. 1 if the request has no such header.
     RequestHeader {
-        /// Name of the header.
+        /// The name of the header.
         name: String,
-        /// The most that one request takes; at least 1.
+        /// The largest cost of one request. At least 1.
         most: u64,
     },
-    /// 1 at first. When the app has answered, the rest of the number in this header of the response, at most `most`.
-    /// Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
+    /// 1 at first. When the app has answered, the rest of the number in this header of the response is charged, at most
+    /// `most`. Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
     ResponseHeader {
-        /// Name of the header. It is not passed on to the client.
+        /// The name of the header, which the agent removes from the response.
         name: String,
-        /// The most that one request takes; at least 1.
+        /// The largest cost of one request. At least 1.
         most: u64,
     },
-    /// 1 at first, then the bytes of the response's body as they pass, so that `requests` are bytes. Every limit of the
-    /// rule is a [`Strategy::TokenBucketWithDebt`].
+    /// 1 at first, and then the bytes of the response's body as they pass, so that `requests` is a number of bytes.
+    /// Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
     ResponseBytes,
 }
 
 /// One part of a key: requests with different values are counted separately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeyPart {
-    /// The value of the first header of this name; requests without it share one key.
+    /// The value of the first header with this name. Requests without this header share one key.
     #[serde(rename = "header")]
     Header(String),
     /// The client's address.
     #[serde(rename = "clientIP")]
     ClientIp {
-        /// How many proxies in front of the agent are trusted to append to `X-Forwarded-For`. 0, or a header with fewer
-        /// entries than this: the peer address is the client's.
+        /// The number of proxies in front of the agent that are trusted to append to `X-Forwarded-For`. If it is 0, or
+        /// if the header has fewer entries, the peer address is the client's address.
         #[serde(rename = "trustedHops")]
         trusted_hops: u8,
-        /// IPv6 clients whose addresses share this many leading bits share one count, 1 to 128.
+        /// The number of leading bits, 1 to 128. IPv6 clients whose addresses are equal in these bits share one count.
         #[serde(rename = "ipv6Prefix")]
         ipv6_prefix: u8,
     },
-    /// The value of the first cookie of this name; requests without it share one key.
+    /// The value of the first cookie with this name. Requests without this cookie share one key.
     #[serde(rename = "cookie")]
     Cookie(String),
-    /// The first value of this query parameter, percent-decoded; requests without it share one key.
+    /// The first value of this query parameter, percent-decoded. Requests without this parameter share one key.
     #[serde(rename = "query")]
     Query(String),
-    /// This segment of the path's normal form, counted from 1; requests with a shorter path share one key.
+    /// This segment of the path's normal form, counted from 1. Requests with a shorter path share one key.
     #[serde(rename = "pathSegment")]
     PathSegment(u8),
-    /// The host that the client asked for, in lower case and without port.
+    /// The host of the request, in lower case and without port.
     #[serde(rename = "host")]
     Host {},
     /// The method.
     #[serde(rename = "method")]
     Method {},
-    /// A claim of a JSON Web Token. Requests without it share one key. The claim is verified only if the agent has a
-    /// JWKS file; then only a token that verifies has claims.
+    /// A claim of a JSON Web Token. Requests without this claim share one key. The token is verified only if the agent
+    /// has a JWKS file. Then only claims of a valid token count.
     #[serde(rename = "jwtClaim")]
     JwtClaim {
-        /// Header with the token, with or without `Bearer ` before it.
+        /// The header with the token, with or without `Bearer ` before the token.
         header: String,
-        /// Name of the claim; `a.b` is the field `b` of `a`. A text, number or truth value.
+        /// The name of the claim. `a.b` is the field `b` of `a`. The value is a string, a number or a boolean.
         claim: String,
     },
 }
@@ -263,105 +269,108 @@ pub enum KeyPart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limit {
-    /// Unique within the rule; counters belong to the name.
+    /// The name, which is unique within the rule. Counters belong to the name.
     pub name: String,
-    /// How requests are counted.
+    /// The algorithm that counts requests.
     pub strategy: Strategy,
-    /// How many requests a period admits, at least 1.
+    /// The number of requests per period, at least 1.
     pub requests: u64,
-    /// Length of the period in milliseconds, at least 1.
+    /// The length of the period in milliseconds, at least 1.
     pub period_millis: u64,
-    /// How many requests may come at once, or for [`Strategy::LeakyBucket`] wait in the queue. At least 1; absent for
-    /// windows.
+    /// The number of requests that can be admitted at the same time. For [`Strategy::LeakyBucket`], the number of
+    /// requests that can wait in the queue. At least 1. Absent for windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
-    /// How far a [`Strategy::TokenBucketWithDebt`] may be overdrawn; 0 if absent. None for the others.
+    /// The number of requests by which a [`Strategy::TokenBucketWithDebt`] can be overdrawn. 0 if absent. Always absent
+    /// for other strategies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub debt: Option<u64>,
 }
 
-/// How requests are counted.
+/// The algorithm that counts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
-    /// `requests` per window aligned to Unix time.
+    /// `requests` per window. Windows are aligned to Unix time.
     FixedWindow,
-    /// Requests of this window, plus the last window's requests weighted by its share of the current period; at most
-    /// 2^30.
+    /// The requests of this window, plus a share of the previous window's requests. The share is the part of the
+    /// previous window that is less than one period old. `requests` is at most 2^30.
     SlidingWindowCounter,
-    /// Never more than `requests` in any period. Each request is remembered; at most 2^20.
+    /// Never more than `requests` in any period. The limiter stores the time of each request. `requests` is at most
+    /// 2^20.
     SlidingWindowLog,
-    /// A steady rate; up to `burst` unused requests are saved. `burst` defaults to `requests`.
+    /// A steady rate. Up to `burst` unused requests are saved. `burst` defaults to `requests`.
     TokenBucket,
-    /// A TokenBucket that may be overdrawn by `debt` and pays it back.
+    /// A TokenBucket that can be overdrawn by `debt` and pays the debt back.
     TokenBucketWithDebt,
-    /// Evenly paced: up to `burst` requests wait in the queue, `requests` of them if absent.
+    /// Requests at even intervals. Up to `burst` requests wait in the queue. `burst` defaults to `requests`.
     LeakyBucket,
-    /// A steady rate with strict spacing; `burst` defaults to 1.
+    /// A steady rate with strict intervals. `burst` defaults to 1.
     #[serde(rename = "GCRA")]
     Gcra,
 }
 
-/// Other numbers for the limits of a rule, for some keys.
+/// Other limits of a rule for some keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Override {
-    /// The keys: each has one value for each part of the rule's `key`, in the same order.
+    /// The keys. Each key has one value for each part of the rule's `key`, in the same order.
     pub keys: Vec<Vec<String>>,
-    /// These limits replace the rule's limits of the same names; the other limits stay.
+    /// The limits that replace the rule's limits of the same names. The other limits stay.
     pub limits: Vec<Limit>,
 }
 
-/// What happens to a request beyond a limit, and how a refusal looks to the client.
+/// The handling of a request beyond a limit: its wait, and the response to a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OnLimit {
-    /// How long a request may wait for its turn. It gets a turn at once, or is refused at once. Absent or 0: requests
-    /// do not wait.
+    /// The longest wait of a request for its turn. If its turn would come later, the request is refused immediately. If
+    /// absent or 0, requests do not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait_millis: Option<u64>,
-    /// HTTP status of a refusal, 400 to 599.
+    /// The HTTP status of a refusal, 400 to 599.
     pub status: u16,
-    /// Which fields tell the client about its quota. `Retry-After` is sent with every refusal.
+    /// The headers that report the quota to the client. `Retry-After` is sent with every refusal.
     pub headers: HeaderStyle,
-    /// Which responses get these fields.
+    /// The responses that get these headers.
     #[serde(default, skip_serializing_if = "HeadersOn::is_all")]
     pub headers_on: HeadersOn,
-    /// Headers of a refusal.
+    /// Additional headers of a refusal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<ResponseHeader>,
-    /// Body of a refusal. If absent, a JSON object that names the limit that refused.
+    /// The body of a refusal. If absent, a JSON object with the name of the limit that refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// Media type of the body. If absent, `application/json` for the agent's own body, `text/plain; charset=utf-8` for
-    /// `body`.
+    /// The media type of the body. If absent, `application/json` for the agent's own body, and `text/plain;
+    /// charset=utf-8` for `body`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// What happens to a message beyond a limit, in a rule per message.
+    /// The handling of a message beyond a limit, in a rule with [`Per::Message`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_message: Option<OnMessage>,
 }
 
-/// What happens to a message beyond a limit.
+/// The handling of a message beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnMessage {
-    /// It does not reach the app. The client receives a text message: a JSON object that names the limit that refused.
+    /// The message does not reach the app. The client receives a text message: a JSON object with the name of the limit
+    /// that refused.
     #[default]
     Notice,
     /// The connection is closed with code 1008.
     Close,
 }
 
-/// A header of responses, in place of the app's header of this name.
+/// A header of responses, which replaces the app's header of this name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResponseHeader {
-    /// Name.
+    /// The name.
     pub name: String,
-    /// Text with the placeholders `{remaining}`, `{limit}`, `{resetAfter}`, `{policy}` and `{rule}`.
+    /// The value: text with the placeholders `{remaining}`, `{limit}`, `{resetAfter}`, `{policy}` and `{rule}`.
     pub value: String,
 }
 
-/// Which responses get the fields that tell the client about its quota.
+/// The responses that get the headers about the client's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeadersOn {
     /// All responses.
@@ -378,7 +387,7 @@ impl HeadersOn {
     }
 }
 
-/// Which fields tell the client about its quota.
+/// The headers that report the quota to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeaderStyle {
     /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers).
@@ -386,14 +395,14 @@ pub enum HeaderStyle {
     Ietf,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
     Legacy,
-    /// Both of them.
+    /// Both kinds of headers.
     Both,
-    /// Neither of them.
+    /// No such headers.
     None,
 }
 
 impl HeaderStyle {
-    /// The names of the fields, in lower case.
+    /// Returns the names of the headers, in lower case.
     pub fn names(self) -> &'static [&'static str] {
         const ALL: [&str; 5] =
             ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];

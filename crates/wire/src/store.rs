@@ -1,17 +1,17 @@
-//! Stores that count for several agents, and what a rule needs to use one.
+//! Stores that count for several agents, and the settings of a rule that uses a store.
 
 use serde::{Deserialize, Serialize};
 
-/// A store that rules of the snapshot use. It has no secret: the agent reads those from files.
+/// A store that rules of the snapshot use. This message contains no secret: the agent reads secrets from files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Store {
-    /// `namespace/name` of the `RateLimitStore`. Unique in a snapshot.
+    /// The `namespace/name` of the `RateLimitStore`. Unique in a snapshot.
     pub name: String,
-    /// What kind of store, and where it is.
+    /// The kind of the store, and its addresses.
     pub backend: StoreBackend,
-    /// Name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password` and
-    /// `ca.crt`. Each of them is optional. Absent: the store needs no secret.
+    /// The name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password` and
+    /// `ca.crt`. Each of these files is optional. If absent, the store needs no secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
 }
@@ -22,11 +22,12 @@ pub struct Store {
 pub enum StoreBackend {
     /// Redis 6.2 or later, or Valkey.
     Redis {
-        /// How the servers work together.
+        /// The topology of the servers.
         topology: Topology,
-        /// The servers as `host:port`: those of Sentinel, or some of a cluster. At least one.
+        /// The servers as `host:port`. For Sentinel, the servers of Sentinel; for a cluster, some of its servers. At
+        /// least one.
         endpoints: Vec<String>,
-        /// The name by which Sentinel knows the primary. Only with [`Topology::Sentinel`].
+        /// Sentinel's name for the primary. Only with [`Topology::Sentinel`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         master_name: Option<String>,
         /// Whether the agent connects with TLS.
@@ -40,42 +41,42 @@ pub enum StoreBackend {
     },
 }
 
-/// How servers of Redis work together.
+/// The topology of Redis servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Topology {
     /// One server.
     Standalone,
-    /// Sentinel knows which server is the primary.
+    /// Several servers, of which Sentinel selects the primary.
     Sentinel,
     /// A cluster, which divides the keys among its servers.
     Cluster,
 }
 
-/// Agents of several pods count together, in a store.
+/// The settings of a rule whose agents in several pods count together, in a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Shared {
-    /// [`Store::name`] of the store that counts.
+    /// The [`Store::name`] of the store that counts.
     pub store: String,
-    /// Names the counters in the store: `namespace/policy.rule`. Rules with equal names share their counters, also those
-    /// of other clusters.
+    /// The name of the counters in the store: `namespace/policy.rule`. Rules with equal names share their counters,
+    /// also if the rules are in different clusters.
     pub counters: String,
-    /// Orders changes of the limits: the store keeps the limits with the largest stamp.
+    /// A number that orders changes of the limits: the store keeps the limits with the largest stamp.
     pub stamp: u64,
-    /// What happens while the agent does not reach the store.
+    /// The behaviour while the agent does not reach the store.
     pub on_store_loss: OnStoreLoss,
-    /// How many agents share the limits: pods times clusters, perhaps rounded up. [`OnStoreLoss::LocalShare`] divides by
-    /// it. At least 1.
+    /// The number of agents that share the limits: pods times clusters, possibly rounded up.
+    /// [`OnStoreLoss::LocalShare`] divides the limits by this number. At least 1.
     pub sharers: u32,
 }
 
-/// What happens while an agent does not reach a store.
+/// The behaviour while an agent does not reach a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnStoreLoss {
     /// The rule admits every request.
     FailOpen,
     /// The rule refuses every request, except with the seats that the agent still has.
     FailClosed,
-    /// Each agent counts alone, with its part of the limits.
+    /// Each agent counts alone, with its share of the limits.
     LocalShare,
 }

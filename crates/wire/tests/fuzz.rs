@@ -1,4 +1,4 @@
-//! Targets of `cargo xtask fuzz` for the messages that operators and agents read from each other.
+//! The targets of `cargo xtask fuzz` for the messages between operators and agents.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -33,7 +33,7 @@ const WORDS: &[&str] = &[
     "instance",
 ];
 
-/// A field that a newer agent may add to its messages.
+/// A field that a newer agent could add to its messages.
 const NEW: &str = "addedByANewerVersion";
 
 type Reader = fn(&[u8]) -> Result<Option<Value>, String>;
@@ -71,18 +71,18 @@ fn any_message_is_refused_or_read_as_it_was_written() {
 }
 
 /// Returns `None` if the type refuses the bytes, and otherwise the value as the type writes it. Reading the written
-/// value must return an equal one.
+/// value must return an equal value.
 fn read<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> Result<Option<Value>, String> {
     let Ok(value) = serde_json::from_slice::<T>(bytes) else { return Ok(None) };
-    let written = serde_json::to_vec(&value).map_err(|error| format!("it cannot be written: {error}"))?;
-    let again: T = serde_json::from_slice(&written).map_err(|error| format!("it cannot be read again: {error}"))?;
+    let written = serde_json::to_vec(&value).map_err(|error| format!("the value cannot be written: {error}"))?;
+    let again: T = serde_json::from_slice(&written).map_err(|error| format!("the value cannot be read again: {error}"))?;
     if again != value {
         return Err(format!("{} changes when it is written", String::from_utf8_lossy(&written)));
     }
     serde_json::to_value(&value).map(Some).map_err(|error| error.to_string())
 }
 
-/// Changes a message again and again. Returns the last message that the reader accepted.
+/// Changes a message repeatedly. Returns the last message that the reader accepted.
 fn lines(golden: &str, reader: Reader, choices: &mut Choices<'_>) -> Result<Value, String> {
     let mut taken: Value = serde_json::from_str(golden).map_err(|error| error.to_string())?;
     while !choices.is_over() {
@@ -101,21 +101,21 @@ fn lines(golden: &str, reader: Reader, choices: &mut Choices<'_>) -> Result<Valu
     Ok(taken)
 }
 
-/// Every field of the type has the value that was in the input.
+/// Checks that every field of the type has the value from the input.
 fn kept(read: &Value, written: &Value) -> Result<(), String> {
     match (read, written) {
         (Value::Object(read), Value::Object(written)) => {
             for (name, value) in read {
                 match written.get(name) {
                     Some(there) => kept(value, there).map_err(|wrong| format!("{name}: {wrong}"))?,
-                    // A default may be written although the input omitted it.
+                    // A default can be written although the input omitted it.
                     None if is_default(value) => {}
-                    None => return Err(format!("{name} was {value} without a word")),
+                    None => return Err(format!("{name} is {value}, which the input does not contain")),
                 }
             }
             Ok(())
         }
-        // A struct may come as an array of its fields, in order.
+        // The input can contain a struct as an array of its fields, in order.
         (Value::Object(_), Value::Array(_)) => Ok(()),
         (Value::Array(read), Value::Array(written)) if read.len() == written.len() => {
             read.iter().zip(written).try_for_each(|(read, written)| kept(read, written))
@@ -143,7 +143,7 @@ fn is_default(value: &Value) -> bool {
     }
 }
 
-/// Adds an unknown field. A message from an agent may have it, and a snapshot must not.
+/// Adds an unknown field. A reader must accept it in a message from an agent, and reject it in a snapshot.
 fn added(taken: &Value, reader: Reader, may_grow: bool, choices: &mut Choices<'_>) -> Result<(), String> {
     let mut grown = taken.clone();
     let Some(fields) = grown.as_object_mut() else { return Ok(()) };

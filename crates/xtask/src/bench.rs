@@ -1,4 +1,4 @@
-//! Builds the benchmarks in release mode and runs them. crates/bench defines what they measure, and how.
+//! Builds the benchmarks in release mode, and runs them. crates/bench defines the measurements.
 
 mod fleet;
 pub(crate) mod peers;
@@ -13,10 +13,10 @@ use crate::{children::Child, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`, by default these five; `proxy` or `gateway`, which install
-    /// their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
+    /// `core`, `tower`, `burst`, `sla` or `strategies`: these five run by default; `proxy` or `gateway`, which install
+    /// their peers; `fleet`, which measures the operator with 10,000 pods, and builds kube-apiserver and etcd
     suites: Vec<String>,
-    /// A run of some seconds: it shows that everything works, and its figures mean nothing
+    /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
 }
@@ -30,7 +30,7 @@ pub(crate) async fn run(
     args.suites.retain(|suite| suite != "fleet");
     if args.suites.len() < named {
         let code = fleet::run(workspace, args.quick, interrupt).await?;
-        // Without a name, run all suites that need nothing else.
+        // Without a name, run all suites that need no other programs.
         if args.suites.is_empty() || code != ExitCode::SUCCESS {
             return Ok(code);
         }
@@ -55,27 +55,25 @@ pub(crate) async fn run(
         let Some(path) = peers::ensure(of, interrupt).await? else { return Ok(ExitCode::from(2)) };
         if proxy {
             bench = alone(&program);
-            // Built like the one in its image.
+            // This agent has the same build profile as the one in the image.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
         }
         bench.env("PATH", path);
     }
     bench.args(args.suites).args(args.quick.then_some("--quick"));
-    // The exit code has our meaning: 2 for an unknown suite.
+    // The exit codes of weir-bench have the same meaning as those of xtask: 2 for an unknown suite.
     let code = finish("weir-bench", &mut bench, interrupt).await?;
     Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Runs the program in its own network namespace, which has only a loopback device, if that can be created. Firewall
-/// rules of a container runtime in the machine's network would inspect each packet of all contenders (6 % of the
-/// agent's time), which makes them look more alike.
+/// Runs the program in a separate network namespace, which has only a loopback device, if this can be created. In the
+/// machine's namespace, firewall rules of a container runtime would inspect each packet of all contenders. This takes
+/// 6 % of the agent's time, and makes the contenders look more alike.
 fn alone(program: &Path) -> Command {
-    // Root may lack this right, too: it does in most containers.
+    // Root can also lack this permission, as in most containers.
     let may = std::process::Command::new("unshare").args(["--net", "true"]).output();
     if !may.is_ok_and(|may| may.status.success()) {
-        eprintln!(
-            "bench: cannot create a network namespace, so it uses the machine's, where each packet passes the firewall's rules"
-        );
+        eprintln!("bench: cannot create a network namespace; in the machine's, firewall rules inspect each packet");
         return Command::new(program);
     }
     let mut command = Command::new("unshare");
@@ -83,7 +81,7 @@ fn alone(program: &Path) -> Command {
     command
 }
 
-/// The exit code, if it ended by itself. On an interrupt it is stopped.
+/// Runs a program, and returns its exit code. On an interrupt, the program is stopped.
 pub(crate) async fn finish(
     name: &str,
     command: &mut Command,

@@ -1,5 +1,5 @@
-//! The processes that this program starts. Each leads its own process group and is stopped by its id: by SIGTERM first,
-//! then by SIGKILL. This module must never stop a process that this program did not start.
+//! The processes that this program starts. Each process leads a separate process group. The group is stopped by its ID,
+//! first with SIGTERM, then with SIGKILL. This module must never stop a process that this program did not start.
 
 use std::{
     process::{ExitStatus, Stdio},
@@ -14,8 +14,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled at the first Ctrl-C, SIGTERM or SIGHUP. From now on these signals do not end this program:
-/// the code that holds the token must stop what it started, and return.
+/// Returns a token that is cancelled at the first Ctrl-C, SIGTERM or SIGHUP. After this call, these signals do not end
+/// this program. The caller must stop the processes that it started, and return.
 pub(crate) fn interrupts() -> anyhow::Result<CancellationToken> {
     let token = CancellationToken::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
@@ -39,8 +39,8 @@ pub(crate) struct Child {
 impl Child {
     pub(crate) fn spawn(name: impl Into<String>, command: &mut Command) -> anyhow::Result<Self> {
         let name = name.into();
-        // The variables that cargo sets for this program's own package are wrong for other packages, and make some
-        // build scripts (ring's) run again without need.
+        // Cargo sets variables for this program's package. They are wrong for other packages, and make some build
+        // scripts, such as the one of ring, run again without need.
         for (variable, _) in std::env::vars_os() {
             let text = variable.to_string_lossy();
             if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO_BIN_NAME" {
@@ -63,7 +63,7 @@ impl Child {
         self.process.wait().await.with_context(|| format!("wait for {}", self.name))
     }
 
-    /// The exit status, if it has ended.
+    /// The exit status. None while the process runs.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().ok().flatten()
     }
@@ -73,15 +73,15 @@ impl Child {
         self.signal(Signal::TERM);
         if tokio::time::timeout(grace, self.process.wait()).await.is_err() {
             self.signal(Signal::KILL);
-            // SIGKILL cannot be ignored: this only collects the exit status.
+            // A process cannot ignore SIGKILL, so this wait only collects the exit status.
             let _ = self.process.wait().await;
         }
     }
 
     fn signal(&mut self, signal: Signal) {
-        // Without an id the process was already waited for, and another process may have the number now.
+        // Without an ID, the exit status was already collected, and the system can have reused the number.
         if let Some(group) = self.process.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
-            // Fails only if the process has just ended.
+            // This call fails only if the process has just ended.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -99,17 +99,17 @@ mod tests {
 
     use super::*;
 
-    /// A shell that starts a grandchild, prints its id, and waits for it.
+    /// Starts a shell that starts a grandchild, prints its ID, and waits for it.
     async fn family() -> (Child, String) {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
         let mut child = Child::spawn("family", &mut command).expect("sh starts");
-        let mut lines = BufReader::new(child.stdout().expect("it was piped")).lines();
+        let mut lines = BufReader::new(child.stdout().expect("stdout is piped")).lines();
         let grandchild = lines.next_line().await.expect("readable").expect("a line");
         (child, grandchild)
     }
 
-    /// Whether it has ended, or is a zombie that init has not collected yet.
+    /// Returns true if the process has ended, or is a zombie that init has not collected yet.
     fn is_gone(id: &str) -> bool {
         std::fs::read_to_string(format!("/proc/{id}/stat")).map_or(true, |stat| stat.contains(") Z "))
     }
@@ -137,7 +137,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 600; done"]).stdout(Stdio::piped());
         let mut child = Child::spawn("deaf", &mut command).expect("sh starts");
-        let mut lines = BufReader::new(child.stdout().expect("it was piped")).lines();
+        let mut lines = BufReader::new(child.stdout().expect("stdout is piped")).lines();
         lines.next_line().await.expect("readable");
         child.stop(Duration::from_millis(50)).await;
         assert!(child.ended().is_some());

@@ -1,14 +1,14 @@
-//! Third-party clients against a real agent: grpcio, websockets, curl, Node, Go, h2spec, nginx, HAProxy, Envoy, wrk and
-//! h2load. limiter-agent/clients has the tests.
+//! Tests a real agent with third-party clients: grpcio, websockets, curl, Node, Go, h2spec, nginx, HAProxy, Envoy, wrk
+//! and h2load. The tests are in limiter-agent/clients.
 //!
-//! Not a stage of `cargo xtask test`: it installs half a dozen programs and two packages of PyPI, which CI does not
-//! need.
+//! This is not a stage of `cargo xtask test`, because it installs half a dozen programs and two packages from PyPI,
+//! which CI does not need.
 //!
-//! Autobahn's suite for WebSocket is missing: `autobahntestsuite` 25.10.1 of PyPI installs but does not start, because
-//! it is written for Python 2 (`from _version import`), which Debian no longer has since version 11. Instead, `cargo
-//! xtask fuzz frames` compares frames with tungstenite.
+//! Autobahn's suite for WebSocket is missing, because `autobahntestsuite` 25.10.1 from PyPI cannot be started: it is
+//! written for Python 2 (`from _version import`), which Debian does not contain since version 11. Instead, `cargo xtask
+//! fuzz frames` compares frames with tungstenite.
 //!
-//! One case of h2spec must fail: `test_h2spec.py` names it and says why.
+//! One case of h2spec is expected to fail: `test_h2spec.py` names the case and the reason.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,12 +29,12 @@ use crate::{
 pub(crate) struct ClientsArgs {
     /// Run only these, such as `test_grpc` or `test_curl.Curl.test_trailers`
     tests: Vec<String>,
-    /// Use this agent, such as a release build; otherwise a debug build is used
+    /// Use this agent, such as a release build; the default is a debug build
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
 }
 
-/// Not installed, because users may have other versions of these.
+/// Programs that are required, but not installed, because users can have other versions of them.
 const NEEDS: [(&str, &str); 4] =
     [("python3", "python3-venv"), ("curl", "curl"), ("node", "nodejs"), ("go", "golang, 1.25 or later")];
 
@@ -45,7 +45,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let missing: Vec<_> = NEEDS.iter().filter(|(program, _)| !debian::is_on_path(program)).collect();
     if !missing.is_empty() {
-        eprintln!("clients: this machine lacks:");
+        eprintln!("clients: these programs are missing:");
         for (program, package) in missing {
             eprintln!("  {program:<10} package {package}");
         }
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     let mut tests = Command::new(python);
     tests.current_dir(&folder).args(["-B", "-m", "unittest"]);
     if args.tests.is_empty() {
-        // "discover" must be the first word.
+        // The word "discover" must be the first argument.
         tests.args(["discover", "-v", "-p", "test_*.py"]);
     } else {
         tests.arg("-v").args(&args.tests);
@@ -78,7 +78,7 @@ pub(crate) async fn run(
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A Python with the packages of requirements.txt, in its own environment below the user's cache.
+/// Creates a Python environment with the packages of requirements.txt below the user's cache. Returns its Python.
 async fn python(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let environment = peers::cache()?.join("clients");
     let python = environment.join("bin/python");
@@ -88,7 +88,7 @@ async fn python(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<
         let made = finish("python3 -m venv", &mut venv, interrupt).await?;
         ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
     }
-    // pip does nothing, without network, if all packages are installed in these versions.
+    // If all packages are installed in these versions, pip does nothing, and uses no network.
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]);
     pip.arg(folder.join("requirements.txt"));

@@ -1,4 +1,4 @@
-//! Only this file of the crate reads the clock.
+//! The clock. No other file of the crate reads it.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
 use std::time::Duration;

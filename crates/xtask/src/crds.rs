@@ -1,5 +1,5 @@
-//! Writes everything that is generated from the API's types: the custom resource definitions, their templates in the
-//! chart weir-crds, and the pages that explain every field.
+//! Writes the files that are generated from the types of the API: the custom resource definitions, their templates in
+//! the chart weir-crds, and the pages that explain every field.
 //!
 //! The types in `crates/api` are the only source. Never edit the output by hand.
 
@@ -10,10 +10,11 @@ use weir_api::Definition;
 
 use crate::{reference, workspace::Workspace};
 
-/// The files of a definition.
+/// The paths of the files that are generated for one definition.
 struct Files {
     definition: &'static str,
-    /// The definition as a template, which `helm upgrade` updates. Helm never updates files in a chart's `crds/` folder.
+    /// The definition as a template of a chart. `helm upgrade` updates templates, but never files in a chart's `crds/`
+    /// folder.
     template: &'static str,
     /// The page that explains every field.
     page: &'static str,
@@ -53,16 +54,16 @@ pub(crate) fn run(workspace: &Workspace, args: &CrdsArgs) -> anyhow::Result<Exit
     Ok(if stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Writes a file, or only compares it. Returns false if it is out of date.
+/// Writes a file, or only compares it. Returns false if the file is out of date.
 fn write(workspace: &Workspace, file: &str, wanted: &str, only_check: bool) -> anyhow::Result<bool> {
     let path = workspace.root().join(file);
     if is_current(&path, wanted) {
-        println!("{file} is current");
+        println!("{file} is up to date");
     } else if only_check {
-        println!("{file} is not what crates/api says: run `cargo xtask crds` and commit the result");
+        println!("{file} differs from crates/api: run `cargo xtask crds` and commit the result");
         return Ok(false);
     } else {
-        let folder = path.parent().expect("every file is in a folder");
+        let folder = path.parent().expect("every path has a folder");
         std::fs::create_dir_all(folder)
             .and_then(|()| std::fs::write(&path, wanted))
             .with_context(|| format!("write {}", path.display()))?;
@@ -71,7 +72,7 @@ fn write(workspace: &Workspace, file: &str, wanted: &str, only_check: bool) -> a
     Ok(true)
 }
 
-/// The definition with the chart's labels, and with the annotation that makes Helm keep it on uninstall.
+/// Adds the chart's labels to a definition, and the annotation that makes Helm keep it on uninstall.
 fn template(definition: &str) -> anyhow::Result<String> {
     const LABELS: &str = "metadata:\n  labels:\n";
     // Escapes text that Helm would read as a template action.

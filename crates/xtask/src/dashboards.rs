@@ -1,7 +1,7 @@
 //! Writes the Grafana dashboards that the chart installs. Never edit the output by hand.
 //!
-//! `--see` tests them: it runs the demo's programs under load, lets a real Prometheus scrape them, runs every query of
-//! every panel, and renders the answers with Grafana's own panels.
+//! `--see` tests the dashboards: it runs the demo's programs under load, lets a real Prometheus scrape them, runs every
+//! query of every panel, and renders the answers with Grafana's own panels.
 
 mod agent;
 mod bars;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use self::grafana::Board;
 use crate::workspace::Workspace;
 
-/// The output folder; the chart creates a ConfigMap from each file.
+/// The output folder. The chart creates a ConfigMap from each file in it.
 const FOLDER: &str = "charts/weir/dashboards";
 
 #[derive(clap::Args)]
@@ -31,10 +31,10 @@ pub(crate) struct DashboardsArgs {
     /// Write nothing; exit with 1 if a file is out of date
     #[arg(long)]
     check: bool,
-    /// Write nothing; run the demo's programs and a Prometheus, and render its answers: exit with 1 if a panel is empty
+    /// Write nothing; run the demo's programs and a Prometheus, and render its answers; exit with 1 if a panel is empty
     #[arg(long, conflicts_with = "check")]
     see: bool,
-    /// With --see: write pictures of the dashboards to docs/dashboards, too
+    /// With --see: also write pictures of the dashboards to docs/dashboards
     #[arg(long, requires = "see")]
     draw: bool,
 }
@@ -53,10 +53,10 @@ pub(crate) async fn run(
         let path = workspace.root().join(&file);
         let wanted = board.json();
         if std::fs::read_to_string(&path).is_ok_and(|text| text == wanted) {
-            println!("{file} is current");
+            println!("{file} is up to date");
         } else if args.check {
             println!(
-                "{file} is not what crates/xtask/src/dashboards says: run `cargo xtask dashboards` and commit the result"
+                "{file} differs from crates/xtask/src/dashboards: run `cargo xtask dashboards` and commit the result"
             );
             stale = true;
         } else {
@@ -69,7 +69,7 @@ pub(crate) async fn run(
     Ok(if stale { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// All boards, the entry page first.
+/// All boards. The entry page is the first one.
 pub(crate) fn boards() -> [Board; 3] {
     [fleet::board(), policy::board(), agent::board()]
 }
@@ -84,15 +84,15 @@ mod tests {
     fn every_panel_can_be_read_without_asking_anybody() {
         let mut uids = BTreeSet::new();
         for board in boards() {
-            assert!(uids.insert(board.uid), "{} is there twice", board.uid);
+            assert!(uids.insert(board.uid), "{} exists twice", board.uid);
             let mut titles = BTreeSet::new();
             for panel in board.panels() {
                 let here = format!("{}: {}", board.uid, panel.title);
-                assert!(titles.insert(panel.title), "{here} is there twice");
-                assert!(panel.description.ends_with('.'), "{here} has no sentence that describes it");
-                assert!(!panel.queries.is_empty(), "{here} asks nothing");
+                assert!(titles.insert(panel.title), "{here} exists twice");
+                assert!(panel.description.ends_with('.'), "the description of {here} is not a sentence");
+                assert!(!panel.queries.is_empty(), "{here} has no query");
                 for query in &panel.queries {
-                    assert!(!query.legend.is_empty(), "{here}: a series without a name");
+                    assert!(!query.legend.is_empty(), "{here}: a query without a legend");
                     assert_eq!(query.expr.matches('(').count(), query.expr.matches(')').count(), "{here}");
                 }
             }
@@ -108,7 +108,7 @@ mod tests {
             let annotation = board.annotation.iter().map(|annotation| board.written(annotation.expr));
             let mut used = BTreeSet::new();
             for expr in exprs.chain(annotation) {
-                assert!(expr.contains("cluster=~\"$cluster\""), "{}: of all clusters: {expr}", board.uid);
+                assert!(expr.contains("cluster=~\"$cluster\""), "{}: no $cluster in {expr}", board.uid);
                 used.extend(variables_in(&expr));
             }
             for variable in board.variables() {
@@ -116,10 +116,10 @@ mod tests {
             }
             for name in &used {
                 let known = own.contains(&name.as_str()) || GRAFANAS_OWN.contains(&name.as_str());
-                assert!(known, "{}: no variable {name}", board.uid);
+                assert!(known, "{}: unknown variable {name}", board.uid);
             }
             for name in own {
-                assert!(used.contains(name), "{}: nothing asks for {name}", board.uid);
+                assert!(used.contains(name), "{}: no query uses the variable {name}", board.uid);
             }
         }
     }
@@ -130,12 +130,12 @@ mod tests {
         names.map(|name| name[..end(name)].to_owned()).collect()
     }
 
-    /// Fields and values as the current version of Grafana writes them.
+    /// The files have the fields and values that the current version of Grafana writes.
     #[test]
     fn files_are_of_the_current_version_and_leave_nothing_to_a_default() {
         const OF_ANNOTATIONS: [&str; 6] = ["datasource", "enable", "hide", "iconColor", "name", "target"];
         for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("it is JSON");
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
             assert_eq!(value["schemaVersion"], 42);
             for annotation in value["annotations"]["list"].as_array().expect("a list") {
                 let names: Vec<_> = annotation.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -145,7 +145,7 @@ mod tests {
                 assert!(link["icon"].is_string() && link["targetBlank"].is_boolean(), "{}: {link}", board.uid);
             }
             for panel in value["panels"].as_array().expect("a list").iter().filter(|panel| panel["type"] != "row") {
-                // Grafana's defaults are green, and red from 80 on.
+                // Grafana's default thresholds are green, and red from 80.
                 let steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"].as_array();
                 assert!(steps.is_some_and(|steps| steps[0]["value"].is_null()), "{}: {}", board.uid, panel["title"]);
                 assert!(
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn boards_lead_from_the_fleet_to_a_policy_to_an_agent() {
         let links = |board: &Board| {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("it is JSON");
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
             let panels = value["panels"].as_array().expect("a list").clone();
             let urls = panels
                 .iter()
@@ -172,7 +172,7 @@ mod tests {
         for (board, to) in [(&fleet, &policy), (&policy, &agent), (&agent, &policy)] {
             let wanted = format!("/d/{}?", to.uid);
             let found = links(board).into_iter().find(|url| url.starts_with(&wanted));
-            let url = found.unwrap_or_else(|| panic!("{} leads nowhere to {}", board.uid, to.uid));
+            let url = found.unwrap_or_else(|| panic!("{} has no link to {}", board.uid, to.uid));
             for variable in to.variables().filter(|variable| variable.name != "rule") {
                 assert!(
                     url.contains(&format!("var-{}=", variable.name)) || url.contains("${cluster:queryparam}"),
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn decisions_have_one_colour_and_nothing_else_has_it() {
         for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("it is JSON");
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
             let decisions =
                 value["panels"].as_array().expect("a list").iter().find(|panel| panel["title"] == "Decisions");
             let decisions = decisions.unwrap_or_else(|| panic!("{} shows no decisions", board.uid));
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn panels_do_not_lie_over_each_other() {
         for board in boards() {
-            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("it is JSON");
+            let value: serde_json::Value = serde_json::from_str(&board.json()).expect("valid JSON");
             let mut taken = BTreeSet::new();
             for panel in value["panels"].as_array().expect("panels") {
                 let at = |name: &str| panel["gridPos"][name].as_u64().expect("a number");

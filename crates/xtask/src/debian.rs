@@ -1,5 +1,4 @@
-//! Third-party programs that a command needs: found on this machine, or installed from Debian's packages with a
-//! message.
+//! Finds the third-party programs that a command needs, or installs them from Debian's packages.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +11,11 @@ use crate::bench::finish;
 /// A program, its Debian package, and its purpose.
 pub(crate) type Need = (&'static str, &'static str, &'static str);
 
-/// Folders with programs that are not in every user's PATH.
+/// Folders with programs that are not in the PATH of every user.
 pub(crate) const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// Whether all of `needs` are available in the end. On Debian as root it installs missing ones; elsewhere it lists
-/// them.
+/// Returns true if all of `needs` are available. On Debian as root, it installs missing programs first. On other
+/// machines, it lists them.
 pub(crate) async fn ensure(
     command: &str,
     needs: impl IntoIterator<Item = Need>,
@@ -27,18 +26,18 @@ pub(crate) async fn ensure(
         return Ok(true);
     }
     if !(Path::new("/etc/debian_version").exists() && rustix::process::geteuid().is_root()) {
-        eprintln!("{command}: this machine lacks (on Debian as root it would be installed):");
+        eprintln!("{command}: these programs are missing (on Debian as root, this command installs them):");
         for (program, package, reason) in missing {
             eprintln!("  {program:<10} {reason}; package {package}");
         }
         return Ok(false);
     }
     let packages: Vec<_> = missing.iter().map(|(_, package, _)| *package).collect();
-    eprintln!("{command}: installs {} with apt-get", packages.join(", "));
+    eprintln!("{command}: installing {} with apt-get", packages.join(", "));
     let apt = |args: &[&str]| {
         let mut command = Command::new("apt-get");
         command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(args);
-        // A program may read our standard output.
+        // The standard output of this command must not contain the output of apt-get, because programs can read it.
         command.stdout(std::io::stderr());
         command
     };

@@ -1,9 +1,9 @@
-//! `cargo xtask demo`: shows and measures the main use, without a cluster.
+//! `cargo xtask demo`: shows and measures the main use of Weir, without a cluster.
 //!
-//! It runs an app, two agents in front of it, an operator over a folder of YAML, and a load above the limit. After a
-//! few seconds it changes the limit in the file. All figures are measured from outside: the load's own counts and the
-//! agents' own answers. The demo must never take a figure from the policy that it could measure, and must leave nothing
-//! running.
+//! The demo runs an app, two agents in front of it, an operator with a folder of YAML, and a load above the limit.
+//! After a few seconds, it changes the limit in the file. All figures are measured from outside: they are the counts of
+//! the load and the reports of the agents. The demo must never copy a figure from the policy that it can measure. At
+//! its end, it must stop all processes.
 
 mod agents;
 mod cast;
@@ -27,36 +27,36 @@ use crate::{clock, workspace::Workspace};
 
 pub(crate) use self::{agents::Agent, cast::Cast, screen::Screen};
 
-/// How often the load reports. Windows are cut at these times.
+/// The time between two reports of the load. The measured windows consist of whole reports.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
-/// Length of the load.
+/// The duration of the load.
 const LENGTH: Duration = Duration::from_secs(18);
-/// When the limit is changed.
+/// The time at which the limit is changed.
 const CHANGE: Duration = Duration::from_secs(8);
-/// Skipped at the start of each window: the initial burst, and the second of the change.
+/// The time that is not measured at the start of each window: the initial burst, and the second after the change.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Offered load, as a multiple of the limit before the change.
+/// The load, as a multiple of the limit before the change.
 const OVERLOAD: f64 = 4.0;
-/// How much a measured rate may differ from the policy.
+/// The largest accepted difference between a measured rate and the policy.
 const TOLERANCE: f64 = 0.05;
 
 #[derive(clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Stay up after the summary, and print commands to try by hand
+    /// Keep running after the summary, and print commands to try
     #[arg(long)]
     keep: bool,
-    /// One JSON line on standard output; everything else goes to standard error
+    /// Print one line of JSON on standard output, and everything else on standard error
     #[arg(long)]
     json: bool,
-    /// Folder of weir-agent, weir-operator and weir-testapp; without it, they are built in release
+    /// Folder of weir-agent, weir-operator and weir-testapp; by default, they are built in release mode
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Write what was shown, line by line with its timing, to this SVG
+    /// Write the output, line by line with its timing, to this SVG file
     #[arg(long, value_name = "FILE", conflicts_with = "keep")]
     record: Option<PathBuf>,
 }
 
-/// The figures of a run. Rates are requests per second of all agents together.
+/// The figures of a run. Rates are requests per second, summed over all agents.
 #[derive(Serialize)]
 struct Figures {
     offered: u64,
@@ -102,7 +102,7 @@ pub(crate) async fn run(
         }
     }
     cast.stop().await;
-    // A failed run is not recorded.
+    // The recording of a failed run is not written.
     if let (Some(file), Some(recording), Ok(true)) = (&args.record, screen.recording(), &result) {
         let file = workspace.root().join(file);
         std::fs::write(&file, recording.svg("cargo xtask demo", " are up after "))
@@ -115,7 +115,7 @@ pub(crate) async fn run(
     })
 }
 
-/// The whole run. Returns whether the measurements agree with the policy.
+/// Runs the demo. Returns true if the measurements agree with the policy.
 async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyhow::Result<bool> {
     if build {
         cast.build(screen).await?;
@@ -163,7 +163,8 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
             propagation = Some(took);
         }
     };
-    // The load ends with 1 if it missed its schedule. The count of unsent requests is more precise.
+    // The exit code of the load is 1 if it missed its schedule. It is ignored, because the count of unsent requests is
+    // more precise.
     load.wait().await?;
     let propagation = propagation.context("the load ended before the change")?;
     ensure!(
@@ -173,7 +174,8 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
         summary.first_error.unwrap_or_default()
     );
     if summary.unsent > 0 {
-        screen.note(&format!("{} requests could not be sent on schedule: this machine is busy", summary.unsent));
+        screen
+            .note(&format!("{} requests could not be sent on schedule, because this machine is busy", summary.unsent));
     }
     let enforced = cast.reported(&cast.enforcement().await).await?;
 
@@ -183,10 +185,10 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
         limited: summary.limited,
         limit_before,
         limit_after,
-        measured_before: rates.allowed_per_second(SETTLE, CHANGE).context("nothing was measured before the change")?,
+        measured_before: rates.allowed_per_second(SETTLE, CHANGE).context("no rate was measured before the change")?,
         measured_after: rates
             .allowed_per_second(CHANGE + SETTLE + REPORT_EVERY, LENGTH)
-            .context("nothing was measured after the change")?,
+            .context("no rate was measured after the change")?,
         propagation_ms: (propagation.as_secs_f64() * 1e4).round() / 10.0,
         agents: cast.agents.len(),
     };
@@ -198,7 +200,7 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
     Ok(agrees)
 }
 
-/// Half as many again, and never the same number.
+/// Returns one and a half times the number, and at least one more.
 fn raised(requests: i64) -> i64 {
     requests + (requests / 2).max(1)
 }
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_line_for_programs_has_exactly_the_promised_keys() {
-        let line = serde_json::to_string(&figures(200.0, 300.0)).expect("plain data");
+        let line = serde_json::to_string(&figures(200.0, 300.0)).expect("plain data can be serialized");
         assert_eq!(
             line,
             r#"{"offered":14400,"allowed":4500,"limited":9900,"limit_before":200.0,"limit_after":300.0,"measured_before":200.0,"measured_after":300.0,"propagation_ms":12.5,"agents":2}"#

@@ -1,6 +1,6 @@
-//! Runs random input for a given time, or until a target fails. Each target is a test that `cargo test` runs briefly.
-//! `weir-core` has its own fuzz program, in release. CONTRIBUTING.md lists the parsers, their targets and their
-//! oracles.
+//! Runs a fuzz target with random input for a given time, or until it fails. Each target is a test that `cargo test`
+//! runs briefly. `weir-core` has a separate fuzz program, which is built in release mode. CONTRIBUTING.md lists the
+//! parsers, their targets and their oracles.
 
 use std::process::{Command, ExitCode};
 
@@ -11,16 +11,16 @@ use crate::workspace::Workspace;
 
 #[derive(clap::Args)]
 pub(crate) struct FuzzArgs {
-    /// What to fuzz
+    /// Target to fuzz
     #[arg(value_enum, required_unless_present = "list")]
     target: Option<Target>,
-    /// Name all targets, and what each is about
+    /// List all targets with their descriptions
     #[arg(long)]
     list: bool,
-    /// For how long
+    /// Seconds to run
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Run only this input, as it was printed by a failure: hex, or a seed of `http` and `protocols`
+    /// Run only this input, as a failure has printed it: in hex, or as a seed of `http` and `protocols`
     #[arg(long, value_name = "HEX|SEED")]
     replay: Option<String>,
 }
@@ -51,9 +51,9 @@ enum Target {
     Csrs,
     /// Durations of policies
     Durations,
-    /// Requests that are only described
+    /// Requests to `/v1/explain`, which are only described
     Explain,
-    /// `X-Forwarded-*`, `Forwarded` and the fields of a connection
+    /// `X-Forwarded-*`, `Forwarded` and the headers of a connection
     Forwarded,
     /// Frames of WebSocket
     Frames,
@@ -69,7 +69,7 @@ enum Target {
     Memcached,
     /// Messages between operator and agents, except statuses
     Messages,
-    /// Normal forms, globs and the index of rules
+    /// Normalized paths, globs and the index of rules
     Paths,
     /// YAML of policies
     Policies,
@@ -83,7 +83,7 @@ enum Target {
     Queries,
     /// Regular expressions for paths
     Regexes,
-    /// Snapshots: refused with a path, or enforced without a panic
+    /// Snapshots, which are refused with a path or enforced without a panic
     Snapshot,
     /// Cache files and bootstrap snapshots
     Starts,
@@ -193,7 +193,8 @@ pub(crate) fn run(workspace: &Workspace, args: &FuzzArgs) -> anyhow::Result<Exit
         command.env("WEIR_FUZZ_REPLAY", replay);
     }
     if let Some([package, place, test]) = target.test() {
-        // Not in release: debug builds detect overflows, and the tests are built already.
+        // The tests run in a debug build, because debug builds detect overflows, and `cargo test` has built them
+        // already.
         command.args(["test", "--quiet", "-p", package, place, test, "--", "--exact", "--nocapture"]);
     } else {
         command.args(["run", "--quiet", "--release", "-p", "weir-core", "--example", "fuzz"]);
@@ -210,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// The start of each row: what is parsed, its target, its oracle.
+    /// Reads the rows of the table: the parser, its target and its oracle.
     fn rows(contributing: &str) -> Vec<[String; 3]> {
         let table = contributing.split("\n## Fuzzing\n").nth(1).unwrap_or_default();
         let table = table.split("\n## ").next().unwrap_or_default();
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_table_names_every_target_once_and_no_other() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let text = fs::read_to_string(workspace.root().join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
         let rows = rows(&text);
         let mut named: Vec<String> = rows.iter().map(|[_, target, _]| target.trim_matches('`').to_owned()).collect();
@@ -234,10 +235,10 @@ mod tests {
         assert!(Target::value_variants().iter().all(|target| !target.about().is_empty()));
     }
 
-    /// Every target's test exists under its name, and every test with the harness is the test of a target.
+    /// The test of every target exists, and every test that uses the harness belongs to a target.
     #[test]
     fn the_tests_that_exist_are_those_of_the_targets() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let mut found = BTreeSet::new();
         for folder in ["crates", "limiter-agent", "operator"] {
             collect(&workspace.root().join(folder), &mut found);
@@ -245,7 +246,7 @@ mod tests {
         let targets = Target::value_variants().iter().filter(|target| target.test().is_some());
         let harness = targets.clone().filter(|target| !matches!(target, Target::Http | Target::Protocols));
         let named = harness.map(|target| {
-            let [_, _, test] = target.test().expect("it has one");
+            let [_, _, test] = target.test().expect("a test");
             (target.name(), test.rsplit("::").next().unwrap_or_default().to_owned())
         });
         assert_eq!(found, named.collect());
@@ -253,15 +254,18 @@ mod tests {
             (Target::Http, "limiter-agent/tests/agent/differential.rs"),
             (Target::Protocols, "limiter-agent/tests/agent/hostile.rs"),
         ] {
-            let [_, _, test] = target.test().expect("it has one");
+            let [_, _, test] = target.test().expect("a test");
             let text = fs::read_to_string(workspace.root().join(file)).expect(file);
             let name = test.rsplit("::").next().unwrap_or_default();
             assert!(text.contains(&format!("async fn {name}()")), "{file} has no {name}");
-            assert!(text.contains(&format!("cargo xtask fuzz {}", target.name())), "{file} does not say how to run it");
+            assert!(
+                text.contains(&format!("cargo xtask fuzz {}", target.name())),
+                "{file} does not contain the command that runs it"
+            );
         }
     }
 
-    /// The names of a target and of its test, for every `Target::new` in a test file.
+    /// Collects the names of the target and the test for every `Target::new` in a test file.
     fn collect(folder: &Path, found: &mut BTreeSet<(String, String)>) {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
@@ -282,8 +286,8 @@ mod tests {
                 let test =
                     text[..at].rsplit("\nfn ").next().and_then(|rest| rest.split('(').next()).unwrap_or_default();
                 let before = text[..at].rsplit_once(&format!("\nfn {test}")).map_or("", |(before, _)| before);
-                assert!(before.ends_with("#[test]"), "{name}: {test} is not a test");
-                assert!(found.insert((target.to_owned(), test.to_owned())), "{name}: {target} is there twice");
+                assert!(before.ends_with("#[test]"), "{name}: the function {test} is not a test");
+                assert!(found.insert((target.to_owned(), test.to_owned())), "{name}: {target} exists twice");
             }
         }
     }

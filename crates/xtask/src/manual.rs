@@ -1,7 +1,7 @@
-//! `cargo xtask manual`: checks the pages. Links must lead somewhere, policies must be valid, commands must name
-//! existing things, and figures of benchmarks must be those that the benchmarks wrote.
+//! `cargo xtask manual`: checks the pages of the manual. The targets of links must exist, policies must be valid,
+//! commands must name existing files, charts and flags, and figures must agree with the results of the benchmarks.
 //!
-//! It reads pages and runs `weir-operator check` and `--help`, as readers do. Only `--figures` changes pages.
+//! The command reads pages, and runs `weir-operator check` and `--help`, as readers do. Only `--figures` changes pages.
 //! `e2e/tests/manual.rs` applies the objects of the pages to a cluster.
 
 mod book;
@@ -24,14 +24,14 @@ use serde_yaml::Value;
 use self::{commands::Commands, figures::Results, markdown::Page};
 use crate::workspace::Workspace;
 
-/// Folders of pages, and single pages.
+/// The folders with pages, and single pages.
 const PAGES: [&str; 7] =
     ["docs", "charts", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "e2e/airgap/README.md"];
 
 /// The table of contents of the site.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// A fault of a page.
+/// A fault on a page.
 struct Fault {
     page: String,
     line: usize,
@@ -40,10 +40,10 @@ struct Fault {
 
 #[derive(clap::Args)]
 pub(crate) struct ManualArgs {
-    /// Folder of weir-operator and weir-agent; without it, both are built
+    /// Folder of weir-operator and weir-agent; by default, both are built
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Build the site with mdBook into target/manual instead, and check its links
+    /// Only build the site with mdBook into target/manual, and check its links
     #[arg(long, conflicts_with = "programs")]
     book: bool,
     /// Only write the benchmarks' figures into the pages that show them
@@ -79,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace, args: ManualArgs) -> anyhow::Result<Exi
     let good = check_policies(&programs, &policies)?;
     let checked = format!("{} pages, {} policies, {run} commands, {figures} figures", pages.len(), policies.len());
     let code = report(&faults, &checked);
-    ensure!(policies.len() > 10 && run > 20 && figures > 20, "hardly anything was found to check");
+    ensure!(policies.len() > 10 && run > 20 && figures > 20, "too few policies, commands or figures were found");
     Ok(if good { code } else { ExitCode::FAILURE })
 }
 
@@ -91,18 +91,18 @@ fn report(faults: &[Fault], checked: &str) -> ExitCode {
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How to install mdBook, which Debian does not package.
+/// The command that installs mdBook, for which Debian has no package.
 const INSTALL: &str = "cargo install mdbook --locked";
 
 fn site(root: &Path) -> anyhow::Result<ExitCode> {
     let book::Site::Built { pages, faults } = book::build(root)? else {
-        eprintln!("mdbook is not in PATH: {INSTALL} (some minutes)");
+        eprintln!("mdbook is not in the PATH; install it with: {INSTALL} (takes some minutes)");
         return Ok(ExitCode::from(2));
     };
     Ok(report(&faults, &format!("{pages} pages of a site")))
 }
 
-/// Builds both programs like the tests with an apiserver, so that nothing is compiled twice.
+/// Builds both programs in the same way as the tests with an apiserver, so that they are not compiled again.
 fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
@@ -111,7 +111,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(workspace.target().join("debug"))
 }
 
-/// All pages by their path.
+/// Reads all pages, by path.
 fn read(root: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     let mut pages = BTreeMap::new();
     let mut places: Vec<PathBuf> = PAGES.iter().map(|place| root.join(place)).collect();
@@ -128,7 +128,8 @@ fn read(root: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     Ok(pages)
 }
 
-/// Marked figures are those of the benchmarks. If `write`, the pages get them, and only sources can be wrong.
+/// Compares the marked figures with the benchmarks. With `write`, it writes them to the pages. Then only a wrong source
+/// is a fault.
 fn figures(root: &Path, pages: &BTreeMap<String, Page>, write: bool, faults: &mut Vec<Fault>) -> anyhow::Result<usize> {
     let results = Results::read(&root.join("docs/benchmarks"))?;
     let mut figures = 0;
@@ -147,7 +148,7 @@ fn figures(root: &Path, pages: &BTreeMap<String, Page>, write: bool, faults: &mu
     Ok(figures)
 }
 
-/// Every link within the checkout leads to a file, and to a heading of it if it names one.
+/// Checks that the file of every link within the checkout exists, and also the heading if the link names one.
 fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
     for (name, page) in pages {
         for (line, target) in &page.links {
@@ -158,13 +159,13 @@ fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
             let place = if file.is_empty() { name.clone() } else { markdown::beside(name, file) };
             let mut fault = |what: String| faults.push(Fault { page: name.clone(), line: *line, what });
             if !pages.contains_key(&place) && !root.join(&place).exists() {
-                fault(format!("{target} leads nowhere: there is no {place}"));
+                fault(format!("the link {target} is broken: {place} does not exist"));
             } else if let (Some(anchor), Some(page)) = (anchor, pages.get(&place))
                 && !page.headings.contains(anchor)
             {
-                fault(format!("{target} leads nowhere: {place} has no heading #{anchor}"));
+                fault(format!("the link {target} is broken: {place} has no heading #{anchor}"));
             }
-            // The site contains only what is in docs.
+            // The site contains only the pages of docs.
             if name.starts_with("docs/") && !place.starts_with("docs/") {
                 fault(format!("{target} is not a page of the manual: write the path without a link"));
             }
@@ -172,7 +173,7 @@ fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
     }
 }
 
-/// The site has every page below docs.
+/// Checks that the site's table of contents lists every page below docs.
 fn summary(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> anyhow::Result<()> {
     let summary = pages.get(SUMMARY).with_context(|| format!("no {SUMMARY}"))?;
     let listed: Vec<String> = summary.links.iter().map(|(_, target)| markdown::beside(SUMMARY, target)).collect();
@@ -182,7 +183,7 @@ fn summary(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> anyhow::R
     Ok(())
 }
 
-/// The policies of all pages, by page and line. Other YAML must be valid YAML and must be marked.
+/// Collects the policies of all pages, by page and line. Other YAML must be valid and marked.
 fn blocks(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> Vec<(String, String)> {
     let mut policies = Vec::new();
     for (name, page) in pages {
@@ -194,19 +195,19 @@ fn blocks(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> Vec<(Strin
                         policies.push((format!("{}-{}.yaml", name.replace('/', "-"), block.line), block.text.clone()));
                     }
                     Ok(kinds) if kinds.iter().any(String::is_empty) => {
-                        fault("an object without a kind: mark a part of one as `yaml part`".to_owned());
+                        fault("an object without a kind: mark parts of objects as `yaml part`".to_owned());
                     }
                     Ok(_) => {}
                     Err(error) => fault(error.to_string()),
                 },
-                // Of other programs, and parts of objects.
+                // These are objects of other programs, and parts of objects.
                 "yaml foreign" | "yaml part" => {
                     if let Err(error) = kinds(&block.text) {
                         fault(error.to_string());
                     }
                 }
                 "" | "console" | "text" | "json" | "rust" | "sh" => {}
-                other => fault(format!("what is a block of {other:?}?")),
+                other => fault(format!("unknown kind of block: {other:?}")),
             }
         }
     }
@@ -222,8 +223,8 @@ fn kinds(text: &str) -> Result<Vec<String>, serde_yaml::Error> {
         .collect()
 }
 
-/// Checks them with the operator, which answers like a cluster. One by one, because pages show policies with the same
-/// name.
+/// Checks the policies with the operator, which gives the same result as a cluster. Each policy is checked alone,
+/// because several pages have policies with the same name.
 fn check_policies(programs: &Path, policies: &[(String, String)]) -> anyhow::Result<bool> {
     let folder = tempfile::tempdir().context("make a temporary folder")?;
     let mut good = true;
@@ -257,11 +258,14 @@ mod tests {
 
     #[test]
     fn links_must_lead_somewhere() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let check = |text: &str| faults(|pages, all| links(workspace.root(), pages, all), &[("docs/a.md", text)]);
         assert_eq!(check("# A b\n[x](api.md) [y](#a-b) [z](https://example.com) ![p](pictures/parts.svg)\n"), [""; 0]);
-        assert_eq!(check("[x](nothing.md)\n"), ["docs/a.md:1: nothing.md leads nowhere: there is no docs/nothing.md"]);
-        assert_eq!(check("\n[x](#b)\n"), ["docs/a.md:2: #b leads nowhere: docs/a.md has no heading #b"]);
+        assert_eq!(
+            check("[x](nothing.md)\n"),
+            ["docs/a.md:1: the link nothing.md is broken: docs/nothing.md does not exist"]
+        );
+        assert_eq!(check("\n[x](#b)\n"), ["docs/a.md:2: the link #b is broken: docs/a.md has no heading #b"]);
         assert_eq!(
             check("[x](../README.md)\n"),
             ["docs/a.md:1: ../README.md is not a page of the manual: write the path without a link"]
@@ -272,7 +276,7 @@ mod tests {
     fn the_site_has_every_page() {
         let check = |listed: &str| {
             let pages = [("docs/SUMMARY.md", listed), ("docs/a.md", ""), ("README.md", "")];
-            faults(|pages, all| summary(pages, all).expect("there is a summary"), &pages)
+            faults(|pages, all| summary(pages, all).expect("a summary"), &pages)
         };
         assert_eq!(check("- [A](a.md)\n"), [""; 0]);
         assert_eq!(check("- [B](b.md)\n"), ["docs/SUMMARY.md:1: docs/a.md is not listed"]);
@@ -284,10 +288,10 @@ mod tests {
         assert_eq!(check("```yaml\nkind: Service\n```\n```yaml part\na: 1\n```\n"), [""; 0]);
         assert_eq!(
             check("```yaml\na: 1\n```\n"),
-            ["a.md:1: an object without a kind: mark a part of one as `yaml part`"]
+            ["a.md:1: an object without a kind: mark parts of objects as `yaml part`"]
         );
         assert_eq!(check("```yaml foreign\na: [\n```\n").len(), 1);
-        assert_eq!(check("```yamll\n```\n"), ["a.md:1: what is a block of \"yamll\"?"]);
+        assert_eq!(check("```yamll\n```\n"), ["a.md:1: unknown kind of block: \"yamll\""]);
         let mut none = Vec::new();
         let page = BTreeMap::from([("d/a.md".to_owned(), Page::parse("\n```yaml\nkind: RateLimitPolicy\n```\n"))]);
         assert_eq!(blocks(&page, &mut none), [("d-a.md-2.yaml".to_owned(), "kind: RateLimitPolicy\n".to_owned())]);

@@ -1,7 +1,8 @@
-//! Runs tests of weir-core under miri, an interpreter that lets atomics show every value that the memory model allows.
-//! It comes only with nightly toolchains: if there is none, it is installed with a message.
+//! Runs tests of weir-core under miri. In this interpreter, a load of an atomic can return every value that the memory
+//! model allows, and threads can switch anywhere. Only nightly toolchains contain miri. If it is missing, this command
+//! installs it.
 //!
-//! Not a stage of `cargo xtask test`, which must not depend on a nightly download.
+//! This is not a stage of `cargo xtask test`, which must not depend on a nightly toolchain.
 
 use std::process::{Command, ExitCode};
 
@@ -11,37 +12,37 @@ use crate::workspace::Workspace;
 
 #[derive(clap::Args)]
 pub(crate) struct MiriArgs {
-    /// With how many thread schedules each test runs
+    /// Number of thread schedules of each test
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     seeds: u32,
 }
 
-/// Without tests that make millions of decisions, and without properties: they would take hours; loom and release
-/// builds run them.
+/// The tests to run. Property tests and tests with millions of decisions would take hours under miri. They run with
+/// loom, or in release builds.
 const TESTS: [&str; 3] = ["limiter", "rules", "weak_memory"];
 
 pub(crate) fn run(workspace: &Workspace, args: &MiriArgs) -> anyhow::Result<ExitCode> {
     let Ok(found) = nightly(&["cargo", "miri", "--version"]).output() else {
-        eprintln!("miri comes by rustup, which is not there: see https://rustup.rs");
+        eprintln!("miri is installed by rustup, which is missing: see https://rustup.rs");
         return Ok(ExitCode::from(2));
     };
     if !found.status.success() {
-        println!("installing: nightly toolchain with miri and rust-src (some 300 MB), by rustup");
+        println!("installing the nightly toolchain with miri and rust-src (about 300 MB), with rustup");
         let install = ["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"];
         let installed = Command::new("rustup").args(install).status().context("run rustup")?;
         if !installed.success() {
             eprintln!(
-                "rustup could not install it: a night may lack miri, so try again tomorrow, or check the network"
+                "rustup could not install miri: check the network, or try again tomorrow, because some nightly toolchains lack miri"
             );
             return Ok(ExitCode::from(2));
         }
     }
     let mut good = true;
-    // Threads depend on their schedule; the other tests have only one.
+    // Only tests with threads depend on the schedule, so the others run once.
     for (tests, seeds) in [(&TESTS[..2], 1), (&TESTS[2..], args.seeds)] {
         let mut command = nightly(&["cargo", "miri", "test", "--locked", "-p", "weir-core"]);
         command.args(tests.iter().flat_map(|test| ["--test", test]));
-        // The tables of keys ask the system for their secrets.
+        // Isolation is disabled, because the tables of keys read random numbers from the system.
         command.env("MIRIFLAGS", format!("-Zmiri-disable-isolation -Zmiri-many-seeds=0..{seeds}"));
         println!("miri: {} ({seeds} seeds)", tests.join(", "));
         good &= command.current_dir(workspace.root()).status().context("run cargo miri")?.success();
@@ -49,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace, args: &MiriArgs) -> anyhow::Result<Exit
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A command of the nightly toolchain, although this program runs under another toolchain's cargo.
+/// Creates a command that runs with the nightly toolchain. This program itself runs under another toolchain's cargo.
 fn nightly(words: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly"]).args(words);

@@ -1,13 +1,13 @@
-//! `docs/api.md` and `docs/api-store.md`: every field of a kind, from the apiserver's schema.
+//! Writes `docs/api.md` and `docs/api-store.md`: the pages that explain every field of a kind.
 //!
-//! Shapes, bounds, defaults and messages come from the schema; the page adds nothing to them.
+//! Types, bounds, defaults and messages come from the schema of the CRD, without additions.
 
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use serde_yaml::Value;
 
-/// The start of the page of a kind with this short name.
+/// The first lines of the page of a kind with this short name.
 fn head(kind: &str, short: &str) -> String {
     format!(
         "<!-- Written by `cargo xtask crds` from crates/api: edit the types there, not this file. -->
@@ -20,23 +20,24 @@ apiserver refuses it at `kubectl apply` with the message on this page.
     )
 }
 
-/// The page for a definition.
+/// Creates the page for a definition.
 pub(crate) fn page(crd: &str) -> anyhow::Result<String> {
     let crd: Value = serde_yaml::from_str(crd).context("the definition is not YAML")?;
     let schema = crd.get("spec").and_then(|spec| spec.get("versions")?.get(0)?.get("schema")?.get("openAPIV3Schema"));
     let schema = schema.context("the definition has no schema")?;
     let names = crd.get("spec").and_then(|spec| spec.get("names")).context("the definition has no names")?;
     let kind = names.get("kind").and_then(Value::as_str).context("the definition has no kind")?;
-    let short = names.get("shortNames").and_then(|names| names.get(0)?.as_str()).context("it has no short name")?;
+    let short =
+        names.get("shortNames").and_then(|names| names.get(0)?.as_str()).context("the definition has no short name")?;
     let mut page = head(kind, short);
     for part in ["spec", "status"] {
-        let schema = schema.get("properties").and_then(|all| all.get(part)).context("no such part")?;
+        let schema = schema.get("properties").and_then(|all| all.get(part)).context("the schema lacks a part")?;
         section(&mut page, part, schema);
     }
     Ok(page)
 }
 
-/// The fields of an object, followed by the fields of its objects.
+/// Writes the fields of an object, and then the fields of the objects in it.
 fn section(page: &mut String, path: &str, schema: &Value) {
     let Some(fields) = schema.get("properties").and_then(Value::as_mapping) else { return };
     let _ = writeln!(page, "\n## `{path}`\n");
@@ -57,7 +58,7 @@ fn section(page: &mut String, path: &str, schema: &Value) {
         if let Some(default) = field.get("default") {
             notes.push(format!("Default: {}.", code(default)));
         }
-        // An object's own messages are below its section.
+        // The messages of an object are at the end of its section.
         let own = |schema: &Value| if schema.get("properties").is_some() { Vec::new() } else { messages(schema) };
         notes.extend(own(field));
         if !std::ptr::eq(field, item) {
@@ -78,7 +79,7 @@ fn section(page: &mut String, path: &str, schema: &Value) {
     }
 }
 
-/// The innermost type of a list or a map, and the marks of a path to it.
+/// Returns the innermost type of a list or a map, and the marks of its path.
 fn unwrapped(schema: &Value) -> (String, &Value) {
     let mut marks = String::new();
     let mut schema = schema;
@@ -95,7 +96,7 @@ fn unwrapped(schema: &Value) -> (String, &Value) {
     }
 }
 
-/// The type with its bounds.
+/// Returns the type with its bounds.
 fn kind(schema: &Value) -> String {
     let text = |name: &str| schema.get(name).and_then(Value::as_str);
     if let Some(words) = schema.get("enum").and_then(Value::as_sequence) {
@@ -150,7 +151,7 @@ fn code(value: &Value) -> String {
     }
 }
 
-/// Escapes what Markdown would interpret in a message.
+/// Escapes the characters of a message that Markdown would interpret.
 fn escaped(text: &str) -> String {
     text.replace('*', "\\*").replace('<', "&lt;")
 }

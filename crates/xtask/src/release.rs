@@ -1,6 +1,6 @@
 //! `cargo xtask release VERSION`: changes the versions of crates, images and charts together.
 //!
-//! It only changes files: a person commits, tags and publishes.
+//! The command only changes files. A person commits, tags and publishes.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ use cargo_metadata::semver::Version;
 
 use crate::workspace::Workspace;
 
-/// Wrong usage, or a checkout that is not ready.
+/// The exit code for wrong usage, or for a checkout with changes.
 const WRONG: u8 = 2;
 
-/// Our images, as files name them with a tag.
+/// The images of Weir, as they are written before a tag.
 const IMAGES: [&str; 3] = ["weir.dev/operator:", "weir.dev/agent:", "weir.dev/testapp:"];
 
 const CHANGELOG: &str = "CHANGELOG.md";
@@ -24,9 +24,9 @@ const UNRELEASED: &str = "## Unreleased\n";
 
 #[derive(clap::Args)]
 pub(crate) struct ReleaseArgs {
-    /// The new version, such as 1.2.3 or 1.2.3-rc.1: later than the current one
+    /// The new version, such as 1.2.3 or 1.2.3-rc.1, which must be later than the current one
     version: String,
-    /// Print what would change, and change nothing
+    /// Print the changes, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct ReleaseArgs {
 #[derive(Debug, PartialEq, Eq)]
 struct VersionInFile {
     line: usize,
-    /// Offset in the text.
+    /// The offset of the version in the text.
     start: usize,
     version: String,
 }
@@ -49,20 +49,14 @@ pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<E
     };
     let changed = git(root, &["status", "--porcelain"])?;
     if !args.dry_run && !changed.is_empty() {
-        return Ok(wrong(&anyhow::anyhow!(
-            "the checkout has changes of its own: commit them, or take them back\n{changed}"
-        )));
+        return Ok(wrong(&anyhow::anyhow!("the checkout has uncommitted changes: commit or revert them\n{changed}")));
     }
     let mut texts = Vec::new();
     for file in tracked(root)? {
         let Ok(text) = fs::read_to_string(root.join(&file)) else { continue };
         let versions = versions(&file, &text);
         if let Some(found) = versions.iter().find(|found| found.version != old.to_string()) {
-            return Ok(wrong(&anyhow::anyhow!(
-                "{file}:{}: it is of version {}, not of {old}",
-                found.line,
-                found.version
-            )));
+            return Ok(wrong(&anyhow::anyhow!("{file}:{}: the version is {}, not {old}", found.line, found.version)));
         }
         let text = match file.as_str() {
             CHANGELOG => released(&text, &new)?,
@@ -73,7 +67,7 @@ pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<E
         texts.push((file, text));
     }
     if args.dry_run {
-        println!("dry run: nothing is changed; {old} would become {new}");
+        println!("dry run, no file is changed: {old} would become {new}");
         return Ok(ExitCode::SUCCESS);
     }
     for (file, text) in texts {
@@ -82,11 +76,11 @@ pub(crate) fn run(workspace: &Workspace, args: &ReleaseArgs) -> anyhow::Result<E
     let status =
         Command::new(env!("CARGO")).args(["update", "--workspace", "--offline", "--quiet"]).current_dir(root).status();
     ensure!(status.context("run cargo update")?.success(), "cargo update did not write Cargo.lock");
-    println!("{old} became {new}. Next: cargo xtask test, git commit --all, git tag v{new}");
+    println!("changed {old} to {new}. Next: cargo xtask test, git commit --all, git tag v{new}");
     Ok(ExitCode::SUCCESS)
 }
 
-/// The version of the crates.
+/// Reads the current version of the crates.
 fn present(root: &Path) -> anyhow::Result<Version> {
     let text = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
     let versions = versions("Cargo.toml", &text);
@@ -94,13 +88,13 @@ fn present(root: &Path) -> anyhow::Result<Version> {
     Ok(found.version.parse()?)
 }
 
-/// Every file in git except for this one, whose tests contain made-up versions.
+/// Lists every file in git except this one, whose tests contain made-up versions.
 fn tracked(root: &Path) -> anyhow::Result<Vec<String>> {
     let files = git(root, &["ls-files"])?;
     Ok(files.lines().filter(|file| *file != "crates/xtask/src/release.rs").map(str::to_owned).collect())
 }
 
-/// All of our versions in a file.
+/// Finds all versions of Weir in a file.
 fn versions(file: &str, text: &str) -> Vec<VersionInFile> {
     let (mut versions, mut start, mut section) = (Vec::new(), 0, "");
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -132,11 +126,11 @@ fn versions(file: &str, text: &str) -> Vec<VersionInFile> {
     versions
 }
 
-/// The version to change to.
+/// Parses the new version, which must be later than the old one.
 fn next(old: &Version, text: &str) -> anyhow::Result<Version> {
     let new: Version =
         text.parse().with_context(|| format!("{text} is not a version: write it as 1.2.3 or 1.2.3-rc.1"))?;
-    ensure!(new.build.is_empty(), "{text}: tags of images have no room for a build's name: leave +{} out", new.build);
+    ensure!(new.build.is_empty(), "{text}: a tag of an image cannot contain build metadata: omit +{}", new.build);
     ensure!(new > *old, "{text} is not later than {old}");
     Ok(new)
 }
@@ -153,7 +147,7 @@ fn moved(text: &str, versions: &[VersionInFile], new: &Version) -> String {
     out + &text[done..]
 }
 
-/// Moves the unreleased changes to this version.
+/// Moves the unreleased changes of the changelog to this version.
 fn released(changelog: &str, new: &Version) -> anyhow::Result<String> {
     let (head, tail) =
         changelog.split_once(UNRELEASED).with_context(|| format!("{CHANGELOG} has no heading {UNRELEASED:?}"))?;
@@ -218,7 +212,7 @@ mod tests {
 
     #[test]
     fn everything_is_of_one_version_today() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let version = present(workspace.root()).expect("a version").to_string();
         let mut found = 0;
         for file in tracked(workspace.root()).expect("a checkout") {

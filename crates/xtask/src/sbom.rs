@@ -1,7 +1,7 @@
-//! `cargo xtask sbom`: the components of our programs, one CycloneDX file for each, from cargo's metadata.
+//! `cargo xtask sbom`: writes the components of each program of Weir as a CycloneDX file, from cargo's metadata.
 //!
-//! A list has only what is linked into the program, without its tests and build tools. The same lock file gives the
-//! same bytes.
+//! A file lists only packages that are linked into the program, without those for tests and builds. The same lock file
+//! always gives the same bytes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 use crate::workspace::Workspace;
 
-/// The programs that are in images.
+/// The programs in images.
 const PROGRAMS: [&str; 2] = ["weir-operator", "weir-agent"];
 /// The platform of the images.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 #[derive(clap::Args)]
 pub(crate) struct SbomArgs {
-    /// Folder to write PROGRAM.cdx.json to
+    /// Folder for the files PROGRAM.cdx.json
     #[arg(long, value_name = "DIR", default_value = "target/sbom")]
     out: PathBuf,
 }
@@ -49,11 +49,11 @@ pub(crate) fn run(workspace: &Workspace, args: &SbomArgs) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// A CycloneDX 1.5 document of a program.
+/// Creates the CycloneDX 1.5 document of a program.
 fn bill(metadata: &Metadata, checksums: &BTreeMap<(String, String), String>, program: &str) -> anyhow::Result<Value> {
     let packages: BTreeMap<&PackageId, &Package> =
         metadata.packages.iter().map(|package| (&package.id, package)).collect();
-    let resolve = metadata.resolve.as_ref().context("cargo metadata came without a dependency graph")?;
+    let resolve = metadata.resolve.as_ref().context("cargo metadata contains no dependency graph")?;
     let linked: BTreeMap<&PackageId, Vec<&PackageId>> = resolve
         .nodes
         .iter()
@@ -72,7 +72,7 @@ fn bill(metadata: &Metadata, checksums: &BTreeMap<(String, String), String>, pro
     }
     let component = |id: &&PackageId| component(packages[*id], checksums);
     let components: Vec<Value> = seen.iter().filter(|id| **id != &root.id).map(component).collect();
-    ensure!(components.len() > 10, "{program} is made of {} packages only", components.len());
+    ensure!(components.len() > 10, "{program} consists of only {} packages", components.len());
     let dependencies = seen.iter().map(|id| {
         let mut below: Vec<String> = linked[*id].iter().map(|id| purl(packages[*id])).collect();
         below.sort();
@@ -97,7 +97,7 @@ fn component(package: &Package, checksums: &BTreeMap<(String, String), String>) 
         "purl": purl(package),
     });
     if let Some(license) = &package.license {
-        // An old form from before licence expressions: a slash means a choice.
+        // Some packages use an old form, in which a slash means a choice.
         component["licenses"] = json!([{"expression": license.replace('/', " OR ")}]);
     }
     if let Some(checksum) = checksums.get(&(package.name.to_string(), package.version.to_string())) {
@@ -106,12 +106,12 @@ fn component(package: &Package, checksums: &BTreeMap<(String, String), String>) 
     component
 }
 
-/// The package URL, for lookups.
+/// The package URL (purl) of a package.
 fn purl(package: &Package) -> String {
     format!("pkg:cargo/{}@{}", package.name, package.version)
 }
 
-/// The checksum of each package from a registry, from a lock file.
+/// Reads the checksum of each registry package from a lock file.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     let mut checksums = BTreeMap::new();
     for package in lock.split("[[package]]") {
@@ -132,21 +132,24 @@ mod tests {
 
     #[test]
     fn a_bill_lists_what_is_linked_with_its_hash_and_licence() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let lock = fs::read_to_string(workspace.root().join("Cargo.lock")).expect("a lock file");
         let bill = bill(&workspace.metadata, &checksums(&lock), "weir-agent").expect("a program");
         let components = bill["components"].as_array().expect("a list");
         let named = |name: &str| components.iter().find(|component| component["name"] == name);
-        let hyper = named("hyper").expect("the agent speaks HTTP");
+        let hyper = named("hyper").expect("the agent links hyper");
         assert_eq!(hyper["licenses"][0]["expression"], "MIT");
         assert_eq!(hyper["hashes"][0]["content"].as_str().map(str::len), Some(64));
-        assert!(named("weir-core").is_some_and(|core| core.get("hashes").is_none()), "ours come from no registry");
-        assert!(named("kube").is_none() && named("proptest").is_none(), "neither the operator's nor the tests'");
+        assert!(
+            named("weir-core").is_some_and(|core| core.get("hashes").is_none()),
+            "a workspace package has a checksum"
+        );
+        assert!(named("kube").is_none() && named("proptest").is_none(), "a package of the operator or of tests");
         let known: std::collections::HashSet<_> = components.iter().map(|component| &component["bom-ref"]).collect();
-        assert_eq!(known.len(), components.len(), "something is there twice");
+        assert_eq!(known.len(), components.len(), "a component exists twice");
         for dependency in bill["dependencies"].as_array().expect("a list") {
             for below in dependency["dependsOn"].as_array().expect("a list") {
-                assert!(known.contains(below), "{below} is nowhere");
+                assert!(known.contains(below), "{below} is not a component");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Builds an agent in release mode and keeps it busy for half an hour. crates/bench, module soak, defines what it does.
+//! Builds an agent in release mode, and keeps it under load for half an hour. The module soak of crates/bench defines
+//! the load.
 
 use std::process::ExitCode;
 
@@ -9,10 +10,10 @@ use crate::{bench::finish, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct SoakArgs {
-    /// For how long; below 30, it only shows that everything works, and writes to target/weir/benchmarks
+    /// Duration in minutes; a run below 30 only tests the soak, and writes to target/weir/benchmarks
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
-    /// More flags for the agent
+    /// Additional flags for the agent
     #[arg(last = true)]
     agent: Vec<String>,
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask test`: everything that CI checks, stage by stage, cheap stages first.
+//! `cargo xtask test`: runs everything that CI checks, stage by stage, with the fast stages first.
 //!
-//! A failed stage does not hide the others. The last line counts real tests, as their runners reported them; a test
-//! that did not run must never be counted.
+//! If a stage fails, the other stages still run. The last line counts the tests that the test runners reported. A test
+//! that did not run must never be counted as passed.
 
 mod chart;
 mod cluster;
@@ -22,13 +22,13 @@ pub(crate) use self::stages::{airgap, tools};
 
 #[derive(clap::Args)]
 pub(crate) struct TestArgs {
-    /// Everything except for the scenarios on a kind cluster
+    /// Run everything except the scenarios on a kind cluster
     #[arg(long)]
     no_e2e: bool,
-    /// Only this stage and those that it needs; may be repeated
+    /// Run only this stage and the stages that it needs; the flag can be repeated
     #[arg(long, value_name = "STAGE", value_enum)]
     only: Vec<Stage>,
-    /// Show the output of the stages immediately; otherwise it goes to logs, and is shown for failures
+    /// Show the output of the stages immediately; by default, it goes to logs, and is shown only for failures
     #[arg(long)]
     verbose: bool,
 }
@@ -38,7 +38,7 @@ enum Outcome {
         tally: Tally,
         took: Duration,
     },
-    /// It could not run because another stage failed.
+    /// The stage could not run, because this other stage failed.
     Blocked(Stage),
 }
 
@@ -75,7 +75,7 @@ pub(crate) async fn run(
     }
 
     if interrupt.is_cancelled() {
-        println!("\ninterrupted: what was started is stopped");
+        println!("\ninterrupted: all started processes are stopped");
     }
     println!("\n{:<15} {:<8} {:>7} {:>7} {:>9}", "stage", "result", "passed", "failed", "time");
     let mut sum = Tally::default();

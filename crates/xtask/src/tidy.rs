@@ -1,6 +1,7 @@
-//! The rules of the house that no compiler checks. Each violation names the place and how to fix it.
+//! `cargo xtask tidy`: checks the rules of this project that no compiler checks. Each violation names its place and the
+//! fix.
 //!
-//! These rules only read and report. Only `--fix-imports` changes files.
+//! The checks only read files. Only `--fix-imports` changes files.
 
 pub(crate) mod charts;
 mod dependencies;
@@ -18,7 +19,7 @@ use crate::workspace::Workspace;
 /// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
-    /// A file, with a line if there is one.
+    /// The file of the violation, with the line if it is known.
     place: String,
     fault: String,
     fix: String,
@@ -38,7 +39,7 @@ impl fmt::Display for Violation {
 
 #[derive(clap::Args)]
 pub(crate) struct TidyArgs {
-    /// Before the checks, rewrite the imports of files that have another layout, and format these files
+    /// Before the checks, rewrite imports that violate the layout, and format the files with them
     #[arg(long)]
     fix_imports: bool,
 }

@@ -1,17 +1,17 @@
-//! The checkout, its target folder, and cargo's metadata.
+//! The workspace: the checkout, its target folder, and cargo's metadata.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// The checkout of this command.
+/// The workspace of this command.
 pub(crate) struct Workspace {
     pub(crate) metadata: Metadata,
 }
 
 impl Workspace {
-    /// The workspace that xtask was built from. It does not depend on the current directory.
+    /// Finds the workspace from which xtask was built, independent of the current directory.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let metadata = MetadataCommand::new()
@@ -26,8 +26,8 @@ impl Workspace {
         self.metadata.workspace_root.as_std_path()
     }
 
-    /// Folder for the output of these commands: logs, kubeconfig, state. Below the target folder, so `cargo clean`
-    /// removes it.
+    /// The folder for the output of these commands, such as logs, kubeconfig and state. It is below the target folder,
+    /// so `cargo clean` removes it.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.target().join("weir")
     }

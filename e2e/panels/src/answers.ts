@@ -1,4 +1,4 @@
-// Turns answers of Prometheus into the data frames that Grafana's data source makes of them.
+// Converts responses of Prometheus to data frames, as Grafana's data source does.
 import * as D from '@grafana/data';
 
 type Any = any;
@@ -28,7 +28,7 @@ function tableFrame(target: Any, series: Any[]): D.DataFrame {
 
 /** The keys of `answers` are panel and query: `7/A`. */
 export function frames(panel: Any, answers: Record<string, Any[]>, step: number, bar: number): D.DataFrame[] {
-  // Bar charts have their own interval.
+  // Bar charts set a separate interval.
   return panel.targets.flatMap((target: Any) => {
     const series = answers[`${panel.id}/${target.refId}`] ?? [];
     if (target.format !== 'table') return series.map((one) => frame(target, one, panel.interval ? bar : step));

@@ -1,4 +1,4 @@
-// One dashboard as Grafana lays it out: 24 columns, units of 30 pixels, gaps of 8.
+// Lays out one dashboard as Grafana does: 24 columns, units of 30 pixels, gaps of 8.
 import * as D from '@grafana/data';
 import * as U from '@grafana/ui';
 import { Component } from 'react';
@@ -63,5 +63,5 @@ const Theme = D.ThemeContext as Any;
 createRoot(document.getElementById('root')!).render(
   <Theme.Provider value={theme}><U.GlobalStyles /><Page /><U.PortalContainer /></Theme.Provider>);
 
-// Chromium's virtual time advances only when the page is idle. So everything is drawn by then.
+// Chromium's virtual time advances only when the page is idle. So all panels are drawn when this timer ends.
 setTimeout(() => void fetch('report', { method: 'POST', body: JSON.stringify(report(errors)) }), 2000);

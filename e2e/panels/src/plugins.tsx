@@ -1,5 +1,5 @@
-// What Grafana's core declares for its panels and does not publish: the standard field options, and the options of each
-// kind of panel with their defaults. Grafana finds editors only by name, so one empty component replaces all of them.
+// Declares the standard field options, and the options of each kind of panel with their defaults. Grafana's core
+// contains these declarations, but does not publish them. Grafana finds editors only by name, so one empty component replaces all of them.
 import * as D from '@grafana/data';
 import * as U from '@grafana/ui';
 

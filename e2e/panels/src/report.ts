@@ -1,5 +1,5 @@
-// Reports what the page shows. Graphs are drawn on canvases, so it counts those. All other content comes from the
-// document.
+// Reports the content of the page. Graphs are drawn on canvases, so the report only counts them. All other content comes
+// from the document.
 import * as D from '@grafana/data';
 import { given, theme } from './panels';
 

@@ -1,5 +1,5 @@
-//! A Service that leads past the agents is reported, and both ways to close the gap close it: another target port of the
-//! Service, and the redirect inside the pods.
+//! A Service that bypasses the agents is reported. Both fixes close the gap: another target port of the Service, and
+//! the redirect inside the pods.
 
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(90);
 const PODS: u32 = 2;
-/// The limit of each pod, an hour.
+/// The requests that each pod admits per hour.
 const HOURLY: u64 = 5;
 const REQUESTS: u64 = 50;
 
-/// The limit, for pods that do not exist yet. The kubelet's probes of the app go through the redirect, too.
+/// The policy, which is created before its pods. It exempts the kubelet's probes, because they also go through the
+/// redirect.
 const POLICY: &str = "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
@@ -40,7 +41,7 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     workload::ready(space, PODS as usize).await?;
     policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
 
-    // The app's own port by number: the agent took over the name, not the number.
+    // The number of the app's own port bypasses the agent, because the agent took over only the name of the port.
     target(space, "8080").await?;
     let observed = policy::wait(space, policy::NAME, "Bypassable", SOON, |seen| {
         let is = |type_, status, reason| {
@@ -50,7 +51,10 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     })
     .await?;
     let message = observed.condition("Bypassable").map(|found| found.message.clone()).unwrap_or_default();
-    ensure!(message.contains("web") && message.contains("8480"), "neither the Service nor the fix: {message}");
+    ensure!(
+        message.contains("web") && message.contains("8480"),
+        "the message does not contain the Service and the fix: {message}"
+    );
     let column = space.kubectl(&["get", "rlp", policy::NAME]).await?;
     ensure!(column.contains("BYPASS") && column.contains("ServicePort"), "{column}");
     wait_for("an event", SOON, || async {
@@ -59,10 +63,10 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     })
     .await?;
     let counted = requests(space, "past-the-agents").await?;
-    ensure!(counted.allowed == REQUESTS, "the agents still see the requests: {counted:?}");
+    ensure!(counted.allowed == REQUESTS, "requests still go through the agents: {counted:?}");
     let failed = release.test().await.expect_err("requests can bypass the agents").to_string();
     ensure!(failed.contains(&format!("{}/web", space.namespace)), "helm test does not name the policy: {failed}");
-    report::note(format!("Service past the agents: {} of {REQUESTS} allowed; {message}", counted.allowed));
+    report::note(format!("Service that bypasses the agents: {} of {REQUESTS} allowed; {message}", counted.allowed));
 
     target(space, "http").await?;
     policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
@@ -70,7 +74,7 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     ensure!((HOURLY..=u64::from(PODS) * HOURLY).contains(&counted.allowed), "{counted:?}");
     report::note(format!("Service by name: {} of {REQUESTS} allowed", counted.allowed));
 
-    // The redirect needs NET_ADMIN, which the namespace's standard forbids.
+    // The redirect requires NET_ADMIN, which the Pod Security Standard of the namespace forbids.
     let standard =
         ["label", "namespace", &space.namespace, "--overwrite", "pod-security.kubernetes.io/enforce=privileged"];
     space.kubectl(&standard).await?;
@@ -86,7 +90,7 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     Ok(())
 }
 
-/// Changes the target port of the Service, and waits until kube-proxy has it: until then requests take the old way.
+/// Changes the target port of the Service, and waits until kube-proxy applies it. Before, requests go to the old port.
 async fn target(space: &Space, port: &str) -> Result<()> {
     let value = if port.parse::<u16>().is_ok() { port.to_owned() } else { format!("\"{port}\"") };
     let patch = format!(r#"[{{"op": "replace", "path": "/spec/ports/0/targetPort", "value": {value}}}]"#);

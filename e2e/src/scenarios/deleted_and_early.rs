@@ -1,4 +1,5 @@
-//! A deleted policy takes its limits along, and a policy that is created before its pods says what it waits for.
+//! Agents remove the limits of a deleted policy. The status of a policy that is created before its pods contains the
+//! reason why it is not enforced.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// By labels, not by name: such a policy is valid before anything exists.
+/// A policy that selects pods by labels, not by name. It is valid before its pods exist.
 const BY_SELECTOR: &str = "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
@@ -32,10 +33,10 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     early(space).await?;
     let pods = workload::ready(space, 2).await?;
     let limited = flood(space, "before").await?;
-    ensure!(limited > 0, "two policies and nothing limited");
+    ensure!(limited > 0, "no request was limited under two policies");
 
     space.kubectl(&["delete", "ratelimitpolicy", policy::NAME, "by-selector", "--wait=false"]).await?;
-    wait_for("the agents to know no policy any more", SOON, || async {
+    wait_for("the agents to have no policies", SOON, || async {
         let statuses = agents::statuses(space, &pods).await?;
         let left: Vec<_> = statuses.iter().map(|status| status.policies.len()).collect();
         Ok(Seen::when(left.iter().all(|left| *left == 0), format!("policies by agent: {left:?}")))
@@ -43,16 +44,16 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     .await?;
     let limited = flood(space, "after").await?;
     ensure!(limited == 0, "{limited} requests were limited after the policies were deleted");
-    report::note("nothing is limited once the policies are deleted");
-    // A policy that hangs in deletion would keep its namespace, too.
-    wait_for("the policies to be gone", SOON, || async {
+    report::note("no request is limited after the policies are deleted");
+    // A policy that cannot be deleted would also block the deletion of its namespace.
+    wait_for("the policies to be deleted", SOON, || async {
         let left = space.kubectl(&["get", "ratelimitpolicies", "--output=name"]).await?;
         Ok(Seen::when(left.is_empty(), left))
     })
     .await
 }
 
-/// Both policies are created first, then the pods.
+/// Creates both policies before their pods.
 async fn early(space: &Space) -> Result<()> {
     space.apply(&policy::bucket(5, 5)).await?;
     space.apply(BY_SELECTOR).await?;
@@ -72,7 +73,7 @@ async fn early(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Sends some overload. Returns how many requests were refused.
+/// Sends more requests than the limits allow. Returns the number of refused requests.
 async fn flood(space: &Space, name: &str) -> Result<u64> {
     let duration = Duration::from_secs(3);
     Ok(Load { name, url: workload::PODS_URL, addresses: 2, rate: 100, duration }.run(space).await?.limited)

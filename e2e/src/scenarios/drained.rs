@@ -1,5 +1,5 @@
-//! Drains the machine with all the pods, including the operators. The disruption budget keeps one operator running all
-//! the time, so every new pod gets its agent and its limit.
+//! Drains the machine with all pods, including the operators. The disruption budget always keeps one operator running,
+//! so every new pod gets its agent and its limit.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 const PODS: usize = 2;
 const REQUESTS: u32 = 5;
 const SOON: Duration = Duration::from_secs(90);
-/// The taint of kind's node with the apiserver: only necessary pods run there.
+/// The taint of the kind node with the apiserver, which only runs pods that tolerate the taint.
 const TAINT: &str = "node-role.kubernetes.io/control-plane";
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
@@ -29,7 +29,8 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let taint = |effect: &str| format!("{TAINT}:{effect}");
     space.kubectl(&["taint", "nodes", &elsewhere.name, &taint("NoSchedule-")]).await?;
     let result = drain(space, &drained, &before).await;
-    // In any case, because the other scenarios need both nodes. Pods that run there stay there.
+    // The nodes are restored also if the drain fails, because the next scenarios need them. Running pods stay on their
+    // node.
     space.kubectl(&["uncordon", &drained.name]).await?;
     space.kubectl(&["taint", "nodes", &elsewhere.name, &format!("{TAINT}=:NoSchedule"), "--overwrite"]).await?;
     result
@@ -44,19 +45,22 @@ async fn drain(space: &Space, node: &Node, before: &[String]) -> Result<()> {
     ensure!(pods.iter().all(|pod| !before.contains(pod)), "a pod was not drained: {before:?}, then {pods:?}");
     policy::wait_enforced(space, policy::NAME, PODS as u64, SOON).await?;
     report::note(format!(
-        "drained in {}, limited elsewhere {} later",
+        "drained in {}, limited on the other machine {} later",
         millis(took),
         millis(clock::since(started) - took)
     ));
 
     let duration = Duration::from_secs(5);
-    // By address: a Service and its name may follow slightly later.
+    // The load uses the addresses of the pods, because a Service and its name are updated slightly later.
     for (number, pod) in pods.iter().enumerate() {
         let url = format!("http://{}:8480/", workload::address(space, pod).await?);
         let name = format!("after-{number}");
         let load = Load { name: &name, url: &url, addresses: 1, rate: 100, duration }.run(space).await?;
         let most = f64::from(REQUESTS) * (load.seconds + 1.0);
-        ensure!(load.allowed as f64 <= most && load.limited > 0, "{pod} is open: {load:?}, {most:.0} at most");
+        ensure!(
+            load.allowed as f64 <= most && load.limited > 0,
+            "{pod} admitted too many requests: {load:?}, {most:.0} at most"
+        );
     }
     Ok(())
 }

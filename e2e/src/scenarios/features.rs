@@ -1,9 +1,9 @@
-//! Every strategy with every kind of key, and the other features of rules, on one pod: the number of admitted requests is
-//! the one that the definition gives, also after a limit was changed live.
+//! Tests every strategy with every kind of key, and the other features of rules, on one pod. The number of admitted
+//! requests must be the number that the definition gives, also after a limit was changed.
 //!
 //! The rules come from tables. Each limit has a period of a day, so nothing refills during the scenario, and the
-//! expected numbers are simple arithmetic. Windows of a day begin at midnight UTC. Shortly before midnight, the scenario
-//! starts after it.
+//! expected numbers are simple arithmetic. Windows of a day begin at midnight UTC. So shortly before midnight, the
+//! scenario waits until midnight has passed.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_secs(60);
-/// Requests that each limit admits in a day, before and after the change.
+/// The requests that each limit admits per day: `BEFORE` the change, and `AFTER` it.
 const BEFORE: u64 = 3;
 const AFTER: u64 = 5;
 
-/// For each strategy: its name, more fields of the limit, how many requests of a burst it admits before the change, and
-/// how many more after it.
+/// For each strategy: its name, more fields of the limit, the number of requests of a burst that it admits before the
+/// change, and the additional number after it.
 ///
-/// Windows and logs admit the higher number in total. Buckets keep their tokens, which are used up, and refill at the
-/// new rate. A leaky bucket without waiting admits one request, and the next one when that has drained.
+/// Windows and logs admit the higher number in total. Buckets have no tokens left, and refill at the new rate. A leaky
+/// bucket without waiting admits one request, and the next one when that request has drained.
 const STRATEGIES: [(&str, &str, u64, u64); 7] = [
     ("FixedWindow", "", BEFORE, AFTER - BEFORE),
     ("SlidingWindowCounter", "", BEFORE, AFTER - BEFORE),
@@ -41,9 +41,9 @@ const STRATEGIES: [(&str, &str, u64, u64); 7] = [
 /// A kind of key.
 struct Key {
     name: &'static str,
-    /// As in YAML.
+    /// The key in YAML.
     parts: &'static str,
-    /// A header of each of two clients. Without a key, all clients share one count.
+    /// One header for each of two clients. Without a key, all clients share one count.
     clients: [(&'static str, &'static str); 2],
 }
 
@@ -73,14 +73,14 @@ const KEYS: [Key; 5] = [
 pub(crate) async fn run(space: &Space) -> Result<()> {
     clock::away_from_midnight(Duration::from_secs(240)).await;
     workload::create(space, 1).await?;
-    let [pod] = &workload::ready(space, 1).await?[..] else { anyhow::bail!("one pod") };
+    let [pod] = &workload::ready(space, 1).await?[..] else { anyhow::bail!("not one pod") };
     let mut client = Client(Connection::open(space, pod, direct::PROXY).await?);
     matrix(space, &mut client).await?;
     waits(space, &mut client).await?;
     others(space, &mut client).await
 }
 
-/// A client of the pod.
+/// A client with one connection to the pod.
 struct Client(Connection);
 
 impl Client {
@@ -93,10 +93,13 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.0.send(request.body(http_body_util::Empty::new())?).await.with_context(|| format!("a request for {path}"))
+        self.0
+            .send(request.body(http_body_util::Empty::new())?)
+            .await
+            .with_context(|| format!("send a request for {path}"))
     }
 
-    /// How many of `count` requests are admitted.
+    /// Sends `count` requests. Returns the number of admitted requests.
     async fn admitted(&mut self, count: u64, path: &str, headers: &[(&str, &str)]) -> Result<u64> {
         let mut admitted = 0;
         for _ in 0..count {
@@ -132,7 +135,7 @@ async fn enforce(space: &Space, rules: &[String], more: &str) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, 1, SOON).await.map(drop)
 }
 
-/// Seven strategies with five kinds of keys, each rule for its own path.
+/// Tests seven strategies with five kinds of keys. Each rule has a separate path.
 async fn matrix(space: &Space, client: &mut Client) -> Result<()> {
     let rules = |requests: u64| -> Vec<String> {
         let each = STRATEGIES.iter().flat_map(|strategy| KEYS.iter().map(move |key| (strategy, key)));
@@ -153,7 +156,7 @@ async fn matrix(space: &Space, client: &mut Client) -> Result<()> {
             for Key { name, parts, clients } in &KEYS {
                 let path = format!("/{strategy}/{name}");
                 for (index, client_header) in clients.iter().enumerate() {
-                    // Without a key, the second client finds nothing left.
+                    // Without a key, the first client has used up the limit.
                     let expected = if *parts == "[]" && index > 0 { 0 } else { expected };
                     let admitted = client.admitted(first + AFTER, &path, &[*client_header]).await?;
                     if admitted != expected {
@@ -170,7 +173,7 @@ async fn matrix(space: &Space, client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// Every strategy lets requests wait: all are admitted, and not earlier than the limit allows.
+/// Tests that requests can wait with every strategy: all of them are admitted, and not earlier than the limit allows.
 async fn waits(space: &Space, client: &mut Client) -> Result<()> {
     const REQUESTS: u32 = 6;
     let rules: Vec<String> = STRATEGIES
@@ -195,15 +198,16 @@ async fn waits(space: &Space, client: &mut Client) -> Result<()> {
         let start = clock::now();
         let admitted = client.admitted(REQUESTS.into(), &path, &[]).await?;
         let took = clock::since(start);
-        // The first goes at once, with a debt of 1 also the second. A window may end right after the first request.
+        // The first request goes immediately, and with a debt of 1 also the second. A window can end right after the
+        // first request.
         let least = Duration::from_millis(200) * (REQUESTS - 2) - Duration::from_millis(10);
         ensure!(admitted == u64::from(REQUESTS) && took >= least, "{path}: {admitted} admitted in {took:?}");
     }
-    report::note("seven strategies delay requests that may wait");
+    report::note("seven strategies delay requests that can wait");
     Ok(())
 }
 
-/// The other features of rules.
+/// Tests the other features of rules.
 async fn others(space: &Space, client: &mut Client) -> Result<()> {
     let day = |requests: u64| format!("limits: [{{name: day, requests: {requests}, per: 24h, strategy: FixedWindow}}]");
     let rules = [
@@ -249,10 +253,10 @@ async fn others(space: &Space, client: &mut Client) -> Result<()> {
     let probe = client.get("/healthz", &[]).await?;
     ensure!(probe.status() == 200 && !probe.headers().contains_key("ratelimit"), "a bypassed request: {probe:?}");
 
-    ensure!(client.admitted(5, "/trial", &[]).await? == 5, "a rule in shadow mode refuses nothing");
-    ensure!(client.admitted(5, "/off", &[]).await? == 5, "a disabled rule refuses nothing");
-    ensure!(client.admitted(5, "/fixed", &[]).await? == 3, "10 units for requests of 3");
-    // At most 5 of 9, then 5: 2 of 12 units are left. 3 is too much; 1 and 1 pass.
+    ensure!(client.admitted(5, "/trial", &[]).await? == 5, "a rule in shadow mode refused a request");
+    ensure!(client.admitted(5, "/off", &[]).await? == 5, "a disabled rule refused a request");
+    ensure!(client.admitted(5, "/fixed", &[]).await? == 3, "10 units must admit 3 requests with a cost of 3");
+    // The cost 9 counts as 5, the maximum. After 5 and 5, 2 of 12 units are left: 3 is refused, then 1 and 1 pass.
     let mut costs = Vec::new();
     for cost in ["9", "5", "3", "1", "1", "1"] {
         costs.push(client.get("/told", &[("x-cost", cost)]).await?.status().as_u16());
@@ -278,7 +282,7 @@ async fn others(space: &Space, client: &mut Client) -> Result<()> {
         "headers of a refusal: {second:?}"
     );
 
-    // 1,000 bytes and a debt of 5,000.
+    // A limit of 1,000 bytes with a debt of 5,000.
     let first = client.get("/bytes/5990", &[]).await?;
     ensure!(first.status() == 200 && first.body().len() == 5990, "{first:?}");
     let admitted = client.admitted(20, "/bytes/1", &[]).await?;
@@ -286,7 +290,7 @@ async fn others(space: &Space, client: &mut Client) -> Result<()> {
 
     let late = client.get("/slow?ms=20000", &[]).await?;
     ensure!(late.status() == 504, "the deadline of 3 s: {late:?}");
-    // The rule for all has admitted every request that no other rule refused.
+    // The rule `all` has admitted every request that no other rule refused.
     report::note("deny, bypass, modes, costs, overrides, headers, bytes and deadline as specified");
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! Three pods behind a Service, 50 requests per second each, and a load of four times that from inside the cluster.
+//! Three pods behind a Service, with a limit of 50 requests per second each. The load from inside the cluster is four
+//! times the sum of the limits.
 //!
-//! The load, the agents, the apps and the policy's status count the same requests. After the load, all four must agree
-//! exactly.
+//! The load, the agents, the apps and the policy's status count the same requests. After the load, all four counts
+//! must be equal.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -26,7 +27,7 @@ const REQUESTS: u32 = 50;
 const BURST: u32 = 50;
 const SECONDS: u64 = 20;
 
-/// One request per two seconds, so that refusals have a Retry-After above the minimum.
+/// A policy of one request per two seconds, so that refusals have a Retry-After above the minimum.
 const POLICY: &str = "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
@@ -60,8 +61,8 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     who_obeys_retry_after_is_admitted(space, &pods[0]).await
 }
 
-/// A Service's rules follow its pods slightly later, and connections stay where they were opened: a load that starts
-/// too early would be uneven all the time.
+/// Waits until the Service leads to every pod. A node updates its rules for a Service slightly after the pods are
+/// ready. Connections stay with their pod, so a load that starts too early would stay uneven.
 async fn the_service_leads_to(space: &Space, pods: &[String]) -> Result<()> {
     let tries = AtomicU32::new(0);
     wait_for("the Service to lead to every pod", Duration::from_secs(60), || async {
@@ -77,7 +78,7 @@ async fn the_service_leads_to(space: &Space, pods: &[String]) -> Result<()> {
 async fn agents_have_what_the_status_says(space: &Space, pods: &[String], revision: &str) -> Result<()> {
     for pod in pods {
         let rules = agents::rules(space, pod, policy::NAME).await?.with_context(|| format!("{pod} has no rules"))?;
-        ensure!(rules.revision == revision, "{pod} enforces {}, the status claims {revision}", rules.revision);
+        ensure!(rules.revision == revision, "{pod} enforces {}, but the status has {revision}", rules.revision);
     }
     Ok(())
 }
@@ -93,14 +94,14 @@ fn share_is_right(report: &Report) -> Result<()> {
         report.allowed,
         100.0 * report.limited as f64 / offered
     ));
-    ensure!(allowed <= most, "{allowed} allowed, {most:.0} would have been the most");
-    ensure!(allowed >= 0.97 * most, "{allowed} allowed, that is less than 97 % of {most:.0}");
+    ensure!(allowed <= most, "{allowed} allowed, but {most:.0} is the maximum");
+    ensure!(allowed >= 0.97 * most, "{allowed} allowed, which is less than 97 % of {most:.0}");
     Ok(())
 }
 
 fn every_refusal_says_when_to_come_back(report: &Report) -> Result<()> {
     ensure!(report.limited_without_retry_after == 0, "refusals without Retry-After: {report:?}");
-    // The next token is 20 ms away, rounded up to whole seconds.
+    // The next token arrives within 20 ms. Retry-After is rounded up to whole seconds.
     ensure!((report.retry_after_min, report.retry_after_max) == (Some(1), Some(1)), "Retry-After is not 1: {report:?}");
     Ok(())
 }
@@ -110,7 +111,7 @@ async fn everybody_counted_the_same(space: &Space, pods: &[String], load: &Repor
     let statuses = agents::statuses(space, pods).await?;
     let by_pod: Vec<_> = statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).collect();
     report::note(format!("by pod: {}", by_pod.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")));
-    ensure!(by_pod.iter().all(|counts| counts.limited > 0), "a pod has refused nothing: {by_pod:?}");
+    ensure!(by_pod.iter().all(|counts| counts.limited > 0), "a pod has refused no request: {by_pod:?}");
     let by_agents: Counts = by_pod.into_iter().sum();
     ensure!(by_agents == by_load, "agents count {by_agents}, the load {by_load}");
 
@@ -118,9 +119,9 @@ async fn everybody_counted_the_same(space: &Space, pods: &[String], load: &Repor
     ensure!(by_apps == load.allowed, "{by_apps} requests reached the apps, {} were allowed", load.allowed);
 
     let columns = space.kubectl(&["get", "rlp", policy::NAME]).await?;
-    ensure!(columns.contains(&format!(" {PODS}/{PODS} ")), "kubectl get shows no {PODS}/{PODS}: {columns}");
+    ensure!(columns.contains(&format!(" {PODS}/{PODS} ")), "kubectl get does not show {PODS}/{PODS}: {columns}");
 
-    // All requests since the policy was created are within the status' window of one minute.
+    // The status counts the requests of the last minute, and the policy is younger than that.
     wait_for("the policy's status to count the same as the load", Duration::from_secs(60), || async {
         let counts = policy::get(space, policy::NAME).await?.status.traffic.counts();
         Ok(Seen::when(counts == by_load, format!("status {counts}, load {by_load}")))
@@ -142,10 +143,10 @@ async fn who_obeys_retry_after_is_admitted(space: &Space, pod: &str) -> Result<(
     let body: serde_json::Value = serde_json::from_str(second.body())?;
     ensure!(body["retryAfterSeconds"] == seconds && body["rule"] == "patient", "body of a refusal: {body}");
 
-    // Not a wait for a condition: this client waits as long as Retry-After says.
+    // A fixed sleep, because this client waits exactly as long as Retry-After demands.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let third = ask().await?;
-    ensure!(third.status() == StatusCode::OK, "retried after {seconds} s as Retry-After says: {third:?}");
+    ensure!(third.status() == StatusCode::OK, "a retry after {seconds} s, the value of Retry-After: {third:?}");
     report::note(format!("a client that waited for Retry-After: {seconds} was admitted"));
     Ok(())
 }

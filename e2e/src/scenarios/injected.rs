@@ -1,5 +1,5 @@
-//! A Deployment with only a label gets agents, limits hold through its Service, and its own probes still reach the app.
-//! A pod that was created while no operator answered is reported.
+//! A Deployment with only a label gets agents. The agents limit requests through its Service, and the kubelet's probes
+//! still reach the app. A pod that was created while no operator answered is reported.
 
 use std::time::Duration;
 
@@ -36,9 +36,9 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     ensure!((30..=70).contains(&counted.allowed), "{counted:?}");
     report::note(format!("injected: {} allowed and {} limited through the Service", counted.allowed, counted.limited));
     let bare: Vec<_> = workload::pods(space).await?.into_iter().filter(|pod| !starts_limited(pod)).collect();
-    ensure!(bare.is_empty(), "no snapshot in the environment: {bare:#?}");
+    ensure!(bare.is_empty(), "pods without a snapshot in the environment: {bare:#?}");
 
-    // Without an operator the pod starts anyway, and the status reports it as soon as an operator is back.
+    // Without an operator, the pod starts without an agent. The status reports it when an operator runs again.
     operator::kill(&space.client()).await?;
     workload::wait_injection(space, false).await?;
     let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(space.client(), &space.namespace);

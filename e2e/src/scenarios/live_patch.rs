@@ -1,8 +1,9 @@
-//! Patches the limit under load: it is in force on all pods within two seconds, nothing restarts, and no change gives a
-//! fresh burst.
+//! Patches the limit under load. Each patch is in force on all pods within two seconds, no container restarts, and no
+//! change gives a fresh burst.
 //!
-//! Two dozen patches are applied under constant overload. Each agent reports since when each patch is in force. This
-//! gives the integral of the limit; the agent must admit no more than that plus one burst.
+//! Two dozen patches are applied under constant overload. Each agent reports the time from which each patch is in
+//! force. From these times, the scenario computes the integral of the limit. The agent must admit at most the integral
+//! plus one burst.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,12 +24,12 @@ use crate::{
 
 const PODS: u32 = 3;
 const PATCHES: usize = 24;
-/// The values that the limit is patched to in turn: requests per second, and burst. A regained burst would be a large
-/// part of all admitted requests.
+/// The values of the patches, which repeat: requests per second, and burst. The bursts are so large that a fresh burst
+/// would be a large part of all admitted requests.
 const NUMBERS: [(u64, u64); 4] = [(80, 200), (20, 200), (40, 50), (40, 200)];
 const MAX_BURST: u64 = 200;
 const FIRST: (u64, u64) = (50, 200);
-/// The promise, from the end of `kubectl patch` to the last pod.
+/// The guaranteed time from the end of `kubectl patch` until the limit is in force on the last pod.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
@@ -38,7 +39,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
     let before = identities(space).await?;
 
-    // Far above the highest limit, and longer than the patches take: it is stopped when they are done.
+    // The load is far above the highest limit. It lasts longer than the patches, and is stopped after them.
     let duration = Duration::from_secs(180);
     let load =
         Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 600, duration }.start(space).await?;
@@ -55,19 +56,19 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     }
     let counted = counts(space, &pods).await?;
     let to = unix_millis();
-    ensure!(load.is_running().await?, "the load ended before the patches did: they were not all under load");
+    ensure!(load.is_running().await?, "the load ended before the last patch");
     load.stop().await?;
 
     times.sort_unstable();
     let median = times[times.len() / 2];
-    let last = *times.last().context("there were patches")?;
+    let last = *times.last().context("no patch was applied")?;
     report::note(format!(
         "{PATCHES} patches in {:.1} s: after kubectl patch in force on all {PODS} pods in {} (median), {} (worst)",
         (to - from) as f64 / 1e3,
         millis(median),
         millis(last),
     ));
-    // Single late patches are caused by the machine, which has been seen to stop for seconds.
+    // The median counts, because a busy machine can delay single patches by seconds.
     ensure!(median < IN_FORCE_WITHIN, "patches were in force on all pods only after {times:?}");
     for ((pod, steps), (now, then)) in pods.iter().zip(&steps).zip(counted.iter().zip(&counted_before)) {
         no_fresh_burst(pod, integral(steps, from, to), now.since(*then)?)?;
@@ -75,13 +76,14 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
     let status_took = clock::now();
     policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
-    report::note(format!("status says so of the last patch {} later", millis(clock::since(status_took))));
+    report::note(format!("the status reports the last patch {} later", millis(clock::since(status_took))));
     let after = identities(space).await?;
     ensure!(after == before, "pods were {before:?} before the patches and are {after:?} now");
     Ok(())
 }
 
-/// Waits until every pod refuses, so that no saved burst is left. Returns when the limit came into force in each pod.
+/// Waits until every pod refuses, so that no saved burst is left. Returns the time from which the limit is in force in
+/// each pod.
 async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
     let start = counts(space, pods).await?;
     let start = &start;
@@ -95,7 +97,7 @@ async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
     Ok(in_force_since(space, pods).await?.into_iter().map(first).collect())
 }
 
-/// Patches the limit. Returns how long after the end of kubectl the last agent had it in force.
+/// Patches the limit. Returns the time from the end of kubectl until the limit was in force in the last agent.
 async fn patch(space: &Space, pods: &[String], requests: u64, burst: u64) -> Result<Duration> {
     let change = serde_json::json!([
         { "op": "replace", "path": "/spec/rules/0/limits/0/requests", "value": requests },
@@ -118,8 +120,8 @@ fn no_fresh_burst(pod: &str, integral: f64, counted: Counts) -> Result<()> {
     let Counts { allowed, limited } = counted;
     report::note(format!("{pod}: allowed {allowed}, integral of the limit {integral:.0}, refused {limited}"));
     let most = integral + MAX_BURST as f64;
-    ensure!(allowed as f64 <= most, "{pod} has admitted {allowed}, integral and one burst are {most:.0}");
-    // Under constant overload it must not starve either: a change that loses earned tokens would show here.
+    ensure!(allowed as f64 <= most, "{pod} has admitted {allowed}, but the integral and one burst are {most:.0}");
+    // A change must not lose tokens. If it did, the pod would admit fewer requests under constant overload.
     ensure!(allowed as f64 >= 0.9 * integral, "{pod} has admitted {allowed}, less than 90 % of {integral:.0}");
     ensure!(limited > 0, "{pod} was not overloaded");
     Ok(())
@@ -132,7 +134,7 @@ async fn counts(space: &Space, pods: &[String]) -> Result<Vec<Counts>> {
 
 async fn in_force_since(space: &Space, pods: &[String]) -> Result<Vec<u64>> {
     let statuses = agents::statuses(space, pods).await?;
-    statuses.into_iter().map(|it| Ok(it.in_force.context("nothing is in force")?.since_unix_millis)).collect()
+    statuses.into_iter().map(|it| Ok(it.in_force.context("no snapshot is in force")?.since_unix_millis)).collect()
 }
 
 async fn identities(space: &Space) -> Result<BTreeSet<(String, Vec<i32>)>> {

@@ -1,5 +1,6 @@
-//! The operator is killed and stays down for 30 s of load: limits hold all the time. When it is back, a pod that
-//! started meanwhile is limited, the status is correct within ten seconds, and the other pods have lost no count.
+//! The operator is killed, and stays down for 30 s of load. The agents enforce their limits all the time. When the
+//! operator runs again, a pod that started meanwhile is limited, the status is correct within ten seconds, and the
+//! other pods have lost no count.
 
 use std::time::Duration;
 
@@ -29,16 +30,16 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, PODS.into(), Duration::from_secs(60)).await?;
 
     let result = without_operator(space, &pods).await;
-    // In any case, because the other scenarios need it.
+    // The operator is started again also after a failure, because the next scenarios need it.
     operator::bring_back(&space.cluster.client).await?;
     let (newcomer, since) = result?;
     right_again(space, &pods, &newcomer, &since, clock::now()).await
 }
 
-/// Kills it, runs the load for 30 s, and starts a pod meanwhile. Returns that pod's name, and since when the other pods
-/// have had their rules in force.
+/// Kills the operator, runs the load for 30 s, and starts a pod meanwhile. Returns the name of the new pod, and the
+/// times from which the rules of the other pods are in force.
 async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec<Option<u64>>)> {
-    // The load resolves its targets once: the pod that starts later, which has no limit yet, gets no load.
+    // The load resolves its targets once. So the new pod, which has no limit yet, gets no load.
     let load =
         Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 4 * REQUESTS * PODS, duration: AWAY };
     let load = load.start(space).await?;
@@ -48,22 +49,22 @@ async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec
 
     workload::scale(space, i32::try_from(PODS)? + 1).await?;
     let all = workload::ready(space, PODS as usize + 1).await?;
-    let newcomer = all.into_iter().find(|pod| !pods.contains(pod)).context("one pod is new")?;
+    let newcomer = all.into_iter().find(|pod| !pods.contains(pod)).context("no pod is new")?;
 
     let loaded = load.finish().await?;
     let away = clock::since(killed);
-    ensure!(operator::pods(&space.cluster.client).await?.is_empty(), "something brought the operator back");
+    ensure!(operator::pods(&space.cluster.client).await?.is_empty(), "the operator runs again too early");
     let most = f64::from(PODS) * (f64::from(BURST) + f64::from(REQUESTS) * loaded.seconds);
     let during = counts(space, pods).await?.since(before)?;
     report::note(format!(
-        "operator away for {:.1} s of load: allowed {} of {most:.0} at most, limited {}; since it was killed {during}",
+        "no operator for {:.1} s of load: allowed {} of {most:.0} at most, limited {}; since it was killed {during}",
         away.as_secs_f64(),
         loaded.allowed,
         loaded.limited
     ));
-    ensure!(loaded.allowed as f64 <= most, "{} allowed, {most:.0} would have been the most", loaded.allowed);
+    ensure!(loaded.allowed as f64 <= most, "{} allowed, but {most:.0} is the maximum", loaded.allowed);
     ensure!(loaded.allowed as f64 >= 0.97 * most, "{} allowed, less than 97 % of {most:.0}", loaded.allowed);
-    ensure!(during.limited > 0, "nothing was limited while the operator was away");
+    ensure!(during.limited > 0, "no request was limited while the operator was down");
     Ok((newcomer, in_force_since(space, pods).await?))
 }
 
@@ -75,7 +76,7 @@ async fn right_again(
     back: Instant,
 ) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, u64::from(PODS) + 1, RIGHT_AGAIN_WITHIN).await?;
-    report::note(format!("status right again {} after the operator was ready", millis(clock::since(back))));
+    report::note(format!("the status was correct {} after the operator was ready", millis(clock::since(back))));
     let since_now = in_force_since(space, pods).await?;
     ensure!(since == since_now, "unchanged rules were put in force again: since {since:?}, then {since_now:?}");
 
@@ -84,8 +85,12 @@ async fn right_again(
     let loaded =
         Load { name: "newcomer", url: &url, addresses: 1, rate: 4 * REQUESTS, duration: seconds }.run(space).await?;
     let most = f64::from(BURST) + f64::from(REQUESTS) * loaded.seconds;
-    report::note(format!("the pod that came up meanwhile: allowed {} of {most:.0} at most", loaded.allowed));
-    ensure!(loaded.allowed as f64 <= most, "the new pod is open: {} allowed, {most:.0} at most", loaded.allowed);
+    report::note(format!("the pod that started meanwhile: allowed {} of {most:.0} at most", loaded.allowed));
+    ensure!(
+        loaded.allowed as f64 <= most,
+        "the new pod admitted too many requests: {} allowed, {most:.0} at most",
+        loaded.allowed
+    );
     Ok(())
 }
 

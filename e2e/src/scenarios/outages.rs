@@ -1,5 +1,5 @@
-//! The leader is killed, and then the machine of the apiserver stops for 20 s, both under load: limits hold all the
-//! time, a change made meanwhile is acknowledged, and the status is correct afterwards.
+//! The leader is killed, and then the machine of the apiserver is paused for 20 s, both under load. The agents enforce
+//! their limits all the time, a change after each outage is acknowledged, and the status is correct afterwards.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::{
 
 const PODS: u32 = 3;
 const BURST: u32 = 50;
-/// Requests per second at first, after the leader was killed, and after the apiserver was down.
+/// The limit in requests per second: at the start, after the leader was killed, and after the apiserver was down.
 const REQUESTS: [u32; 3] = [50, 45, 40];
-/// Long enough for both outages, also on a busy machine.
+/// The duration of the load, which is long enough for both outages on a busy machine.
 const LOADED: Duration = Duration::from_secs(60);
 const AWAY: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(90);
@@ -43,12 +43,12 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let most = f64::from(PODS) * (f64::from(BURST) + f64::from(REQUESTS[0]) * loaded.seconds);
     let least = 0.97 * f64::from(PODS * REQUESTS[2]) * loaded.seconds;
     report::note(format!("allowed {} of {most:.0} at most, limited {}", loaded.allowed, loaded.limited));
-    ensure!(loaded.allowed as f64 <= most, "{} allowed, {most:.0} would have been the most", loaded.allowed);
-    ensure!(loaded.allowed as f64 >= least, "{} allowed, {least:.0} would have been the least", loaded.allowed);
+    ensure!(loaded.allowed as f64 <= most, "{} allowed, but {most:.0} is the maximum", loaded.allowed);
+    ensure!(loaded.allowed as f64 >= least, "{} allowed, but {least:.0} is the minimum", loaded.allowed);
     for (pod, counts) in pods.iter().zip(counts(space, &pods).await?) {
         let most = f64::from(BURST) + f64::from(REQUESTS[0]) * loaded.seconds;
-        ensure!(counts.allowed as f64 <= most, "{pod} was open: {counts}, {most:.0} at most");
-        ensure!(counts.limited > 0, "{pod} refused nothing: {counts}");
+        ensure!(counts.allowed as f64 <= most, "{pod} admitted too many requests: {counts}, {most:.0} at most");
+        ensure!(counts.limited > 0, "{pod} refused no request: {counts}");
     }
     Ok(())
 }
@@ -57,7 +57,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 async fn leader_killed(space: &Space) -> Result<()> {
     let client = space.client();
     let before = holder(space).await?;
-    let name = before.split_once('_').context("the Lease names a pod")?.0.to_owned();
+    let name = before.split_once('_').context("the Lease does not name a pod")?.0.to_owned();
     let operators: Api<Pod> = Api::namespaced(client.clone(), operator::NAMESPACE);
     let leader = operators.get(&name).await?;
     Node::below(&client, &leader).await?.kill(&leader).await?;
@@ -71,12 +71,12 @@ async fn leader_killed(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Pauses the machine of the apiserver, with everything that runs on it.
+/// Pauses all processes on the machine of the apiserver.
 async fn apiserver_away(space: &Space, pods: &[String]) -> Result<()> {
     let node = Node::control_plane(&space.client()).await?;
     let before = counts(space, pods).await?;
     let paused = node.pause().await?;
-    // Not a wait for a condition: this is how long it is down.
+    // A fixed sleep: it is the duration of the outage.
     tokio::time::sleep(AWAY).await;
     drop(paused);
     let back = clock::now();
@@ -94,7 +94,7 @@ async fn change(space: &Space, requests: u32) -> Result<()> {
     let path = "/spec/rules/0/limits/0/requests";
     let change = serde_json::json!([{ "op": "replace", "path": path, "value": requests }]).to_string();
     let patch = ["patch", "ratelimitpolicy", policy::NAME, "--type=json", "--patch", &change];
-    // The apiserver may be up, while kubectl is late on a busy machine.
+    // On a busy machine, kubectl can fail although the apiserver runs. So the patch is repeated.
     crate::conditions::wait_for("kubectl patch", SOON, || async {
         space.kubectl(&patch).await?;
         Ok(crate::conditions::Seen::Done(()))
@@ -103,7 +103,11 @@ async fn change(space: &Space, requests: u32) -> Result<()> {
     let observed = policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await?;
     for pod in workload::pods(space).await?.iter().filter_map(|pod| pod.metadata.name.as_deref()) {
         let rules = agents::rules(space, pod, policy::NAME).await?.with_context(|| format!("{pod} has no rules"))?;
-        ensure!(rules.revision == observed.status.revision, "{pod} enforces {}, not what is claimed", rules.revision);
+        ensure!(
+            rules.revision == observed.status.revision,
+            "{pod} enforces {}, which is not the revision in the status",
+            rules.revision
+        );
         ensure!(rules.rules[0].limits[0].requests == u64::from(requests), "{pod} has {:?}", rules.rules[0].limits);
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! An agent that restarts inside its pod keeps its limits, with and without operators, and a rolling update fails no
-//! request.
+//! An agent that restarts inside its pod keeps its limits, with and without operators. No request fails during a
+//! rolling update.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_secs(90);
-/// The limit of a policy that is created after its pods: the agents' initial snapshot would admit much more.
+/// The requests per hour of a policy that is created after its pods. The agents' initial snapshot would admit much
+/// more.
 const HOURLY: u64 = 3;
 const AGENT: &str = "weir-agent";
 
@@ -32,14 +33,14 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     restarted(space, &pods[0], "with operators").await?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
     rolled(space).await?;
-    let last = workload::ready(space, 2).await?.pop().context("there are two")?;
+    let last = workload::ready(space, 2).await?.pop().context("no pod is ready")?;
 
-    // Last, because for a moment after operators are back, pods are created without an agent.
+    // This step is the last one, because pods can be created without an agent shortly after operators have started.
     space.apply(&hourly()).await?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
     operator::kill(&space.client()).await?;
     let alone = restarted(space, &last, "without operators").await;
-    // In any case, because the other scenarios need it.
+    // The operator is started again also after a failure, because the next scenarios need it.
     operator::bring_back(&space.client()).await?;
     alone?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await.map(drop)
@@ -49,7 +50,8 @@ fn hourly() -> String {
     policy::bucket(HOURLY, HOURLY).replace("per: 1s", "per: 1h")
 }
 
-/// Kills the agent of a pod. Afterwards it has the current limit, not the limit of the pod's creation.
+/// Kills the agent of a pod. After its restart, the agent enforces the current limit, not the limit at the pod's
+/// creation.
 async fn restarted(space: &Space, name: &str, when: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let pod = pods.get(name).await?;
@@ -72,8 +74,8 @@ async fn restarted(space: &Space, name: &str, when: &str) -> Result<()> {
 /// Replaces all pods under a load of clients that keep their connections open and always have requests in flight.
 async fn rolled(space: &Space) -> Result<()> {
     space.apply(&policy::bucket(100_000, 100_000)).await?;
-    // Some nodes send new connections to a pod for a moment after its end: the app must still accept them, with or
-    // without Weir.
+    // Some nodes still send new connections to a pod shortly after its deletion. The app must still accept them, with
+    // or without Weir.
     let template = |round: &str| {
         let app = json!({"name": "app", "lifecycle": {"preStop": {"sleep": {"seconds": 3}}}});
         json!({"spec": {
@@ -89,7 +91,8 @@ async fn rolled(space: &Space) -> Result<()> {
 
     let url = format!("{}slow?ms=1000", workload::SERVICE_URL);
     let load = |name, rate| Load { name, url: &url, addresses: 1, rate, duration: Duration::from_secs(25) };
-    // Not POST over HTTP/1.1: a request on a connection that its server is closing is lost, with an agent or without.
+    // POST over HTTP/1.1 is not tested: a request on a connection that its server is closing is lost, with or without
+    // an agent.
     let loads = [
         load("rolling", 80).start(space).await?,
         load("rolling-http2", 40).start_with(space, &["--http2=8"]).await?,
@@ -99,7 +102,7 @@ async fn rolled(space: &Space) -> Result<()> {
     for load in &loads {
         ensure!(load.is_running().await?, "the load ended before the update");
     }
-    // Every request was answered, and with what the app said.
+    // Every request was answered by the app.
     for (load, what) in loads.into_iter().zip(["GET", "GET over HTTP/2", "POST over HTTP/2"]) {
         let counted = load.finish().await.context(what)?;
         report::note(format!("rolling update: {} of {} {what} answered by the app", counted.allowed, counted.offered));
@@ -114,7 +117,7 @@ async fn patched(space: &Space, patch: &Value) -> Result<()> {
     let patched = deployments.patch(workload::NAME, &PatchParams::default(), &Patch::Strategic(patch)).await?;
     let generation = patched.metadata.generation;
     wait_for("the rolling update", SOON, || async {
-        let status = deployments.get(workload::NAME).await?.status.context("a Deployment has a status")?;
+        let status = deployments.get(workload::NAME).await?.status.context("the Deployment has no status")?;
         let counts = [status.replicas, status.updated_replicas, status.available_replicas];
         let done = status.observed_generation == generation && counts == [Some(2); 3];
         Ok(Seen::when(done, format!("{counts:?}")))

@@ -1,5 +1,5 @@
-//! Pods start in a namespace with a LimitRange and a ResourceQuota: their agents fit, or they start without an agent and
-//! the status says why.
+//! Pods start in a namespace with a LimitRange and a ResourceQuota. Either an agent fits the quota, or the pod starts
+//! without an agent and the status contains the reason.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(90);
 
-/// Two apps with 128Mi each leave 192Mi: 128Mi for one agent, and 64Mi for the other.
+/// A quota in which two apps with 128Mi each leave 192Mi: 128Mi for one agent, and 64Mi for the other.
 const BOUNDS: &str = "
 apiVersion: v1
 kind: LimitRange
@@ -32,13 +32,13 @@ metadata: {name: team}
 spec:
   hard: {requests.cpu: '1', requests.memory: 1Gi, limits.cpu: '2', limits.memory: 448Mi}
 ";
-/// Room for a third app, and for 16Mi more: an agent needs 32Mi.
+/// A quota with room for a third app and 16Mi more. An agent needs at least 32Mi.
 const ROOM_FOR_AN_APP: &str = r#"{"spec": {"hard": {"limits.memory": "592Mi"}}}"#;
 const ROOM_FOR_ALL: &str = r#"{"spec": {"hard": {"limits.memory": "1Gi"}}}"#;
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
     space.apply(BOUNDS).await?;
-    wait_for("the quota to be counted", SOON, || async {
+    wait_for("the quota controller to count the pods", SOON, || async {
         let hard = space.kubectl(&["get", "resourcequota", "team", "--output=jsonpath={.status.hard}"]).await?;
         Ok(Seen::when(hard.contains("448Mi"), hard))
     })
@@ -61,7 +61,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     ensure!(drifted.message.contains("ResourceQuota team leaves 16Mi of limits.memory"), "{}", drifted.message);
     report::note(format!("{}: {}", drifted.pod, drifted.message));
 
-    // The fix that the message names.
+    // Applies the fix that the message proposes.
     quota(space, ROOM_FOR_ALL).await?;
     space.kubectl(&["delete", "pod", &drifted.pod]).await?;
     workload::ready(space, 3).await?;
@@ -72,7 +72,7 @@ async fn quota(space: &Space, patch: &str) -> Result<()> {
     space.kubectl(&["patch", "resourcequota", "team", "--patch", patch]).await.map(drop)
 }
 
-/// The limits of CPU and memory of all agents.
+/// Reads the CPU and memory limits of all agents.
 async fn agents(space: &Space) -> Result<Vec<String>> {
     workload::pods(space).await?.iter().map(limits).collect()
 }

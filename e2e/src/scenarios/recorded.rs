@@ -1,4 +1,4 @@
-//! Records what `kubectl get rlp --watch` shows while a limit is changed under load, for the README.
+//! Records the output of `kubectl get rlp --watch` while a limit is changed under load, for the README.
 
 use std::{path::Path, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const PODS: u32 = 3;
 const SOON: Duration = Duration::from_secs(60);
-/// Long enough to read a line.
+/// A pause that is long enough to read a line.
 const PAUSE: Duration = Duration::from_millis(2_500);
 const TITLE: &str = "kubectl get rlp --watch, while a limit is changed under load";
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(space: &Space, file: &Path) -> Result<()> {
     recording.write(file, TITLE)
 }
 
-/// Waits until so many lines were printed.
+/// Waits until `count` lines are recorded.
 async fn lines(recording: &Recording, count: usize) -> Result<()> {
     wait_for("another line", SOON, || async { Ok(Seen::when(recording.len() >= count, recording.len())) }).await
 }

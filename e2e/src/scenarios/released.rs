@@ -1,5 +1,5 @@
-//! The chart's life cycle: its own test passes; an upgrade and a rollback under load leave no pod without limits and
-//! restart no app; an uninstallation leaves nothing behind and keeps no pod from starting.
+//! The chart's life cycle. `helm test` passes. During an upgrade and a rollback under load, all pods stay limited, and
+//! no app restarts. An uninstallation removes all objects of the release, and does not prevent pods from starting.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::{
 
 const PODS: u32 = 2;
 const REQUESTS: u32 = 20;
-/// Long enough for an upgrade and a rollback, also on a busy machine.
+/// The duration of the load, which is long enough for an upgrade and a rollback on a busy machine.
 const LOADED: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);
 const OURS: &str = "app.kubernetes.io/instance=weir";
@@ -36,11 +36,11 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
     let said = release.test().await?;
     ensure!(said.contains("Succeeded"), "{said}");
     report::note(format!("helm test passed after {}", millis(clock::since(asked))));
-    // Its objects are removed after it passed.
+    // The test removes its objects after it has passed.
     let namespaces: Api<Namespace> = Api::all(space.client());
-    wait_for("the test's namespace to be gone", SOON, || async {
+    wait_for("the test's namespace to be deleted", SOON, || async {
         let there = namespaces.get_opt("weir-operator-test").await?;
-        Ok(Seen::when(there.is_none(), "it is there"))
+        Ok(Seen::when(there.is_none(), "the namespace exists"))
     })
     .await?;
 
@@ -63,7 +63,10 @@ async fn changed_under_load(space: &Space, release: &Release) -> Result<()> {
     release.upgrade("podAnnotations.example\\.com/e2e=upgraded").await?;
     ensure!(load.is_running().await?, "the upgrade took longer than the load");
     let upgraded = self::operators(space).await?;
-    ensure!(!upgraded.iter().any(|pod| operators.contains(pod)), "an operator was not replaced: {upgraded:?}");
+    ensure!(
+        !upgraded.iter().any(|pod| operators.contains(pod)),
+        "the upgrade did not replace an operator: {upgraded:?}"
+    );
     release.roll_back().await?;
     let loaded = load.finish().await?;
     let most = f64::from(PODS) * (f64::from(REQUESTS) + f64::from(REQUESTS) * loaded.seconds);
@@ -71,14 +74,18 @@ async fn changed_under_load(space: &Space, release: &Release) -> Result<()> {
         "upgraded and rolled back in {:.1} s of load: allowed {} of {most:.0} at most, limited {}",
         loaded.seconds, loaded.allowed, loaded.limited
     ));
-    ensure!(loaded.allowed as f64 <= most, "a pod was open: {} allowed, {most:.0} at most", loaded.allowed);
-    ensure!(loaded.limited > 0, "nothing was limited");
+    ensure!(
+        loaded.allowed as f64 <= most,
+        "a pod admitted too many requests: {} allowed, {most:.0} at most",
+        loaded.allowed
+    );
+    ensure!(loaded.limited > 0, "no request was limited");
     let after = identities(space).await?;
     ensure!(after == before, "pods were {before:?} before the upgrade and are {after:?} now");
     policy::wait_enforced(space, policy::NAME, PODS.into(), SOON).await.map(drop)
 }
 
-/// Uninstalls the operator: pods start anyway, without an agent, and the others keep their limits.
+/// Uninstalls the operator. New pods then start without an agent, and the other pods keep their limits.
 async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Result<()> {
     release.uninstall().await?;
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(space.client());
@@ -86,8 +93,8 @@ async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Resul
     ensure!(left.is_empty(), "webhooks without an operator are left: {left:?}");
     let left = release_objects(space).await?;
     ensure!(left.is_empty(), "objects of the release are left: {left}");
-    // Operators make it, and the next installation would wait for the one that holds it.
-    wait_for("the Lease to go with the Deployment", SOON, || async {
+    // The operators create the Lease. If it stayed, the next installation would wait for its holder.
+    wait_for("the Lease to be deleted with the Deployment", SOON, || async {
         let args = ["get", "leases", "--namespace", operator::NAMESPACE, "--output=name"];
         let left = space.kubectl(&args).await?;
         Ok(Seen::when(left.trim().is_empty(), left))
@@ -96,7 +103,7 @@ async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Resul
 
     let api: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     api.delete(&pods[0], &DeleteParams::default()).await?;
-    wait_for("another pod in its place", SOON, || async {
+    wait_for("a new pod in place of the deleted one", SOON, || async {
         let there = workload::pods(space).await?;
         let ready = there.iter().filter(|pod| workload::is_ready(pod)).count();
         let replaced = there.iter().all(|pod| pod.metadata.name.as_ref() != Some(&pods[0]));
@@ -107,15 +114,16 @@ async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Resul
     let load = Load { name: "kept", url: &url, addresses: 1, rate: 4 * REQUESTS, duration: Duration::from_secs(5) };
     let loaded = load.run(space).await?;
     let most = f64::from(REQUESTS) + f64::from(REQUESTS) * loaded.seconds;
-    ensure!(loaded.allowed as f64 <= most, "its limit went: {} allowed, {most:.0} at most", loaded.allowed);
+    ensure!(loaded.allowed as f64 <= most, "the old pod lost its limit: {} allowed, {most:.0} at most", loaded.allowed);
     report::note(format!("uninstalled: a new pod starts, an old one allowed {} of {most:.0} at most", loaded.allowed));
     Ok(())
 }
 
-/// Installs the operator again: the status of before the uninstallation, when all pods enforced, does not stay.
+/// Installs the operator again. The operator must correct the status from before the uninstallation, which reports that
+/// all pods enforce the policy.
 async fn reinstalled(space: &Space, release: &Release) -> Result<()> {
     let stale = policy::get(space, policy::NAME).await?;
-    ensure!(stale.enforced_by(PODS.into()), "nothing changes a status while no operator runs: {stale}");
+    ensure!(stale.enforced_by(PODS.into()), "the status changed while no operator was running: {stale}");
     let installing = clock::now();
     release.install_operator(&space.client()).await?;
     let installed = clock::now();
@@ -125,7 +133,7 @@ async fn reinstalled(space: &Space, release: &Release) -> Result<()> {
     })
     .await?;
     report::note(format!(
-        "installed again in {}; the status is right {} later",
+        "installed again in {}; the status is correct {} later",
         millis(installed - installing),
         millis(clock::since(installed))
     ));
@@ -137,9 +145,9 @@ async fn release_objects(space: &Space) -> Result<String> {
     const KINDS: &str = "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,\
         poddisruptionbudgets,networkpolicies,leases";
     let args = ["get", KINDS, "--selector", OURS, "--namespace", operator::NAMESPACE, "--output=name"];
-    // Endpoints and pods are removed slightly after their owners.
+    // Endpoints and pods are deleted slightly after their owners.
     let left = async || space.kubectl(&args).await;
-    wait_for("the release's objects to be gone", SOON, || async {
+    wait_for("the release's objects to be deleted", SOON, || async {
         let left = left().await?;
         Ok(Seen::when(left.trim().is_empty(), left))
     })
@@ -153,7 +161,7 @@ async fn identities(space: &Space) -> Result<Vec<(String, Vec<i32>)>> {
     Ok(found)
 }
 
-/// Names of the operator's pods that are not being deleted.
+/// Lists the names of the operator's pods that are not being deleted.
 async fn operators(space: &Space) -> Result<Vec<String>> {
     let pods = operator::pods(&space.client()).await?;
     let here = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());

@@ -1,7 +1,7 @@
-//! Rolling updates with and without agents, in turn under the same load: what the agents cost.
+//! Compares rolling updates with and without agents, one after another under the same load.
 //!
-//! Both workloads have the same app. What fails without agents is the app's own: a client that reuses a connection that
-//! its server is closing, or a node that still sends connections to a pod that is gone. With agents no more may fail.
+//! Both workloads have the same app. Some requests fail also without agents: a client reuses a connection that its
+//! server is closing, or a node still sends connections to a deleted pod. With agents, no more requests may fail.
 
 use std::time::Duration;
 
@@ -17,26 +17,26 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(120);
 const LOADED: Duration = Duration::from_secs(30);
-/// Requests a second of each load.
+/// The requests per second of each load.
 const RATE: u32 = 60;
 const CONTROL: &str = "bare";
-/// Of so many failed requests without agents and as many with them, the difference can be chance.
+/// The difference that counts as chance, in standard deviations of the number of failed requests.
 const CHANCE: f64 = 3.0;
 
-/// How the app ends, and how long its answers take.
+/// The settings of the app: how it shuts down, and how long its responses take.
 struct Setting {
-    /// Seconds that the app's container sleeps before SIGTERM.
+    /// The seconds that the app's container sleeps before SIGTERM.
     pre_stop: u32,
-    /// Seconds that the app goes on with requests in flight after SIGTERM. 0: it drops them.
+    /// The seconds for which the app finishes requests in flight after SIGTERM. With 0, it drops them.
     drain: u32,
     in_flight: Duration,
 }
 
-/// Seconds of `preStop`, seconds of drain, milliseconds in flight.
+/// The settings: seconds of `preStop`, seconds of drain, milliseconds in flight.
 const SETTINGS: [(u32, u32, u64); 8] =
     [(5, 8, 100), (5, 8, 1_000), (5, 8, 5_000), (0, 8, 100), (0, 8, 1_000), (0, 8, 5_000), (0, 0, 100), (0, 0, 1_000)];
 
-/// The clients of a workload.
+/// The clients of a workload: the name of a load, and its arguments.
 const CLIENTS: [(&str, &[&str]); 4] = [
     ("get", &[]),
     ("post", &["--method=POST"]),
@@ -51,7 +51,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let mut excess = Vec::new();
     for (index, (pre_stop, drain, millis)) in SETTINGS.into_iter().enumerate() {
         let setting = Setting { pre_stop, drain, in_flight: Duration::from_millis(millis) };
-        // The order alternates, so that what changes with time favours neither.
+        // The order alternates, so that slow changes of the machine affect both workloads equally.
         let order = if index % 2 == 0 { [workload::NAME, CONTROL] } else { [CONTROL, workload::NAME] };
         excess.extend(setting.measure(space, order).await?);
     }
@@ -60,11 +60,11 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 }
 
 impl Setting {
-    /// Replaces the pods of one workload and then those of the other, each under load. Returns where clearly more
-    /// requests failed with agents.
+    /// Replaces the pods of one workload and then those of the other, each under load. Returns a line for each client
+    /// with significantly more failed requests with agents.
     ///
-    /// Never both at once: a node syncs its rules for Services at most once a second, so the second change of a second
-    /// waits, and connections to a pod that is gone fail for longer.
+    /// The two updates never run at the same time. A node syncs its rules for Services at most once per second. So two
+    /// changes within a second would delay each other, and connections to deleted pods would fail for longer.
     async fn measure(&self, space: &Space, order: [&'static str; 2]) -> Result<Vec<String>> {
         let name = format!("{}s-{}s-{}ms", self.pre_stop, self.drain, self.in_flight.as_millis());
         let before = format!("{name}-before");
@@ -91,7 +91,10 @@ impl Setting {
             report::note(&what);
             for (pods, ended) in [("with agents", with), ("without", without)] {
                 if !ended.by_cause.is_empty() || ended.by_status.len() > 1 {
-                    report::note(format!("  {pods}: answers {:?}, no answer {:?}", ended.by_status, ended.by_cause));
+                    report::note(format!(
+                        "  {pods}: responses {:?}, no response {:?}",
+                        ended.by_status, ended.by_cause
+                    ));
                 }
             }
             let [with, without] = failed.map(|count| count as f64);
@@ -102,7 +105,7 @@ impl Setting {
         Ok(excess)
     }
 
-    /// Replaces the pods of this workload while all clients send requests to it. Returns what each client saw.
+    /// Replaces the pods of this workload while all clients send requests to it. Returns the report of each client.
     async fn roll_under_load(&self, space: &Space, target: &'static str, round: &str) -> Result<Vec<Report>> {
         let in_flight = self.in_flight.as_millis();
         let loads = try_join_all(CLIENTS.iter().map(async |(client, args)| {
@@ -121,7 +124,7 @@ impl Setting {
         try_join_all(loads.into_iter().map(Running::ended)).await
     }
 
-    /// Gives a workload this setting, which replaces all its pods, and waits for the new ones.
+    /// Applies this setting to a workload, which replaces all its pods, and waits for the new pods.
     async fn roll(&self, space: &Space, target: &'static str, round: &str) -> Result<()> {
         let hook = (self.pre_stop > 0).then(|| json!({"preStop": {"sleep": {"seconds": self.pre_stop}}}));
         let patch = json!({"spec": {
@@ -140,7 +143,7 @@ impl Setting {
     }
 }
 
-/// The same workload without agents, which no policy targets.
+/// Creates the same workload without agents. No policy targets it.
 async fn control(space: &Space) -> Result<()> {
     let rename = |manifest: &str| {
         manifest
@@ -154,5 +157,5 @@ async fn control(space: &Space) -> Result<()> {
         .kubectl(&["rollout", "status", "deployment", CONTROL, "--timeout=120s"])
         .await
         .map(drop)
-        .context("the control")
+        .context("create the workload without agents")
 }

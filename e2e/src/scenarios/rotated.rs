@@ -1,5 +1,6 @@
-//! Injected pods prove which pod they are, with certificates that last one minute. While the limit changes constantly
-//! under load, no push fails and no pod drifts. A pod that presents another pod's certificate does not count.
+//! Injected agents prove the identity of their pods, with certificates that are valid for one minute. While the limit
+//! changes constantly under load, no push fails and no pod drifts. A pod that presents another pod's certificate does
+//! not count as enforcing.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_secs(60);
-/// Longer than two renewals of certificates that last one minute.
+/// The duration of the load, which is longer than two renewals of certificates that are valid for one minute.
 const UNDER_LOAD: Duration = Duration::from_secs(90);
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
@@ -39,13 +40,13 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     ensure!(counted.errors == 0, "requests failed: {counted:?}");
     ensure!(after.failed == before.failed, "pushes failed: {before:?}, then {after:?}");
     let issued = after.issued - before.issued;
-    ensure!(issued >= 2, "two pods, a renewal each at least: {before:?}, then {after:?}");
+    ensure!(issued >= 2, "fewer than one renewal for each of two pods: {before:?}, then {after:?}");
     report::note(format!("rotated: {issued} certificates, {changes} changes of the limit, no push failed"));
 
     impersonate(space, &pods[0]).await
 }
 
-/// Returns how often it changed the limit.
+/// Changes the limit constantly. Returns the number of changes.
 async fn change_all_the_time(space: &Space) -> Result<u32> {
     let policies: Api<RateLimitPolicy> = Api::namespaced(space.client(), &space.namespace);
     let start = clock::now();
@@ -60,12 +61,18 @@ async fn change_all_the_time(space: &Space) -> Result<u32> {
     Ok(changes)
 }
 
-/// Starts an agent with the token of `victim`: it gets the victim's certificate, and the operator does not accept it.
+/// Starts an agent with the token of `victim`. The agent gets the victim's certificate, but the operator does not
+/// accept the agent.
 async fn impersonate(space: &Space, victim: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let mut victim = pods.get(victim).await?;
-    let spec = victim.spec.take().context("a pod has a spec")?;
-    let agent = spec.init_containers.into_iter().flatten().find(|it| it.name == "weir-agent").context("an agent")?;
+    let spec = victim.spec.take().context("the pod has no spec")?;
+    let agent = spec
+        .init_containers
+        .into_iter()
+        .flatten()
+        .find(|it| it.name == "weir-agent")
+        .context("the pod has no agent")?;
     let reference = BoundObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
@@ -81,14 +88,14 @@ async fn impersonate(space: &Space, victim: &str) -> Result<()> {
         ..TokenRequest::default()
     };
     let accounts: Api<ServiceAccount> = Api::namespaced(space.client(), &space.namespace);
-    let account = spec.service_account_name.context("a pod has a service account")?;
+    let account = spec.service_account_name.context("the pod has no service account")?;
     let answer = accounts.create_token_request(&account, &PostParams::default(), &request).await?;
     let token = answer.status.context("a token")?.token;
     let secret = json!({"metadata": {"name": "stolen"}, "stringData": {"token": token}});
     let secrets: Api<Secret> = Api::namespaced(space.client(), &space.namespace);
     secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
 
-    // The victim's injected agent, with a token from elsewhere.
+    // A copy of the victim's injected agent, whose token comes from a Secret.
     let mut agent = serde_json::to_value(agent)?;
     for field in ["restartPolicy", "startupProbe", "volumeMounts"] {
         agent.as_object_mut().context("a container")?.remove(field);

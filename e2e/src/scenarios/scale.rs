@@ -1,5 +1,5 @@
-//! Three pods become six and then two. A pod counts as enforcing only when its agent has the rules, and the status
-//! follows in both directions.
+//! Scales a workload from three pods to six, and then to two. A pod counts as enforcing only when its agent has the
+//! rules, and the status follows both changes.
 
 use std::time::Duration;
 
@@ -34,16 +34,16 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     workload::scale(space, 2).await?;
     let scaled = clock::now();
     policy::wait_enforced(space, policy::NAME, 2, Duration::from_secs(60)).await?;
-    report::note(format!("status says 2/2 {} after the scale to 2", millis(clock::since(scaled))));
+    report::note(format!("the status is 2/2 {} after the scale to 2", millis(clock::since(scaled))));
     workload::ready(space, 2).await?;
     Ok(())
 }
 
-/// Watches the status count up to `target`, and checks each time that as many agents really have the rules.
+/// Reads the status until it counts `target` pods. Each time, it checks that at least as many agents have the rules.
 async fn none_counts_before_it_is_limited(space: &Space, target: u64) -> Result<()> {
     let (enforcing, limited) = wait_for("the status to count every new pod", Duration::from_secs(90), || async {
         let enforcing = policy::get(space, policy::NAME).await?.status.enforcement.pods_enforcing;
-        // The pods are asked after the status was read: agents keep their rules, so the number can only be higher.
+        // The agents are read after the status. They keep their rules, so their number can only be higher.
         let pods = workload::pods(space).await?;
         let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
         let rules = join_all(names.map(|pod| agents::rules(space, pod, policy::NAME))).await;
@@ -52,7 +52,7 @@ async fn none_counts_before_it_is_limited(space: &Space, target: u64) -> Result<
         Ok(if done { Seen::Done((enforcing, limited)) } else { Seen::NotYet(format!("{enforcing} of {target}")) })
     })
     .await?;
-    ensure!(enforcing <= limited, "the status counts {enforcing} pods, and only {limited} agents have the rules");
+    ensure!(enforcing <= limited, "the status counts {enforcing} pods, but only {limited} agents have the rules");
     Ok(())
 }
 
@@ -64,8 +64,8 @@ async fn every_pod_refuses(space: &Space, pods: &[String]) -> Result<()> {
     let most = f64::from(BURST) + f64::from(REQUESTS) * load.seconds;
     for (pod, status) in pods.iter().zip(agents::statuses(space, pods).await?) {
         let counts = agents::counts(&status, policy::NAME, policy::RULE);
-        ensure!(counts.limited > 0, "{pod} has refused nothing: {counts}");
-        ensure!(counts.allowed as f64 <= most, "{pod} has admitted {counts}, {most:.0} would have been the most");
+        ensure!(counts.limited > 0, "{pod} has refused no request: {counts}");
+        ensure!(counts.allowed as f64 <= most, "{pod} counts {counts}, but {most:.0} is the maximum");
     }
     report::note(format!(
         "{} pods: allowed {}, limited {} in {:.1} s",

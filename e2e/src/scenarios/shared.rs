@@ -1,5 +1,5 @@
-//! Six pods share one limit in Redis: together they admit no more than the limit. Without Redis the status says who is
-//! cut off, and takes that back when Redis is there again.
+//! Six pods share one limit in Redis. Together they admit no more than the limit. While Redis is down, the status
+//! reports the pods that cannot reach it. When Redis runs again, the status is correct again.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ metadata: {name: limits}
 spec: {redis: {endpoints: ['redis:6379']}}
 ";
 
-/// A log: it counts exactly, and no window can begin while the load runs. A question that the store does not answer in
-/// time, because this machine is busy, admits nothing.
+/// A policy with a sliding window log, which counts exactly, so no new window can begin during the load. If the store
+/// answers too late on a busy machine, the request is refused.
 fn limit(requests: u64) -> String {
     format!(
         "
@@ -80,13 +80,13 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let (rate, duration) = (100, Duration::from_secs(6));
     let load = Load { name: "load", url: workload::PODS_URL, addresses: 6, rate, duration };
     let told = load.run(space).await?;
-    // The answer to a late question may be lost, but nothing is admitted twice.
+    // Late answers can lose some of the limit, but no unit is admitted twice.
     let is_right = told.offered == 600 && (LIMIT * 9 / 10..=LIMIT).contains(&told.allowed);
     ensure!(is_right, "six pods with one limit of {LIMIT}: {told:?}");
     report::note(format!("{} of {} requests to six pods admitted", told.allowed, told.offered));
     reachable(space, "True", "").await?;
 
-    // With room for more, every request asks the store.
+    // With a higher limit, every request asks the store.
     space.apply(&limit(8000)).await?;
     policy::wait_enforced(space, policy::NAME, 6, SOON).await?;
     let (rate, duration) = (60, Duration::from_secs(120));
@@ -99,7 +99,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     steady.stop().await
 }
 
-/// Waits until the condition `StoreReachable` has this status and says this. Returns its message.
+/// Waits until the condition `StoreReachable` has this status, and a message that contains `says`. Returns the message.
 async fn reachable(space: &Space, status: &str, says: &str) -> Result<String> {
     let query = "--output=jsonpath={.status.conditions[?(@.type==\"StoreReachable\")]['status','message']}";
     wait_for(&format!("StoreReachable to be {status}"), SOON, || async {

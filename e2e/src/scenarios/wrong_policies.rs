@@ -1,5 +1,5 @@
-//! Policies that are invalid in ten ways. `kubectl apply` must refuse each of them with the path of the field and how
-//! to fix it, and none may leave an object behind.
+//! Applies policies that are invalid in ten ways. `kubectl apply` must refuse each of them, with the path of the field
+//! and the fix in the message. No refused policy may create an object.
 
 use anyhow::{Result, ensure};
 
@@ -8,13 +8,13 @@ use crate::{namespace::Space, report};
 struct Wrong {
     what: &'static str,
     spec: &'static str,
-    /// Path of the field in the message.
+    /// The path of the field in the message.
     field: &'static str,
-    /// The part of the message that says how to fix it.
+    /// The part of the message that describes the fix.
     fix: &'static str,
 }
 
-/// A valid spec: each invalid one differs from it in one thing.
+/// A valid spec. Each invalid spec differs from it in one part.
 const RIGHT: &str = "
   targetRefs: [{group: apps, kind: Deployment, name: web}]
   rules:
@@ -57,7 +57,7 @@ const WRONG: [Wrong; 10] = [
         fix: "between 1ms and 24h",
     },
     Wrong {
-        what: "no target at all",
+        what: "no target",
         spec: "
   rules:
   - name: all
@@ -67,7 +67,7 @@ const WRONG: [Wrong; 10] = [
         fix: "targetRefs to name workloads or Services, selector to choose pods by label",
     },
     Wrong {
-        what: "a kind that has no pods of its own",
+        what: "a kind without pods",
         spec: "
   targetRefs: [{kind: ConfigMap, name: web}]
   rules:
@@ -78,7 +78,7 @@ const WRONG: [Wrong; 10] = [
         fix: r#"supported values: "Deployment", "StatefulSet", "DaemonSet", "Service""#,
     },
     Wrong {
-        what: "a burst where nothing is saved up",
+        what: "a burst with a strategy that has none",
         spec: "
   targetRefs: [{group: apps, kind: Deployment, name: web}]
   rules:
@@ -137,7 +137,7 @@ const WRONG: [Wrong; 10] = [
 ];
 
 pub(crate) async fn run(space: &Space) -> Result<()> {
-    // If this one were refused, the others would be, too, for the wrong reason.
+    // The valid policy must be accepted. Otherwise the others would be refused for the wrong reason.
     space.apply(&policy("right", RIGHT)).await?;
     for Wrong { what, spec, field, fix } in WRONG {
         let outcome =
@@ -147,10 +147,10 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
         // "spec.rules[0].limits" must not match "spec.rules[0].limits[0].per", and "spec" must not match everything.
         let names_field = [format!("{field}: "), format!("{field}\"")].iter().any(|end| message.contains(end));
         ensure!(names_field, "{what}: the message does not name {field}: {message}");
-        ensure!(message.contains(fix), "{what}: the message does not say `{fix}`: {message}");
+        ensure!(message.contains(fix), "{what}: the message does not contain `{fix}`: {message}");
     }
     let left = space.kubectl(&["get", "ratelimitpolicies", "--output=name"]).await?;
-    ensure!(left.trim() == "ratelimitpolicy.weir.dev/right", "there are {left:?}");
+    ensure!(left.trim() == "ratelimitpolicy.weir.dev/right", "unexpected policies exist: {left:?}");
     report::note(format!("{} wrong policies refused, each with its field and the fix", WRONG.len()));
     Ok(())
 }

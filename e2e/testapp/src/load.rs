@@ -1,7 +1,8 @@
-//! An open-loop load: request number n is sent at `n / rate` seconds after the start, whatever the answers are.
+//! An open-loop load: request number n is sent at `n / rate` seconds after the start, independent of the answers.
 //!
-//! A request that cannot be sent on time (no free connection, or this process was stopped for too long) is skipped and
-//! counted: it must never be sent later, in a burst that the schedule does not contain.
+//! Sometimes a request cannot be sent on time, because no connection is free or this process was paused. Then the
+//! request is skipped and counted. It is never sent later, because late requests would form bursts that are not in the
+//! schedule.
 
 use std::{
     sync::{Arc, Mutex},
@@ -20,32 +21,32 @@ use crate::{
     tally::{self, Counts, Tally},
 };
 
-/// A request that is later than this is skipped.
+/// The delay after which a request is skipped.
 const TOO_LATE: Duration = Duration::from_secs(1);
 
-/// How much to send, and how often to report.
+/// The settings of a load.
 #[derive(clap::Args)]
 pub struct LoadArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// Requests per second, over all URLs together
+    /// Requests per second, to all URLs together
     #[arg(long)]
     rate: f64,
-    /// For how many seconds
+    /// Duration in seconds
     #[arg(long, value_name = "SECONDS")]
     duration: f64,
-    /// Connections at most, per URL (or per address with --resolve-all); all are used in turn
+    /// Maximum number of connections, per URL (or per address with --resolve-all); they are used round robin
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// Print the counts of each interval of this many milliseconds
+    /// Milliseconds between two lines with counts
     #[arg(long, default_value_t = 1000, value_name = "MS")]
     report_every: u64,
 }
 
-/// Runs the load and prints its reports. Returns whether everything was sent on schedule.
+/// Runs the load, and prints its reports. Returns true if all requests were sent on schedule.
 ///
 /// # Errors
-/// If the arguments are invalid or a host cannot be resolved.
+/// The arguments are invalid, or a host cannot be resolved.
 pub async fn run(args: LoadArgs) -> anyhow::Result<bool> {
     let schedule = Schedule::new(args.rate, args.duration)?;
     ensure!(args.report_every > 0, "--report-every: at least 1 ms");
@@ -65,7 +66,7 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<bool> {
             finished = &mut sender => finished.map(|()| true)?,
             _ = ticks.tick() => false,
         };
-        let mut tally = tally.lock().expect("no holder panics");
+        let mut tally = tally.lock().expect("not poisoned");
         let counts = tally.counts;
         println!("{}", counts.since(reported).line(clock::since(start), as_json));
         reported = counts;
@@ -93,7 +94,8 @@ impl Schedule {
         Ok(Self { rate, requests })
     }
 
-    /// Always computed from the start, so that rounding does not add up.
+    /// The time from the start until request number `index`. It is not computed from the request before, so rounding
+    /// errors do not add up.
     fn due(&self, index: u64) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "at most 8.64e10 requests, exact in an f64")]
         Duration::from_secs_f64(index as f64 / self.rate)
@@ -111,17 +113,18 @@ async fn send(start: Instant, schedule: Schedule, plan: Arc<Plan>, tally: Arc<Mu
         let target = Arc::clone(plan.target(index));
         let slot = if clock::since(due) > TOO_LATE { None } else { target.take() };
         let Some(slot) = slot else {
-            tally.lock().expect("no holder panics").unsent += 1;
+            tally.lock().expect("not poisoned").unsent += 1;
             continue;
         };
-        tally.lock().expect("no holder panics").counts.offered += 1;
+        tally.lock().expect("not poisoned").counts.offered += 1;
         let (request, variant, tally) = (plan.request(index), plan.variant(index), Arc::clone(&tally));
         in_flight.spawn(async move {
             let result = target.send(slot, request).await;
             let result =
-                result.with_context(|| format!("due {:.2} s after the start", schedule.due(index).as_secs_f64()));
-            // From the time when it was due: a client would also have waited during a late start.
-            tally.lock().expect("no holder panics").record(variant, clock::since(due), result);
+                result.with_context(|| format!("scheduled {:.2} s after the start", schedule.due(index).as_secs_f64()));
+            // The latency is measured from the scheduled time, because a client would also have waited during a late
+            // start.
+            tally.lock().expect("not poisoned").record(variant, clock::since(due), result);
         });
     }
     while in_flight.join_next().await.is_some() {}

@@ -1,4 +1,4 @@
-//! `weir-testapp`: see [`weir_testapp`]. Parses the arguments, runs, and turns the result into an exit code.
+//! The program `weir-testapp`: parses the arguments, runs [`weir_testapp`], and converts the result to an exit code.
 
 use std::process::ExitCode;
 
@@ -17,9 +17,9 @@ struct Cli {
 enum Command {
     /// Serve: / (hostname), /healthz, /echo, /headers, /bytes/N, /slow?ms=N, /_count; any other path answers 200
     Serve(ServeArgs),
-    /// Send at a steady rate, whatever the answers are. Exits with 0 if the schedule was kept
+    /// Send at a constant rate, independent of the answers. Exits with 0 if all requests were sent on schedule
     Load(LoadArgs),
-    /// Send an exact number of requests as fast as the answers come
+    /// Send an exact number of requests as fast as the answers arrive
     Probe(ProbeArgs),
 }
 

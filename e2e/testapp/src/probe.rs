@@ -1,4 +1,4 @@
-//! A closed loop: an exact number of requests, as fast as the answers come. For checks that count every request.
+//! A closed-loop load for exact checks. It sends an exact number of requests as fast as the answers arrive.
 
 use std::sync::{
     Arc, Mutex,
@@ -14,23 +14,23 @@ use crate::{
     tally::{self, Tally},
 };
 
-/// How many requests to send, and how many at a time.
+/// The settings of a probe.
 #[derive(clap::Args)]
 pub struct ProbeArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// How many requests to send
+    /// Number of requests to send
     #[arg(long)]
     count: u64,
-    /// How many of them at the same time, each on its own connection
+    /// Number of requests that are sent concurrently, each on a separate connection
     #[arg(long, default_value_t = 1)]
     concurrency: usize,
 }
 
-/// Sends the requests and prints the summary.
+/// Sends the requests, and prints the summary.
 ///
 /// # Errors
-/// If the arguments are invalid or a host cannot be resolved.
+/// The arguments are invalid, or a host cannot be resolved.
 pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     ensure!((1..=10_000).contains(&args.concurrency), "--concurrency: from 1 to 10000");
     let as_json = args.request.json;
@@ -49,17 +49,17 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
                 }
                 let target = plan.target(index);
                 let slot = target.take().expect("a target has as many slots as there are workers");
-                tally.lock().expect("no holder panics").counts.offered += 1;
+                tally.lock().expect("not poisoned").counts.offered += 1;
                 let sent = clock::now();
                 let result = target.send(slot, plan.request(index)).await;
-                tally.lock().expect("no holder panics").record(plan.variant(index), clock::since(sent), result);
+                tally.lock().expect("not poisoned").record(plan.variant(index), clock::since(sent), result);
             }
         });
     }
     while let Some(worker) = workers.join_next().await {
         worker?;
     }
-    let summary = tally.lock().expect("no holder panics").summary(clock::since(start));
+    let summary = tally.lock().expect("not poisoned").summary(clock::since(start));
     tally::print(&summary, as_json);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What to send: the arguments that load and probe share, parsed once into targets and a request template.
+//! The arguments that load and probe share. They are parsed once, into targets and a template of requests.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -10,38 +10,38 @@ use tokio::{net::TcpStream, time::Instant};
 
 use crate::{clock, target::Target};
 
-/// How long DNS and a Service's address may take to become ready.
+/// The longest wait until DNS and the address of a Service are ready.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(30);
 const RESOLVE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The target and the request.
+/// The targets and the requests.
 #[derive(clap::Args)]
 pub struct RequestArgs {
-    /// URL to send to (http://host[:port]/path); repeat it to go round robin over several
+    /// URL to send to (http://host[:port]/path); repeat the flag to send to several URLs round robin
     #[arg(long = "url", required = true)]
     urls: Vec<Uri>,
-    /// Resolve each URL's host once, and go round robin over all its addresses
+    /// Resolve each URL's host once, and send to all its addresses round robin
     #[arg(long)]
     resolve_all: bool,
-    /// With --resolve-all: wait up to 30 s until the host has this many addresses, and each takes connections
+    /// With --resolve-all: wait up to 30 s until the host has this many addresses, and each accepts connections
     #[arg(long, value_name = "N", requires = "resolve_all", default_value_t = 1)]
     addresses: usize,
     /// Method of every request
     #[arg(long, default_value = "GET")]
     method: Method,
-    /// Header of every request, as name:value; may be repeated
+    /// Header of every request, as name:value; the flag can be repeated
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = parse_header)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// Header whose value cycles through COUNT different ones: k0, k1, …
+    /// Header whose value cycles through COUNT different values: k0, k1, …
     #[arg(long, value_name = "NAME:COUNT", value_parser = parse_vary)]
     vary_header: Option<(HeaderName, u64)>,
-    /// HTTP/2 with prior knowledge, over so many connections per URL (or address): requests share them
+    /// Use HTTP/2 with prior knowledge, with this many shared connections per URL (or address)
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "no_keepalive")]
     http2: usize,
-    /// A new connection for every request (spreads them over the pods of a Service)
+    /// Open a new connection for every request, which spreads requests over the pods of a Service
     #[arg(long)]
     no_keepalive: bool,
-    /// An answer that takes longer counts as an error
+    /// Milliseconds after which a request without an answer counts as an error
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     timeout: u64,
     /// Print JSON, one object per line
@@ -49,7 +49,7 @@ pub struct RequestArgs {
     pub(crate) json: bool,
 }
 
-/// A plan that any number of senders can share.
+/// The targets and the template of requests, which any number of senders can share.
 pub(crate) struct Plan {
     targets: Vec<Arc<Target>>,
     method: Method,
@@ -58,12 +58,12 @@ pub(crate) struct Plan {
 }
 
 impl RequestArgs {
-    /// Checks and resolves everything that can fail, before the first request is sent.
+    /// Checks the arguments and resolves the hosts, so that errors are reported before the first request.
     pub(crate) async fn plan(self, connections: usize) -> anyhow::Result<Plan> {
         let timeout = Duration::from_millis(self.timeout);
         let mut targets = Vec::new();
         for uri in &self.urls {
-            ensure!(uri.scheme_str() == Some("http"), "{uri}: only http:// URLs are understood");
+            ensure!(uri.scheme_str() == Some("http"), "{uri}: only http:// URLs are supported");
             let Some(host) = uri.host() else { bail!("{uri}: no host") };
             let endpoint = format!("{host}:{}", uri.port_u16().unwrap_or(80));
             let endpoints = if self.resolve_all { resolve(&endpoint, self.addresses).await? } else { vec![endpoint] };
@@ -76,8 +76,8 @@ impl RequestArgs {
     }
 }
 
-/// All addresses of a host, when there are at least `least` and each accepts connections. The addresses of a Service's
-/// pods follow slightly after the pods, and the Service's own address refuses connections until the node has its rules.
+/// Waits until a host has at least `least` addresses, and each of them accepts connections. Returns all addresses. DNS
+/// contains the pods of a Service with a short delay, and a Service refuses connections until the node has its rules.
 async fn resolve(endpoint: &str, least: usize) -> anyhow::Result<Vec<String>> {
     let deadline = clock::now() + RESOLVE_TIMEOUT;
     let addresses = lookup(endpoint, least, deadline).await?;
@@ -111,8 +111,8 @@ impl Plan {
         &self.targets[usize::try_from(position).expect("a position in a vector")]
     }
 
-    /// The value of the varying header in request number `index`. The value changes after all targets had their turn,
-    /// so that each target sees every value.
+    /// The value of the varying header in request number `index`. All targets get one value before the value changes,
+    /// so each target gets every value.
     pub(crate) fn variant(&self, index: u64) -> Option<u64> {
         self.vary.as_ref().map(|(_, count)| index / self.targets.len() as u64 % count)
     }
@@ -122,7 +122,7 @@ impl Plan {
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = self.headers.clone();
         if let (Some((name, _)), Some(variant)) = (&self.vary, self.variant(index)) {
-            let value = HeaderValue::from_str(&format!("k{variant}")).expect("digits are fine in a header");
+            let value = HeaderValue::from_str(&format!("k{variant}")).expect("digits are valid in a header");
             request.headers_mut().insert(name.clone(), value);
         }
         self.target(index).address(&mut request);
@@ -196,7 +196,7 @@ mod tests {
         let mut resolving = std::pin::pin!(resolve(&address, 1));
         tokio::time::timeout(3 * RESOLVE_PAUSE, &mut resolving).await.expect_err("nothing listens");
         let _listener = socket.listen(1).expect("bound");
-        assert_eq!(resolving.await.expect("somebody listens"), [&*address]);
+        assert_eq!(resolving.await.expect("the host has an address"), [&*address]);
     }
 
     #[tokio::test]

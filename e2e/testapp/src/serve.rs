@@ -1,6 +1,6 @@
-//! The app: a few paths for tests, and a count of the requests that reached it.
+//! The app: an HTTP server with a few paths for tests, which counts the requests that reach it.
 //!
-//! It must never limit anything itself: every refusal in a test comes from in front of it.
+//! The app must never limit requests itself, so that every refusal in a test comes from the limiter in front of it.
 
 use std::{
     convert::Infallible,
@@ -36,30 +36,30 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// The address to listen on.
+/// The settings of the server.
 #[derive(clap::Args)]
 pub struct ServeArgs {
-    /// Address to listen on; port 0 chooses a free one
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, default_value = "0.0.0.0:8080", env = "TESTAPP_LISTEN")]
     listen: SocketAddr,
     /// Write the bound address to this file, as {"listen": "…"}
     #[arg(long)]
     addresses_file: Option<PathBuf>,
-    /// For how many seconds requests in flight may go on after SIGTERM
+    /// Seconds after SIGTERM in which requests in flight can finish
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain: u64,
 }
 
-/// Serves until SIGTERM or SIGINT, then lets requests in flight finish.
+/// Serves until SIGTERM or SIGINT, and then finishes requests in flight.
 ///
 /// # Errors
-/// If the address cannot be bound or the addresses file cannot be written.
+/// The address cannot be bound, or the addresses file cannot be written.
 pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.listen).await.with_context(|| format!("listen on {}", args.listen))?;
     let address = listener.local_addr()?;
     eprintln!("weir-testapp: listening on {address}");
     if let Some(path) = &args.addresses_file {
-        // Written to a temporary file and renamed, so that readers never see a partial file.
+        // The file is written under a temporary name and renamed, so that readers never read a partial file.
         let draft = path.with_extension("part");
         std::fs::write(&draft, serde_json::json!({ "listen": address.to_string() }).to_string())
             .and_then(|()| std::fs::rename(&draft, path))
@@ -81,20 +81,21 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
-        // Otherwise the last small segment of an answer waits for the peer's delayed acknowledgement.
+        // Without TCP_NODELAY, the last small segment of a response waits for the peer's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
         let app = Arc::clone(&app);
         let service = service_fn(move |request| {
             let app = Arc::clone(&app);
             async move { Ok::<_, Infallible>(app.answer(request).await) }
         });
-        // HTTP/1.1, and HTTP/2 with prior knowledge.
+        // The server accepts HTTP/1.1, and HTTP/2 with prior knowledge.
         let connection =
             auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).into_owned();
         tokio::spawn(graceful.watch(connection));
     }
     drop(listener);
-    // Past the drain time the process ends anyway; a client that holds on must not keep a pod alive.
+    // After the drain time the process ends, also if requests are in flight: a slow client must not keep the pod
+    // running.
     let _ = tokio::time::timeout(Duration::from_secs(args.drain), graceful.shutdown()).await;
     Ok(())
 }
@@ -138,7 +139,7 @@ impl App {
     }
 }
 
-/// Frame by frame: a client receives the beginning of its body before it has sent the end.
+/// Returns the request's body frame by frame. A client receives the beginning of its body before it has sent the end.
 fn echo(request: Request<Incoming>) -> Response<Body> {
     let content_type = request.headers().get(CONTENT_TYPE).cloned();
     let mut response = Response::new(request.into_body().boxed());
@@ -203,7 +204,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_has_exactly_the_length_asked_for() {
         for length in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
-            let body = bytes(length).into_body().collect().await.expect("our own body never fails").to_bytes();
+            let body = bytes(length).into_body().collect().await.expect("the app's body has no errors").to_bytes();
             assert_eq!(body.len(), length);
         }
     }

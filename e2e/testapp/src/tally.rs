@@ -1,4 +1,4 @@
-//! Counts of the outcomes of requests, and the lines printed from them.
+//! Counts the outcomes of requests, and formats the counts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 
 use crate::target::Answer;
 
-/// With more values of the varying header than this, the summary does not list them.
+/// The maximum number of header values for which the summary lists counts by value.
 const MAX_VARIANTS_LISTED: u64 = 1000;
 
-/// The summary lists only this many causes of requests without an answer.
+/// The maximum number of causes of unanswered requests that the summary lists.
 const MAX_CAUSES_LISTED: usize = 32;
 
-/// Counts since the start, or between two times.
+/// The counts since the start, or between two times.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Sent, or attempted.
+    /// Requests that were sent, or whose sending failed.
     pub(crate) offered: u64,
-    /// Answered 2xx.
+    /// Requests that were answered with 2xx.
     pub(crate) allowed: u64,
-    /// Answered 429.
+    /// Requests that were answered with 429.
     pub(crate) limited: u64,
-    /// Not answered at all.
+    /// Requests without an answer.
     pub(crate) errors: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Tally {
     latency_allowed: Vec<Duration>,
     latency_limited: Vec<Duration>,
     first_error: Option<String>,
-    /// Requests that were not answered, by what the system or the connection said last.
+    /// The number of requests without an answer, by the innermost error of the connection or the system.
     by_cause: BTreeMap<String, u64>,
 }
 
@@ -145,7 +145,7 @@ impl Tally {
     }
 }
 
-/// Prints the summary: one line for programs, one field per line for people.
+/// Prints the summary: one line of JSON for programs, or one field per line for people.
 pub(crate) fn print(summary: &Value, as_json: bool) {
     if as_json {
         println!("{summary}");
@@ -163,7 +163,7 @@ fn percentiles(latencies: &mut [Duration]) -> Value {
     json!({ "p50": percentile(latencies, 50), "p99": percentile(latencies, 99) })
 }
 
-/// Nearest rank, in milliseconds; null without samples.
+/// A percentile by nearest rank, in milliseconds. None without samples.
 fn percentile(sorted: &[Duration], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     let latency = sorted.get(rank.checked_sub(1)?)?;

@@ -1,8 +1,8 @@
-//! One address to send to, with a fixed number of connection slots.
+//! A target: one address to send requests to, with a fixed number of connection slots.
 //!
-//! Slots are taken from the front and returned at the end, so that all of them are used before any is used again:
-//! behind a Service, this spreads the load over as many pods as there are connections. If no slot is free, the request
-//! is not sent: it must never wait, or the load would follow the server's pace.
+//! Slots are taken from the front of a queue and returned at its end, so all connections are used equally. Behind a
+//! Service, this spreads the load over the pods. If no slot is free, the request is not sent. A request must never wait
+//! for a slot, because then the server would determine the rate of the load.
 
 use std::{
     collections::VecDeque,
@@ -31,16 +31,17 @@ use tokio::net::TcpStream;
 type Connection = SendRequest<Empty<Bytes>>;
 type Shared = http2::SendRequest<Empty<Bytes>>;
 
-/// How often a request of HTTP/2 is sent at most, if each server before has said that it did not process it.
+/// The maximum number of times that an HTTP/2 request is sent, if the server each time reports that it did not process
+/// the request.
 const ATTEMPTS: usize = 3;
 
-/// The right to one exchange with the target, with the connection that the last exchange left open.
+/// The right to one exchange with the target. It contains the connection that the last exchange left open, if any.
 pub(crate) struct Slot(Option<Connection>);
 
-/// The answer of a target.
+/// The response of a target.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The `Retry-After` field in seconds; none if it is missing or not a number.
+    /// The value of the `Retry-After` header in seconds. None if the header is missing or not a number.
     pub(crate) retry_after: Option<u64>,
 }
 
@@ -51,14 +52,14 @@ pub(crate) struct Target {
     keepalive: bool,
     timeout: Duration,
     slots: Mutex<VecDeque<Slot>>,
-    /// Connections of HTTP/2 with prior knowledge, which all slots share; none: each slot has one of HTTP/1.1.
+    /// HTTP/2 connections with prior knowledge, which all slots share. If empty, each slot has an HTTP/1.1 connection.
     shared: Vec<tokio::sync::Mutex<Option<Shared>>>,
-    /// Which of them is next.
+    /// The index of the next shared connection, modulo their number.
     turn: AtomicUsize,
 }
 
 impl Target {
-    /// Connects to `endpoint` (host:port); `uri` has the host and path of the request.
+    /// Creates a target that connects to `endpoint` (host:port). `uri` contains the host and the path of the requests.
     pub(crate) fn new(
         endpoint: String,
         uri: &Uri,
@@ -83,7 +84,7 @@ impl Target {
     /// Sets the host and path of `request` for this target.
     pub(crate) fn address(&self, request: &mut Request<Empty<Bytes>>) {
         if !self.shared.is_empty() {
-            let host = self.host.to_str().expect("made from an authority");
+            let host = self.host.to_str().expect("the host comes from an authority");
             let uri = Uri::builder().scheme("http").authority(host).path_and_query(self.path.clone()).build();
             *request.uri_mut() = uri.expect("all parts are valid");
             return;
@@ -95,12 +96,12 @@ impl Target {
         }
     }
 
-    /// A free slot, if there is one.
+    /// Takes a free slot, if there is one.
     pub(crate) fn take(&self) -> Option<Slot> {
-        self.slots.lock().expect("no holder panics").pop_front()
+        self.slots.lock().expect("not poisoned").pop_front()
     }
 
-    /// Sends `request` and reads the whole answer. The slot is free again afterwards, whatever the outcome.
+    /// Sends `request`, and reads the whole response. Afterwards the slot is free again, also after an error.
     pub(crate) async fn send(&self, slot: Slot, request: Request<Empty<Bytes>>) -> anyhow::Result<Answer> {
         let exchange = async {
             if self.shared.is_empty() {
@@ -114,7 +115,7 @@ impl Target {
             Ok(Err(error)) => (Err(error), None),
             Err(_) => (Err(anyhow::anyhow!("no answer from {} within {:?}", self.endpoint, self.timeout)), None),
         };
-        self.slots.lock().expect("no holder panics").push_back(Slot(connection));
+        self.slots.lock().expect("not poisoned").push_back(Slot(connection));
         result
     }
 
@@ -124,12 +125,12 @@ impl Target {
         mut request: Request<Empty<Bytes>>,
     ) -> anyhow::Result<(Answer, Option<Connection>)> {
         if let Some(mut connection) = connection {
-            // As browsers and most libraries do: an idempotent request is sent again if a connection that worked before
-            // is closed without an answer (RFC 9110 section 9.2.2).
+            // Like browsers and most libraries, this repeats an idempotent request if a reused connection is closed
+            // without an answer (RFC 9110 section 9.2.2).
             let again = request.method().is_idempotent().then(|| request.clone());
             match connection.try_send_request(request).await {
                 Ok(response) => return self.read(response, connection).await,
-                // A returned request was never sent: the idle connection had been closed meanwhile.
+                // If the error contains the request, it was never sent, because the idle connection had been closed.
                 Err(mut error) => match error.take_message().or(again) {
                     Some(unsent) => request = unsent,
                     None => return Err(error.into_error()).context("send"),
@@ -141,8 +142,9 @@ impl Target {
         self.read(response, connection).await
     }
 
-    /// Retries like clients of gRPC and Go: a request that the server says it did not process, with any method (RFC
-    /// 9113 section 8.7), and an idempotent request whose connection ends without an answer.
+    /// Sends a request over HTTP/2, and retries like clients of gRPC and Go. A request is repeated if the server
+    /// reports that it did not process the request (RFC 9113 section 8.7). An idempotent request is also repeated if
+    /// its connection ends without an answer.
     async fn exchange_shared(&self, request: Request<Empty<Bytes>>) -> anyhow::Result<Answer> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.shared.len();
         let mut attempt = 1;
@@ -161,7 +163,7 @@ impl Target {
         }
     }
 
-    /// The connection whose turn it is, and whether it was made for this request.
+    /// Returns the shared connection with this index, and true if it was opened for this request.
     async fn connection(&self, turn: usize) -> anyhow::Result<(Shared, bool)> {
         let mut place = self.shared[turn].lock().await;
         if let Some(open) = &mut *place
@@ -183,7 +185,7 @@ impl Target {
 
     async fn connect(&self) -> anyhow::Result<Connection> {
         let (connection, driver) = http1::handshake(self.dial().await?).await.context("handshake")?;
-        // The driver ends with its connection; a failure shows at the request that it concerns.
+        // The driver ends with its connection. An error of the connection is reported by the request that it affects.
         tokio::spawn(driver);
         Ok(connection)
     }
@@ -199,7 +201,7 @@ impl Target {
     }
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 async fn answer(response: Response<Incoming>) -> anyhow::Result<Answer> {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -210,7 +212,8 @@ async fn answer(response: Response<Incoming>) -> anyhow::Result<Answer> {
     Ok(Answer { status, retry_after })
 }
 
-/// Whether the server said so: `REFUSED_STREAM`, or a GOAWAY that leaves the stream out.
+/// Returns true if the server reports that it did not process the request: by `REFUSED_STREAM`, or by a GOAWAY that
+/// does not include the stream.
 fn was_not_processed(error: &hyper::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
     cause.is_some_and(|cause| {

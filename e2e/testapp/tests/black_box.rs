@@ -1,4 +1,4 @@
-//! The program as its users run it: server and loads are processes, and their counts must agree.
+//! Runs the program as its users do: the server and the loads are processes, and their counts must agree.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -20,13 +20,13 @@ impl Server {
             .spawn()
             .expect("the server starts");
         let mut line = String::new();
-        let stderr = process.stderr.take().expect("it was piped");
-        BufReader::new(stderr).read_line(&mut line).expect("the server says where it listens");
+        let stderr = process.stderr.take().expect("stderr is piped");
+        BufReader::new(stderr).read_line(&mut line).expect("the server prints its address");
         let address = line.trim().rsplit(' ').next().expect("a line has words");
         Self { url: format!("http://{address}"), process }
     }
 
-    /// Requests that reached the server, as it counts them.
+    /// The number of requests that reached the server. The server counts them.
     fn count(&self) -> u64 {
         let mut stream = std::net::TcpStream::connect(&self.url["http://".len()..]).expect("connect");
         std::io::Write::write_all(&mut stream, b"GET /_count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -39,8 +39,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.process.kill().expect("it is ours and still runs");
-        self.process.wait().expect("it was killed");
+        self.process.kill().expect("the server still runs");
+        self.process.wait().expect("the server was killed");
     }
 }
 
@@ -71,7 +71,8 @@ fn what_the_load_counts_is_what_reached_the_server() {
 #[test]
 fn a_load_that_cannot_be_sent_says_so_and_fails() {
     let server = Server::start();
-    // One connection, and the answer takes longer than the whole load: only the first request can be sent.
+    // The load has one connection, and the answer takes longer than the whole load. So only the first request can be
+    // sent.
     let url = format!("{}/slow?ms=1000", server.url);
     let output = testapp(&["load", "--url", &url, "--rate", "50", "--duration", "0.5", "--connections", "1", "--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -93,11 +94,11 @@ fn a_probe_sends_exactly_what_it_was_told_however_it_connects() {
 
 #[test]
 fn a_server_that_is_not_there_is_an_error_and_no_answer() {
-    // Bound but not listening: no other process can take the port, and connections are refused.
+    // The socket is bound, but does not listen. So no other process can take the port, and connections are refused.
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let url = format!("http://{}", socket.local_addr().expect("bound"));
     let summary = lines(&testapp(&["probe", "--url", &url, "--count", "3", "--json"])).pop().expect("a summary");
     assert_eq!((&summary["errors"], &summary["allowed"], &summary["limited"]), (&3.into(), &0.into(), &0.into()));
-    assert!(summary["first_error"].as_str().expect("says why").contains("connect"), "{summary}");
+    assert!(summary["first_error"].as_str().expect("the summary contains an error").contains("connect"), "{summary}");
 }

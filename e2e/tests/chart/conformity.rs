@@ -1,7 +1,7 @@
-//! Checks the objects of the charts with kubeconform, with schemas from the apiserver.
+//! Checks the objects of the charts with kubeconform and the schemas of the apiserver.
 //!
-//! kubeconform judges as users' pipelines do: with schemas alone, and refusing unknown fields. It must accept what the
-//! apiserver accepts.
+//! Users run kubeconform in their pipelines. It checks objects by schemas only, and refuses unknown fields. It must
+//! accept the objects that the apiserver accepts.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +15,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// The variable with the path of the program.
+/// The environment variable with the path of the program.
 const PROGRAM: &str = "WEIR_KUBECONFORM";
-/// The prefix of references to definitions.
+/// The prefix of references to definitions in an OpenAPI document.
 const DEFINITIONS: &str = "#/definitions/";
 
 /// kubeconform, and a schema file for each kind of the apiserver.
@@ -30,8 +30,8 @@ impl Conformity {
     /// Reads the schemas from the apiserver's /openapi/v2.
     pub(crate) fn read(openapi: &str) -> Result<Self> {
         let program = std::env::var_os(PROGRAM)
-            .with_context(|| format!("{PROGRAM} names no program: cargo xtask test --only integration makes one"))?;
-        let mut document: Value = serde_json::from_str(openapi).context("the apiserver's OpenAPI document")?;
+            .with_context(|| format!("{PROGRAM} is not set: cargo xtask test --only integration sets it"))?;
+        let mut document: Value = serde_json::from_str(openapi).context("parse the apiserver's OpenAPI document")?;
         let Value::Object(mut definitions) = document["definitions"].take() else { anyhow::bail!("no definitions") };
         for (name, definition) in &mut definitions {
             close(name, definition);
@@ -47,7 +47,7 @@ impl Conformity {
         Ok(Self { program, schemas })
     }
 
-    /// Judges these documents. The error is kubeconform's output.
+    /// Checks these documents. The inner error is kubeconform's output.
     pub(crate) fn judge(&self, documents: &str) -> Result<std::result::Result<(), String>> {
         let location = self.schemas.path().join("{{ .ResourceKind }}{{ .KindSuffix }}.json");
         let mut child = Command::new(&self.program)
@@ -58,15 +58,15 @@ impl Conformity {
             .stderr(Stdio::inherit())
             .spawn()
             .context("run kubeconform")?;
-        child.stdin.take().context("it reads")?.write_all(documents.as_bytes())?;
+        child.stdin.take().context("the input of kubeconform is not piped")?.write_all(documents.as_bytes())?;
         let output = child.wait_with_output()?;
         let said = String::from_utf8(output.stdout)?;
-        ensure!(said.contains("Summary: "), "kubeconform judged nothing: {said}");
+        ensure!(said.contains("Summary: "), "kubeconform printed no summary: {said}");
         Ok(if output.status.success() { Ok(()) } else { Err(said) })
     }
 }
 
-/// The file name that kubeconform looks for.
+/// The file name of a schema that kubeconform expects.
 fn file(kind: &Value) -> String {
     let text = |field: &str| kind[field].as_str().unwrap_or_default().to_lowercase();
     let group = text("group");
@@ -74,7 +74,7 @@ fn file(kind: &Value) -> String {
     format!("{}{}-{}.json", text("kind"), group.unwrap_or_default(), text("version"))
 }
 
-/// Makes a definition refuse unknown fields, and replaces Kubernetes' extensions of OpenAPI.
+/// Changes a definition so that it refuses unknown fields, and replaces Kubernetes' extensions of OpenAPI.
 fn close(name: &str, schema: &mut Value) {
     if name.ends_with(".resource.Quantity") {
         *schema = json!({"oneOf": [{"type": "string"}, {"type": "number"}]});
@@ -100,7 +100,7 @@ fn close(name: &str, schema: &mut Value) {
     }
 }
 
-/// A definition with all its references.
+/// Finds a definition and all definitions that it references.
 fn closure<'a>(name: &'a str, definitions: &'a Map<String, Value>) -> BTreeMap<&'a str, &'a Value> {
     let mut found = BTreeMap::new();
     let mut next = vec![name];

@@ -1,7 +1,7 @@
-//! What the chart's NetworkPolicy allows, evaluated by the rules of Kubernetes.
+//! Evaluates the chart's NetworkPolicy by the rules of Kubernetes.
 //!
-//! No network in these tests enforces policies, so this only evaluates what is rendered. A policy that selects other
-//! pods, names a port that no container has, or misses a peer fails here.
+//! These tests have no network that enforces policies, so they evaluate the rendered objects. They fail if a policy
+//! selects other pods, names a port that no container has, or does not allow a peer that it must allow.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -36,7 +36,7 @@ fn machine(address: &str) -> End {
 
 const AGENT: &[(&str, &str)] = &[("weir.dev/agent", "enabled"), ("app", "web")];
 
-/// A policy, and the ports by name of the pods that it selects.
+/// A policy, and the named ports of the pods that it selects.
 struct Rules {
     policy: NetworkPolicy,
     ports: BTreeMap<String, i32>,
@@ -47,7 +47,7 @@ impl Rules {
         self.policy.spec.as_ref().expect("a policy has a spec")
     }
 
-    /// Whether this end may connect to the pods on a port.
+    /// Returns true if this end is allowed to connect to the pods on a port.
     fn admits(&self, from: &End, port: i32, protocol: &str) -> bool {
         self.spec()
             .ingress
@@ -56,7 +56,7 @@ impl Rules {
             .any(|rule| self.is_of(rule.ports.as_deref(), port, protocol) && self.is_from(rule.from.as_deref(), from))
     }
 
-    /// Whether the pods may connect to this end on a port.
+    /// Returns true if the pods are allowed to connect to this end on a port.
     fn lets_out(&self, to: &End, port: i32, protocol: &str) -> bool {
         self.spec()
             .egress
@@ -65,7 +65,7 @@ impl Rules {
             .any(|rule| self.is_of(rule.ports.as_deref(), port, protocol) && self.is_from(rule.to.as_deref(), to))
     }
 
-    /// Missing or empty: every port.
+    /// Returns true if the list contains the port. A missing or empty list contains every port.
     fn is_of(&self, ports: Option<&[NetworkPolicyPort]>, port: i32, protocol: &str) -> bool {
         let Some(ports) = ports.filter(|ports| !ports.is_empty()) else { return true };
         ports.iter().any(|it| {
@@ -78,7 +78,7 @@ impl Rules {
         })
     }
 
-    /// Missing or empty: every peer.
+    /// Returns true if the list contains the peer. A missing or empty list contains every peer.
     fn is_from(&self, peers: Option<&[NetworkPolicyPeer]>, end: &End) -> bool {
         let Some(peers) = peers.filter(|peers| !peers.is_empty()) else { return true };
         peers.iter().any(|peer| {
@@ -113,7 +113,7 @@ fn is_in(block: &IPBlock, address: IpAddr) -> bool {
     }
 }
 
-/// The policy of the chart with these values, and the ports of its Deployment.
+/// Renders the policy of the chart with these values, and the ports of its Deployment.
 fn rules(settings: &[&str]) -> Result<Rules> {
     let objects = known(&render(&chart("weir")?, &[&["networkPolicy.enabled=true"], settings].concat())?)?;
     let of =
@@ -125,8 +125,8 @@ fn rules(settings: &[&str]) -> Result<Rules> {
     let labels = template.metadata.and_then(|metadata| metadata.labels).context("labels")?;
     let spec = policy.spec.as_ref().context("a spec")?;
     let selector = spec.pod_selector.as_ref().context("a selector")?;
-    ensure!(selects(selector, &labels), "it does not select the operators: {labels:?}");
-    ensure!(!selects(selector, &Labels::from([("app".to_owned(), "web".to_owned())])), "it selects other pods");
+    ensure!(selects(selector, &labels), "the policy does not select the operators: {labels:?}");
+    ensure!(!selects(selector, &Labels::from([("app".to_owned(), "web".to_owned())])), "the policy selects other pods");
     ensure!(spec.policy_types.as_deref() == Some(&["Ingress".to_owned(), "Egress".to_owned()]), "{spec:?}");
     let ports = template.spec.context("a spec")?.containers.into_iter().flat_map(|it| it.ports.unwrap_or_default());
     let ports = ports.filter_map(|port| Some((port.name?, port.container_port))).collect();
@@ -161,7 +161,7 @@ fn the_network_policy_lets_through_what_the_operator_needs_and_nothing_else() ->
     let names = machine("10.96.0.10");
     let cidrs = "networkPolicy.apiServer.cidrs={10.0.0.0/24,fd00::/64}";
     for (settings, to, port, protocol, expected) in [
-        // With any port that an agent's pod uses.
+        // The operator is allowed to connect to every port of an agent's pod.
         (&[][..], pod("shop", AGENT), 8481, "TCP", true),
         (&[], pod("shop", AGENT), 9000, "TCP", true),
         (&[], pod("shop", &[("app", "web")]), 8481, "TCP", false),
@@ -185,7 +185,8 @@ fn the_network_policy_lets_through_what_the_operator_needs_and_nothing_else() ->
     Ok(())
 }
 
-/// Agents without TLS, whose control port accepts limits from every client that reaches it.
+/// The control port of an agent without TLS accepts limits from every client that reaches it. So the example's policy
+/// allows only the operator to connect.
 #[test]
 fn the_example_for_agents_in_plain_text_lets_nobody_but_the_operator_set_limits() -> Result<()> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/workload/hello.yaml");

@@ -1,13 +1,13 @@
-//! Every value of the charts has an effect, and unknown names are refused.
+//! Tests that every value of the charts has an effect, and that unknown names are refused.
 //!
-//! Each value of values.yaml is replaced by another one that the schema accepts, on top of the defaults and of each
-//! file in `ci`: in at least one case, the chart must render something else.
+//! Each value of values.yaml is replaced by another one that the schema accepts. This is done with the default values
+//! and with each file in `ci`. In at least one case, the rendered chart must change.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Other values to try: the first that the schema accepts and that has an effect.
+/// Other values to try. One of them must be accepted by the schema and have an effect.
 fn others(default: &Value) -> Vec<Value> {
     let words = [
         "other",
@@ -55,7 +55,7 @@ fn others(default: &Value) -> Vec<Value> {
     }
 }
 
-/// The values of a chart without nested values, by path.
+/// Collects the values of a chart that contain no other values, by path.
 fn leaves(value: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
     match value.as_object().filter(|fields| !fields.is_empty()) {
         Some(fields) => {
@@ -69,7 +69,7 @@ fn leaves(value: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// The groups of values, by path.
+/// Collects the paths of values that contain other values.
 fn folders(value: &Value, path: &str, found: &mut Vec<String>) {
     let Some(fields) = value.as_object() else { return };
     found.push(path.to_owned());
@@ -80,7 +80,7 @@ fn folders(value: &Value, path: &str, found: &mut Vec<String>) {
 
 struct Chart {
     path: String,
-    /// Arguments, and what helm renders with them.
+    /// Arguments of helm, and the chart rendered with them.
     bases: Vec<(Vec<String>, String)>,
 }
 
@@ -93,7 +93,7 @@ impl Chart {
             let rendered = template(&path, &args)?.map_err(|fault| anyhow::anyhow!("{args:?}: {fault}"))?;
             bases.push((args, rendered));
         }
-        // The longest one has the most features enabled.
+        // The longest base has the most features enabled, so it comes first.
         bases.sort_by_key(|(_, rendered)| std::cmp::Reverse(rendered.len()));
         Ok(Self { path, bases })
     }
@@ -102,7 +102,7 @@ impl Chart {
         Ok(serde_yaml::from_str(&fs::read_to_string(Path::new(&self.path).join("values.yaml"))?)?)
     }
 
-    /// Whether a value has an effect on top of one of the bases.
+    /// Returns true if a value has an effect with one of the bases.
     fn has_effect(&self, path: &str, default: &Value) -> Result<bool> {
         for other in others(default) {
             for (args, rendered) in &self.bases {
@@ -110,7 +110,7 @@ impl Chart {
                 match template(&self.path, &[&args[..], &[set]].concat())? {
                     Ok(now) if now != *rendered => return Ok(true),
                     Ok(_) => {}
-                    // Refused by the schema, which is the same on top of the other bases.
+                    // The schema refuses the value. It would also refuse the value with the other bases.
                     Err(fault) if fault.contains("values don't meet the specifications") => break,
                     Err(_) => {}
                 }
@@ -120,12 +120,12 @@ impl Chart {
     }
 }
 
-/// What helm renders, or its error.
+/// Renders a chart. The inner error is the error of helm.
 fn template(chart: &str, args: &[String]) -> Result<std::result::Result<String, String>> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let mut helm = Command::new(Path::new(&folder).join("helm"));
     let output = helm.args(["template", "weir", chart, "--namespace", NAMESPACE]).args(args).output()?;
-    let text = |bytes| String::from_utf8(bytes).context("helm speaks UTF-8");
+    let text = |bytes| String::from_utf8(bytes).context("the output of helm is not UTF-8");
     Ok(if output.status.success() { Ok(text(output.stdout)?) } else { Err(text(output.stderr)?) })
 }
 
@@ -142,7 +142,7 @@ fn every_value_has_an_effect() -> Result<()> {
                 idle.push(path);
             }
         }
-        ensure!(idle.is_empty(), "{name}: nothing that the schema takes for these makes a difference: {idle:?}");
+        ensure!(idle.is_empty(), "{name}: these values have no effect: {idle:?}");
     }
     Ok(())
 }
@@ -155,17 +155,17 @@ fn names_that_are_no_values_are_refused_at_every_depth() -> Result<()> {
         folders(&chart.defaults()?, "", &mut all);
         for folder in all {
             let path = if folder.is_empty() { "nonsense".to_owned() } else { format!("{folder}.nonsense") };
-            // Labels and similar values accept any name, but no boolean; Kubernetes' own fields are rendered as they
-            // are.
+            // Labels and similar values accept any name, but no boolean. Fields of Kubernetes are rendered without a
+            // change.
             let taken = template(&chart.path, &[format!("--set-json={path}=true")])?;
             let plain = template(&chart.path, &[])?;
-            ensure!(taken.is_err() || taken != plain, "{name} takes {path} and does nothing with it");
+            ensure!(taken.is_err() || taken != plain, "{name} accepts {path}, but ignores it");
         }
     }
     Ok(())
 }
 
-/// The images of the rendered objects.
+/// Renders the chart, and returns the images of its objects.
 fn images(settings: &[&str]) -> Result<Vec<String>> {
     let rendered = render(&chart("weir")?, settings)?;
     let image = |line: &str| {
@@ -195,7 +195,7 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
             &["images.registry=weir.test", "injection.agent.image.registry=a.b", "injection.agent.image.tag=v2"],
             &["a.b/agent:v2", "weir.test/operator:0.1.0"],
         ),
-        // The values of versions without one value for all images.
+        // Older versions had no value for all images. Their values must still work.
         (
             &["image.repository=localhost/op", "injection.agent.image.repository=a.b/c/agent"],
             &["a.b/c/agent:0.1.0", "localhost/op:0.1.0"],
@@ -217,7 +217,8 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
         }
     }
     for (settings, expected) in [
-        // An earlier form of the offline install: every pod with an agent would have waited for weir.dev/agent.
+        // An older manual set these values for offline clusters. Then every pod with an agent would wait for the
+        // image weir.dev/agent.
         (
             &["image.repository=weir.test/operator", "image.tag=e2e"][..],
             "the operator's image is weir.test/operator:e2e, and pods would get the agent weir.dev/agent:0.1.0: set images.registry",
@@ -226,17 +227,20 @@ fn one_value_moves_all_images_and_one_alone_is_not_forgotten() -> Result<()> {
         (&["image.registry=a.b"], "the operator's image is a.b/operator:0.1.0"),
         (
             &["image.registry=a.b", "image.repository=c.d/op", "injection.agent.image.tag=v1"],
-            "registry a.b does not go with repository c.d/op",
+            "registry a.b is not valid with repository c.d/op",
         ),
     ] {
-        let fault = images(settings).expect_err("it is half moved").to_string();
+        let fault = images(settings).expect_err("only one of the images has another registry").to_string();
         ensure!(fault.contains(expected), "{settings:?}: {fault}");
     }
-    ensure!(images(&["image.tag=e2e", "injection.enabled=false"])? == ["weir.dev/operator:e2e"], "there is no agent");
+    ensure!(
+        images(&["image.tag=e2e", "injection.enabled=false"])? == ["weir.dev/operator:e2e"],
+        "an agent image without injection"
+    );
     Ok(())
 }
 
-/// The Prometheus rules with these values, each alert by its name.
+/// Renders the Prometheus rules with these values. Returns each alert by its name.
 fn alerts(settings: &[&str]) -> Result<BTreeMap<String, Value>> {
     let rendered = render(&chart("weir")?, &[&["prometheusRule.enabled=true"], settings].concat())?;
     let mut objects = serde_yaml::Deserializer::from_str(&rendered).map(Value::deserialize);
@@ -255,10 +259,10 @@ fn named_alerts(rules: &Value) -> Result<BTreeMap<String, Value>> {
 fn each_alert_can_be_tuned_and_turned_off_and_is_as_its_file_says_otherwise() -> Result<()> {
     let file: Value = serde_yaml::from_str(&fs::read_to_string(Path::new(&chart("weir")?).join("alerts/weir.yaml"))?)?;
     let written = named_alerts(&file)?;
-    ensure!(alerts(&[])? == written, "values.yaml says something else than alerts/weir.yaml");
+    ensure!(alerts(&[])? == written, "values.yaml and alerts/weir.yaml differ");
     for name in written.keys() {
         let set = |field: &str| format!("prometheusRule.alerts.{name}.{field}");
-        ensure!(!alerts(&[&set("enabled=false")])?.contains_key(name), "{name} stays");
+        ensure!(!alerts(&[&set("enabled=false")])?.contains_key(name), "{name} is not disabled");
         let page = "prometheusRule.runbookUrl=https://a.example/alerts.md";
         let tuned = alerts(&[&set("for=17m"), &set("severity=page"), "prometheusRule.alertLabels.team=x", page])?;
         let tuned = &tuned[name];
@@ -267,10 +271,10 @@ fn each_alert_can_be_tuned_and_turned_off_and_is_as_its_file_says_otherwise() ->
         ensure!(tuned["annotations"]["runbook_url"] == url, "{tuned:#}");
         let compared = alerts(&[&set("threshold=0.375")]);
         if name == "WeirNoLeader" {
-            ensure!(compared.is_err(), "there is nothing to compare");
+            ensure!(compared.is_err(), "a threshold for an alert that has none");
         } else {
-            let expression = compared?[name]["expr"].as_str().context("an expression")?.to_owned();
-            let of_file = written[name]["expr"].as_str().context("an expression")?;
+            let expression = compared?[name]["expr"].as_str().context("no expression")?.to_owned();
+            let of_file = written[name]["expr"].as_str().context("no expression")?;
             ensure!(expression.matches("0.375").count() == 1 && !of_file.contains("0.375"), "{name}: {expression}");
         }
     }
@@ -297,14 +301,15 @@ fn those_who_may_view_or_edit_a_namespace_may_do_so_with_its_policies() -> Resul
     Ok(())
 }
 
-/// The subjects and their rights, by kind, namespace and name.
+/// The objects that grant permissions, by kind, namespace and name.
 fn rights(rendered: &str) -> Result<BTreeMap<String, Value>> {
     let rights = known(rendered)?.into_iter().filter(|it| it["apiVersion"] == "rbac.authorization.k8s.io/v1");
     let name = |it: &Value| format!("{} {} {}", it["kind"], it["metadata"]["namespace"], it["metadata"]["name"]);
     Ok(rights.map(|it| (name(&it), it)).collect())
 }
 
-/// An administrator creates exactly the objects that the chart omits: only they show which rights the operator needs.
+/// Without `rbac.create`, an administrator creates the objects that grant permissions. The file in `charts` must print
+/// exactly the objects that the chart omits.
 #[test]
 fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_needs() -> Result<()> {
     let chart = chart("weir")?;
@@ -319,12 +324,12 @@ fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_
         };
         let none = rendered(&["--set=rbac.create=false"])?;
         ensure!(rights(&none)?.is_empty(), "{file:?}: {:?}", rights(&none)?.keys());
-        ensure!(!none.contains("helm.sh/hook"), "{file:?}: a test that has no rights");
+        ensure!(!none.contains("helm.sh/hook"), "{file:?}: a test without permissions");
         ensure!(!none.contains("weir-test"), "{file:?}: a test without its hook");
 
         let create = "--set=rbac.create=true";
         let mut all = rights(&rendered(&[create])?)?;
-        // The rights of `helm test` are omitted, too. The operator does not need the additional rights of users.
+        // The chart also omits the permissions of `helm test`, and the operator does not need the roles for users.
         all.retain(|_, it| it["metadata"]["annotations"]["helm.sh/hook"] != "test");
         all.retain(|_, it| !it["metadata"]["labels"].to_string().contains("/aggregate-to-"));
         let printed = rights(&rendered(&[create, "--show-only=templates/rbac.yaml"])?)?;
@@ -333,19 +338,19 @@ fn without_rbac_create_there_are_no_roles_and_one_file_prints_what_the_operator_
     Ok(())
 }
 
-/// Values that are only valid together.
+/// Combinations of values that are invalid together are refused, and the message contains the fix.
 #[test]
 fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
     let certificate = "injection.certificate.existingSecret=tls";
     for (settings, expected) in [
-        (&["serviceAccount.create=false"][..], "say in serviceAccount.name which ServiceAccount the operator has"),
-        (&[certificate], "say whom the apiserver trusts, in injection.certificate.caBundle"),
-        (&[certificate, "injection.certManager.enabled=true"], "leave one out"),
-        (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or leave the bundle out"),
-        (&["hostNetwork=true", "hostUsers=false"], "hostUsers false does not go with hostNetwork"),
+        (&["serviceAccount.create=false"][..], "set serviceAccount.name to the ServiceAccount of the operator"),
+        (&[certificate], "name the CA that the apiserver trusts, in injection.certificate.caBundle"),
+        (&[certificate, "injection.certManager.enabled=true"], "remove one of them"),
+        (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or remove the bundle"),
+        (&["hostNetwork=true", "hostUsers=false"], "hostUsers false is not valid with hostNetwork"),
         (&["lease.renewal=3"], "lease.renewal 3 leaves no time for a second attempt in a lease.duration of 8"),
         (&["lease.renewal=0.7", "lease.duration=2"], "lease.renewal 0.7 leaves no time"),
-        (&["injection.agent.jwks.url=https://a/k"], "name in caConfigMap the authorities"),
+        (&["injection.agent.jwks.url=https://a/k"], "set caConfigMap to the authorities"),
         (&["injection.agent.jwks.refresh=5m"], "are valid only with url"),
         (
             &[
@@ -356,7 +361,7 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
             "both set the source of the keys",
         ),
     ] {
-        let fault = render(&chart("weir")?, settings).expect_err("it cannot be meant").to_string();
+        let fault = render(&chart("weir")?, settings).expect_err("the values contradict each other").to_string();
         ensure!(fault.contains(expected), "{settings:?}: {fault}");
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! `helm test` for an agent's image that no node can pull: the chart's own pod, with the chart's rights. There is no
-//! kubelet to pull images, so the test writes the pod's status.
+//! Tests `helm test` for an agent's image that no node can pull. The program runs with the arguments and permissions of
+//! the chart's test pod. There is no kubelet that pulls images, so the test writes the pod's status.
 
 use super::*;
 
@@ -13,8 +13,8 @@ async fn helm_test_names_the_image_that_cannot_be_pulled() -> Result<()> {
             pod = object;
         }
     }
-    let name = pod["metadata"]["name"].as_str().context("the chart has a pod for that")?;
-    let account = pod["spec"]["serviceAccountName"].as_str().context("an account")?;
+    let name = pod["metadata"]["name"].as_str().context("the chart has no pod that pulls the image")?;
+    let account = pod["spec"]["serviceAccountName"].as_str().context("the pod has no service account")?;
     let files = tempfile::tempdir()?;
     let kubeconfig = stage.kubeconfig_of(account, files.path())?;
     let look = &pod["spec"]["containers"][0];

@@ -1,10 +1,10 @@
-//! The settings of agents: what the chart passes to the operator, and what pods set instead.
+//! Tests the settings of agents: values of the chart, and annotations of pods that override them.
 
 use std::path::Path;
 
 use super::*;
 
-/// The operator has every flag that the chart renders, and accepts its value.
+/// The operator accepts every flag that the chart renders, with its value.
 #[tokio::test]
 async fn the_operator_takes_what_the_chart_says_with_each_file_of_values() -> Result<()> {
     programs::build_programs().await?;
@@ -22,17 +22,17 @@ async fn the_operator_takes_what_the_chart_says_with_each_file_of_values() -> Re
         let deployment: Value = serde_yaml::from_slice(&rendered.stdout)?;
         let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("args")?;
         let mut operator = Command::new(program("weir-operator")?);
-        // Parsed after all other flags; then the program exits without running.
+        // `--help` is parsed after all other flags. Then the program exits without running.
         let said = operator.args(args.iter().filter_map(Value::as_str)).arg("--help").output().await?;
         ensure!(said.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&said.stderr));
     }
     let wrong = [r#"--inject-settings={"logFormat": "yaml"}"#, "--help"];
     let said = Command::new(program("weir-operator")?).arg("run").args(wrong).output().await?;
-    ensure!(said.status.code() == Some(2), "a wrong value is not noticed so: {said:?}");
+    ensure!(said.status.code() == Some(2), "a wrong value is accepted: {said:?}");
     Ok(())
 }
 
-/// The chart's values for agents reach pods, and a pod's own annotations win.
+/// Injected agents have the settings of the chart. Annotations of a pod override them.
 #[tokio::test]
 async fn agents_are_set_up_as_the_charts_values_and_the_pods_annotations_say() -> Result<()> {
     let values = "injection.agent.logFormat=json,injection.agent.logLevel=warn,injection.agent.maxConnections=100,\

@@ -26,11 +26,11 @@ use super::{
 /// A control plane with the objects of the chart.
 pub(crate) struct Stage {
     control_plane: ControlPlane,
-    /// Ports of the operator.
+    /// The ports of the operator.
     pub(crate) webhook: u16,
     telemetry: u16,
     identity: u16,
-    /// The operator's flags about agents, from the chart.
+    /// The operator's flags for agents, from the chart.
     agents: Vec<String>,
 }
 
@@ -39,12 +39,12 @@ impl Stage {
         Self::set_with(&format!("injection.failurePolicy={failure_policy}")).await
     }
 
-    /// With these values of the chart.
+    /// Creates a stage with these values of the chart.
     pub(crate) async fn set_with(values: &str) -> Result<Self> {
         build_programs().await?;
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
-        // Allocated together, so that they differ.
+        // The ports are allocated together, so that they differ.
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
         let mut ports = [0; 3];
         for (port, listener) in ports.iter_mut().zip(&listeners) {
@@ -58,7 +58,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Applies the chart's objects for injection and all of its roles. Returns the Deployment's flags about agents.
+    /// Applies the chart's objects for injection, and all its roles. Returns the Deployment's flags for agents.
     async fn install(&self, values: &str) -> Result<Vec<String>> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
         let mut helm = self.control_plane.helm();
@@ -97,7 +97,7 @@ impl Stage {
         Ok(agents)
     }
 
-    /// The objects of one template of the chart.
+    /// Renders one template of the chart. Returns its objects.
     pub(crate) fn rendered(&self, template: &str) -> Result<Vec<Value>> {
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
         let mut helm = self.control_plane.helm();
@@ -108,7 +108,7 @@ impl Stage {
         documents.map(|document| Ok(Value::deserialize(document)?)).collect()
     }
 
-    /// A kubeconfig file in this folder with the rights of an account in the operator's namespace.
+    /// Writes a kubeconfig file to this folder, with the permissions of an account in the operator's namespace.
     pub(crate) fn kubeconfig_of(&self, account: &str, folder: &Path) -> Result<PathBuf> {
         let text = std::fs::read_to_string(self.control_plane.kubeconfig())?;
         let mut config: Value = serde_yaml::from_str(&text)?;
@@ -190,7 +190,7 @@ impl Stage {
         Ok(serde_json::to_value(created)?)
     }
 
-    /// The pod as it would be created.
+    /// Creates a pod in a dry run. Returns it as the apiserver would create it.
     pub(crate) async fn dry_pod(&self, namespace: &str, metadata: &Value) -> Result<Value> {
         let pods: Api<Pod> = self.api(namespace);
         let dry = PostParams { dry_run: true, ..PostParams::default() };
@@ -198,7 +198,7 @@ impl Stage {
         Ok(serde_json::to_value(pods.create(&dry, &pod).await?)?)
     }
 
-    /// Waits until the webhook is called and answers; leaves nothing behind.
+    /// Waits until the webhook injects an agent. It uses dry runs, so no pod is created.
     pub(crate) async fn until_injecting(&self, namespace: &str) -> Result<()> {
         let asked = json!({"labels": {"app": "web", "weir.dev/inject": "enabled"}});
         let start = Instant::now();
@@ -208,7 +208,7 @@ impl Stage {
             let Err(problem) = answered.and_then(|pod| bootstrap(agent(&pod)?)) else { return Ok(()) };
             ensure!(
                 start.elapsed() < PATIENCE,
-                "waited for the webhook to be asked and to know the policies: {problem:#}"
+                "waited for the webhook to inject an agent with the policies: {problem:#}"
             );
             sleep(BETWEEN_LOOKS).await;
         }
@@ -234,7 +234,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The Secret of the webhook, without the apiserver's notes about writes.
+    /// Reads the Secret of the webhook, without the apiserver's metadata about writes.
     pub(crate) async fn secret(&self) -> Result<Secret> {
         let secrets: Api<Secret> = self.api(OPERATOR_NAMESPACE);
         let mut secret = secrets.get("weir-operator-webhook").await?;
@@ -249,7 +249,8 @@ pub(crate) fn app_pod(name: &str, metadata: &Value) -> Value {
         "kind": "Pod",
         "metadata": {"labels": {"app": "web"}},
         "spec": {
-            // A cluster's ServiceAccount admission sets this before webhooks are called; it does not run here.
+            // In a cluster, the ServiceAccount admission plugin sets this field before webhooks are called. That plugin
+            // is disabled here.
             "serviceAccountName": "default",
             "containers": [{
                 "name": "app",

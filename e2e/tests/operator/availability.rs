@@ -1,6 +1,7 @@
-//! Two operators, one of which leads: it is killed, stopped and paused; the apiserver goes down and loses its history.
+//! Tests two operators, one of which leads. The leader is killed, stopped and paused. The apiserver goes down and loses
+//! its history.
 //!
-//! The printed figures are from one run on one machine; the bounds are for busy machines.
+//! The printed figures come from one run on one machine. The bounds are wide enough for busy machines.
 
 use std::process::Stdio;
 
@@ -11,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
-/// The Lease's duration plus a tolerance for busy machines; 10 s are promised.
+/// The bound for a takeover after the leader was killed: the guaranteed 10 s, and a tolerance for busy machines.
 const KILLED: Duration = Duration::from_secs(25);
 
 #[tokio::test]
@@ -25,7 +26,7 @@ async fn a_standby_takes_over_from_a_leader_that_is_killed_and_from_one_that_is_
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
     let second = Operator::start(&stage).await?;
     second.until_ready().await?;
-    ensure!(!second.leads().await? && first.leads().await?, "two lead, or none");
+    ensure!(!second.leads().await? && first.leads().await?, "two operators lead, or none");
 
     let killed = Instant::now();
     first.program.kill().await?;
@@ -35,11 +36,11 @@ async fn a_standby_takes_over_from_a_leader_that_is_killed_and_from_one_that_is_
     println!("killed: pushed by the standby after {took:?}");
     ensure!(took < KILLED, "took {took:?}");
     stage.until("the new leader's status", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
-    ensure!(second.leads().await?, "it pushes and does not lead");
+    ensure!(second.leads().await?, "the standby pushes, but does not lead");
 
     let third = Operator::start(&stage).await?;
     third.until_ready().await?;
-    ensure!(!third.leads().await?, "two lead");
+    ensure!(!third.leads().await?, "two operators lead");
     let stopped = Instant::now();
     let mut second = second;
     second.signal(Signal::TERM)?;
@@ -48,11 +49,11 @@ async fn a_standby_takes_over_from_a_leader_that_is_killed_and_from_one_that_is_
     let took = stopped.elapsed();
     println!("stopped: pushed by the standby after {took:?}");
     ensure!(took < PROMPTLY, "took {took:?}");
-    let status = timeout(PATIENCE, second.program.0.wait()).await.context("it does not end")??;
+    let status = timeout(PATIENCE, second.program.0.wait()).await.context("the stopped operator does not end")??;
     ensure!(status.success(), "a stopped operator ended with {status}");
     stage.until("the new leader's status", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
     let transitions = stage.lease().await?.spec.and_then(|spec| spec.lease_transitions);
-    ensure!(transitions == Some(2), "the lease changed hands {transitions:?} times");
+    ensure!(transitions == Some(2), "the Lease has {transitions:?} transitions");
     Ok(())
 }
 
@@ -71,7 +72,7 @@ async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
     let by_old = relay.sequences();
 
     old.signal(Signal::STOP)?;
-    // Its watch receives this change when it wakes up.
+    // The paused operator receives this change when it resumes.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     new.until_leader(true).await?;
     stage.until("the new leader's status", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
@@ -86,11 +87,11 @@ async fn a_leader_that_was_paused_and_wakes_up_writes_nothing() -> Result<()> {
     old.until_leader(false).await?;
     relay.polled(10).await?;
     let after = (stage.version().await?, stage.status_writes().await?, relay.sequences());
-    ensure!(rest == after, "something was written: {rest:?} became {after:?}");
-    ensure!(new.leads().await?, "the new leader gave way");
-    ensure!(requests(&agent.in_force().await?) == Some(60), "the agent enforces something else");
+    ensure!(rest == after, "the old leader has written: {rest:?} became {after:?}");
+    ensure!(new.leads().await?, "the new leader no longer leads");
+    ensure!(requests(&agent.in_force().await?) == Some(60), "the agent enforces another limit");
 
-    // It is a standby like any other.
+    // From then on, the old leader is a normal standby.
     old.until_ready().await?;
     new.program.kill().await?;
     old.until_leader(true).await?;
@@ -107,16 +108,16 @@ async fn an_apiserver_that_goes_away_and_forgets_is_caught_up_with() -> Result<(
     let operator = Operator::start(&stage).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
-    // Down for less than the Lease's duration: the leader stays.
+    // The apiserver is down for less than the Lease's duration, so the leader stays.
     stage.control_plane.kill_apiserver();
     stage.control_plane.start_apiserver().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
 
-    // Down for longer, and without the versions from which the watches would continue.
+    // The apiserver is down for longer, and etcd is compacted, so watches cannot continue from their versions.
     stage.control_plane.kill_apiserver();
     operator.until_leader(false).await?;
-    ensure!(requests(&agent.in_force().await?) == Some(60), "the limit went away with the apiserver");
+    ensure!(requests(&agent.in_force().await?) == Some(60), "the limit was lost with the apiserver");
     ensure!(operator.answers("/healthz").await? && operator.answers("/readyz").await?, "a restart would fix nothing");
     stage.control_plane.compact().await?;
     stage.control_plane.start_apiserver().await?;
@@ -125,7 +126,7 @@ async fn an_apiserver_that_goes_away_and_forgets_is_caught_up_with() -> Result<(
     agent.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     println!("apiserver back: pushed after {:?}", back.elapsed());
     stage.until("the change", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
-    // What was deleted while no watch was open is gone.
+    // An object is deleted while no watch is open. The operator must detect this after it has listed again.
     stage.control_plane.kill_apiserver();
     stage.control_plane.start_apiserver().await?;
     stage.api::<RateLimitPolicy>().delete("checkout", &DeleteParams::default()).await?;
@@ -159,7 +160,7 @@ impl Operator {
 
     pub(super) fn signal(&self, signal: Signal) -> Result<()> {
         let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(kill_process(id.context("it has ended")?, signal)?)
+        Ok(kill_process(id.context("the operator has ended")?, signal)?)
     }
 
     async fn get(&self, path: &str) -> Result<(http::StatusCode, String)> {
@@ -179,17 +180,17 @@ impl Operator {
     async fn leads(&self) -> Result<bool> {
         let (_, metrics) = self.get("/metrics").await?;
         let value = metrics.lines().find_map(|line| line.strip_prefix("weir_operator_leader "));
-        Ok(value.context("no metric says who leads")? == "1")
+        Ok(value.context("the metric weir_operator_leader is missing")? == "1")
     }
 
-    /// The value of one series; 0 if there is none.
+    /// The value of one series, or 0 if it does not exist.
     pub(super) async fn metric(&self, series: &str) -> Result<u64> {
         let (_, metrics) = self.get("/metrics").await?;
         let value = metrics.lines().find_map(|line| line.strip_prefix(series));
         value.map_or(Ok(0), |value| Ok(value.trim().parse()?))
     }
 
-    /// Waits until a series with this label counts something.
+    /// Waits until a series with this label is not zero.
     pub(super) async fn until_metric(&self, name: &str, label: &str) -> Result<()> {
         let start = Instant::now();
         while self.metric(&format!("{name}{{{label}}}")).await? == 0 {
@@ -209,7 +210,7 @@ impl Operator {
     pub(super) async fn until_leader(&self, wanted: bool) -> Result<()> {
         let start = Instant::now();
         while self.leads().await.ok() != Some(wanted) {
-            ensure!(start.elapsed() < PATIENCE, "waited for leads to be {wanted}");
+            ensure!(start.elapsed() < PATIENCE, "waited for an operator whose leadership is {wanted}");
             sleep(BETWEEN_LOOKS).await;
         }
         Ok(())

@@ -1,11 +1,11 @@
-//! Services that bypass the agents, and policies that let every request through.
+//! Tests Services that bypass the agents, and policies that exempt every request.
 
 use k8s_openapi::api::core::v1::Service;
 
 use super::*;
 
 impl Stage {
-    /// A pod with an agent in front of port 8080, which listens at 8480 according to the pod's spec.
+    /// Creates a pod with an agent in front of port 8080. According to the pod's spec, the agent listens at 8480.
     async fn guarded_pod(&self, name: &str) -> Result<Agent> {
         let agent = Agent::start(&self.files.path().join(name)).await?;
         let args = ["--listen=[::]:8480", "--upstream=127.0.0.1:8080"];
@@ -16,7 +16,7 @@ impl Stage {
         Ok(agent)
     }
 
-    /// What `helm test` runs; its exit code and what it says.
+    /// Runs the program of `helm test`. Returns its exit code and its output.
     async fn bypasses(&self) -> Result<(Option<i32>, String)> {
         let mut look = Command::new(program("weir-operator")?);
         look.arg("bypasses").env("KUBECONFIG", self.control_plane.kubeconfig()).kill_on_drop(true);
@@ -45,7 +45,7 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     stage.until_healthy("bypassed", "Failed", "Degraded").await?;
     let status = stage.until("the way", |status| condition(status, "Bypassable").is_some()).await?;
     ensure!(enforced(&status) == ("False", "Bypassed") && count(&status) == "1/1", "{status:#?}");
-    let way = condition(&status, "Bypassable").context("it was there")?;
+    let way = condition(&status, "Bypassable").context("the condition is missing")?;
     let told = "port 80 of Service web leads to port 8080 of the pods, past the agent: set its targetPort to 8480";
     ensure!(way.reason == "ServicePort" && way.message.contains(told), "{way:#?}");
     stage.until_event("Bypassable", told).await?;
@@ -57,7 +57,8 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     let status = stage.until("no way", |status| condition(status, "Bypassable").is_none()).await?;
     ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
 
-    // A headless Service for a StatefulSet's pod names: it is reported, but the Service that clients use decides.
+    // A headless Service, as for the pod names of a StatefulSet, is reported. The policy still counts as enforced,
+    // because clients use the other Service.
     stage.service("peers", &json!({"clusterIP": "None", "ports": [{"port": 8080, "targetPort": "http"}]})).await?;
     let is_told = |status: &RateLimitPolicyStatus| {
         condition(status, "Bypassable").is_some_and(|way| way.reason == "HeadlessService")
@@ -67,7 +68,7 @@ async fn a_service_that_leads_past_the_agents_is_told_until_it_leads_to_them() -
     let (code, said) = stage.bypasses().await?;
     ensure!(code == Some(0) && said.contains("but look at these:\n  shop/checkout: "), "{code:?}: {said}");
 
-    // Another policy on the same pods that lets every request through.
+    // Another policy for the same pods exempts every request.
     let open = json!({"selector": selector()["selector"], 
         "rules": [{"name": "open", "action": "Bypass", "match": [{"paths": ["/**"]}]}]});
     let open = RateLimitPolicy::new("open", serde_json::from_value(open)?);

@@ -1,4 +1,4 @@
-//! Manual changes behind the operator's back: afterwards the status is correct, and limits hold.
+//! Tests manual changes of pods and policies: afterwards the status is correct, and the right limits are in force.
 
 use super::*;
 
@@ -21,21 +21,22 @@ async fn what_is_done_to_pods_by_hand_shows_and_is_made_up_for() -> Result<()> {
     first.until("the limit", |snapshot| snapshot.policies.len() == 1).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // Without the label the operator does not know about the agent: it keeps its limits, but does not count.
+    // Without the label, the operator does not know that the pod has an agent. The agent keeps its limits, but the pod
+    // does not count as enforcing.
     stage.label("b", &json!({"weir.dev/agent": null})).await?;
     let seen = stage.until("1/2", |status| count(status) == "1/2").await?;
     let drifted = &seen.enforcement.as_ref().context("drift")?.drifted;
     ensure!(drifted.len() == 1 && drifted[0].pod == "b" && drifted[0].reason == DriftReason::NoAgent, "{drifted:?}");
-    ensure!(requests(&second.in_force().await?) == Some(50), "its limit went with the label");
+    ensure!(requests(&second.in_force().await?) == Some(50), "the agent lost its limit with the label");
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/2").await?;
     stage.label("b", &json!({"weir.dev/agent": "enabled"})).await?;
     second.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(60)).await?;
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // A restarted agent has no snapshot, and nothing reports that.
+    // A restarted agent has no snapshot. No change of an object shows the restart.
     let restarted = Agent::start(&stage.files.path().join("again")).await?;
-    ensure!(restarted.in_force().await?.is_none(), "it is not a fresh one");
+    ensure!(restarted.in_force().await?.is_none(), "the restarted agent has a snapshot");
     relay.lead_to(&restarted);
     second.kill().await?;
     restarted.until("the limit", |snapshot| requests(&Some(snapshot.clone())) == Some(60)).await?;
@@ -66,14 +67,14 @@ async fn a_policy_that_is_made_again_by_the_same_name_is_another_one() -> Result
     let status = stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
     ensure!(count(&status) == "1/1" && status.observed_generation == Some(1), "{status:#?}");
     let second = agent.in_force().await?.context("something is in force")?.policies[0].uid.clone();
-    ensure!(second != before, "counters of the first one go on");
+    ensure!(second != before, "the new policy continues the counters of the old one");
 
-    // The policy is replaced while no operator runs, with a status copied from the one before.
+    // The policy is replaced while no operator runs. The new policy gets a copy of the old status.
     operator.kill().await?;
     policies.delete("checkout", &DeleteParams::default()).await?;
     stage.create_policy("checkout", &selector(), 70).await?;
     stage.edit_status(&serde_json::to_value(&status)?).await?;
-    ensure!(requests(&agent.in_force().await?) == Some(60), "the limit went away with the operator");
+    ensure!(requests(&agent.in_force().await?) == Some(60), "the limit was lost with the operator");
     let _operator = stage.operator()?;
     agent.until("the third one", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     let third = agent.in_force().await?.context("something is in force")?.policies[0].revision.clone();

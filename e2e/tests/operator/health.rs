@@ -1,8 +1,8 @@
-//! How Flux and Argo CD rate a policy's health in each state that the operator writes.
+//! Tests how Flux and Argo CD rate the health of a policy in each state that the operator writes.
 //!
-//! Flux's own library and the chart's Lua script judge the objects of a real apiserver (`e2e/health`). The chart ships
-//! each state as an object, with the verdict of the script, in the layout of Argo CD's tests. These objects must have
-//! the conditions that the operator writes.
+//! The program in `e2e/health` rates objects of a real apiserver with the library of Flux, and with the chart's Lua
+//! script for Argo CD. The chart contains an object for each state, with the verdict of the script, in the layout of
+//! Argo CD's tests. These objects must have the conditions that the operator writes.
 
 use std::{collections::BTreeSet, fs, path::PathBuf, process::Stdio};
 
@@ -10,17 +10,17 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::*;
 
-/// The variable with the path of the judge.
+/// The environment variable with the path of that program.
 const JUDGE: &str = "WEIR_HEALTH";
 
-/// A verdict of one of the two.
+/// The verdict of Flux or of Argo CD.
 #[derive(Debug, PartialEq, Eq, serde::Deserialize)]
 struct Verdict {
     status: String,
     message: String,
 }
 
-/// The verdicts of both.
+/// The verdicts of Flux and Argo CD.
 #[derive(Debug, serde::Deserialize)]
 struct Verdicts {
     kstatus: Verdict,
@@ -39,7 +39,7 @@ fn shipped(file: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/weir/argo-cd")).join(file)
 }
 
-/// The object of a state that the chart ships.
+/// Reads the chart's object for a state.
 fn example(state: &str) -> Result<Value> {
     let path = shipped("testdata").join(format!("{state}.yaml"));
     Ok(serde_yaml::from_str(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)?)
@@ -47,17 +47,17 @@ fn example(state: &str) -> Result<Value> {
 
 async fn judge(policy: &Value) -> Result<Verdicts> {
     let program = std::env::var_os(JUDGE)
-        .with_context(|| format!("{JUDGE} names no program: cargo xtask test --only integration makes one"))?;
+        .with_context(|| format!("{JUDGE} is not set: cargo xtask test --only integration sets it"))?;
     let mut judge = Command::new(program);
     let judge = judge.arg(shipped("health.lua")).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut judge = judge.spawn()?;
-    judge.stdin.take().context("it is piped")?.write_all(policy.to_string().as_bytes()).await?;
+    judge.stdin.take().context("the input is not piped")?.write_all(policy.to_string().as_bytes()).await?;
     let output = timeout(PATIENCE, judge.wait_with_output()).await??;
-    ensure!(output.status.success(), "the judge ended with {}", output.status);
+    ensure!(output.status.success(), "the program for health ended with {}", output.status);
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The conditions, in order, without what differs between clusters.
+/// The conditions in order, without the fields that differ between clusters.
 fn conditions(policy: &Value) -> Vec<[&str; 3]> {
     let conditions = policy["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut found: Vec<_> = conditions
@@ -69,7 +69,8 @@ fn conditions(policy: &Value) -> Vec<[&str; 3]> {
 }
 
 impl Stage {
-    /// Waits until the policy is in this state. Both must rate it accordingly at once, and the chart's example, too.
+    /// Waits until the policy is in this state. Then Flux and Argo CD must give these verdicts, and also for the
+    /// chart's object.
     pub(crate) async fn until_healthy(&self, state: &str, kstatus: &str, argocd: &str) -> Result<()> {
         self.until_health_of("checkout", state, kstatus, argocd).await
     }
@@ -97,7 +98,7 @@ impl Stage {
     }
 }
 
-/// As Argo CD runs the tests of its own scripts.
+/// The chart's objects have the verdicts of `health_test.yaml`. Argo CD tests its own scripts in the same way.
 #[tokio::test]
 async fn the_shipped_script_judges_the_shipped_states_as_the_chart_says() -> Result<()> {
     #[derive(serde::Deserialize)]
@@ -114,14 +115,14 @@ async fn the_shipped_script_judges_the_shipped_states_as_the_chart_says() -> Res
     }
     let there: BTreeSet<PathBuf> =
         fs::read_dir(shipped("testdata"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    ensure!(judged == there && !there.is_empty(), "{judged:?} are judged, and there are {there:?}");
+    ensure!(judged == there && !there.is_empty(), "{judged:?} have verdicts, but the objects are {there:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     let stage = Stage::set().await?;
-    // No operator has read it: not done, for either judge.
+    // No operator has read the policy, so it is in progress for both.
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until_healthy("unseen", "InProgress", "Progressing").await?;
 
@@ -130,7 +131,7 @@ async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     let agent = stage.pod("a").await?;
     stage.until_healthy("enforced", "Current", "Healthy").await?;
 
-    // One without an agent, one without an address, one that does not answer any more: in progress.
+    // A policy is in progress if a pod has no agent, has no address, or does not answer.
     let immediately = DeleteParams::default().grace_period(0);
     let bare = json!({"metadata": {"name": "bare", "labels": {"app": "web"}}, "spec": {"containers": [container()]}});
     stage.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(bare)?).await?;
@@ -155,7 +156,7 @@ async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     stage.api::<Pod>().delete("gone", &immediately).await?;
     stage.until_healthy("enforced", "Current", "Healthy").await?;
 
-    // Invalid, and valid again: the conditions are gone with their cause.
+    // A policy becomes invalid, and then valid again. Then the conditions about the fault are removed.
     let mut bad = rule(80);
     bad["match"] = json!([{"pathRegexes": ["^/(v1"]}]);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [bad]}})).await?;
@@ -163,14 +164,14 @@ async fn flux_and_argo_cd_see_the_health_of_every_state() -> Result<()> {
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(90)]}})).await?;
     stage.until_healthy("enforced", "Current", "Healthy").await?;
 
-    // A target that may be created later.
+    // The target does not exist, but can be created later.
     let target = json!({"spec": {"selector": null, "targetRefs": [{"kind": "Deployment", "name": "web"}]}});
     stage.patch_policy("checkout", &target).await?;
     stage.until_healthy("target-not-found", "InProgress", "Progressing").await?;
     stage.patch_policy("checkout", &json!({"spec": {"targetRefs": null, "selector": selector()["selector"]}})).await?;
     stage.until_healthy("enforced", "Current", "Healthy").await?;
 
-    // A change that no operator has seen: the conditions of the last generation do not count for it.
+    // No operator has read the last change. The conditions of the previous generation do not count for it.
     operator.kill().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     stage.until_healthy("stale", "InProgress", "Progressing").await?;

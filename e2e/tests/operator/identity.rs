@@ -1,4 +1,4 @@
-//! Mutual TLS between a real operator and real agents, with tokens that a real apiserver reviews.
+//! Tests mutual TLS between a real operator and real agents. A real apiserver reviews the agents' tokens.
 
 use std::process::Stdio;
 
@@ -29,33 +29,33 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
     for agent in [&first, &second] {
         ensure!(requests(&agent.in_force().await?) == Some(50), "an agent that does not enforce was counted");
     }
-    // Clients inside the pod may read, but only the operator may write.
+    // Clients inside the pod are allowed to read, but only the operator is allowed to write.
     ensure!(put_plain(&first.control).await? == http::StatusCode::FORBIDDEN, "any client can change the limits");
     ensure!(requests(&first.in_force().await?) == Some(50), "the limits were changed");
 
-    // A pod at whose address another pod's agent answers.
+    // At the address of this pod, the agent of another pod answers.
     stage.pod_object("impostor", second.port()?).await?;
     let seen =
         stage.until("the impostor", |status| tells(status, "impostor", "certificate of weir://shop/pod/b/")).await?;
     ensure!(count(&seen) == "2/3", "{seen:#?}");
     stage.api::<Pod>().delete("impostor", &DeleteParams::default().grace_period(0)).await?;
 
-    // An agent without TLS needs an annotation.
+    // An agent without TLS is not accepted, because its pod lacks the annotation for plain text.
     let plain = stage.pod("plain").await?;
     stage.until("plain text", |status| tells(status, "plain", "it does not speak TLS")).await?;
-    ensure!(plain.in_force().await?.is_none(), "it got the limits anyway");
+    ensure!(plain.in_force().await?.is_none(), "the agent without TLS got the limits");
     let annotation = json!({"metadata": {"annotations": {"weir.dev/control": "plaintext"}}});
     stage.api::<Pod>().patch("plain", &PatchParams::default(), &Patch::Merge(&annotation)).await?;
     stage.until("3/3", |status| count(status) == "3/3").await?;
 
-    // A restarted operator is trusted: its authority is in the Secret.
+    // Agents trust a restarted operator, because its authority is in the Secret.
     operator.program.kill().await?;
     let operator = identity.operator(&stage, &[]).await?;
     operator.until_ready().await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "3/3").await?;
 
-    // It is trusted even if the Secret was emptied meanwhile.
+    // Agents trust the operator even if the Secret was emptied meanwhile.
     let secrets: Api<Secret> = Api::namespaced(stage.client(), OPERATOR_NAMESPACE);
     let before = identity.authorities().await?;
     let emptied = Patch::Merge(json!({"data": {"ca.crt": "", "ca.key": ""}}));
@@ -68,8 +68,8 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Agents report on their own: a silent agent is noticed, and an operator that was paused does not take other agents
-/// for silent.
+/// Agents send their status periodically, so the operator detects a silent agent. An operator that was paused does not
+/// count the other agents as silent.
 #[tokio::test]
 async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -> Result<()> {
     let stage = Stage::set().await?;
@@ -80,7 +80,7 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     let (first, second) = (identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?);
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
-    // Longer than an agent may be silent, and shorter than the Lease's duration.
+    // The pause is longer than the allowed silence of an agent, and shorter than the Lease's duration.
     operator.signal(Signal::STOP)?;
     sleep(Duration::from_millis(4_500)).await;
     operator.signal(Signal::CONT)?;
@@ -90,7 +90,8 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     let blamed: Vec<_> = events.iter().filter(|event| event.reason.as_deref() == Some("Drifted")).collect();
     ensure!(blamed.is_empty(), "{blamed:#?}");
 
-    let agent = Pid::from_raw(first.program.0.id().context("it runs")?.try_into()?).context("a process")?;
+    let agent =
+        Pid::from_raw(first.program.0.id().context("the agent has ended")?.try_into()?).context("not a process ID")?;
     let silent = Instant::now();
     kill_process(agent, Signal::STOP)?;
     let status = stage.until("silence", |status| count(status) == "1/2").await?;
@@ -105,8 +106,8 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     Ok(())
 }
 
-/// A token of another pod, of no pod, or for another audience gives no certificate; an agent without a certificate does
-/// not count.
+/// A token of no pod, or for another audience, gives no certificate. A token of another pod gives a certificate for
+/// that other pod. In each case, the agent does not count as enforcing.
 #[tokio::test]
 async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Result<()> {
     let stage = Stage::set().await?;
@@ -136,12 +137,13 @@ async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Resul
         operator.until_metric("weir_operator_identities_total", answer).await?;
         stage.api::<Pod>().delete(name, &DeleteParams::default().grace_period(0)).await?;
     }
-    ensure!(requests(&first.in_force().await?) == Some(50), "the others are not harmed");
+    ensure!(requests(&first.in_force().await?) == Some(50), "another agent lost its limit");
     stage.until("1/2", |status| count(status) == "1/2").await?;
     Ok(())
 }
 
-/// Certificates last ten seconds, authorities two minutes, and the policy changes constantly.
+/// Certificates are valid for ten seconds, and authorities for two minutes. The policy changes constantly, and no push
+/// fails.
 #[tokio::test]
 async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Result<()> {
     let stage = Stage::set().await?;
@@ -153,13 +155,13 @@ async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Resul
     let agents = [identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?];
     stage.until("2/2", |status| count(status) == "2/2").await?;
     let before = identity.authorities().await?;
-    // Pushes before the agents' first certificates may fail.
+    // Pushes before the agents have their first certificates can fail, so they do not count.
     let failed_before = operator.failed_pushes().await?;
 
     let mut changes = 0;
     let start = Instant::now();
-    // Until a second authority signs: it is created after half of the first one's life, and signs after one and a half
-    // certificate lifetimes.
+    // The loop runs until a second authority signs. The operator creates it after half of the first authority's
+    // lifetime, and signs with it after one and a half lifetimes of certificates.
     while start.elapsed() < Duration::from_secs(60 + 15 + 13) {
         changes += 1;
         let limit = 50 + changes % 40;
@@ -168,20 +170,17 @@ async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Resul
             agent.until("the change", |it| requests(&Some(it.clone())) == Some(limit.into())).await?;
         }
     }
-    ensure!(identity.authorities().await? != before, "there is no second authority");
+    ensure!(identity.authorities().await? != before, "the operator has created no second authority");
     stage.until("2/2", |status| count(status) == "2/2").await?;
     let failed = operator.failed_pushes().await?;
-    ensure!(
-        failed == failed_before,
-        "of the pushes of {changes} changes some failed: {failed_before:?}, then {failed:?}"
-    );
+    ensure!(failed == failed_before, "some pushes of {changes} changes failed: {failed_before:?}, then {failed:?}");
     let issued = operator.metric("weir_operator_identities_total{result=\"issued\"}").await?;
-    ensure!(issued >= 10, "two agents asked {issued} times in a minute and a half");
+    ensure!(issued >= 10, "two agents got only {issued} certificates in a minute and a half");
     println!("rotated: {changes} changes pushed to two agents, {issued} certificates issued, no push failed");
     Ok(())
 }
 
-/// Whether the status lists this pod as drifted, with this text.
+/// Returns true if the status lists this pod as drifted, with this text.
 fn tells(status: &RateLimitPolicyStatus, pod: &str, words: &str) -> bool {
     let drifted = status.enforcement.iter().flat_map(|enforcement| &enforcement.drifted);
     drifted.into_iter().any(|it| it.pod == pod && it.message.as_ref().is_some_and(|message| message.contains(words)))
@@ -198,7 +197,7 @@ async fn put_plain(control: &str) -> Result<http::StatusCode> {
 /// The chart's objects for the identity service, and the agents' settings.
 pub(super) struct Identity {
     client: Client,
-    /// Of the identity service.
+    /// The address of the identity service.
     address: String,
 }
 
@@ -212,7 +211,7 @@ impl Identity {
         Self::beside(stage).await
     }
 
-    /// The chart has created the rest.
+    /// Creates the account of the agents. The other objects must exist.
     pub(super) async fn beside(stage: &Stage) -> Result<Self> {
         let account = serde_json::from_value(json!({"metadata": {"name": ACCOUNT}}))?;
         stage.api::<ServiceAccount>().create(&PostParams::default(), &account).await?;
@@ -220,7 +219,7 @@ impl Identity {
         Ok(Self { client: stage.client(), address })
     }
 
-    /// The operator's flags.
+    /// The operator's flags for the identity service.
     pub(super) fn args(&self) -> [String; 4] {
         let url = format!("https://{}", self.address);
         ["--identity-listen".to_owned(), self.address.clone(), "--identity-url".to_owned(), url]
@@ -232,16 +231,16 @@ impl Identity {
         Operator::with(stage.control_plane.kubeconfig(), &args, Stdio::inherit()).await
     }
 
-    /// The authorities in PEM; an error before there are any.
+    /// Reads the authorities in PEM. Fails if none exist yet.
     async fn authorities(&self) -> Result<String> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), OPERATOR_NAMESPACE);
-        let data = secrets.get(SECRET).await?.data.context("the Secret is empty")?;
+        let data = secrets.get(SECRET).await?.data.context("the Secret has no data")?;
         let pem = String::from_utf8(data["ca.crt"].0.clone())?;
-        ensure!(!pem.is_empty(), "there are no authorities yet");
+        ensure!(!pem.is_empty(), "the Secret contains no authorities yet");
         Ok(pem)
     }
 
-    /// A pod with an agent that proves which pod it is in.
+    /// Creates a pod with an agent that proves the pod's identity.
     pub(super) async fn pod(&self, stage: &Stage, name: &str) -> Result<Agent> {
         self.object(stage, name).await?;
         let token = self.token(stage, Some(name), "weir.dev").await?;
@@ -250,7 +249,7 @@ impl Identity {
         Ok(agent)
     }
 
-    /// The pod, without an address.
+    /// Creates the object of a pod, without an address.
     async fn object(&self, stage: &Stage, name: &str) -> Result<()> {
         let pod = json!({
             "metadata": {"name": name, "labels": {"app": "web", "weir.dev/agent": "enabled"}},
@@ -269,7 +268,7 @@ impl Identity {
         Ok(())
     }
 
-    /// As the kubelet requests it for a projected volume.
+    /// Requests a token, as the kubelet requests it for a projected volume.
     async fn token(&self, stage: &Stage, pod: Option<&str>, audience: &str) -> Result<String> {
         let bound_object_ref = match pod {
             Some(name) => {

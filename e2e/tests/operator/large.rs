@@ -1,11 +1,11 @@
-//! More policies on the same pods than a snapshot takes.
+//! Tests more policies for the same pods than fit in a snapshot.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
 const POLICIES: usize = 150;
-/// The most that agents accept, as in the manual.
+/// The maximum size of a snapshot in bytes, as in the manual.
 const MOST: usize = 1 << 20;
 
 #[tokio::test]
@@ -42,27 +42,27 @@ async fn of_policies_beyond_a_snapshot_the_oldest_hold_and_the_others_say_why_no
             break (holds, too_large);
         }
         let (holds, too_large) = (holds.len(), too_large.len());
-        ensure!(start.elapsed() < PATIENCE, "{holds} hold and {too_large} are too large, of {POLICIES}");
+        ensure!(start.elapsed() < PATIENCE, "{holds} fit and {too_large} are too large, of {POLICIES}");
         sleep(BETWEEN_LOOKS).await;
     };
-    // The policies have the same age in seconds, so the operator orders them by name.
+    // The policies can have the same age in seconds, so the operator orders them by name.
     let oldest: BTreeSet<String> = names.iter().take(accepted.len()).cloned().collect();
-    ensure!(accepted == oldest && !refused.is_empty(), "{accepted:?} hold, {refused:?} do not");
-    let status = policies.get(&names[POLICIES - 1]).await?.status.context("it has a status")?;
+    ensure!(accepted == oldest && !refused.is_empty(), "{accepted:?} are accepted, {refused:?} are not");
+    let status = policies.get(&names[POLICIES - 1]).await?.status.context("the policy has no status")?;
     let said = condition(&status, "Accepted").context("Accepted")?;
     ensure!((&*said.status, &*said.reason) == ("False", "SnapshotTooLarge"), "{said:?}");
     stage.until_health_of(&names[POLICIES - 1], "snapshot-too-large", "Failed", "Degraded").await?;
 
-    let in_force = late.in_force().await?.context("something is in force")?;
+    let in_force = late.in_force().await?.context("no snapshot is in force")?;
     let has: BTreeSet<String> = in_force.policies.iter().map(|it| it.name.clone()).collect();
-    ensure!(has == accepted, "{has:?} in the pod, {accepted:?} by status");
+    ensure!(has == accepted, "the pod has {has:?}, but the status accepts {accepted:?}");
     let length = serde_json::to_vec(&in_force)?.len();
     ensure!(length <= MOST, "{length} bytes");
     let one_more = length + length / accepted.len();
     ensure!(one_more > MOST, "{length} bytes, and another policy would fit");
     println!("{} of {POLICIES} policies fit into {length} bytes", accepted.len());
     let bound: Value = serde_json::from_slice(&std::fs::read(&addresses)?)?;
-    let mut probe = TcpStream::connect(bound["telemetry"].as_str().context("an address")?).await?;
+    let mut probe = TcpStream::connect(bound["telemetry"].as_str().context("no address")?).await?;
     probe.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await?;
     let mut said = String::new();
     timeout(PATIENCE, probe.read_to_string(&mut said)).await??;

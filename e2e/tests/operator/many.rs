@@ -1,4 +1,4 @@
-//! Two hundred policies in one namespace, all for the same pods.
+//! Tests two hundred policies in one namespace, all for the same pods.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,14 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
     }
     stage.until_all("2/2").await?;
     for agent in [&first, &second] {
-        let in_force = agent.in_force().await?.context("something is in force")?;
+        let in_force = agent.in_force().await?.context("no snapshot is in force")?;
         let mut limits: Vec<_> = in_force.policies.iter().map(|it| it.rules[0].limits[0].requests).collect();
         limits.sort_unstable();
         ensure!(limits == (1000..1000 + u64::from(POLICIES)).collect::<Vec<_>>(), "{limits:?}");
     }
 
-    // On a busy machine an agent may take so long that the status reports the wait first.
+    // On a busy machine, an acknowledgement can take so long that the operator first writes a status without it. So the
+    // test tries several times.
     let mut cheapest = (u64::MAX, u64::MAX);
     for attempt in 0..10 {
         relay.polled(3).await?;
@@ -47,7 +48,7 @@ async fn of_two_hundred_policies_on_the_same_pods_all_hold_and_a_change_costs_wh
             (versions.remove(&changed), versions)
         };
         let ((was, rest), (is, rest_after)) = (others(&before.0), others(&after.0));
-        ensure!(was != is, "nothing was written of the one that changed");
+        ensure!(was != is, "the status of the changed policy was not written");
         let cost = (after.1 - before.1, after.2 - before.2);
         if rest == rest_after {
             cheapest = cheapest.min(cost);
@@ -67,7 +68,7 @@ fn name(number: u32) -> String {
 }
 
 impl Stage {
-    /// Waits until all policies have this condition for their current generation.
+    /// Waits until all policies have this condition with the status `True` for their current generation.
     async fn until_all(&self, wanted: &str) -> Result<()> {
         let policies: Api<RateLimitPolicy> = self.api();
         let start = Instant::now();
@@ -81,12 +82,12 @@ impl Stage {
             if so == POLICIES as usize {
                 return Ok(());
             }
-            ensure!(start.elapsed() < PATIENCE, "waited for {wanted}, which {so} of {} policies say", found.len());
+            ensure!(start.elapsed() < PATIENCE, "waited for {wanted}, which {so} of {} policies have", found.len());
             sleep(BETWEEN_LOOKS).await;
         }
     }
 
-    /// The version of each policy.
+    /// Reads the resource version of each policy.
     async fn versions(&self) -> Result<BTreeMap<String, String>> {
         let policies: Api<RateLimitPolicy> = self.api();
         let found = policies.list_metadata(&ListParams::default()).await?.items.into_iter();
@@ -95,7 +96,7 @@ impl Stage {
 }
 
 impl Operator {
-    /// How many pushes agents have acknowledged.
+    /// The number of pushes that agents have acknowledged.
     async fn pushed(&self) -> Result<u64> {
         self.metric("weir_operator_pushes_total{result=\"applied\"}").await
     }

@@ -1,5 +1,5 @@
-//! A proxy between operators and an agent: it counts polls, records the sequences of snapshots, switches to another
-//! agent, can pretend to be a newer operator, and can keep snapshots from the agent.
+//! A proxy between operators and an agent. It counts polls, and records the sequences of snapshots. It can switch to
+//! another agent, change the wire version of snapshots, and withhold snapshots from the agent.
 
 use std::sync::{
     Mutex,
@@ -11,14 +11,14 @@ use super::*;
 const OURS: &[u8] = b"{\"wireVersion\":1,";
 const NEXT: &[u8] = b"{\"wireVersion\":2,";
 
-/// An address that stays the same.
+/// A proxy whose address stays the same when its agent changes.
 pub(super) struct Relay {
     pub(super) port: String,
     target: watch::Sender<String>,
     heard: Arc<Heard>,
 }
 
-/// What operators have sent, and how it is forwarded.
+/// The records of what operators have sent, and the settings for forwarding it.
 #[derive(Default)]
 struct Heard {
     polls: watch::Sender<u64>,
@@ -42,38 +42,41 @@ impl Relay {
         Ok(Self { port, target, heard })
     }
 
-    /// Switches to another agent, as when a container is restarted.
+    /// Switches to another agent, as if the container had been restarted.
     pub(super) fn lead_to(&self, agent: &Agent) {
         self.target.send_replace(agent.control.clone());
     }
 
-    /// From now on, the operator's snapshots have the next wire version, or this one.
+    /// Gives all later snapshots the next wire version, or the current one.
     pub(super) fn be_newer(&self, newer: bool) {
         self.heard.newer.store(newer, Ordering::Relaxed);
     }
 
-    /// From now on, the agent gets no snapshot, or every snapshot. It still sends its status.
+    /// Withholds all later snapshots from the agent, or forwards them again. The agent's status is forwarded in both
+    /// cases.
     pub(super) fn withhold(&self, withholds: bool) {
         self.heard.withholds.store(withholds, Ordering::Relaxed);
     }
 
-    /// The sequence of every snapshot so far.
+    /// The sequences of all snapshots so far.
     pub(super) fn sequences(&self) -> Vec<u64> {
-        self.heard.sequences.lock().expect("nobody panics while noting").clone()
+        self.heard.sequences.lock().expect("no thread panics with the lock").clone()
     }
 
     /// Waits until the agent's status was polled this many more times.
     pub(super) async fn polled(&self, times: u64) -> Result<()> {
         let mut polls = self.heard.polls.subscribe();
         let wanted = *polls.borrow_and_update() + times;
-        timeout(PATIENCE, polls.wait_for(|count| *count >= wanted)).await.context("the agent is not asked")??;
+        timeout(PATIENCE, polls.wait_for(|count| *count >= wanted))
+            .await
+            .context("the agent's status is not polled")??;
         Ok(())
     }
 }
 
 impl Heard {
-    /// Records what an operator sends, before it is forwarded. A poll is small and arrives in one piece, as do the
-    /// first bytes of a snapshot. Returns whether it is a snapshot.
+    /// Records a message of an operator before it is forwarded. A poll is small and arrives in one piece. The first
+    /// bytes of a snapshot also arrive in one piece. Returns true for a snapshot.
     fn note(&self, piece: &mut [u8]) -> Result<bool> {
         if piece.starts_with(b"GET /v1/status ") {
             self.polls.send_modify(|count| *count += 1);
@@ -82,7 +85,7 @@ impl Heard {
         let snapshot = text.split_once("\"sequence\":");
         if let Some((_, rest)) = snapshot {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            self.sequences.lock().expect("nobody panics while noting").push(digits.parse()?);
+            self.sequences.lock().expect("no thread panics with the lock").push(digits.parse()?);
         }
         let is_snapshot = snapshot.is_some();
         let found = piece.windows(OURS.len()).position(|bytes| bytes == OURS);
@@ -107,7 +110,7 @@ async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, heard: A
                 0 => return anyhow::Ok(()),
                 length => &mut buffer[..length],
             };
-            // The agent could not parse what follows a withheld snapshot.
+            // After a withheld snapshot, nothing is forwarded, because the agent could not parse a partial stream.
             is_cut |= heard.note(piece)? && heard.withholds.load(Ordering::Relaxed);
             if !is_cut {
                 to_agent.write_all(piece).await?;

@@ -1,4 +1,4 @@
-//! The operator with exactly the chart's rights: it lacks none, and uses each.
+//! Tests that the operator needs exactly the permissions of the chart.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const ACCOUNT: &str = "weir-operator";
 /// The chart's flag for the owner of the Lease.
 const OWNER: [&str; 1] = ["--lease-owner=weir-operator"];
 
-/// Verb and resource, with its group and subresource.
+/// A permission: a verb, and a resource with its group and subresource.
 type Right = (String, String);
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     stage.until_store("limits", "Unused").await?;
     goes_with_the_release(&stage).await?;
     operator.signal(Signal::TERM)?;
-    timeout(PATIENCE, operator.program.0.wait()).await.context("it does not end")??;
+    timeout(PATIENCE, operator.program.0.wait()).await.context("the operator does not end")??;
 
     let (mut used, mut refused) = (BTreeSet::new(), Vec::new());
     for request in stage.control_plane.audited()? {
@@ -57,11 +57,14 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
         let [group, resource, part] = ["apiGroup", "resource", "subresource"].map(|f| text(&format!("/objectRef/{f}")));
         used.insert((text("/verb"), named(&group, &resource, &part)));
     }
-    ensure!(refused.is_empty(), "the chart does not allow what the operator does: {refused:#?}");
+    ensure!(refused.is_empty(), "the operator needs permissions that the chart does not give: {refused:#?}");
     let unused: Vec<_> = granted.difference(&used).collect();
-    ensure!(unused.is_empty(), "the chart allows what the operator does not do: {unused:?}, it did {used:?}");
+    ensure!(
+        unused.is_empty(),
+        "the chart gives permissions that the operator does not use: {unused:?}; it used {used:?}"
+    );
     let log = std::fs::read_to_string(&log)?;
-    ensure!(log.contains("released the lease"), "it kept the lease: {log}");
+    ensure!(log.contains("released the lease"), "the operator did not release the Lease: {log}");
     Ok(())
 }
 
@@ -84,7 +87,7 @@ async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     let again = loop {
         match leases.get_opt(ACCOUNT).await? {
             Some(lease) if lease.metadata.uid != first.uid => break lease.metadata,
-            _ => ensure!(start.elapsed() < PATIENCE, "the leader does not make it again"),
+            _ => ensure!(start.elapsed() < PATIENCE, "the leader does not create the Lease again"),
         }
         sleep(BETWEEN_LOOKS).await;
     };
@@ -93,7 +96,7 @@ async fn goes_with_the_release(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Gives the account the rights that the chart gives it, and returns them.
+/// Gives the operator's account the permissions of the chart, and returns them.
 async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
     for object in rendered().await? {
@@ -119,7 +122,7 @@ async fn grant(stage: &Stage) -> Result<BTreeSet<Right>> {
             _ => {}
         }
     }
-    ensure!(!rights.is_empty(), "the chart gives no rights at all");
+    ensure!(!rights.is_empty(), "the chart gives no permissions");
     Ok(rights)
 }
 
@@ -127,7 +130,7 @@ async fn rendered() -> Result<Vec<Value>> {
     let folder = std::env::var_os("WEIR_KUBE_BIN").context("WEIR_KUBE_BIN is not set")?;
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/weir");
     let mut helm = Command::new(Path::new(&folder).join("helm"));
-    // Injection has its own rights and tests.
+    // The permissions of injection are tested with injection.
     helm.args(["template", "weir"]).arg(chart).args([
         "--namespace",
         HOME,
@@ -135,7 +138,7 @@ async fn rendered() -> Result<Vec<Value>> {
         "injection.enabled=false",
         "--set",
         "identity.enabled=true",
-        // These are rights of users, not of the operator.
+        // These are permissions of users, not of the operator.
         "--set",
         "rbac.aggregateClusterRoles=false",
     ]);

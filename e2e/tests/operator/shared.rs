@@ -1,4 +1,4 @@
-//! A policy whose rule has scope Shared, and its store, in a real apiserver with a real agent.
+//! Tests a policy with a rule of scope Shared, and its store, with a real apiserver and a real agent.
 
 use super::*;
 
@@ -10,7 +10,7 @@ async fn a_policy_waits_for_its_store_and_follows_it() -> Result<()> {
     stage.create_policy("checkout", &selector(), 50).await?;
     stage.until("1/1", |status| count(status) == "1/1").await?;
 
-    // Without the store, the last good generation stays in force, and the status says what is missing.
+    // Without the store, the last good generation stays in force, and the status reports the missing store.
     let mut shared = rule(60);
     shared["scope"] = "Shared".into();
     shared["shared"] = json!({"storeRef": {"name": "limits"}, "clusters": 3});
@@ -18,7 +18,7 @@ async fn a_policy_waits_for_its_store_and_follows_it() -> Result<()> {
     let status = stage.until("StoreNotFound", |status| accepted(status) == ("False", "StoreNotFound")).await?;
     let message = condition(&status, "Accepted").map(|it| it.message.clone()).unwrap_or_default();
     ensure!(message.contains("spec.rules[0].shared.storeRef.name") && message.contains("create it"), "{message}");
-    ensure!(requests(&agent.in_force().await?) == Some(50), "its limit is gone");
+    ensure!(requests(&agent.in_force().await?) == Some(50), "the agent lost its limit");
 
     stage.create_store("limits").await?;
     agent.until("the store", |snapshot| names(snapshot, "redis:6379") && sharers(snapshot) == Some(3)).await?;
@@ -30,15 +30,15 @@ async fn a_policy_waits_for_its_store_and_follows_it() -> Result<()> {
     stores.patch("limits", &PatchParams::default(), &Patch::Merge(&patch)).await?;
     agent.until("the other port", |snapshot| names(snapshot, "redis:6380")).await?;
 
-    // A second pod: the same rule is for two pods of three clusters.
+    // With a second pod in each of three clusters, six pods share the limit.
     let second = stage.pod("b").await?;
     second.until("two pods", |snapshot| sharers(snapshot) == Some(6)).await?;
     agent.until("two pods", |snapshot| sharers(snapshot) == Some(6)).await?;
 
-    // Deleting the store takes no limit away.
+    // If the store is deleted, the limit stays in force.
     stores.delete("limits", &DeleteParams::default()).await?;
     stage.until("StoreNotFound", |status| accepted(status) == ("False", "StoreNotFound")).await?;
-    ensure!(agent.in_force().await?.is_some_and(|snapshot| names(&snapshot, "redis:6380")), "its limit is gone");
+    ensure!(agent.in_force().await?.is_some_and(|snapshot| names(&snapshot, "redis:6380")), "the limit is lost");
     Ok(())
 }
 

@@ -1,10 +1,11 @@
-//! Agents that do not answer, while their hosts do.
+//! Tests agents that do not answer although their machines do.
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
-/// One agent gets no snapshot and still sends its status, so the operator waits and keeps the connection.
+/// One agent gets no snapshot, but still sends its status. So the operator keeps the connection and waits. Meanwhile,
+/// the other acknowledgements count.
 #[tokio::test]
 async fn acknowledgements_count_while_another_pod_owes_its_own() -> Result<()> {
     let stage = Stage::set().await?;
@@ -20,19 +21,16 @@ async fn acknowledgements_count_while_another_pod_owes_its_own() -> Result<()> {
     for (generation, limit) in [(2, 60), (3, 70)] {
         stage.change(generation, limit, DriftReason::Outdated).await?;
         for agent in &others {
-            ensure!(
-                requests(&agent.in_force().await?) == Some(limit.into()),
-                "it was counted and does not enforce this"
-            );
+            ensure!(requests(&agent.in_force().await?) == Some(limit.into()), "a pod without this limit was counted");
         }
-        ensure!(requests(&silent.in_force().await?) == Some(50), "the relay let a snapshot through");
+        ensure!(requests(&silent.in_force().await?) == Some(50), "the relay forwarded a snapshot");
     }
     relay.withhold(false);
     stage.until("3/3 of the last change", |it| count(it) == "3/3" && it.observed_generation == Some(3)).await?;
     Ok(())
 }
 
-/// A stopped program does not accept a connection. The operator gives it up. The other agents count before and after
+/// A stopped agent does not answer, so the operator closes its connection. The other agents count before and after
 /// that.
 #[tokio::test]
 async fn acknowledgements_count_while_another_pod_is_given_up() -> Result<()> {
@@ -47,10 +45,7 @@ async fn acknowledgements_count_while_another_pod_is_given_up() -> Result<()> {
     for (generation, limit) in [(2, 60), (3, 70)] {
         stage.change(generation, limit, DriftReason::Unreachable).await?;
         for agent in &others {
-            ensure!(
-                requests(&agent.in_force().await?) == Some(limit.into()),
-                "it was counted and does not enforce this"
-            );
+            ensure!(requests(&agent.in_force().await?) == Some(limit.into()), "a pod without this limit was counted");
         }
     }
     silent.signal(Signal::CONT)?;
@@ -59,7 +54,8 @@ async fn acknowledgements_count_while_another_pod_is_given_up() -> Result<()> {
 }
 
 impl Stage {
-    /// Changes the limit, and waits until two of three pods count. Pod `c` must not count, for this reason.
+    /// Changes the limit, and waits until two of three pods count as enforcing. Pod `c` must be drifted with this
+    /// reason.
     async fn change(&self, generation: i64, limit: u32, reason: DriftReason) -> Result<()> {
         let before = Instant::now();
         self.patch_policy("checkout", &json!({"spec": {"rules": [rule(limit)]}})).await?;
@@ -77,6 +73,6 @@ impl Stage {
 impl Agent {
     fn signal(&self, signal: Signal) -> Result<()> {
         let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(kill_process(id.context("it has ended")?, signal)?)
+        Ok(kill_process(id.context("the agent has ended")?, signal)?)
     }
 }

@@ -1,5 +1,5 @@
-//! An apiserver that is overloaded, fails, or reports conflicts: the operator does not hammer it, does not give up, and
-//! catches up.
+//! Tests an apiserver that is overloaded, fails, or reports conflicts. The operator retries with pauses, and applies
+//! all changes when the apiserver works again.
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Mutex};
 
@@ -21,24 +21,24 @@ async fn an_apiserver_that_struggles_is_left_alone_and_caught_up_with() -> Resul
     let operator = Operator::with(&gate.kubeconfig, &LEASE, std::process::Stdio::inherit()).await?;
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced")).await?;
 
-    // It sends Retry-After.
+    // The apiserver answers 429 with Retry-After.
     let refused = gate.refuse(Answer::Busy, |refused| refused.values().filter(|times| times.len() >= 3).count() >= 6);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     for (what, times) in refused.await? {
-        // The Lease is requested as often as a leader must renew it: at most once in two seconds.
+        // The operator requests the Lease at the rate of its renewals, independent of Retry-After.
         let patience = if what.contains("/leases/") { 1.0 } else { RETRY_AFTER as f64 };
         let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
-        // If a connection was cut, one retry may come at once.
+        // After a closed connection, one immediate retry is allowed.
         let early = pauses.iter().filter(|pause| **pause < patience).count();
         ensure!(early <= 1, "{what} was requested again after {pauses:?} s");
     }
-    ensure!(requests(&agent.in_force().await?) == Some(50), "the limit went away with the apiserver");
+    ensure!(requests(&agent.in_force().await?) == Some(50), "the limit was lost with the apiserver");
     ensure!(operator.answers("/healthz").await? && operator.answers("/readyz").await?, "a restart would fix nothing");
     gate.open();
     agent.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(60)).await?;
     stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "1/1").await?;
 
-    // It fails in various ways.
+    // The apiserver fails with different errors.
     let refused = gate.refuse(Answer::Broken, |refused| refused.values().filter(|times| times.len() >= 6).count() >= 6);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
     for (what, times) in refused.await? {
@@ -49,7 +49,7 @@ async fn an_apiserver_that_struggles_is_left_alone_and_caught_up_with() -> Resul
     agent.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     stage.until("the change", |s| s.observed_generation == Some(3) && count(s) == "1/1").await?;
 
-    // A conflict for every status write. This must not affect agents.
+    // The apiserver answers every status write with a conflict. This must not affect agents.
     let is_status = |refused: &Refused| refused.iter().any(|(what, it)| what.contains("/status") && it.len() >= 3);
     let refused = gate.refuse(Answer::StatusConflict, is_status);
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
@@ -63,16 +63,16 @@ async fn an_apiserver_that_struggles_is_left_alone_and_caught_up_with() -> Resul
     Ok(())
 }
 
-/// How the gate answers.
+/// The kinds of answers of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// Forwards to the apiserver.
+    /// The gate forwards requests to the apiserver.
     Apiserver,
-    /// 429 with a Retry-After.
+    /// The gate answers 429 with a Retry-After.
     Busy,
-    /// 500, 503, 504 and 429 in turn, without a Retry-After.
+    /// The gate answers 500, 503, 504 and 429, one after another, without a Retry-After.
     Broken,
-    /// 409 for every status write.
+    /// The gate answers every status write with 409.
     StatusConflict,
 }
 
@@ -107,18 +107,18 @@ impl Gate {
         Ok(Self { kubeconfig, answer, refused })
     }
 
-    /// From now on it answers in this way, also to open watches. Returns the refusals, once there are enough.
+    /// Answers all later requests in this way, and closes open watches. Returns the refusals when there are enough.
     fn refuse(&self, answer: Answer, enough: impl Fn(&Refused) -> bool) -> impl Future<Output = Result<Refused>> {
-        self.refused.lock().expect("nobody panics while noting").clear();
+        self.refused.lock().expect("no thread panics with the lock").clear();
         self.answer.send_replace(answer);
         async move {
             let start = Instant::now();
             loop {
-                let refused = self.refused.lock().expect("nobody panics while noting").clone();
+                let refused = self.refused.lock().expect("no thread panics with the lock").clone();
                 if enough(&refused) {
                     return Ok(refused);
                 }
-                ensure!(start.elapsed() < PATIENCE, "the operator gave up: it asked only {refused:#?}");
+                ensure!(start.elapsed() < PATIENCE, "the operator gave up: it sent only {refused:#?}");
                 sleep(BETWEEN_LOOKS).await;
             }
         }
@@ -129,7 +129,7 @@ impl Gate {
     }
 }
 
-/// One connection. It is cut when the answer changes.
+/// Serves one connection. The connection is closed when the answer changes.
 async fn serve(
     operator: TcpStream,
     apiserver: Client,
@@ -142,7 +142,7 @@ async fn serve(
         async move { Ok::<_, Infallible>(reply(answer, request, apiserver, &notes).await) }
     });
     tokio::select! {
-        // The operator must reopen a failed connection.
+        // An error of the connection is ignored, because the operator must open a new one.
         _ = http1::Builder::new().serve_connection(TokioIo::new(operator), service) => {}
         _ = answers.changed() => {}
     }
@@ -170,7 +170,7 @@ async fn reply(
     }
     let what = format!("{} {path}{}", request.method(), if is_watch { " (watch)" } else { "" });
     let times = {
-        let mut refused = notes.lock().expect("nobody panics while noting");
+        let mut refused = notes.lock().expect("no thread panics with the lock");
         let times = refused.entry(what).or_default();
         times.push(Instant::now());
         times.len()

@@ -1,5 +1,5 @@
-//! An operator with the next wire version among agents of this version: the agents are real, and a proxy changes the
-//! version. And an operator of this version with the previous definition of policies.
+//! Tests combinations of versions: an operator with a newer wire version than its agents, and an operator with an older
+//! CRD. The agents are real, and a proxy changes the wire version.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -29,10 +29,10 @@ async fn agents_that_are_too_old_keep_what_they_have_and_are_named() -> Result<(
     let message = status.enforcement.iter().flat_map(|it| &it.drifted).find_map(|it| it.message.clone());
     let told = "wireVersion: is 2, but this agent speaks 1: upgrade the older of the two";
     ensure!(message.as_ref().is_some_and(|message| message.contains(told)), "{message:?}");
-    ensure!(requests(&old.in_force().await?) == Some(50), "it does not hold what it had");
+    ensure!(requests(&old.in_force().await?) == Some(50), "the old agent lost its limit");
     stage.until_event("Drifted", "old is Refused").await?;
 
-    // The next change does not disturb the current agent either, and a pod with a newer agent is in.
+    // The next change is also in force in the current agent. After its upgrade, the old agent enforces it, too.
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(70)]}})).await?;
     current.until("the change", |snapshot| requests(&Some(snapshot.clone())) == Some(70)).await?;
     relay.be_newer(false);
@@ -41,7 +41,8 @@ async fn agents_that_are_too_old_keep_what_they_have_and_are_named() -> Result<(
     Ok(())
 }
 
-/// The charts are upgraded in the wrong order.
+/// If the charts are upgraded in the wrong order, only the fields that the old CRD does not contain are missing from
+/// the status.
 #[tokio::test]
 async fn a_definition_that_is_too_old_costs_the_status_only_what_it_does_not_know() -> Result<()> {
     let stage = Stage::set().await?;
@@ -50,15 +51,15 @@ async fn a_definition_that_is_too_old_costs_the_status_only_what_it_does_not_kno
     let schema = older.spec.versions[0].schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
     let status = schema.and_then(|schema| schema.properties.as_mut()?.get_mut("status")).context("no status")?;
     let newest = status.properties.as_mut().and_then(|fields| fields.remove("lastKnownGood"));
-    ensure!(newest.is_some(), "the definition of today has no lastKnownGood");
+    ensure!(newest.is_some(), "the current CRD has no lastKnownGood");
     definitions.replace("ratelimitpolicies.weir.dev", &PostParams::default(), &older).await?;
-    // An older chart has no stores at all.
+    // An older chart has no CRD of stores.
     definitions.delete("ratelimitstores.weir.dev", &DeleteParams::default()).await?;
 
     let _operator = Operator::start(&stage).await?;
     let agent = stage.pod("a").await?;
     stage.create_policy("checkout", &selector(), 50).await?;
-    // The older definition is in force when the status shows this.
+    // A status without lastKnownGood shows that the older CRD is in force.
     stage.until("1/1", |status| enforced(status) == ("True", "Enforced") && status.last_known_good.is_none()).await?;
     stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(60)]}})).await?;
     let changed = |s: &RateLimitPolicyStatus| s.observed_generation == Some(2) && enforced(s) == ("True", "Enforced");

@@ -1,4 +1,4 @@
-//! The programs under test: built, started, and stopped when their values are dropped.
+//! Builds and starts the programs under test. A program is killed when its value is dropped.
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -22,14 +22,14 @@ impl Program {
     }
 }
 
-/// Builds the programs under test once: cargo does that only for programs of the same package.
+/// Builds the programs under test, once. Cargo itself builds only the programs of the tested package.
 pub(crate) async fn build_programs() -> Result<()> {
     static BUILT: OnceCell<()> = OnceCell::const_new();
     BUILT
         .get_or_try_init(|| async {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
-            cargo.arg("--target-dir").arg(folder()?.parent().context("a profile's folder is in the target folder")?);
+            cargo.arg("--target-dir").arg(folder()?.parent().context("the folder of the profile has no parent")?);
             let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().await?;
             if status.success() { Ok(()) } else { bail!("cannot build the operator and the agent") }
         })
@@ -37,10 +37,10 @@ pub(crate) async fn build_programs() -> Result<()> {
         .copied()
 }
 
-/// The folder of programs with this test's profile, which is the development profile.
+/// The folder that contains the programs of this test's profile.
 fn folder() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
-    Ok(this.ancestors().nth(2).context("tests are in the folder deps")?.to_owned())
+    Ok(this.ancestors().nth(2).context("the test is not in the folder deps")?.to_owned())
 }
 
 /// The path of a program under test.

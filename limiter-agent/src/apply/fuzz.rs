@@ -1,5 +1,5 @@
-//! A sequence of nearly valid snapshots. Each is refused with faults that name a location, or is enforced. Then the
-//! agent decides on random requests.
+//! Puts a sequence of nearly valid snapshots. The agent must enforce each one, or reject it with faults that name a
+//! location. After each snapshot, the agent decides on random requests.
 
 use std::{convert::Infallible, net::Ipv4Addr};
 
@@ -14,8 +14,8 @@ use weir_wire::ExplainRequest;
 
 use super::*;
 
-/// Inputs that failed before, as hex. One reported text that is not UTF-8 as a fault at a path that did not exist. In
-/// another, a control character in a limit's name caused a panic.
+/// Regression inputs, as hex. One makes the agent report invalid UTF-8 as a fault at a path that does not exist.
+/// Another causes a panic by a control character in a limit's name.
 const CORPUS: &str = "
 0000a400000000000000fd0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000a60000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000fe00e20000dd00f9b8
 00f1b6ce000000360000000000715f000062";
@@ -124,13 +124,13 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         if choices.rarely(10) {
             let at = choices.below(body.len());
             match choices.below(6) {
-                // Text that only a full parse shows to be invalid.
+                // Text whose fault only a full parse detects.
                 kind @ 0..3 => drop(body.splice(at..at, ["\\ud800", "1e999", "[[[[[[[["][kind].bytes())),
                 _ => body[at] = choices.byte(),
             }
         }
         match snapshots.put(Some(&body)) {
-            // Each enforced snapshot is changed further, so they become more and more unusual.
+            // Each enforced snapshot is the base of the next one, so the snapshots become more and more unusual.
             Ok(_) => snapshot = changed,
             Err(rejection) => check_rejection(&rejection, &body)?,
         }
@@ -141,37 +141,37 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A rejection says what is wrong and where. The last element of a path may be missing in the snapshot.
+/// Checks that a rejection names each fault and its path. The last element of the path can be missing in the snapshot.
 fn check_rejection(rejection: &Rejection, body: &[u8]) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{what}: {rejection:?} of {}", String::from_utf8_lossy(body)));
     if rejection.message.is_empty() {
-        return wrong("a rejection without a word");
+        return wrong("a rejection without a message");
     }
     if rejection.error != RejectionKind::Invalid {
         return Ok(());
     }
     if rejection.faults.is_empty() {
-        return wrong("it is invalid, and nobody says why");
+        return wrong("an `Invalid` rejection without faults");
     }
     // The agent does not parse the rest of a snapshot of another version, so the body may be invalid JSON.
     let body: Option<Value> = serde_json::from_slice(body).ok();
     for Fault { path, message } in &rejection.faults {
         if path.is_empty() || message.is_empty() {
-            return wrong("a fault without a path or a word");
+            return wrong("a fault without a path or a message");
         }
         if body.as_ref().is_some_and(|body| !leads(path, body)) {
-            return wrong(&format!("there is no {path}"));
+            return wrong(&format!("the snapshot has no {path}"));
         }
     }
     Ok(())
 }
 
-/// Whether the path leads to a value, or to the one missing field.
+/// Returns true if the path leads to a value, or to a missing field of an existing object.
 fn leads(path: &str, to: &Value) -> bool {
     let path = path.strip_prefix('.').unwrap_or(path);
     match to {
         _ if path.is_empty() => true,
-        // A struct may come as an array of its fields, in order.
+        // serde also accepts a struct as an array of its fields, in order.
         Value::Array(_) if !path.starts_with('[') => true,
         Value::Array(list) => {
             path.strip_prefix('[').and_then(|rest| rest.split_once(']')).is_some_and(|(index, rest)| {
@@ -179,7 +179,7 @@ fn leads(path: &str, to: &Value) -> bool {
             })
         }
         Value::Object(fields) => {
-            // Names may contain dots.
+            // Field names can contain dots.
             let mut named = fields.iter().filter_map(|(name, value)| Some((path.strip_prefix(name.as_str())?, value)));
             named.any(|(rest, value)| leads(rest, value)) || !path.contains(['.', '['])
         }
@@ -187,7 +187,7 @@ fn leads(path: &str, to: &Value) -> bool {
     }
 }
 
-/// Sends a random request, and asks to explain it.
+/// Sends a random request, and calls `explain` for the same request.
 fn ask(rules: &LiveRules, clock: MonotonicClock, choices: &mut Choices<'_>) -> Result<(), String> {
     let method = *choices.one(&["GET", "POST", "PUT", "OPTIONS", "a"]);
     let target =
@@ -214,7 +214,7 @@ fn ask(rules: &LiveRules, clock: MonotonicClock, choices: &mut Choices<'_>) -> R
     if let Some(messages) = messages {
         let _ = (messages.decide(), messages.decide());
     }
-    // A request that must wait is dropped, and gives its turn back.
+    // If the request must wait, dropping its future cancels the wait.
     let limits = rules.layer(|_| Some(Ipv4Addr::LOCALHOST.into()));
     let _ = limits.layer(app).call(request).now_or_never();
     let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();

@@ -1,4 +1,4 @@
-//! How long the agent keeps removed rules, with a paused clock.
+//! Tests how long the agent keeps removed rules. The clock is paused.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn removed_limiters_are_deleted_without_traffic_or_another_snapshot() {
     let put = |sequence: u64, policies: &[Value]| {
         let revision = format!("revision-{sequence}");
         let body = json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": policies});
-        snapshots.put(Some(body.to_string().as_bytes())).expect("it is taken");
+        snapshots.put(Some(body.to_string().as_bytes())).expect("the agent accepts the snapshot");
     };
     put(1, &[policy("one")]);
     let table = Arc::downgrade(&rules.load().policies()[0].rules[0]);
@@ -31,9 +31,9 @@ async fn removed_limiters_are_deleted_without_traffic_or_another_snapshot() {
     tokio::time::sleep(Duration::from_millis(59_990)).await;
     assert!(table.upgrade().is_some());
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert!(table.upgrade().is_none(), "its memory is free");
+    assert!(table.upgrade().is_none(), "the table is freed");
     assert_eq!(rules.load().removed(), (0, None));
-    // A second removal is cleaned up, too.
+    // The limiters of a second removal are deleted, too.
     put(3, &[policy("two")]);
     tokio::time::sleep(Duration::from_secs(600)).await;
     put(4, &[]);

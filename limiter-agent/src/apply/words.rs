@@ -1,7 +1,7 @@
 //! Finds every unknown or misplaced field of a snapshot.
 //!
-//! A parser stops at the first fault, but the author of a snapshot wants all of them. So a snapshot that did not
-//! parse is split: each policy, rule and entry of a rule is parsed alone, and each reports at most one fault.
+//! A parser stops at the first fault, but the author of a snapshot needs all of them. So a snapshot that did not parse
+//! is split: each policy, rule and entry of a rule is parsed alone, and each reports at most one fault.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -36,8 +36,8 @@ fn entries<T: DeserializeOwned>(rule: &mut Value, list: &str, path: &str, faults
     }
 }
 
-/// Empties a list and returns its entries with their paths. A value that is not a list stays, so that the parser
-/// reports it.
+/// Empties a list and returns its entries with their paths. A value that is not a list remains in the object, so that
+/// the parser reports it.
 fn take(object: &mut Value, list: &str, path: &str) -> Vec<(String, Value)> {
     let Some(Value::Array(entries)) = object.get_mut(list) else { return Vec::new() };
     let separator = if path.is_empty() { "" } else { "." };

@@ -14,10 +14,10 @@ use crate::{
 /// Rate limits the requests to one app: a reverse proxy in the app's pod.
 ///
 /// The agent accepts HTTP/1 and HTTP/2 (with prior knowledge) on its proxy port, passes requests to the app on
-/// loopback, and streams bodies in both directions. A snapshot says which requests to refuse. The operator, or anyone
-/// with curl, puts it to the control port; --bootstrap gives one for the time before. Without a snapshot every
-/// request passes, unless --wait-for-config keeps the proxy port closed. A new snapshot is in force at once and keeps
-/// all counters.
+/// loopback, and streams bodies in both directions. A snapshot defines which requests are refused. The operator, or any
+/// client such as curl, sends it to the control port with PUT; --bootstrap provides one for the time before. Without a
+/// snapshot every request passes, unless --wait-for-config keeps the proxy port closed. A new snapshot takes effect
+/// immediately and keeps all counters.
 ///
 /// `weir-agent leave`, run in the agent's container when its pod is being deleted, makes each response the last one
 /// on its connection: see `weir-agent leave --help`.
@@ -40,7 +40,7 @@ pub struct Flags {
     #[arg(long, env = "WEIR_TELEMETRY", value_name = "ADDR", default_value = "[::]:8482")]
     pub telemetry: SocketAddr,
 
-    /// How long requests in flight may take to finish after SIGTERM, for example 10s or 1m30s.
+    /// The time that requests in flight have to finish after SIGTERM, for example 10s or 1m30s.
     #[arg(long, env = "WEIR_DRAIN", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub drain: Duration,
 
@@ -122,7 +122,7 @@ pub struct Flags {
     /// Get the certificate of the control port from the operator's identity service at this URL, such as
     /// `https://weir-operator-identity.weir-system.svc`, and accept only the operator as a client. Clients in the pod
     /// can read the control port in plain HTTP over loopback, but they cannot change the rules. Until the certificate
-    /// arrives, that is the only access.
+    /// arrives, this read access is the only access.
     #[arg(
         long,
         env = "WEIR_IDENTITY_URL",
@@ -136,7 +136,7 @@ pub struct Flags {
     pub identity_url: Option<String>,
 
     /// Authorities that sign the identity service's certificate at first: a file, or the PEM itself. Each reply
-    /// brings the next ones.
+    /// contains the authorities for the next request.
     #[arg(
         long,
         env = "WEIR_IDENTITY_CA",
@@ -170,14 +170,14 @@ pub struct Flags {
     #[arg(long, env = "WEIR_WAIT_FOR_CONFIG", value_parser = BoolishValueParser::new(), help_heading = "Snapshots")]
     pub wait_for_config: bool,
 
-    /// Directory with the secrets of stores: a directory for each, with the files `username`, `password` and `ca.crt`,
-    /// each of which may be absent. The agent reads them for each new connection.
+    /// Directory with the secrets of stores: one subdirectory per store, with the optional files `username`, `password`
+    /// and `ca.crt`. The agent reads the files for each new connection.
     #[arg(long, env = "WEIR_STORE_SECRETS", value_name = "DIR", help_heading = "Snapshots")]
     pub store_secrets: Option<PathBuf>,
 
-    /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when
-    /// it changes. A key part jwtClaim then sees only claims of unexpired tokens that one of the keys has signed.
-    /// Without this flag, tokens are read but not verified: anyone can write one.
+    /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when it
+    /// changes. A jwtClaim in a rule's key then reads claims only from unexpired tokens that one of the keys has
+    /// signed. Without this flag, tokens are read but not verified: any client can forge one.
     #[arg(long, env = "WEIR_JWKS", value_name = "FILE", help_heading = "Snapshots")]
     pub jwks: Option<PathBuf>,
 
@@ -224,7 +224,7 @@ pub struct Flags {
     pub log_level: Targets,
 
     /// Log the key of each refused request: a client address, an API key, or other parts of the rule's key. Keys are
-    /// personal data and may be secrets. Without this flag, no log line has data of a request.
+    /// personal data and can be secrets. Without this flag, no log line contains data of a request.
     #[arg(long, env = "WEIR_LOG_KEYS", value_parser = BoolishValueParser::new(), help_heading = "Logs")]
     pub log_keys: bool,
 

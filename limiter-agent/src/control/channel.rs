@@ -19,10 +19,10 @@ use super::{
 };
 use crate::clock;
 
-/// How long the operator may take to read a message.
+/// The timeout for sending a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client that is not the operator should wait before it retries, in milliseconds.
+/// The time that a client that is not the operator should wait before it retries, in milliseconds.
 const STRANGER_RETRY: u64 = 1000;
 
 /// Serves the operator until the channel ends. It calls `writing` for each snapshot, and drops the returned value when
@@ -30,7 +30,7 @@ const STRANGER_RETRY: u64 = 1000;
 ///
 /// # Errors
 ///
-/// Why the channel ended.
+/// Returns the reason why the channel ended.
 pub(crate) async fn serve<W>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     control: Arc<Control>,
@@ -57,7 +57,8 @@ pub(crate) async fn serve<W>(
                     let (least, most) = EVERY_MILLIS;
                     let interval = Duration::from_millis(report.every_millis.clamp(least, most));
                     every = Some(interval);
-                    // A random delay, so that agents that connected at the same moment send at different ones.
+                    // The first delay is random, so that agents that connected at the same time do not all send at the
+                    // same time.
                     let first = interval.mul_f64(rand::rng().random_range(0.0..=1.0));
                     next_at = clock::now() + until_next(first, clock::wall());
                 }
@@ -65,23 +66,23 @@ pub(crate) async fn serve<W>(
             },
             () = sleep_until(next_at), if every.is_some() => {
                 send_status(&mut channel, &control, &mut sent).await?;
-                // A delayed status does not bring the next one forward.
+                // After a delayed status, the agent still waits a whole interval.
                 next_at = clock::now() + every.map_or(Duration::ZERO, |every| until_next(every, clock::wall()));
             }
         }
     }
 }
 
-/// Refuses a client, with the reason.
+/// Refuses a client and sends it the reason.
 ///
 /// # Errors
 ///
-/// The client did not read the reason.
+/// Returns an error if the client did not read the reason.
 pub(crate) async fn refuse(stream: impl AsyncRead + AsyncWrite + Unpin, reason: String) -> Result<(), ChannelError> {
     let mut channel = Channel::new(stream);
     send(&mut channel, &ToOperator::Goodbye(Goodbye { reason, retry_after_millis: STRANGER_RETRY })).await?;
-    // Closing a socket with unread data resets the connection, and the client could lose the reason. So this waits
-    // until the client closes.
+    // Closing a socket with unread data resets the connection, and the client could lose the reason. So this function
+    // waits until the client closes the connection.
     let _ = tokio::time::timeout(WRITE_TIMEOUT, channel.next()).await;
     Ok(())
 }
@@ -104,6 +105,6 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     message: &ToOperator,
 ) -> Result<(), ChannelError> {
-    let frame = message.frame().ok_or_else(|| std::io::Error::other("a message that no frame can hold"))?;
+    let frame = message.frame().ok_or_else(|| std::io::Error::other("the message does not fit into a frame"))?;
     channel.send(frame, WRITE_TIMEOUT).await
 }

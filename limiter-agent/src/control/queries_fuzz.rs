@@ -1,5 +1,5 @@
-//! Queries of the control API, read by the definition of forms: `application/x-www-form-urlencoded` of the URL
-//! standard, byte by byte.
+//! Compares the query parser of the control API with a simple parser that follows the definition of
+//! `application/x-www-form-urlencoded` in the URL standard, byte by byte.
 
 use axum::http::Uri;
 use weir_fuzz::{Choices, Target};
@@ -71,18 +71,18 @@ fn query(text: &str) -> Result<(), String> {
     let expected = value("waitMillis").map(Option::unwrap_or_default).ok().filter(|_| is_known);
     let found = Query::<Wait>::try_from_uri(&uri).ok().map(|Query(wait)| wait.wait_millis);
     if found != expected {
-        return Err(format!("leave?{text} waits {found:?}, and should wait {expected:?}"));
+        return Err(format!("leave?{text} waits {found:?}, expected {expected:?}"));
     }
     // Clients of the status may be newer than the agent, so other parameters are ignored.
     let expected = value("everyMillis").ok();
     let found = Query::<Asked>::try_from_uri(&uri).ok().map(|Query(asked)| asked.every_millis);
     if found != expected {
-        return Err(format!("status?{text} comes at {found:?}, and should come at {expected:?}"));
+        return Err(format!("status?{text} has the interval {found:?}, expected {expected:?}"));
     }
     Ok(())
 }
 
-/// Digits, after a plus sign at most, of a number of 64 bits.
+/// Parses a 64-bit number: digits after an optional plus sign.
 fn number(value: &str) -> Option<u64> {
     let digits = value.strip_prefix('+').unwrap_or(value);
     let add = |number: u128, digit: u8| digit.is_ascii_digit().then(|| number * 10 + u128::from(digit - b'0'));

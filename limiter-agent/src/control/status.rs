@@ -1,4 +1,4 @@
-//! The status: what is in force, since when, and what every rule decided. Sent once, or at an interval.
+//! The status: the revision in force, since when, and the counts of every rule. It is sent once, or at an interval.
 
 use std::{
     convert::Infallible,
@@ -26,11 +26,11 @@ use weir_wire::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, WIRE_V
 use super::{Control, failure};
 use crate::{apply::in_force, clock};
 
-/// The shortest and the longest interval between two statuses. No client needs a shorter one. A client that needs one
-/// less often than once an hour can poll.
+/// The shortest and the longest interval between two statuses. A client that needs a status less often than once an
+/// hour can poll.
 pub(super) const EVERY_MILLIS: (u64, u64) = (100, 3_600_000);
-/// From this interval on, lines are sent at the start of a tenth of a second. So a reader of thousands of agents wakes
-/// once for many of them, not once for each.
+/// With this interval or a longer one, lines are sent at the start of a tenth of a second. So a client of thousands of
+/// agents wakes once for the lines of many agents.
 const TOGETHER_FROM: Duration = Duration::from_secs(1);
 const TENTH: u32 = 100_000_000;
 
@@ -68,7 +68,8 @@ fn once(control: &Control, head: &HeaderMap) -> Response {
     ([(ETAG, tag)], Json(status)).into_response()
 }
 
-/// A line at once, and then one at each interval: the status, or an empty line while nothing has changed.
+/// Sends the first line immediately, and then one line per interval: the status, or an empty line if nothing has
+/// changed.
 fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> {
     stream::unfold((control, Duration::ZERO, String::new()), move |(control, pause, last_tag)| async move {
         sleep(pause).await;
@@ -79,8 +80,9 @@ fn lines(control: Arc<Control>, every: Duration) -> impl Stream<Item = Result<By
     })
 }
 
-/// How long to wait for the next line. It is computed for each line, because the monotonic clock and the wall clock
-/// drift apart. A delayed line does not bring the next one forward: the reader would count it as one too many.
+/// The wait until the next line. The wait is computed for each line, because the monotonic clock and the wall clock
+/// drift apart. After a delayed line, the wait is still a whole interval, because the reader would count an earlier
+/// line as an extra one.
 pub(super) fn until_next(every: Duration, now: SystemTime) -> Duration {
     if every < TOGETHER_FROM {
         return every;

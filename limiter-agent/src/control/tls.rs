@@ -2,8 +2,8 @@
 //!
 //! Credentials are in files that other programs write, or come from the operator ([`crate::identity`]). They change
 //! while the agent runs. New credentials replace those in use only if they work as a whole, and only for later
-//! connections: open connections are unaffected. Nothing here may accept a client without a certificate of the client
-//! CA. As long as there are no credentials, every client is refused.
+//! connections: open connections are unaffected. This module must never accept a client without a certificate of the
+//! client CA. As long as there are no credentials, it refuses every client.
 
 use std::{
     convert::Infallible,
@@ -43,8 +43,8 @@ pub(crate) const RELOADS: [&str; 2] = ["loaded", "rejected"];
 /// A client that does not finish its handshake in this time is disconnected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to hold a client that connects before there is a certificate. Its connection triggers a request for one.
-/// Shorter than an operator's timeout.
+/// The time for which a client waits if it connects before the agent has a certificate. The connection triggers a
+/// request for one. This time is shorter than the operator's timeout.
 const FIRST_CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The files with the certificates and the key, all in PEM.
@@ -55,7 +55,7 @@ pub(crate) struct TlsFiles {
     pub(crate) client_ca: PathBuf,
 }
 
-/// Why the files do not make a TLS server.
+/// The fault of a TLS file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls {
     flag: &'static str,
@@ -91,11 +91,11 @@ pub(crate) struct Tls {
 #[derive(Debug)]
 pub(crate) struct Credentials {
     server: Arc<ServerConfig>,
-    /// When the agent's certificate expires, in seconds of Unix time.
+    /// The expiry of the agent's certificate, in seconds of Unix time.
     pub(crate) not_after: u64,
 }
 
-/// Which part of the credentials is invalid, and why.
+/// The invalid part of the credentials, and the reason.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidCredentials {
     #[error("{0}")]
@@ -164,14 +164,14 @@ impl Tls {
         self.reloads[1].fetch_add(1, Relaxed);
     }
 
-    /// Returns when a client could not connect: there are no credentials, or it does not trust them.
+    /// Returns when a client could not connect, because there are no credentials or the client does not trust them.
     pub(crate) async fn called(&self) {
         self.called.notified().await;
     }
 
-    /// The credentials, if they exist or arrive within a moment.
+    /// The credentials, if they exist or arrive within [`FIRST_CERTIFICATE_TIMEOUT`].
     async fn credentials(&self) -> Option<Arc<Credentials>> {
-        // Created before the check, so that no credentials installed after it are missed.
+        // The future is created before the check, so that credentials installed after the check are not missed.
         let installed = self.installed.notified();
         if let Some(credentials) = self.current.load_full() {
             return Some(credentials);
@@ -185,7 +185,7 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// The failure, for the log. TLS has sent the client an alert.
+    /// Returns the failure, for the log. If the handshake failed, the client has received a TLS alert.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Accepted> {
         let Some(credentials) = self.credentials().await else {
             self.handshakes[2].fetch_add(1, Relaxed);
@@ -208,7 +208,7 @@ impl Tls {
         accepted
     }
 
-    /// Why to refuse a client that has a certificate of the right CA and not the right name.
+    /// The reason to refuse a client whose certificate is of the right CA but does not have the right name.
     fn stranger(&self, stream: &TlsStream<TcpStream>) -> Option<String> {
         let wanted = self.client_name.as_deref()?;
         let (_, connection) = stream.get_ref();
@@ -220,17 +220,17 @@ impl Tls {
         })
     }
 
-    /// How many handshakes had each outcome in [`HANDSHAKES`].
+    /// The number of handshakes with each outcome in [`HANDSHAKES`].
     pub(crate) fn handshakes(&self) -> [u64; HANDSHAKES.len()] {
         self.handshakes.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// How many changes of credentials had each outcome in [`RELOADS`].
+    /// The number of changes of credentials with each outcome in [`RELOADS`].
     pub(crate) fn reloads(&self) -> [u64; RELOADS.len()] {
         self.reloads.each_ref().map(|count| count.load(Relaxed))
     }
 
-    /// When the agent's certificate expires, in seconds of Unix time. `None` before there is one.
+    /// The expiry of the agent's certificate, in seconds of Unix time. `None` before there is one.
     pub(crate) fn not_after(&self) -> Option<u64> {
         self.current.load().as_ref().map(|credentials| credentials.not_after)
     }
@@ -262,7 +262,7 @@ impl TlsFiles {
 }
 
 impl Credentials {
-    /// A server with this chain of at least one certificate, for clients of these authorities.
+    /// Credentials of a server with this chain of at least one certificate, for clients of these authorities.
     pub(crate) fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -280,7 +280,7 @@ impl Credentials {
             .map_err(|error| of_authorities(error.to_string()))?;
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
-            .expect("ring has suites of TLS 1.3")
+            .expect("ring supports TLS 1.3")
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(InvalidCredentials::Key)?;
@@ -292,7 +292,7 @@ impl Credentials {
     }
 }
 
-/// The certificates, at least one.
+/// Parses certificates, at least one.
 pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| format!("not PEM: {error}"))?;

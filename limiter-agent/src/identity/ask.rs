@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest reply that the agent reads.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
 
-/// Why the agent got no certificate.
+/// The reason why the agent got no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
     #[error("--identity-token-file {}: {source}", path.display())]
@@ -67,7 +67,7 @@ impl Identity {
             .header(HOST, &self.authority)
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))
-            .expect("the authority of a URL is a field's value");
+            .expect("the authority of a URL is a valid header value");
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         connection.abort();
@@ -88,7 +88,7 @@ impl Identity {
         }
         let mut tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("ring speaks TLS")
+            .expect("ring supports TLS")
             .with_root_certificates(roots)
             .with_no_client_auth();
         tls.resumption = Resumption::disabled();

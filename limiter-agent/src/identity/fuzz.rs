@@ -1,5 +1,5 @@
-//! Certificates in PEM, from a service or a file: refused with a reason, or parsed to the same bytes as another PEM
-//! reader finds. A certificate that TLS cannot use is refused without a panic.
+//! Parses random certificates in PEM. The agent must refuse them with a reason, or read the same bytes as another PEM
+//! parser. It must refuse a certificate that TLS cannot use, without a panic.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{CertificateParams, KeyPair};
@@ -35,7 +35,12 @@ fn any_certificate_is_refused_or_read_as_others_read_it() {
         let others = blocks(&text);
         // The library also accepts blocks whose lines do not follow RFC 7468.
         if !others.iter().all(|other| chain.iter().any(|it| it.as_ref() == other)) {
-            return Err(format!("{} has {} certificates, and others read {}", shown(), chain.len(), others.len()));
+            return Err(format!(
+                "{}: the agent reads {} certificates, and the other parser {}",
+                shown(),
+                chain.len(),
+                others.len()
+            ));
         }
         let private = || PrivateKeyDer::Pkcs8(key.serialize_der().into());
         let sound = [one.der(), other.der()].into_iter().any(|it| it == &chain[0]);
@@ -43,7 +48,7 @@ fn any_certificate_is_refused_or_read_as_others_read_it() {
         match Credentials::new(chain, private(), authority) {
             Ok(_) => Ok(()),
             Err(error) if sound => Err(format!("{} was refused: {error}", shown())),
-            Err(error) if error.to_string().is_empty() => Err("a refusal without a word".to_owned()),
+            Err(error) if error.to_string().is_empty() => Err("a refusal without a reason".to_owned()),
             Err(_) => Ok(()),
         }
     });

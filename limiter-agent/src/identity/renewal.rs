@@ -1,16 +1,17 @@
-//! When to request the next certificate: after two thirds of the current one's life, and shortly after a failure. An
-//! operator that calls can also be reached, so its call ends the backoff after an unreachable service.
+//! Decides when to request the next certificate: after two thirds of the current one's life, and shortly after a
+//! failure. An operator that connects to the agent (a *call*) is probably reachable. So a call ends the backoff that
+//! follows an unreachable service.
 //!
-//! The module reads the clock every few seconds instead of sleeping until the due time, because the clock may be set
-//! and certificates depend on it. The operator checks an agent's certificate by its own clock, so an agent whose
-//! clock is set back must not renew later.
+//! The module reads the clock every few seconds instead of sleeping until the due time, because the clock can be set
+//! and certificates depend on it. The operator checks an agent's certificate by its own clock, so an agent whose clock
+//! is set back must not renew later.
 
 use std::{convert::Infallible, fmt::Display, time::Duration};
 
 use rand::Rng;
 use tokio::time::sleep;
 
-/// How often to read the clock.
+/// The interval at which the clock is read.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// The first and the longest delay after a failure. Each delay is twice the previous one.
@@ -20,19 +21,19 @@ const LONGEST_DELAY: Duration = Duration::from_secs(30);
 /// After a failure, a call from the operator shortens the wait to no less than this.
 const CALLED_DELAY: Duration = Duration::from_millis(500);
 
-/// How much earlier than two thirds a renewal may be, as a share of the life. The spread keeps agents that started
-/// together from renewing together forever.
+/// The largest random time by which a renewal is early, as a share of the certificate's life. Without this spread,
+/// agents that started together would always renew together.
 const SPREAD: f64 = 0.1;
 
 /// The source of certificates, and the clock for their dates.
 pub(super) trait Issuer: Send {
-    /// Why there was no certificate.
+    /// The reason why no certificate was issued.
     type Error: Display + Sync;
 
     /// Requests a certificate and puts it in use. Returns its expiry in seconds of Unix time.
     fn obtain(&mut self) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 
-    /// Returns when the operator calls and so may be reachable again. `failure` is the reason for the last failed
+    /// Returns when the operator calls, and so is probably reachable again. `failure` is the reason for the last failed
     /// attempt.
     fn called(&self, failure: &Self::Error) -> impl Future<Output = ()> + Send;
 
@@ -82,7 +83,7 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
     }
 }
 
-/// When to request the next certificate.
+/// The time at which to request the next certificate.
 fn due(asked: u64, not_after: u64, early: f64) -> u64 {
     let life = Duration::from_secs(not_after.saturating_sub(asked));
     asked + life.mul_f64(2.0 / 3.0 - early).as_secs().max(1)
@@ -111,9 +112,9 @@ mod tests {
     struct Scripted<'a> {
         answer: Answer,
         start: Instant,
-        /// When the test sets the clock, and by how much.
+        /// The time at which the test sets the clock, and the offset that it adds.
         set: Option<(u64, i64)>,
-        /// When the operator begins to call repeatedly.
+        /// The time from which the operator calls repeatedly.
         calls_since: Option<u64>,
         /// The times of the requests, in seconds after the start.
         asked: &'a mut Vec<u64>,
@@ -157,7 +158,10 @@ mod tests {
     ) -> Vec<u64> {
         let mut asked = Vec::new();
         let issuer = Scripted { answer, start: Instant::now(), set, calls_since, asked: &mut asked };
-        assert!(tokio::time::timeout(Duration::from_secs(seconds), keep(issuer)).await.is_err(), "it never returns");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(seconds), keep(issuer)).await.is_err(),
+            "`keep` never returns"
+        );
         asked
     }
 
@@ -168,7 +172,10 @@ mod tests {
         assert!((30..=36).contains(&asked.len()), "{asked:?}");
         let (least, most) = (24 * HOUR * 56 / 100, 16 * HOUR + 10);
         assert!(pauses.iter().all(|pause| (least..=most).contains(pause)), "{pauses:?}");
-        assert!(pauses.iter().collect::<std::collections::BTreeSet<_>>().len() > 1, "all agents keep step: {pauses:?}");
+        assert!(
+            pauses.iter().collect::<std::collections::BTreeSet<_>>().len() > 1,
+            "the pauses do not vary: {pauses:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -180,7 +187,7 @@ mod tests {
         assert!(pauses.max() <= Some(31), "{asked:?}");
     }
 
-    /// An operator that was unreachable for an hour calls at its end.
+    /// An operator that was unreachable for an hour calls at the end of this hour.
     #[tokio::test(start_paused = true)]
     async fn a_call_from_the_operator_ends_the_backoff() {
         fn from_the_end_of_the_hour(moment: u64) -> Result<u64, &'static str> {
@@ -189,11 +196,11 @@ mod tests {
         for _ in 0..20 {
             let asked = asked_and_called(HOUR + 60, None, Some(HOUR), from_the_end_of_the_hour).await;
             let last = asked.last().copied().unwrap_or_default();
-            assert!((HOUR..=HOUR + 1).contains(&last), "asked at {last}, and called at {HOUR}");
+            assert!((HOUR..=HOUR + 1).contains(&last), "the last request was at {last}, and the call at {HOUR}");
         }
     }
 
-    /// A client that calls all the time shortens the wait to half a second, and not at all after a refusal.
+    /// Endless calls shorten the wait to half a second. After a refusal they do not shorten it.
     #[tokio::test(start_paused = true)]
     async fn endless_calls_shorten_the_backoff_only_to_its_minimum() {
         let unreachable = asked_and_called(600, None, Some(0), |_| Err(NOBODY)).await;
@@ -202,17 +209,20 @@ mod tests {
         assert!((20..=60).contains(&refused.len()), "{refused:?}");
     }
 
-    /// The operator is down from the 13th to the 19th hour. The first renewal falls into that time however early an
-    /// agent asks. An agent that renews at two thirds still has a valid certificate.
+    /// The operator is down from the 13th to the 19th hour. The first renewal, between 13.4 and 16 hours after the
+    /// start, always falls into this period. The certificate of 24 hours is still valid when the operator returns.
     #[tokio::test(start_paused = true)]
     async fn certificates_survive_an_operator_that_is_down_for_a_quarter_of_their_life() {
         fn gone(moment: u64) -> bool {
             (13 * HOUR..19 * HOUR).contains(&moment)
         }
-        let asked = asked(10 * 24 * HOUR, None, |moment| if gone(moment) { Err("gone") } else { Ok(24 * HOUR) }).await;
+        let asked = asked(10 * 24 * HOUR, None, |moment| if gone(moment) { Err("down") } else { Ok(24 * HOUR) }).await;
         let good: Vec<u64> = asked.into_iter().filter(|moment| !gone(*moment)).collect();
         assert!(good.windows(2).all(|pair| pair[1] - pair[0] < 24 * HOUR), "{good:?}");
-        assert!(good.iter().any(|moment| (19 * HOUR..19 * HOUR + 60).contains(moment)), "it came back late: {good:?}");
+        assert!(
+            good.iter().any(|moment| (19 * HOUR..19 * HOUR + 60).contains(moment)),
+            "no renewal soon after the operator returned: {good:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -35,7 +35,7 @@ pub(crate) struct Source {
     ca: String,
 }
 
-/// Flags that do not describe a usable source.
+/// An invalid flag of the key set URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {value}: {problem}")]
 pub struct InvalidSource {
@@ -49,10 +49,10 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Which flag is wrong, and what it must be.
+    /// Returns the name of the wrong flag, and what its value must be.
     pub(crate) fn new(url: &str, ca: String) -> Result<Self, InvalidSource> {
         let of_url = |problem: String| InvalidSource { flag: "--jwks-url", value: url.to_owned(), problem };
-        let uri: Uri = url.parse().map_err(|error| of_url(format!("no URL: {error}")))?;
+        let uri: Uri = url.parse().map_err(|error| of_url(format!("not a URL: {error}")))?;
         let Some(host) = uri.host().filter(|_| uri.scheme_str() == Some("https")) else {
             let problem = "it must be an https URL such as https://issuer.example/.well-known/jwks.json: over http, anyone on the \
                            network path could replace the keys";
@@ -77,7 +77,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Why the request failed, or that the status is not 200.
+    /// Returns the reason why the request failed, or a status other than 200.
     pub(super) async fn fetch(&self) -> Result<String, String> {
         let exchange = timeout(PATIENCE, self.exchange());
         exchange.await.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
@@ -89,7 +89,7 @@ impl Source {
         let roots = self.authorities().map_err(|problem| format!("--jwks-ca: {problem}"))?;
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("ring speaks TLS")
+            .expect("ring supports TLS")
             .with_root_certificates(roots)
             .with_no_client_auth();
         let stream = TcpStream::connect((self.host.as_str(), port)).await.map_err(connect)?;
@@ -102,13 +102,13 @@ impl Source {
             .header(HOST, authority)
             .header(ACCEPT, "application/json")
             .body(Empty::<Bytes>::new())
-            .expect("parts of a URL are parts of a request");
+            .expect("the parts of a URL are valid in a request");
         let (head, body) = sender.send_request(request).await.map_err(http)?.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         connection.abort();
         if head.status != StatusCode::OK {
             let hint = if head.status.is_redirection() { ": configure the URL that it redirects to" } else { "" };
-            return Err(format!("answer {}{hint}", head.status));
+            return Err(format!("the response status is {}{hint}", head.status));
         }
         let body = body.map_err(|error| format!("cannot read the response: {error}"))?.to_bytes();
         String::from_utf8(body.into()).map_err(|_| "the response is not UTF-8".to_owned())
@@ -144,7 +144,7 @@ mod tests {
         for (url, ca, why) in [
             ("http://a/keys", pem.as_str(), "--jwks-url http://a/keys: it must be an https URL"),
             ("a", &pem, "it must be an https URL"),
-            ("", &pem, "no URL"),
+            ("", &pem, "not a URL"),
             ("https://a/keys", "/nowhere", "--jwks-ca /nowhere: cannot be read"),
             ("https://a/keys", "-----BEGIN NOTHING-----", "--jwks-ca the given PEM: "),
         ] {

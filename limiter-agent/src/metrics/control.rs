@@ -56,7 +56,7 @@ pub(super) fn tls(tls: &Tls) -> [MetricFamily; 3] {
         ),
         family(
             "weir_control_certificate_reloads_total",
-            "Changes of the control port's certificate, by result; after a failure the old one stays in use.",
+            "Reloads of the control port's certificate, by result; after a failure the previous one stays in use.",
             MetricType::COUNTER,
             counters(&RELOADS, "result", &tls.reloads()),
         ),

@@ -38,7 +38,7 @@ pub(super) fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
     gauge_of(labels, float(value))
 }
 
-/// One number as a share of another, which is not zero.
+/// A gauge of the ratio of two numbers. The second must not be zero.
 pub(super) fn ratio(labels: &[(&str, &str)], (part, whole): (u64, u64)) -> Metric {
     gauge_of(labels, float(part) / float(whole))
 }
@@ -86,8 +86,9 @@ fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
         .collect()
 }
 
-/// Prometheus counts in floats: exact up to 2^53, which a sequence in microseconds of Unix time reaches in the year 2255.
-#[expect(clippy::cast_precision_loss, reason = "see above")]
+/// Prometheus values are floats, which are exact up to 2^53. A sequence, in microseconds of Unix time, reaches this
+/// value in the year 2255.
+#[expect(clippy::cast_precision_loss, reason = "values below 2^53 are exact")]
 fn float(value: u64) -> f64 {
     value as f64
 }

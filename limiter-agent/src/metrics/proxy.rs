@@ -31,7 +31,7 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
         ),
         family(
             "weir_connections_parked",
-            "Idle client connections open now that hold no buffer.",
+            "Idle client connections open now that have no buffer.",
             MetricType::GAUGE,
             vec![gauge(&[], traffic.parked())],
         ),

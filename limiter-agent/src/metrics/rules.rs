@@ -34,7 +34,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         ),
         family(
             "weir_wait_seconds",
-            "Time that admitted requests waited for their turn; in shadow mode, that they would have waited.",
+            "Time that admitted requests waited for their turn; in shadow mode, the time that they would have waited.",
             MetricType::HISTOGRAM,
             each()
                 .filter(|(_, rule)| rule.is_patient())
@@ -47,14 +47,14 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
             MetricType::COUNTER,
             each()
                 .map(|(policy, rule)| (policy, rule, rule.counts().expired))
-                // A rule that had a deadline before keeps its count.
+                // A rule keeps its count after its policy loses the deadline.
                 .filter(|(policy, rule, count)| (policy.has_deadline() && !rule.is_bypass()) || *count > 0)
                 .map(|(policy, rule, count)| counter(&named(policy, rule), count))
                 .collect(),
         ),
         family(
             "weir_limit_requests",
-            "Requests that a limit lets through in each period, without overrides.",
+            "Requests that a limit admits in each period, without overrides.",
             MetricType::GAUGE,
             limits().map(|(labels, quota)| gauge(&labels, quota.requests())).collect(),
         ),
@@ -66,7 +66,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         ),
         family(
             "weir_limit_burst",
-            "Requests that a limit lets through at once, for LeakyBucket those that may wait, without overrides.",
+            "Requests that a limit admits at once, or for LeakyBucket, that can wait at once; without overrides.",
             MetricType::GAUGE,
             limits()
                 .filter(|(_, quota)| has_burst(quota.strategy()))
@@ -81,7 +81,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         ),
         family(
             "weir_key_table_capacity",
-            "Keys that a rule tracks at most.",
+            "Maximum number of keys that a rule tracks.",
             MetricType::GAUGE,
             keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.capacity)).collect(),
         ),
@@ -150,7 +150,7 @@ fn decisions(policy: &Policy, rule: &Rule) -> Vec<Metric> {
     let [namespace, policy_name, rule_name] = named(policy, rule);
     decided
         .into_iter()
-        // A rule that changed from or to Bypass keeps the count of its earlier kind.
+        // A rule that changed from or to Bypass keeps the counts of its previous action.
         .filter(|&(decision, count)| (decision == "bypassed") == rule.is_bypass() || count > 0)
         .map(|(decision, count)| counter(&[namespace, policy_name, rule_name, ("decision", decision)], count))
         .collect()

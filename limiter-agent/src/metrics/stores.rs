@@ -19,13 +19,13 @@ pub(super) fn families(stores: &Stores) -> [MetricFamily; 6] {
         ),
         family(
             "weir_store_trips_total",
-            "Questions to the store.",
+            "Round trips to the store.",
             MetricType::COUNTER,
             each(|labels, store| counter(labels, store.stats.trips)),
         ),
         family(
             "weir_store_seats_leased_total",
-            "Seats that the store handed out for requests to come.",
+            "Seats that the store granted for future requests.",
             MetricType::COUNTER,
             each(|labels, store| counter(labels, store.stats.leased)),
         ),
@@ -43,7 +43,7 @@ pub(super) fn families(stores: &Stores) -> [MetricFamily; 6] {
         ),
         family(
             "weir_store_latency_seconds",
-            "Time from a question to the store until its answer.",
+            "Time of a round trip to the store.",
             MetricType::HISTOGRAM,
             each(|labels, store| histogram(labels, &store.took)),
         ),

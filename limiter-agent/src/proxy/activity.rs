@@ -1,4 +1,4 @@
-//! Tracks the activity of one client connection, to know when it is idle.
+//! Tracks the activity of one client connection, to detect when it is idle.
 //!
 //! An idle connection releases its buffers (see `client`). That is safe only if no request is in progress, no body is
 //! half read, and no byte waits to be written. When in doubt, the connection counts as busy.
@@ -28,20 +28,20 @@ pub(super) struct Activity {
     requests: AtomicU64,
     /// Requests so far.
     asked: AtomicU64,
-    /// Request bodies that were not read to their end. A body that is never read keeps this above zero.
+    /// Request bodies that were not read to their end. A body that is never read keeps this counter above zero.
     open_bodies: AtomicU64,
-    /// Successful reads so far, and that number when the last response ended.
+    /// Successful reads so far, and the number of reads when the last response ended.
     reads: AtomicU64,
     reads_answered: AtomicU64,
     /// Successful writes so far.
     writes: AtomicU64,
-    /// The client does not accept the last write.
+    /// The socket did not accept the last write, because the client does not read.
     blocked: AtomicBool,
     /// The connection accepts no more requests.
     over: AtomicBool,
-    /// One more than `writes` when the client closed its side while a response was due; 0 if it did not.
+    /// `writes` plus one, from the time when the client closed its side during a request; 0 if it has not done so.
     closed_after: AtomicU64,
-    /// Asks the client to reconnect elsewhere.
+    /// Notified when the client should reconnect elsewhere.
     elsewhere: Notify,
 }
 
@@ -66,8 +66,8 @@ impl Activity {
         })
     }
 
-    /// Makes the connection evictable if no request is in progress. Over HTTP/2, a request body that was not read to
-    /// its end does not count.
+    /// Makes the connection evictable if no request is in progress. Over HTTP/2, a request whose response has ended
+    /// does not count, even if its body was not read to the end.
     fn settle(&self) {
         let settled = match self.protocol {
             Protocol::Http2 => !self.owes_an_answer(),
@@ -91,12 +91,12 @@ impl Activity {
         self.blocked.store(true, Relaxed);
     }
 
-    /// Tells the client that the connection accepts no more requests. Later bytes from it are not requests.
+    /// Records that the connection accepts no more requests. Later bytes from the client are not requests.
     pub(super) fn end(&self) {
         self.over.store(true, Relaxed);
     }
 
-    /// Asks the client to reconnect elsewhere.
+    /// Makes the task of an HTTP/2 connection send GOAWAY, so that the client reconnects elsewhere.
     pub(super) fn send_away(&self) {
         self.elsewhere.notify_one();
     }
@@ -106,12 +106,13 @@ impl Activity {
         self.elsewhere.notified().await;
     }
 
-    /// No request is in progress, and no byte of the next one came.
+    /// Returns true if no request is in progress and no byte of the next one has arrived.
     pub(super) fn is_idle(&self) -> bool {
         self.is_between_requests() && self.reads.load(Relaxed) == self.reads_answered.load(Relaxed)
     }
 
-    /// No request is in progress. Part of the next head may have come, and the connection may accept it.
+    /// Returns true if no request is in progress and the connection accepts another one. Part of the next head may have
+    /// arrived.
     pub(super) fn is_between_requests(&self) -> bool {
         self.requests.load(Relaxed) == 0
             && self.open_bodies.load(Relaxed) == 0
@@ -119,35 +120,35 @@ impl Activity {
             && !self.over.load(Relaxed)
     }
 
-    /// Requests in progress, and requests so far.
+    /// The number of requests in progress, and of all requests so far.
     pub(super) fn requests(&self) -> (u64, u64) {
         (self.requests.load(Relaxed), self.asked.load(Relaxed))
     }
 
-    /// A request came whose response has not ended.
+    /// Returns true if a request has arrived and its response has not ended.
     pub(super) fn owes_an_answer(&self) -> bool {
         self.requests.load(Relaxed) > 0
     }
 
-    /// The client closed its sending side. It may still wait for its response.
+    /// Records that the client closed its sending side. The client may still wait for its response.
     pub(super) fn half_closed(&self) {
         let now = self.writes.load(Relaxed) + 1;
         let _ = self.closed_after.compare_exchange(0, now, Relaxed, Relaxed);
     }
 
-    /// Whether the client closed its side and nothing was written since. A write would show whether the client is
-    /// gone.
+    /// Returns true if the client closed its side and nothing was written since then. A write would show whether the
+    /// client has disconnected.
     pub(super) fn may_have_left(&self) -> bool {
         self.closed_after.load(Relaxed) == self.writes.load(Relaxed) + 1
     }
 
-    /// How much was written, if the client accepts no more.
+    /// The number of writes so far, if the client accepts no more data; `None` otherwise.
     pub(super) fn stuck_after(&self) -> Option<u64> {
         self.blocked.load(Relaxed).then(|| self.writes.load(Relaxed))
     }
 }
 
-/// A request in progress, until dropped.
+/// A request in progress. Dropping this value ends it.
 #[derive(Debug)]
 pub(super) struct Answering(Arc<Activity>);
 
@@ -155,7 +156,7 @@ impl Answering {
     pub(super) fn new(activity: &Arc<Activity>) -> Self {
         activity.requests.fetch_add(1, Relaxed);
         activity.asked.fetch_add(1, Relaxed);
-        // If the connection must close at once, the task that serves it closes it.
+        // The result is ignored: if the connection must close immediately, the task that serves it closes it.
         activity.open.work();
         Self(Arc::clone(activity))
     }
@@ -179,26 +180,26 @@ impl OpenBody {
         Self(Arc::clone(activity))
     }
 
-    /// The body was read to its end. Without this call the connection counts as busy until it closes.
+    /// Records that the body was read to its end. Without this call, the connection counts as busy until it closes.
     pub(super) fn end(self) {
         self.0.open_bodies.fetch_sub(1, Relaxed);
         self.0.settle();
     }
 }
 
-/// A response body. Its request counts as in progress until this is dropped.
+/// A response body. The request counts as in progress until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Answer<B> {
     body: B,
     _answering: Answering,
     /// Tracks whether an HTTP/2 client reads.
     taking: Option<Arc<Taking>>,
-    /// What the HTTP/2 client gets next.
+    /// The data that the HTTP/2 client gets next.
     rest: Bytes,
 }
 
-/// How much of a body an HTTP/2 client gets at once; a client that accepts that much is not stalled. The app's
-/// connection delivers 400 KiB at once, which a slow client reads in minutes.
+/// The largest piece of a body that an HTTP/2 client gets at once. A client that accepts such a piece is not stalled.
+/// The app's connection delivers pieces of up to 400 KiB, for which a slow client needs minutes.
 const PIECE: usize = 16 * 1024;
 
 impl<B> Answer<B> {

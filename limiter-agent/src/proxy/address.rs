@@ -1,8 +1,8 @@
 //! Finds the app: at its configured address, or on the other loopback address.
 //!
-//! `localhost` means `127.0.0.1` to some apps, `[::1]` to others and both to most, and nothing in a pod says which.
-//! So the agent tries the address where it found an app on loopback last, and the other address only if nothing
-//! listens on the first. It must never connect to itself.
+//! For some apps `localhost` is `127.0.0.1`, for others `[::1]`, and for most both. The agent cannot find out which one
+//! an app uses without connecting. So it first tries the loopback address on which it last found the app. It tries the
+//! other address only if nothing listens on the first. It must never connect to itself.
 
 use std::{
     convert::Infallible,
@@ -60,13 +60,13 @@ impl AppAddress {
         matches!(self.reach().await, Err(ConnectError::Refused(_, error)) if error.kind() == ErrorKind::ConnectionRefused)
     }
 
-    /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this again after a
-    /// cancellation: the app may be back.
+    /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this function again
+    /// after a cancellation, because the app may accept connections again.
     pub(super) fn up(&self) -> CancellationToken {
         self.presence.up()
     }
 
-    /// Reports that the app closed an idle connection, so it may be about to stop.
+    /// Reports that the app closed an idle connection, so the app may be about to stop.
     pub(super) fn suspect(&self) {
         self.presence.suspect();
     }
@@ -93,7 +93,7 @@ impl AppAddress {
         }
     }
 
-    /// Opens a connection.
+    /// Opens a connection to the app.
     pub(super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let reached = self.reach().await;
         if matches!(reached, Err(ConnectError::Refused(..))) {

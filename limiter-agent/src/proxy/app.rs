@@ -1,7 +1,7 @@
-//! The protected app as one worker sees it: its address, its protocol, and the connections to it.
+//! The protected app, as one worker uses it: its address, its protocol, and the connections to it.
 //!
-//! Only the worker's thread uses it. Its parts can move between threads because axum requires that of a service; their
-//! locks are never contended.
+//! Only the worker's thread uses an [`App`]. Its parts are `Send` because axum requires this of a service. Their locks
+//! are never contended.
 
 use std::{
     net::SocketAddr,
@@ -18,12 +18,12 @@ use tokio::{
 
 use super::{address::AppAddress, connect::ConnectError, pool::Pool, settings::UpstreamHttp2, streams::Streams};
 
-/// A connection that was idle for a whole interval is closed. App servers close idle connections after 2 s or more,
-/// so the app hardly ever closes one while the agent uses it. Connecting on loopback is cheap.
+/// A connection that was idle for a whole interval is closed. App servers close idle connections after 2 s or more, so
+/// the app rarely closes a connection while the agent uses it. Connecting on loopback is cheap.
 pub(super) const IDLE_CHECK: Duration = Duration::from_secs(1);
 
-/// For how many checks the agent remembers that the app does not support HTTP/2. After that the app may have been
-/// replaced.
+/// The number of checks for which the agent remembers that the app does not support HTTP/2. After this time, another
+/// app may have replaced it.
 const HTTP1_ALONE_CHECKS: u32 = 30;
 
 /// The HTTP/2 preface with empty settings, and the byte that shows an HTTP/2 response: the type in the head of the
@@ -33,7 +33,7 @@ const FRAME_HEAD: usize = 9;
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// How long the app may take to answer the greeting.
+/// The time limit for the app's answer to the greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl App {
         self.address.named()
     }
 
-    /// The protocol and connection for a request that came over `version`.
+    /// Chooses the protocol for a request that the client sent over `version`.
     pub(super) async fn protocol(&self, version: Version, upgrade: bool) -> Result<Protocol, ConnectError> {
         let http2 = match self.when {
             UpstreamHttp2::Never => false,
@@ -81,7 +81,7 @@ impl App {
         Ok(if http2 { Protocol::Http2 } else { Protocol::Http1 })
     }
 
-    /// Call it every [`IDLE_CHECK`].
+    /// Closes idle connections. Call this function every [`IDLE_CHECK`].
     pub(super) fn close_idle(&self) {
         self.pool.close_idle();
         self.streams.close_idle();
@@ -96,7 +96,7 @@ impl App {
         match speaks {
             Speaks::Http2 if self.streams.any() => return Ok(true),
             Speaks::Http1Alone(_) => return Ok(false),
-            // No connection is left, so another program may listen there by now.
+            // No connection is open, so another program may now listen on the address.
             Speaks::Http2 | Speaks::Unknown => {}
         }
         let http2 = greet(self.address.connect().await?).await;

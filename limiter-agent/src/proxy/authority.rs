@@ -36,7 +36,7 @@ fn is_ipv6(literal: &[u8]) -> bool {
     str::from_utf8(literal).is_ok_and(|literal| literal.parse::<Ipv6Addr>().is_ok())
 }
 
-/// Whether one of its labels is empty. The label after a trailing dot is the root, which every name has.
+/// Whether a label of the name is empty. The label after a trailing dot is the root, which every name has.
 fn has_empty_label(name: &[u8]) -> bool {
     name.first() == Some(&b'.') || name.windows(2).any(|pair| pair == b"..")
 }

@@ -1,15 +1,16 @@
 //! One client connection, from its first byte to its end, with any protocol.
 //!
-//! An idle connection is only a socket and a timer. hyper's state and its buffers are created when bytes arrive and
-//! dropped after an idle moment, so thousands of clients can keep their connections alive.
+//! An idle connection is only a socket and a timer. hyper's state and buffers are created when bytes arrive, and
+//! dropped when the connection is idle. So thousands of clients can keep their connections alive.
 //!
-//! Before the agent closes a connection on which the client may still send, it tells the client (a FIN, `Connection:
-//! close`, or GOAWAY) and waits a moment. Otherwise the kernel would answer with a reset, which also destroys the
-//! data that the client has not read yet.
+//! Before the agent closes a connection on which the client may still send, it informs the client (by a FIN,
+//! `Connection: close`, or GOAWAY) and waits for a short time. Otherwise the kernel would answer with a reset, which
+//! also discards the data that the client has not read yet.
 //!
-//! An HTTP/1 client that closes its side has either sent its last request or left; the two look alike. So the agent
-//! still sends the response. The client counts as gone if nothing can be written for a while, or if the client
-//! answers a write with a reset. A client that resets the connection is gone, and the agent sees that at once.
+//! An HTTP/1 client that closes its sending side may still wait for its response, or may have disconnected. The agent
+//! cannot distinguish these cases, so it still sends the response. The client counts as disconnected if there is
+//! nothing to write for a few seconds, or if it answers a write with a reset. If a client resets the connection, the
+//! agent detects this immediately.
 
 use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
@@ -46,32 +47,32 @@ use super::{
 };
 use crate::{clock, slots::Eviction};
 
-/// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request does.
+/// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request begins with them.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a preface may take to arrive in pieces, and how often to look for the rest.
+/// The time limit for a preface that arrives in pieces, and the interval at which to check for the rest.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 const PREFACE_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a connection that was in the accept queue when the drain began may take to send a request.
+/// The time limit for the first request on a connection that was in the accept queue when the drain began.
 const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long without a request until a connection releases its buffers, and how often to look for a stall.
+/// The idle time after which a connection releases its buffers, and the interval between checks for a stall.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How many bytes to accept while the app does not read them: of one HTTP/2 request body, and of all bodies on a
-/// connection together.
+/// The maximum number of bytes to accept while the app does not read them: of one HTTP/2 request body, and of all
+/// bodies on a connection together.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
-/// How much of one HTTP/2 response to hold while the client does not read it.
+/// The maximum number of bytes of one HTTP/2 response to buffer while the client does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// What comes next on an idle connection.
+/// The next event on an idle connection.
 enum Next {
     Http1,
     Http2,
-    /// Nothing: the client is gone, or the connection must end.
+    /// The client has disconnected, or the connection must end.
     End,
 }
 
@@ -85,7 +86,7 @@ impl Next {
     }
 }
 
-/// Serves one client until it leaves or the drain ends the connection. `service` gets every request that the short
+/// Serves one client until it disconnects or the drain ends the connection. `service` gets every request that the short
 /// path does not take.
 pub(super) async fn serve<S, F>(mut stream: TcpStream, service: S, short: Option<impl Http1Path>, open: &Arc<Open>)
 where
@@ -132,7 +133,7 @@ async fn next(stream: &TcpStream, first: bool, open: &Open) -> Next {
     if open.work() { next } else { Next::End }
 }
 
-/// Waits. Meanwhile the connection can be evicted.
+/// Waits for the first bytes, like [`next`]. Meanwhile the connection can be evicted.
 async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
     let proxy = &open.proxy;
     let _parked = proxy.traffic.park();
@@ -149,7 +150,7 @@ async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
                 }
             }
         };
-        // Waits for the first byte without that limit.
+        // The preface's time limit does not apply to the first byte.
         match stream.readable().await {
             Ok(()) => timeout(PREFACE_TIMEOUT, begun).await.unwrap_or(Next::Http1),
             Err(_) => Next::End,
@@ -179,8 +180,8 @@ where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
-    /// Hands the connection over when it has been idle for a moment. Boxed, so that an idle connection does not hold
-    /// memory for the future.
+    /// Serves requests with hyper, and returns the connection for another path when it has been idle for a [`TICK`].
+    /// The future is boxed, so that an idle connection uses no memory for it.
     fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End> {
         Box::pin(http1(stream, before, used, self.service, self.open))
     }
@@ -197,7 +198,7 @@ where
     let io =
         TokioIo::new(Socket::new(stream, before, Arc::clone(&activity), Arc::clone(open), Some(Strict::default())));
     let up = proxy.upstream.up();
-    // If this returned the socket, its caller would call again at once.
+    // During a drain, this function must not hand the socket over, because its caller would immediately call it again.
     let mut draining = up.is_cancelled() || open.is_evicted();
     let head = settings.max_header_bytes as usize;
     let connection = http1::Builder::new()
@@ -247,7 +248,7 @@ where
                     return End::Closed;
                 }
                 if left.is_over(activity.may_have_left().then_some(0), HALF_CLOSED_TIMEOUT) {
-                    tracing::debug!("the client closed its side and counts as gone");
+                    tracing::debug!("the client closed its side and counts as disconnected");
                     return End::Closed;
                 }
                 tick.as_mut().reset(clock::now() + TICK);
@@ -260,7 +261,7 @@ where
     }
 }
 
-/// `None` after an upgrade.
+/// Returns the connection for another path. `parts` is `None` after an upgrade.
 fn handed_over<S>(parts: Option<http1::Parts<TokioIo<Socket>, S>>) -> End {
     match parts {
         Some(parts) => End::HandOver(parts.io.into_inner().into_stream(), parts.read_buf, true),
@@ -291,7 +292,7 @@ where
     let (mut leaving, mut evicted) = (false, false);
     let mut asked_before = 0;
     let mut tick = pin!(sleep(settings.idle_timeout));
-    // A connection that opens while the agent is leaving, or while the app is down, may finish its requests.
+    // A connection that opens while the agent is leaving, or while the app is down, is allowed to finish its requests.
     // Otherwise some clients would reconnect in a loop.
     let up = proxy.upstream.up();
     let is_down = up.is_cancelled() && !proxy.drain.is_cancelled();
@@ -328,7 +329,7 @@ where
                 (leaving, evicted) = (true, true);
                 connection.as_mut().graceful_shutdown();
                 if open.eviction() == Eviction::AtOnce {
-                    // Sends the GOAWAY, if the socket has room for it.
+                    // Sends the GOAWAY if the socket has space for it.
                     let _ = connection.now_or_never();
                     return;
                 }
@@ -368,7 +369,7 @@ where
         let answering = Answering::new(&activity);
         let proxy = &open.proxy;
         proxy.traffic.request(protocol);
-        // The bytes after a request for a tunnel were not checked.
+        // The bytes after a request for a tunnel are not checked, so the connection cannot be used again.
         let tunnel = request.headers().get_all(UPGRADE).iter().any(|value| !is_h2c(value.as_bytes()));
         let repeatable = request.method().is_idempotent() && request.body().is_end_stream();
         let used = used || activity.requests().1 > 1;
@@ -383,13 +384,14 @@ where
                 without_app(app_gone, protocol, used, repeatable, proxy.leaving.has_begun())?;
             }
             if response.status() == StatusCode::NO_CONTENT {
-                // RFC 9110 section 8.6. For the target `*`, axum adds one to an answer without a body.
+                // RFC 9110 section 8.6 forbids a length here. For the target `*`, axum adds one to a response without a
+                // body.
                 response.headers_mut().remove(CONTENT_LENGTH);
             }
             let leaves = proxy.leaving.has_begun() || open.is_evicted();
             let last = tunnel || (protocol == Protocol::Http1 && leaves);
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                // Nothing knows when a tunnel is idle.
+                // The agent cannot detect when a tunnel is idle.
                 activity.end();
             } else if last {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -399,14 +401,14 @@ where
     })
 }
 
-/// What the client gets if the app has stopped: a response, or an error that makes clients retry.
+/// Decides what the client gets if the app has stopped: a response (`Ok`), or an error that makes clients retry.
 ///
 /// An app that stops closes its clients' connections. If a connection has worked before, most clients then retry
 /// idempotent requests on a new one (RFC 9110 section 9.2.2). They would not retry after a 502. So the agent closes
 /// such a connection without a response. On a new connection the agent responds: a client that fails twice gives up,
-/// and should know why. HTTP/2 has `REFUSED_STREAM`, after which a client may retry any request (RFC 9113 section
-/// 8.7). The agent sends it only if the app has seen nothing of the request, and on a used connection or while the agent
-/// is leaving. Otherwise the same client could retry at the same agent forever.
+/// and the response shows the reason. HTTP/2 has `REFUSED_STREAM`, after which a client is allowed to retry any request
+/// (RFC 9113 section 8.7). The agent sends it only if the app has received nothing of the request, and only on a used
+/// connection or while the agent is leaving. Otherwise the same client could retry at the same agent forever.
 fn without_app(
     app_gone: AppGone,
     protocol: Protocol,
@@ -429,7 +431,8 @@ struct Patience {
 }
 
 impl Patience {
-    /// Call it once a [`TICK`]; pass `None` as long as there is progress.
+    /// Returns true if the value has not changed for `limit`. Call this function once per [`TICK`], and pass `None`
+    /// while there is progress.
     fn is_over(&mut self, with: Option<u64>, limit: Duration) -> bool {
         self.lasted = if with.is_some() && with == self.with { self.lasted + TICK } else { Duration::ZERO };
         self.with = with;
@@ -437,7 +440,7 @@ impl Patience {
     }
 }
 
-/// Closes without a reset, unless other connections need the slot.
+/// Closes the connection without a reset, unless other connections need its slot.
 async fn leave(mut stream: TcpStream, open: &Open) {
     if open.eviction() == Eviction::AtOnce {
         return;

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::TcpStream, time::timeout};
 
-/// How long the app's kernel may take to accept a connection.
+/// The time limit for connecting to the app.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connecting to the app failed.
@@ -22,7 +22,7 @@ pub(super) enum ConnectError {
 pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, ConnectError> {
     match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => {
-            // If this fails, only Nagle's delay remains.
+            // If this call fails, only the delay of Nagle's algorithm remains.
             let _ = stream.set_nodelay(true);
             Ok(stream)
         }

@@ -1,4 +1,4 @@
-//! How hyper runs the tasks of a connection.
+//! The executor that hyper uses for the tasks of a connection.
 
 use hyper::rt::Executor;
 

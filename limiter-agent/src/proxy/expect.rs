@@ -1,7 +1,7 @@
 //! `Expect: 100-continue`: the client sends its body only after the app asks for it.
 //!
-//! If the agent polls a body, hyper tells the client to send it. So the agent does not poll the body until the app
-//! has sent 100. An app that refuses by the head alone responds before the client sends a byte of the body.
+//! If the agent polls a body, hyper asks the client to send it. So the agent does not poll the body until the app has
+//! sent 100. An app that refuses by the head alone responds before the client sends a byte of the body.
 
 use std::{
     pin::Pin,
@@ -17,7 +17,7 @@ use futures::task::AtomicWaker;
 use http::{HeaderMap, Request, StatusCode, header};
 use tokio::time::{Sleep, sleep};
 
-/// How long to wait for the app's 100. Some apps never send it, and clients do not wait much longer either.
+/// The time limit for the app's 100. Some apps never send it, and clients do not wait much longer either.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Completes when the app has asked for the body, or after a timeout.
@@ -33,8 +33,8 @@ struct Asked {
     waiting: AtomicWaker,
 }
 
-/// Whether a request has `Expect: 100-continue`. The agent does not wait for other expectations: they are between
-/// client and app (RFC 9110 section 10.1.1).
+/// Whether a request has `Expect: 100-continue`. The agent does not wait for other expectations: they concern only the
+/// client and the app (RFC 9110 section 10.1.1).
 pub(super) fn is_expected(headers: &HeaderMap) -> bool {
     let members =
         headers.get_all(header::EXPECT).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -42,7 +42,7 @@ pub(super) fn is_expected(headers: &HeaderMap) -> bool {
 }
 
 impl Expectation {
-    /// The connection that sends `request` completes this.
+    /// Creates the expectation of `request`. The connection that sends the request completes it.
     pub(super) fn of<B>(request: &mut Request<B>) -> Self {
         let asked = Arc::new(Asked::default());
         let tell = Arc::clone(&asked);

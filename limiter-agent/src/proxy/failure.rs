@@ -1,4 +1,4 @@
-//! What can fail between client and app. Only this module turns a failure into a response.
+//! The failures between client and app. Only this module turns a failure into a response.
 
 use std::{error::Error, iter, time::Duration};
 
@@ -9,16 +9,16 @@ use super::{
     request_body::BodyError, response_body::ResponseBody, vetting::Unsound,
 };
 
-/// An extension of a response that says that the app refuses connections.
+/// The extension of a response that was sent because the app refuses connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AppGone {
-    /// The app has seen nothing of the request, so the client may retry any request.
+    /// The app has received nothing of the request, so the client can retry any request.
     Unseen,
-    /// The app stopped while it worked on the request, so the client may retry an idempotent request.
+    /// The app stopped while it processed the request, so the client can retry only an idempotent request.
     InFlight,
 }
 
-/// Why a request got no response from the app.
+/// The reason why a request got no response from the app.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// If the app closed a connection before it answered, it may have stopped.
+    /// Checks whether the app has stopped, if it closed the connection before it answered.
     pub(super) async fn or_stopped(self, app: &AppAddress) -> Self {
         match self {
             Self::Closed if app.is_down().await => Self::Stopped,
@@ -70,7 +70,8 @@ impl Failure {
         }
     }
 
-    /// The app refuses connections: it stopped, or restarts. The client should reconnect elsewhere.
+    /// Returns `Some` if the app refuses connections, because it stopped or restarts. The client should then reconnect
+    /// elsewhere.
     pub(super) fn app_gone(&self) -> Option<AppGone> {
         match self {
             Self::Connect(ConnectError::Refused(..)) => Some(AppGone::Unseen),

@@ -1,4 +1,4 @@
-//! How often the app failed, by reason.
+//! The number of failures of the app, by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const REASONS: [&str; 6] =
     ["refused", "connect_timeout", "handshake", "closed", "protocol", "response_timeout"];
 
-/// How often the app failed, by reason. Client errors do not count.
+/// The number of failures of the app, by reason. Client errors do not count.
 #[derive(Debug, Default)]
 pub(crate) struct FailureCounts([AtomicU64; REASONS.len()]);
 

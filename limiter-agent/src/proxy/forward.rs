@@ -23,11 +23,11 @@ use super::{
     vetting,
 };
 
-/// How often to send a request that the app did not process. Several attempts in a row can meet a connection that is
-/// about to close.
+/// The maximum number of attempts for a request that the app does not process. Several attempts in a row can use a
+/// connection that is about to close.
 const MAX_ATTEMPTS: usize = 4;
 
-/// The way of one worker's requests to the app.
+/// Forwards the requests of one worker to the app.
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) app: Arc<App>,
@@ -35,7 +35,7 @@ pub(super) struct Way {
     pub(super) tunnels: Tunnels,
 }
 
-/// Passes a request to the app, after [`vet`] and the limits. Its extensions have the [`Peer`].
+/// Forwards a request to the app, after [`vet`] and the limits. The request's extensions contain the [`Peer`].
 pub(super) async fn forward(way: Arc<Way>, request: Request<body::Body>) -> Result<Response<ResponseBody>, Infallible> {
     let version = request.version();
     Ok(match way.forward(request.map(ForwardedBody::new)).await {
@@ -53,7 +53,7 @@ pub(super) fn client(extensions: &Extensions) -> Option<IpAddr> {
 ///
 /// # Errors
 ///
-/// Why the request is refused.
+/// Returns the reason to refuse the request.
 pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Failure> {
     if request.method() == Method::CONNECT {
         return Err(Failure::ConnectMethod);
@@ -66,7 +66,8 @@ impl Way {
         vetting::name_host(&mut request, || {
             HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
         })?;
-        let peer = request.extensions_mut().remove::<Arc<Peer>>().expect("each connection adds it to its requests");
+        let peer =
+            request.extensions_mut().remove::<Arc<Peer>>().expect("each connection adds the peer to its requests");
         let upgrade = upgrade::requested(&mut request, |request| self.proxy.rules.messages(peer.ip(), request))?;
         let protocol = self.app.protocol(request.version(), upgrade.is_some()).await?;
         let unknown_length = !request.body().is_end_stream() && !request.headers().contains_key(header::CONTENT_LENGTH);
@@ -100,7 +101,7 @@ impl Way {
         Ok(Response::from_parts(head, ResponseBody::upstream(incoming, connection)?))
     }
 
-    /// Sends the request. If the app turns out to have closed an idle connection, sends it once more on a new one.
+    /// Sends the request. If the app has closed the idle connection, sends the request again on a new one.
     async fn over_http1(
         &self,
         mut request: Request<ForwardedBody>,
@@ -128,8 +129,8 @@ impl Way {
         Ok((response, UpstreamConnection::Http1(connection)))
     }
 
-    /// Sends the request over HTTP/2. Other requests can make the app close the connection, so this may take more
-    /// than one attempt.
+    /// Sends the request over HTTP/2. Other requests can make the app close the connection, so more than one attempt
+    /// may be necessary.
     async fn over_http2(
         &self,
         request: Request<ForwardedBody>,
@@ -154,21 +155,22 @@ impl Way {
     }
 }
 
-/// What to send once more.
+/// Returns the request to send again, or the failure.
 ///
-/// A request that did not leave this program may always be retried. A request that was sent may be retried if it is
-/// idempotent (RFC 9110 section 9.2.2), or if the app said that it did nothing. Then `spare` is a copy of it.
+/// A request that was not sent can always be retried. A request that was sent can be retried if it is idempotent (RFC
+/// 9110 section 9.2.2), or if the app reported that it did not process the request. Then `spare` is a copy of the
+/// request.
 fn again(
     mut failed: TrySendError<Request<ForwardedBody>>,
     spare: Option<Request<ForwardedBody>>,
 ) -> Result<Request<ForwardedBody>, Failure> {
-    // The connection was closed, reset or cut off in the head. An invalid response does not count.
+    // True if the connection was closed, reset or cut off in the head. An invalid response does not count.
     let unanswered = !failed.error().is_parse() && !failed.error().is_user();
     let again = failed.take_message().or_else(|| spare.filter(|_| unanswered));
     again.ok_or_else(|| Failure::of(failed.into_error()))
 }
 
-/// Copies a request before it is sent; only one without a body can be copied.
+/// Copies a request before it is sent; only a request without a body can be copied.
 fn copy_if_empty(request: &Request<ForwardedBody>) -> Option<Request<ForwardedBody>> {
     request.body().is_end_stream().then(|| {
         let mut copy = Request::new(ForwardedBody::default());
@@ -180,7 +182,7 @@ fn copy_if_empty(request: &Request<ForwardedBody>) -> Option<Request<ForwardedBo
     })
 }
 
-/// HTTP/2 names the host only in the target.
+/// Converts a request to HTTP/2, which has the host only in the target.
 fn to_http2(mut request: Request<ForwardedBody>) -> Result<Request<ForwardedBody>, Failure> {
     let host = request.headers_mut().remove(header::HOST);
     let mut target = std::mem::take(request.uri_mut()).into_parts();

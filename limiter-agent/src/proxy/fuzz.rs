@@ -1,5 +1,5 @@
-//! The host of a request and the client fields, compared with the `http` crate and with the definitions of RFC 7239 and
-//! RFC 9110.
+//! Compares how the proxy reads the host of a request, and how it writes the fields with the client's address, with the
+//! `http` crate and with the definitions of RFC 7239 and RFC 9110.
 
 use std::net::IpAddr;
 
@@ -49,7 +49,7 @@ fn authority(choices: &mut Choices<'_>) -> Result<(), String> {
     match (vetted, named) {
         (Ok(()), Ok(())) => {}
         (Err(_), _) => return Ok(()),
-        (Ok(()), Err(wrong)) => return Err(format!("{shown} was valid, and then {wrong}")),
+        (Ok(()), Err(wrong)) => return Err(format!("{shown} passed `vet`, but `name_host` refused it: {wrong}")),
     }
     if version == Version::HTTP_11 && fields != 1
         || fields > 1
@@ -67,7 +67,7 @@ fn authority(choices: &mut Choices<'_>) -> Result<(), String> {
     if host.is_empty() {
         return Ok(());
     }
-    // Other readers find the same host, and a port that is empty or a number.
+    // Another parser finds the same host, and a port that is empty or a number.
     let read = Authority::try_from(host).map_err(|error| format!("{host:?} was accepted: {error}"))?;
     let behind = host.strip_prefix(read.host()).unwrap_or("@");
     let is_port =
@@ -156,7 +156,7 @@ fn forwarded(choices: &mut Choices<'_>) -> Result<(), String> {
     let node = if ip.is_ipv6() { format!("\"[{ip}]\"") } else { ip.to_string() };
     let told = joined(&before, "forwarded", ", ").map(|told| format!("{told}, for={node};host=\"shop:80\";proto=http"));
     if joined(&headers, "forwarded", "\n") != told {
-        return wrong("Forwarded is not continued");
+        return wrong("Forwarded does not end with the peer");
     }
     for (name, default) in [("x-forwarded-proto", "http"), ("x-forwarded-host", "shop:80")] {
         if joined(&headers, name, "\n") != joined(&before, name, "\n").or(Some(default.to_owned())) {
@@ -175,7 +175,7 @@ fn forwarded(choices: &mut Choices<'_>) -> Result<(), String> {
         .iter()
         .any(|it| headers.contains_key(*it))
     {
-        return wrong("a field of the connection is forwarded");
+        return wrong("a hop-by-hop field is forwarded");
     }
     Ok(())
 }

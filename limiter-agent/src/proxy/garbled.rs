@@ -1,6 +1,6 @@
-//! What can be wrong with the app's response.
+//! The possible faults of the app's response.
 
-/// What is wrong with a response that was read without hyper, in hyper's words.
+/// The fault of a response that was read without hyper. The messages are those of hyper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Garbled {
     #[error("invalid HTTP header parsed")]

@@ -1,12 +1,12 @@
 //! Changes the headers that a proxy must change, and no others.
 //!
-//! Hop-by-hop fields (RFC 9110 section 7.6.1) are removed in both directions. The app learns the client from
+//! Hop-by-hop fields (RFC 9110 section 7.6.1) are removed in both directions. The app gets the client's address from
 //! `X-Forwarded-For`, to which the agent appends the peer, and from `X-Forwarded-Proto` and `-Host`, which the agent
-//! sets if they are absent. The agent appends to `Forwarded` (RFC 7239) if the request has it, but does not add it:
-//! an app that reads it would prefer it over the load balancer's values in the other fields. There is no `Via`: some
-//! apps do not compress for proxies that send it, and the agent cannot loop.
+//! sets if they are absent. The agent appends to `Forwarded` (RFC 7239) if the request has it, but does not add it: an
+//! app that reads it would prefer it over the load balancer's values in the other fields. The agent does not add `Via`:
+//! some apps do not compress responses for proxies that send it, and requests cannot loop through the agent.
 //!
-//! Rules see the headers before any of these changes.
+//! Rules use the headers before any of these changes.
 
 use std::net::IpAddr;
 
@@ -23,11 +23,11 @@ use super::garbled::Garbled;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The largest head of an app's HTTP/1.1 response.
+/// The maximum size of the head of an app's HTTP/1.1 response.
 pub(super) const MAX_ANSWER_BYTES: usize = 400 * 1024;
 
-/// The most fields of such a head. As in HTTP/2 (RFC 9113 section 6.5.2), each field counts 32 bytes more than its
-/// name and value, so in effect the limit in bytes applies.
+/// The maximum number of fields of such a head. As in HTTP/2 (RFC 9113 section 6.5.2), each field counts 32 bytes more
+/// than its name and value. So a head reaches the limit in bytes before this limit.
 pub(super) const MAX_ANSWER_FIELDS: usize = MAX_ANSWER_BYTES / (32 + 2);
 
 /// Hop-by-hop fields besides `Connection` itself.
@@ -71,7 +71,7 @@ fn clean_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Removes trailers that only a head may have.
+/// Removes trailers that are valid only in a head.
 pub(super) fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     if let Some(trailers) = frame.trailers_mut() {
         clean_trailers(trailers);
@@ -79,7 +79,7 @@ pub(super) fn cleaned(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     frame
 }
 
-/// Whether a response's body has no transfer coding but `chunked`, the only one that the agent decodes.
+/// Whether a response's body has no transfer coding except `chunked`, the only one that the agent decodes.
 pub(super) fn is_plainly_coded(headers: &HeaderMap) -> bool {
     plain_coding(headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes)) != Some(false)
 }
@@ -90,7 +90,7 @@ pub(super) fn plain_coding<'b>(mut values: impl Iterator<Item = &'b [u8]>) -> Op
     Some(first.trim_ascii().eq_ignore_ascii_case(b"chunked") && values.next().is_none())
 }
 
-/// The client's address in the form of header fields.
+/// The client's address, and its text for header fields.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     ip: IpAddr,
@@ -111,12 +111,12 @@ impl Peer {
     }
 }
 
-/// Prepares a request's headers for the app. `chunked` is for a body of unknown length over HTTP/1.1.
+/// Prepares a request's headers for the app. `chunked` is true for a body of unknown length over HTTP/1.1.
 pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &Peer, chunked: bool) {
     let trailers = headers.get_all(header::TE).iter().flat_map(tokens).any(|t| t.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
     if chunked {
-        // For a GET of unknown length, hyper would send no body at all.
+        // For a GET of unknown length, hyper would omit the body.
         headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     if trailers {
@@ -134,7 +134,7 @@ pub(super) fn to_upstream(headers: &mut HeaderMap, peer: &Peer, chunked: bool) {
     {
         headers.insert(X_FORWARDED_HOST, host);
     }
-    // HTTP/2 may split cookies over several fields, which HTTP/1 apps do not expect (RFC 9113 section 8.2.3).
+    // HTTP/2 clients can split cookies over several fields, which HTTP/1 apps do not expect (RFC 9113 section 8.2.3).
     join(headers, header::COOKIE, "; ", None);
 }
 
@@ -180,7 +180,7 @@ fn number(digits: &[u8]) -> Option<u64> {
 }
 
 fn append_forwarded(headers: &mut HeaderMap, ip: IpAddr) {
-    // Quoted without escapes: the characters of a host need none.
+    // The host is quoted without escapes, because its characters need none.
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let element = format!("{};host=\"{host}\";proto=http", forwarded_node(ip));
     let element = HeaderValue::from_maybe_shared(Bytes::from(element)).expect("made of text");
@@ -195,8 +195,8 @@ pub(super) fn forwarded_node(ip: IpAddr) -> String {
     }
 }
 
-/// Joins all values of a field, and one more, into one line. Apps that read only the first line must see the last
-/// value too.
+/// Joins all values of a field, and one more, into one line. Apps that read only the first line must get the last
+/// value, too.
 fn join(headers: &mut HeaderMap, name: HeaderName, separator: &str, last: Option<&HeaderValue>) {
     let mut values = headers.get_all(&name).iter().chain(last);
     let (Some(first), second) = (values.next(), values.next()) else { return };
@@ -214,7 +214,7 @@ fn join(headers: &mut HeaderMap, name: HeaderName, separator: &str, last: Option
     headers.insert(name, joined);
 }
 
-/// The elements of a comma-separated field, without those that are not text, which cannot be names.
+/// The elements of a comma-separated field. Elements that are not UTF-8 are omitted, because they cannot be names.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &str> {
     let elements = value.split(|byte| *byte == b',').filter_map(|element| str::from_utf8(element.trim_ascii()).ok());
     elements.filter(|element| !element.is_empty())
@@ -322,7 +322,7 @@ mod tests {
             (&["5", "5"], &["5"]),
             (&["5, 5"], &["5"]),
             (&["05,5", "5"], &["5"]),
-            // No body shows which length is right, so the writer refuses the response.
+            // Contradictory lengths stay unchanged, and the writer refuses the response.
             (&["5", "6"], &["5", "6"]),
             (&["+5"], &["+5"]),
         ] {

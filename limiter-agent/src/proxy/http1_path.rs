@@ -5,15 +5,15 @@ use tokio::net::TcpStream;
 
 /// Serves the HTTP/1.1 requests of one client connection.
 pub(super) trait Http1Path {
-    /// Serves requests as long as it can. The bytes in `before` and on the socket belong to the first one. `used` says
-    /// whether the connection has served requests before.
+    /// Serves requests until this path ends. The bytes in `before`, and then those on the socket, belong to the first
+    /// request. `used` is true if the connection has served requests before.
     fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End>;
 }
 
-/// How a path ended.
+/// The way in which a path ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// Another path continues, with these bytes first. The flag says whether the connection has served requests.
+    /// Another path continues, with these bytes first. The flag is true if the connection has served requests.
     HandOver(TcpStream, Bytes, bool),
     /// Close the connection so that the client gets everything that was sent.
     Leave(TcpStream),

@@ -1,9 +1,9 @@
 //! The state between the deletion of the pod and SIGTERM.
 //!
-//! During this time the app may go on serving, or stop at once; then its kernel refuses connections. While the app
-//! serves, the agent serves all clients, including new ones, because clients learn at different times that the pod is
-//! going away. But each response is the last one on its connection, so no connection is left when the app stops. Once
-//! the app has stopped, the agent closes the proxy port, as the app's own port is closed.
+//! During this time the app may continue to serve, or stop immediately; then its kernel refuses connections. While the
+//! app serves, the agent serves all clients, including new ones, because clients learn at different times that the pod
+//! is being deleted. But each response is the last one on its connection, so no connection is open when the app stops.
+//! Once the app has stopped, the agent closes the proxy port, because the app's port is closed, too.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ use super::address::{AppAddress, LOOK};
 /// Whether the agent is leaving, and whether the app has stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// Read for every request. The token would take a lock.
+    /// The same state as `begun`, for a read in every request: reading the token would take a lock.
     flag: AtomicBool,
     begun: CancellationToken,
     /// Cancelled when the proxy port is closed, even if `begin` was never called.
@@ -23,11 +23,11 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// From now on each response is the last one on its connection.
+    /// Makes each later response the last one on its connection.
     pub(crate) fn begin(&self) {
         self.flag.store(true, Relaxed);
         if !self.begun.is_cancelled() {
-            tracing::info!("leaving: each answer is the last on its connection");
+            tracing::info!("leaving: each response is the last on its connection");
         }
         self.begun.cancel();
     }

@@ -1,4 +1,4 @@
-//! One open client connection: what the agent counts about it, and whether it must close.
+//! One open client connection: its counters, and whether it must close.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -11,17 +11,17 @@ use weir_core::Time;
 use super::shared::Proxy;
 use crate::slots::{ConnectionSlot, Eviction, Rank};
 
-/// How long to keep a client that closed its side, while there is nothing to write that would show whether it is
-/// gone.
+/// The time for which a client that closed its sending side stays connected while nothing is written. A write would
+/// show whether the client has disconnected.
 pub(super) const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One open client connection, which may become a tunnel.
+/// One open client connection, which can become a tunnel.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) proxy: Arc<Proxy>,
     /// `None` for a connection that was in the accept queue when the drain began.
     slot: Option<ConnectionSlot>,
-    /// The drain waits for it.
+    /// The drain waits until this token is dropped.
     _tracked: TaskTrackerToken,
 }
 
@@ -32,15 +32,15 @@ impl Open {
         Arc::new(Self { proxy: Arc::clone(proxy), slot, _tracked: tracked })
     }
 
-    /// The connection is idle from now on and can be evicted.
+    /// Marks the connection as idle, so that it can be evicted.
     pub(super) fn rest(&self, now: Time) {
         if let Some(slot) = &self.slot {
             slot.rest(Rank::Idle, now);
         }
     }
 
-    /// The connection is busy from now on. Returns false if it was evicted and must close at once. A connection that
-    /// may close politely answers the request first.
+    /// Marks the connection as busy. Returns false if it was evicted and must close immediately. An evicted connection
+    /// that is allowed to close gracefully answers the request first.
     pub(super) fn work(&self) -> bool {
         self.slot.as_ref().is_none_or(ConnectionSlot::work)
     }

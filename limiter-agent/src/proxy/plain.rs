@@ -1,10 +1,10 @@
 //! The short path through the proxy for most requests: plain HTTP/1.1, passed on in place.
 //!
-//! The bytes of a request are read once, parsed in place, and sent on with the fields that a proxy adds. The response
-//! takes the same way back. There is no map of fields, and no task or channel between the two sockets. A small
-//! exchange takes four system calls. If a request is not plain ([`request`]), the short path hands it over to hyper,
-//! with every byte that was read, before it decides anything. The short path never answers a malformed request and
-//! never charges a request that it hands over.
+//! The bytes of a request are read once, parsed in place, and forwarded with the fields that a proxy adds. The response
+//! returns in the same way. There is no map of fields, and no task or channel between the two sockets. A small exchange
+//! takes four system calls. If a request is not plain ([`request`]), the short path hands it over to hyper, with every
+//! byte that was read, before the rules decide. The short path never answers a malformed request and never charges a
+//! request that it hands over.
 //!
 //! The result must equal that of hyper's path, both for the app and for the client.
 
@@ -44,7 +44,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub(super) struct ShortPath(Option<Rc<Shared>>);
 
-/// What the connections of one worker share.
+/// The state that the connections of one worker share.
 #[derive(Debug)]
 struct Shared {
     proxy: Arc<Proxy>,
@@ -57,7 +57,7 @@ struct Shared {
     limits: Limits,
 }
 
-/// The client, and what applies to its requests.
+/// A client, and the state for its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     shared: Rc<Shared>,
@@ -79,7 +79,7 @@ impl ShortPath {
         self.0.map(|shared| Client { shared, gate, peer, open })
     }
 
-    /// Call it every [`IDLE_CHECK`](super::app::IDLE_CHECK).
+    /// Closes idle connections to the app. Call this function every [`IDLE_CHECK`](super::app::IDLE_CHECK).
     pub(super) fn close_idle(&self) {
         if let Some(shared) = &self.0 {
             shared.pool.close_idle();
@@ -93,14 +93,14 @@ impl ShortPath {
         }
     }
 
-    /// The app is back: connections may stay open again.
+    /// Lets connections stay open again, because the app accepts connections again.
     pub(super) fn go_on(&self) {
         if let Some(shared) = &self.0 {
             shared.drain.call_off();
         }
     }
 
-    /// Notices when the app closes idle connections. Never returns, unless the short path is disabled.
+    /// Detects when the app closes idle connections. Never returns, unless the short path is disabled.
     pub(super) async fn watch(self) {
         let Some(shared) = self.0 else { return };
         loop {

@@ -1,9 +1,9 @@
 //! A worker's HTTP/1.1 connections to the app.
 //!
-//! All go to one address, so the pool is a stack: the connection used last is used next, and those at the bottom
-//! become idle. Two things must not happen. A connection with unread bytes must not be used again, so only a finished
-//! body gives its [`PooledConnection`] back. And a connection that the app closed while it was idle must not fail a request (see
-//! [`PooledConnection::fresh`] and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
+//! All connections go to one address, so the pool is a stack: the connection used last is used next, and those at the
+//! bottom become idle. Two things must not happen. A connection with unread bytes must not be used again, so only a
+//! finished body returns its [`PooledConnection`] to the pool. And a connection that the app closed while it was idle
+//! must not fail a request (see [`PooledConnection::fresh`] and [`IDLE_CHECK`](super::app::IDLE_CHECK)).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use super::{
     request_body::ForwardedBody,
 };
 
-/// The most idle connections. A connection beyond them is closed after use.
+/// The maximum number of idle connections. Additional connections are closed after use.
 const MAX_IDLE: usize = 1024;
 
 type Sender = http1::SendRequest<ForwardedBody>;
@@ -33,7 +33,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct Idle {
     stack: Vec<Sender>,
-    /// The smallest height of the stack since the last check. Connections below it were not used since.
+    /// The smallest height of the stack since the last check. Connections below this height were not used since then.
     low_water: usize,
 }
 
@@ -41,7 +41,7 @@ struct Idle {
 #[derive(Debug)]
 pub(super) struct PooledConnection {
     pub(super) sender: Sender,
-    /// The connection was opened for this request. If it fails, another one would fail, too.
+    /// The connection was opened for this request. If it fails, a retry on another connection would fail, too.
     pub(super) fresh: bool,
     /// The app responds with HTTP/1.0. On this connection hyper would then send HTTP/1.0 requests, and a body of
     /// unknown length without an end marker: the app would read the body as the next request.
@@ -127,12 +127,12 @@ impl Pool {
 }
 
 impl PooledConnection {
-    /// Reports the version of the response.
+    /// Records the version of the response.
     pub(super) fn answered(&mut self, version: Version) {
         self.once |= version < Version::HTTP_11;
     }
 
-    /// Call it once the response was read to its end.
+    /// Returns the connection to the pool. Call this function when the response was read to its end.
     pub(super) fn give_back(self) {
         let idle = &mut *self.pool.idle();
         if !self.once && idle.stack.len() < MAX_IDLE && !self.sender.is_closed() {
@@ -161,7 +161,7 @@ mod tests {
             address.suspected().await;
         };
         let patience = std::time::Duration::from_secs(90);
-        tokio::time::timeout(patience, LocalSet::new().run_until(noticed)).await.expect("noticed");
+        tokio::time::timeout(patience, LocalSet::new().run_until(noticed)).await.expect("the pool detects it");
         assert!(pool.pop().is_none());
     }
 }

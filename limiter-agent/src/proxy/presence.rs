@@ -1,9 +1,9 @@
-//! Whether the app accepts connections, learned from events instead of polling.
+//! Tracks whether the app accepts connections, by events instead of polling.
 //!
-//! An app that stops closes its port and its idle connections, which its clients notice. The agent's clients do not
-//! see that, so the agent does the same: it checks the app as soon as the app closes an idle connection or refuses a
-//! new one. `weir-agent leave` is no substitute: without a hook of its own, the app gets SIGTERM before the agent
-//! learns of the deletion.
+//! An app that stops closes its port and its idle connections, which its clients detect. The agent's clients cannot
+//! detect this, so the agent closes their connections, too. It checks the app as soon as the app closes an idle
+//! connection or refuses a new one. `weir-agent leave` cannot replace this check: without a `preStop` hook in the app's
+//! container, the app gets SIGTERM before the agent learns of the deletion.
 
 use std::sync::Arc;
 

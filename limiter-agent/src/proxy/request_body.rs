@@ -21,48 +21,48 @@ use super::{
     headers::cleaned,
 };
 
-/// How much of an unwanted request body to read, so that the client sees the response.
+/// The maximum number of bytes to read of an unwanted request body, so that the client receives the response.
 const MAX_DISCARDED: usize = 256 * 1024;
 
-/// How long reading an unwanted body may take.
+/// The time limit for reading an unwanted body.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client's request body.
 ///
 /// If a request is answered before its body was read (a refusal), closing the connection with unread bytes would make
-/// the kernel reset it, and the client might never see the response. So a bounded part of the rest is read and
+/// the kernel reset it, and the client might never receive the response. So a bounded part of the rest is read and
 /// discarded.
 ///
-/// A client that waits for `100 Continue` is an exception: it may send its next request instead of the body.
+/// A client that waits for `100 Continue` is an exception: it can send its next request instead of the body.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     incoming: Option<Incoming>,
     open: Option<OpenBody>,
     discard: bool,
-    /// How long the client may pause, and the timer of the current pause.
+    /// The longest pause of the client that is allowed, and the timer of the current pause.
     stall_timeout: Duration,
     stall: Option<Pin<Box<Sleep>>>,
 }
 
-/// A request's body on its way to the app.
+/// A request's body that is forwarded to the app.
 #[derive(Debug, Default)]
 pub(super) struct ForwardedBody {
     body: body::Body,
-    /// What the client waits for with its body.
+    /// The client sends its body after this expectation is met.
     expectation: Option<Expectation>,
 }
 
-/// Why a request body did not reach its end.
+/// The reason why a request body did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error(transparent)]
     Broken(#[from] hyper::Error),
-    #[error("nothing came for {0:?}")]
+    #[error("no data for {0:?}")]
     Stalled(Duration),
 }
 
 impl RequestBody {
-    /// `discard` says whether the connection serves more requests after this body.
+    /// `discard` is true if the connection serves more requests after this body.
     pub(super) fn of(
         request: Request<Incoming>,
         activity: &Arc<Activity>,
@@ -83,7 +83,7 @@ impl RequestBody {
         let limit = self.stall_timeout;
         let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         task::ready!(stall.as_mut().poll(cx));
-        // Bytes that come now are too late, and without them the connection is not usable.
+        // Later bytes are ignored, so the connection cannot be used again.
         self.incoming = None;
         Poll::Ready(Some(Err(BodyError::Stalled(limit))))
     }
@@ -153,7 +153,7 @@ impl ForwardedBody {
         Self { body, expectation: None }
     }
 
-    /// Makes the client wait with its body until the expectation is settled.
+    /// Delays the body until the expectation is met or times out.
     pub(super) fn wait_for(&mut self, expectation: Expectation) {
         self.expectation = Some(expectation);
     }

@@ -25,9 +25,9 @@ pub(super) enum ResponseBody {
 #[derive(Debug)]
 pub(super) struct UpstreamBody {
     incoming: Incoming,
-    /// The first frame, read before the head was passed on.
+    /// The first frame, read before the head was sent to the client.
     first: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
-    /// A chunked body knows its end only after it was polled.
+    /// Whether the body has ended. A chunked body reports its end only when it is polled.
     ended: bool,
     connection: Option<UpstreamConnection>,
 }
@@ -47,10 +47,10 @@ impl ResponseBody {
 
     /// # Errors
     ///
-    /// If the body is invalid from its first byte. The head is not sent yet, so the client can get a better response
-    /// than a truncated one.
+    /// Returns an error if the body is invalid from its first byte. The head was not sent yet, so the client can still
+    /// get an error response in place of a truncated one.
     pub(super) fn upstream(mut incoming: Incoming, connection: UpstreamConnection) -> Result<Self, Garbled> {
-        // In a body with a length, nothing but the length could be wrong.
+        // A body with a length has no framing that could be invalid.
         let is_chunked = incoming.size_hint().exact().is_none();
         let first = if is_chunked { incoming.frame().now_or_never() } else { None };
         match first {
@@ -89,7 +89,7 @@ impl Body for ResponseBody {
                     Some(first) => Poll::Ready(first),
                     None => Pin::new(&mut body.incoming).poll_frame(cx),
                 };
-                // Trailers come last; nothing polls after them.
+                // Trailers come last, and hyper does not poll after them.
                 body.ended |= match &frame {
                     Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
                     Poll::Ready(frame) => frame.is_none(),

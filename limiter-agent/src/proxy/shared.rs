@@ -1,4 +1,4 @@
-//! What the workers, and the rest of the agent, share about the proxy.
+//! The state of the proxy that the workers and the rest of the agent share.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::slots::ConnectionSlots;
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) upstream: Arc<AppAddress>,
@@ -19,19 +19,19 @@ pub(crate) struct Proxy {
     pub(crate) rules: LiveRules,
     pub(crate) clock: MonotonicClock,
     pub(crate) failures: Arc<FailureCounts>,
-    /// From sending a request to the app until its response begins.
+    /// The times from sending a request to the app until its response begins.
     pub(crate) upstream_time: Arc<Histogram>,
     /// Client connections open now.
     pub(crate) connections: AtomicU64,
     pub(crate) traffic: Arc<Traffic>,
-    /// One slot for each client connection that may be served at once.
+    /// One slot for each client connection that can be served at the same time.
     pub(crate) slots: Arc<ConnectionSlots>,
     /// While leaving, each response is the last one on its connection.
     pub(crate) leaving: Arc<Leaving>,
-    /// Stop accepting, and finish requests in flight.
+    /// Cancelled to stop accepting connections and finish requests in flight.
     pub(crate) drain: CancellationToken,
-    /// End connections that would not end by themselves.
+    /// Cancelled to end connections that would not end by themselves.
     pub(crate) stop: CancellationToken,
-    /// Close everything at once.
+    /// Cancelled to close all connections immediately.
     pub(crate) abort: CancellationToken,
 }

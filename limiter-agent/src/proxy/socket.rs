@@ -19,15 +19,16 @@ use tokio::{
 use super::{activity::Activity, open::Open, strict::Strict};
 use crate::clock;
 
-/// The byte that hyper reads in place of the end of an invalid line, and after it. It is valid in no head and no
-/// chunk size, so hyper answers with 400. The head is completed, so that hyper answers at once.
+/// The byte that hyper reads in place of the end of an invalid line, and the bytes after it. The byte is invalid in
+/// every head and chunk size, so hyper responds with 400. The other bytes complete the head, so that hyper responds
+/// immediately.
 const WRONG: u8 = 0;
 const END: &[u8] = b"\r\n\r\n";
 
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
-    /// Bytes that were read before hyper took or retook the socket.
+    /// Bytes that were read before hyper got the socket.
     before: Bytes,
     activity: Arc<Activity>,
     /// Held so that a tunnel counts as a connection, too.
@@ -41,10 +42,10 @@ pub(super) struct Socket {
     goodbye: Option<Goodbye>,
 }
 
-/// After the last byte was written, reads on until the client has noticed.
+/// Reads from the client after the last byte was written, until the client closes its side.
 ///
-/// If the socket were closed at once, the kernel would answer whatever the client still sends (the start of a
-/// request, a WINDOW_UPDATE) with a reset, which also destroys the data that the client has not read yet.
+/// If the socket were closed immediately, the kernel would answer later bytes of the client (the start of a request, a
+/// WINDOW_UPDATE) with a reset, which also discards the data that the client has not read yet.
 #[derive(Debug)]
 pub(super) struct Goodbye {
     patience: Pin<Box<Sleep>>,
@@ -53,7 +54,7 @@ pub(super) struct Goodbye {
     read: usize,
 }
 
-/// How long the client may be silent, how long it may take in total, and how much it may send.
+/// The longest silence of the client, the longest total time, and the maximum number of bytes from the client.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 const GOODBYE_LONGEST: Duration = Duration::from_secs(10);
 const GOODBYE_BYTES: usize = 256 * 1024;
@@ -65,7 +66,7 @@ impl Default for Goodbye {
 }
 
 impl Goodbye {
-    /// Ready when the client has closed its side, or its time is over.
+    /// Returns ready when the client has closed its side, or when a limit is reached.
     pub(super) fn poll_over(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
         while self.read < GOODBYE_BYTES && self.patience.as_mut().poll(cx).is_pending() {
             let mut bytes = [0; 1024];
@@ -96,13 +97,13 @@ impl Socket {
         self.stream
     }
 
-    /// Whether the client closed its side, or its time is over.
+    /// Whether the client closed its side, or a limit of the [`Goodbye`] was reached.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether the client has sent everything and waits for a response. It is not required that the whole body was
-    /// passed on: hyper may have read more of it than the app.
+    /// Whether the client has sent whole requests and waits for a response. The app may not have received the whole
+    /// body yet, because hyper can read ahead of the app.
     fn owes_an_answer(&self) -> bool {
         let Some(strict) = &self.strict else { return false };
         strict.is_whole() && self.activity.owes_an_answer()
@@ -142,8 +143,8 @@ impl AsyncRead for Socket {
                 self.before = Bytes::from_static(END);
             }
         } else if self.owes_an_answer() {
-            // hyper would assume that the client has left, and drop the request. It asks again after its response,
-            // and whenever the connection is polled.
+            // At an end, hyper would assume that the client has disconnected, and drop the request. hyper reads again
+            // after its response, and whenever the connection is polled.
             self.activity.half_closed();
             return Poll::Pending;
         } else {
@@ -210,7 +211,7 @@ mod tests {
         let mut goodbye = Goodbye::default();
         tokio::select! {
             () = poll_fn(|cx| goodbye.poll_over(&mut agent, cx)) => begun.elapsed(),
-            () = trickle => unreachable!("it never ends"),
+            () = trickle => unreachable!("the loop never ends"),
         }
     }
 
@@ -218,7 +219,7 @@ mod tests {
     async fn a_client_that_sends_single_bytes_is_not_read_forever() {
         // The timer rounds up to the next millisecond.
         let about = |seconds: u64, measured: Duration| measured.abs_diff(Duration::from_secs(seconds)).as_millis() <= 2;
-        assert!(about(2, closed_after(Duration::from_secs(60)).await), "a silent one");
-        assert!(about(10, closed_after(Duration::from_millis(1500)).await), "one that trickles");
+        assert!(about(2, closed_after(Duration::from_secs(60)).await), "a silent client");
+        assert!(about(10, closed_after(Duration::from_millis(1500)).await), "a client that sends single bytes");
     }
 }

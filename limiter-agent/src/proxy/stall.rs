@@ -1,8 +1,8 @@
 //! Detects HTTP/2 clients that do not read a response.
 //!
-//! Over HTTP/1 a full socket shows it. In HTTP/2 each response has its own flow-control window. A client can leave
-//! that window closed forever while everything else on the connection continues, and each such response holds a
-//! connection to the app. hyper polls a body only while the window is open, and does not say how long it was closed.
+//! Over HTTP/1, a full socket shows this. In HTTP/2, each response has its own flow-control window. A client can leave
+//! that window closed forever while everything else on the connection continues, and each such response occupies a
+//! connection to the app. hyper polls a body only while the window is open, and does not report how long it was closed.
 //! So the body records its last poll. If that was too long ago, the agent ends hyper's task for the stream, which
 //! resets the stream and releases the app's connection.
 
@@ -26,10 +26,10 @@ use super::{
 };
 use crate::clock;
 
-/// Runs the streams of a connection, and ends each whose client read nothing for too long.
+/// Runs the streams of a connection, and ends a stream if the client reads nothing of it for too long.
 ///
-/// Streams take turns on a connection. While a slow client reads the connection steadily, a stream waits for its turn
-/// and not for the client. So its timeout is multiplied by the number of open streams.
+/// Streams take turns on a connection. While a slow client reads the connection steadily, a stream waits for the other
+/// streams and not for the client. So its timeout is multiplied by the number of open streams.
 #[derive(Clone, Debug)]
 pub(super) struct Watching {
     patience: Duration,
@@ -50,7 +50,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
     }
 }
 
-/// A stream, until it ends or is ended.
+/// A stream that runs until it ends or the agent ends it.
 struct Watched<F> {
     stream: Pin<Box<F>>,
     taking: Arc<Taking>,
@@ -63,7 +63,7 @@ struct Waiting {
     with: u64,
     /// The result of [`Activity::stuck_after`] when the timer was set.
     stuck_after: Option<u64>,
-    /// How often other streams had their turn since then.
+    /// The number of timeouts since then in which other streams made progress.
     turns: u64,
     until: Pin<Box<Sleep>>,
 }

@@ -1,7 +1,7 @@
-//! A worker's HTTP/2 connections to the app: one, and more if it has as many open streams as the app allows.
+//! A worker's HTTP/2 connections to the app: one connection, and more if it has as many open streams as the app allows.
 //!
-//! The windows are large enough that all streams of a connection can be blocked by clients that do not read, and the
-//! next stream still works: no client waits for another.
+//! The windows are so large that no client waits for another: even if clients that do not read block all open streams
+//! of a connection, the next stream still makes progress.
 
 use std::{
     future::poll_fn,
@@ -18,18 +18,18 @@ use tokio::sync;
 
 use super::{address::AppAddress, connect::ConnectError, executor::OnThisThread, request_body::ForwardedBody};
 
-/// The most streams on one connection, if the app allows as many.
+/// The maximum number of streams on one connection, if the app allows as many.
 const MAX_STREAMS: usize = 100;
 
-/// How many bytes to accept while clients do not read them: of one response, and of all responses on a connection
-/// together.
+/// The maximum number of bytes to accept while clients do not read them: of one response, and of all responses on a
+/// connection together.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
 
-/// The largest head of a response.
+/// The maximum size of a response's head.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
-/// How much of one request to hold while the app does not read it.
+/// The maximum number of bytes of one request to buffer while the app does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
 
 /// The HTTP/2 connections of one worker.
@@ -37,7 +37,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 pub(super) struct Streams {
     address: Arc<AppAddress>,
     connections: Mutex<Vec<Arc<Connection>>>,
-    /// Held while a connection is opened, so that a burst of requests opens only one.
+    /// Locked while a connection is opened, so that a burst of requests opens only one.
     connecting: sync::Mutex<()>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Streams {
 struct Connection {
     sender: http2::SendRequest<ForwardedBody>,
     open: AtomicUsize,
-    /// The most streams that the app allows.
+    /// The maximum number of streams that the app allows.
     max: AtomicUsize,
     /// Whether the connection was used since the last check.
     used: AtomicBool,
@@ -55,7 +55,7 @@ struct Connection {
 #[derive(Debug)]
 pub(super) struct Stream {
     connection: Arc<Connection>,
-    /// The connection was opened for this request. If it fails, another one would fail, too.
+    /// The connection was opened for this request. If it fails, a retry on another connection would fail, too.
     pub(super) fresh: bool,
 }
 
@@ -69,7 +69,7 @@ impl Streams {
         self.connections().iter().any(|connection| !connection.sender.is_closed())
     }
 
-    /// A stream on a connection with a free slot, or on a new connection.
+    /// Opens a stream on a connection with capacity, or on a new connection.
     pub(super) async fn open(&self) -> Result<Stream, ConnectError> {
         if let Some(stream) = self.on_existing() {
             return Ok(stream);
@@ -123,7 +123,8 @@ impl Streams {
             let ended = poll_fn(|cx| {
                 let ended = driver.as_mut().poll(cx);
                 if let Some(connection) = weak.upgrade() {
-                    // With 0, the app accepts no streams for now; hyper holds one request until it does.
+                    // With 0, the app accepts no streams for now, and hyper delays one request until the app accepts a
+                    // stream.
                     connection.max.store(driver.current_max_send_streams().clamp(1, MAX_STREAMS), Relaxed);
                 }
                 ended
@@ -131,7 +132,8 @@ impl Streams {
             if let Err(error) = ended.await {
                 tracing::debug!(%error, "upstream connection ended");
             }
-            // The pool drops an idle connection before the connection's task ends.
+            // A connection that is still in the pool was closed by the app: the pool drops an idle connection before
+            // this task ends.
             if weak.strong_count() > 0 {
                 address.suspect();
             }
@@ -158,14 +160,14 @@ impl Drop for Stream {
     }
 }
 
-/// Whether the app said that it did not process the request (RFC 9113 section 8.7). Then it may be retried, whatever
-/// its method.
+/// Whether the app reported that it did not process the request (RFC 9113 section 8.7). Then a request with any method
+/// can be retried.
 pub(super) fn is_unprocessed(error: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<h2::Error>() {
             let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-            // Streams that a GOAWAY lets finish do not see this error.
+            // A stream that can finish after a GOAWAY does not get this error.
             let leaving = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
             return error.is_remote() && (refused || leaving);
         }

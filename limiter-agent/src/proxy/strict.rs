@@ -1,11 +1,11 @@
-//! Refuses HTTP/1 that hyper accepts and a proxy must not: heads and bodies that other programs could end at another
-//! byte.
+//! Refuses HTTP/1 messages that hyper accepts and a proxy must not accept: messages whose head or body other programs
+//! could end at a different byte.
 //!
-//! It follows the messages of a connection only as far as needed to know where each begins and ends. It stops at the
-//! first line that violates RFC 9112: a line that ends in LF alone, a folded field, a second length, a length together
-//! with `Transfer-Encoding` (section 6.1 leaves the choice; hyper would use the coding), any coding but `chunked`, a
-//! chunk size followed by anything but extensions. hyper judges everything else. This module must never let a byte pass
-//! after the line at which it stopped, and never change a byte before it.
+//! This check parses the messages of a connection only as far as needed to find where each begins and ends. It stops at
+//! the first line that violates RFC 9112: a line that ends in LF alone, a folded field, a second length, a length
+//! together with `Transfer-Encoding` (section 6.1 allows to accept it; hyper would use the coding), any coding except
+//! `chunked`, a chunk size followed by anything except extensions. hyper checks everything else. This module must never
+//! let a byte pass after the line at which it stopped, and never change a byte before it.
 
 /// The longest line that is stored. hyper's own limits are lower.
 const MAX_LINE: usize = 1024 * 1024 + 64;
@@ -17,7 +17,7 @@ pub(super) struct Strict {
     /// The beginning of a line that arrived in pieces.
     partial: Vec<u8>,
     head: Head,
-    /// No request comes after this one, whatever the app responds.
+    /// No request follows this one, whatever the app responds.
     last: bool,
 }
 
@@ -28,7 +28,7 @@ enum State {
     ChunkSize,
     ChunkEnd,
     Trailer,
-    /// This many bytes of a body or of a chunk.
+    /// This many bytes of a body or of a chunk remain.
     Data {
         left: u64,
         chunked: bool,
@@ -46,7 +46,7 @@ struct Head {
 }
 
 impl Strict {
-    /// Checks the next bytes. `Some` is the end of the invalid line, at which to stop for good.
+    /// Checks the next bytes. `Some` is the end of an invalid line, after which no byte must pass.
     pub(super) fn check(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -92,7 +92,7 @@ impl Strict {
         if self.last { State::Tunnel } else { State::Head }
     }
 
-    /// Handles a line without its LF, or the rest of one.
+    /// Handles a line without its LF, or the rest of such a line. Returns false if the line is invalid.
     fn line(&mut self, rest: &[u8]) -> bool {
         if self.partial.is_empty() {
             return rest.strip_suffix(b"\r").is_some_and(|line| self.whole_line(line));
@@ -205,7 +205,7 @@ impl Field {
     }
 }
 
-/// Whether an `Upgrade` field asks only for HTTP/2. The agent never grants it; clients offer it to every server.
+/// Whether an `Upgrade` field requests only HTTP/2. The agent never accepts it; some clients offer it to every server.
 pub(super) fn is_h2c(value: &[u8]) -> bool {
     value.split(|byte| *byte == b',').all(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"h2c"))
 }
@@ -234,7 +234,7 @@ fn digits(text: &[u8], radix: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Where the check stops if the bytes arrive in pieces of `size`.
+    /// The position at which the check stops if the bytes arrive in pieces of `size`.
     fn stop(bytes: &[u8], size: usize) -> Option<usize> {
         let mut strict = Strict::default();
         let pieces = bytes.chunks(size).enumerate();
@@ -307,7 +307,8 @@ mod tests {
             (format!("{get}content-length: 3\r\n\r\nabc{get}\n"), Some("")),
         ] {
             // The last such line is the invalid one.
-            let expected = wrong.map(|line| text.rfind(&format!("{line}\n")).expect("it is there") + line.len());
+            let expected =
+                wrong.map(|line| text.rfind(&format!("{line}\n")).expect("the text contains the line") + line.len());
             for size in 1..=text.len() {
                 assert_eq!(stop(text.as_bytes(), size), expected, "{text:?} in pieces of {size}");
             }

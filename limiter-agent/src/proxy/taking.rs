@@ -1,4 +1,4 @@
-//! Whether the client of an HTTP/2 stream reads its response.
+//! Tracks whether the client of an HTTP/2 stream reads its response.
 
 use std::sync::{
     Arc,
@@ -12,8 +12,8 @@ task_local! {
     pub(super) static TAKING: Arc<Taking>;
 }
 
-/// Whether a client reads its response. The counter grows with each frame of the body, and with each poll for the
-/// next frame. So it is odd while the client has to read.
+/// Counts the progress of a client that reads its response. The counter grows with each frame of the body, and with the
+/// first poll for the next frame. So it is odd while the client has to read.
 #[derive(Debug, Default)]
 pub(super) struct Taking(AtomicU64);
 
@@ -23,14 +23,14 @@ impl Taking {
         TAKING.try_with(Arc::clone).ok()
     }
 
-    /// hyper polled for more: the window is open.
+    /// Records that hyper polled for more data, because the window is open.
     pub(super) fn asked(&self) {
         if self.waits().is_some() {
             self.0.fetch_add(1, Relaxed);
         }
     }
 
-    /// The body gave hyper more.
+    /// Records that hyper got a frame of the body.
     pub(super) fn given(&self) {
         self.0.fetch_add(1, Relaxed);
     }

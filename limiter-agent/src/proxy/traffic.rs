@@ -1,6 +1,6 @@
 //! Counts client connections and requests by protocol, for the metrics.
 //!
-//! Everything that is open holds a guard, so that every way out is counted.
+//! Each open connection holds a guard, so that its end is counted on every code path.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -40,8 +40,8 @@ pub(crate) struct Traffic {
     workers: Mutex<Vec<Arc<OfWorker>>>,
 }
 
-/// The counters of one worker for HTTP/1.1 on the short path, where a shared counter would be measurable. Only this
-/// worker writes to them, so no locked instruction is needed.
+/// The counters of one worker for HTTP/1.1 on the short path, where a shared counter would cost measurable time. Only
+/// this worker writes to them, so no locked instruction is needed.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct OfWorker {
@@ -92,7 +92,7 @@ impl Traffic {
         self.each[protocol as usize].requests.fetch_add(1, Relaxed);
     }
 
-    /// Call it once the protocol of a connection is known.
+    /// Counts a connection whose protocol is known.
     pub(super) fn speaking(self: &Arc<Self>, protocol: Protocol) -> Speaking {
         let counts = &self.each[protocol as usize];
         counts.open.fetch_add(1, Relaxed);
@@ -100,13 +100,13 @@ impl Traffic {
         Speaking { traffic: Arc::clone(self), protocol }
     }
 
-    /// For a connection that becomes idle and holds no buffers.
+    /// Counts a connection that is idle and has no buffers.
     pub(super) fn park(&self) -> Parked<'_> {
         self.parked.fetch_add(1, Relaxed);
         Parked(self)
     }
 
-    /// The counters for one more worker. Only that worker may use them.
+    /// Creates the counters of one worker. Only this worker is allowed to change them.
     pub(super) fn worker(&self) -> Arc<OfWorker> {
         let worker = Arc::default();
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&worker));

@@ -1,11 +1,11 @@
-//! Upgraded connections, such as WebSocket. The opening request passes the limits like any other; then bytes are
-//! copied in both directions until either side closes.
+//! Upgraded connections, such as WebSocket. The opening request passes the limits like any other request; then bytes
+//! are copied in both directions until either side closes.
 //!
-//! If a rule counts the connection's messages, [`websocket::relay()`] parses them instead, and the agent asks the app
-//! for a WebSocket connection without extensions.
+//! If a rule counts the connection's messages, [`websocket::relay()`] parses them instead, and the agent requests from
+//! the app a WebSocket connection without extensions.
 //!
-//! The agent does not pass on an upgrade to another version of HTTP: the tunnel would carry requests past the limits.
-//! A server may always ignore an upgrade (RFC 9110 section 7.8), so the request is answered over HTTP/1.1.
+//! The agent does not forward an upgrade to another version of HTTP: the tunnel would carry requests past the limits. A
+//! server is always allowed to ignore an upgrade (RFC 9110 section 7.8), so the request is answered over HTTP/1.1.
 
 use std::{io, sync::Arc};
 
@@ -31,25 +31,26 @@ use super::{
 /// The upgraded connections.
 #[derive(Clone, Debug)]
 pub(super) struct Tunnels {
-    /// They outlive the request; a drain waits for them.
+    /// The tasks of the connections, which outlive their requests. A drain waits for these tasks.
     pub(super) tasks: TaskTracker,
-    /// Cancelled when connections that can close politely should do so. Shared, because cloning a token takes its
-    /// lock.
+    /// Cancelled when connections that can close gracefully should do so. The token is shared, because cloning it takes
+    /// a lock.
     pub(super) drain: Arc<CancellationToken>,
 }
 
-/// An upgrade that the client asked for.
+/// An upgrade that the client requested.
 pub(super) struct Upgrade {
     client: OnUpgrade,
     protocols: HeaderValue,
     messages: Option<Messages>,
 }
 
-/// Call it before hop-by-hop fields are removed. `messages` says which rules count messages, if any.
+/// Returns the upgrade that a request contains, if any. Call this function before hop-by-hop fields are removed.
+/// `messages` returns the rules that count messages, if any.
 ///
 /// # Errors
 ///
-/// If an app could read the bytes after the head as messages that no rule has counted.
+/// Returns an error if an app could read the bytes after the head as messages that no rule has counted.
 pub(super) fn requested<B: Body>(
     request: &mut Request<B>,
     messages: impl FnOnce(&Request<B>) -> Option<Messages>,
@@ -69,8 +70,8 @@ pub(super) fn requested<B: Body>(
     let protocols = match &messages {
         _ if protocols.is_empty() => return Ok(None),
         Some(_) if !request.body().is_end_stream() => return Err(Unsound::HandshakeBody),
-        // An older version has different frames. The app gets a request without an upgrade, and answers with the
-        // versions that it supports.
+        // An older version of WebSocket has different frames. The app gets a request without an upgrade, and answers
+        // with the versions that it supports.
         Some(_) if !handshake::opens(request) => return Ok(None),
         Some(_) => HeaderValue::from_static(handshake::PROTOCOL),
         None => match HeaderValue::from_str(&protocols.join(", ")) {
@@ -96,11 +97,11 @@ impl Upgrade {
         }
     }
 
-    /// Connects both sides after the app's 101 was sent to the client, which this returns.
+    /// Returns the app's 101 for the client, and connects both sides after it was sent.
     ///
     /// # Errors
     ///
-    /// If the app switched to another protocol than requested.
+    /// Returns an error if the app switched to another protocol than requested.
     pub(super) fn tunnel(
         self,
         response: &mut Response<Incoming>,
@@ -121,7 +122,7 @@ impl Upgrade {
                 Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
             };
-            // Either side may close at any time; that is how tunnels end.
+            // The result is ignored, because a tunnel ends when either side closes.
             let _ = match messages {
                 Some(messages) => websocket::relay(client, app, &messages, &drain).await,
                 None => copy(client, app).await,
@@ -142,7 +143,7 @@ impl Upgrade {
     fn agrees(&self, answer: &HeaderMap) -> bool {
         match &self.messages {
             Some(_) => handshake::agreed(answer),
-            // The agent did not check for such rules if the client asked for another protocol.
+            // If the client requested another protocol, the agent did not check for rules per message.
             None => !handshake::is_chosen(answer) || headers::tokens(&self.protocols).any(handshake::is_meant),
         }
     }

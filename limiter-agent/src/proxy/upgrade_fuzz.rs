@@ -1,6 +1,5 @@
-//! Requests for an upgrade, as they reach an app that accepts WebSocket as tungstenite does. Where a rule counts
-//! messages, the app accepts only what the agent counts. Where none does, it accepts what it would accept without an
-//! agent.
+//! Sends requests for an upgrade to an app that accepts WebSocket like tungstenite. If a rule counts messages, the app
+//! must accept only connections that the agent counts. Otherwise it must accept the same requests as without an agent.
 
 use std::net::Ipv4Addr;
 
@@ -78,7 +77,7 @@ fn any_upgrade_is_counted_or_passed_on_as_an_app_takes_it() {
     });
 }
 
-/// They count the messages of every connection.
+/// Rules that count the messages of every connection.
 fn rules() -> LiveRules {
     let clock = MonotonicClock::start();
     let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
@@ -112,7 +111,7 @@ fn upgrade(choices: &mut Choices<'_>, rules: &LiveRules) -> Result<(), String> {
         is_plain &= !HANDSHAKE.iter().any(|(known, _)| known == name);
         request = request.header(*name, choices.text(WORDS, 5));
     }
-    // A value that HTTP does not allow.
+    // The request is not built if a header value is not allowed in HTTP.
     let Ok(mut request) = request.body(ForwardedBody::default()) else { return Ok(()) };
     let is_counted = choices.rarely(2);
     let wrong = |what: &str, to_app: &HeaderMap, request: &Request<ForwardedBody>| {
@@ -143,7 +142,7 @@ fn upgrade(choices: &mut Choices<'_>, rules: &LiveRules) -> Result<(), String> {
         return wrong("extensions were offered", &to_app, &request);
     }
     if is_plain && accepts(request.headers(), version, &request) && !is_accepted {
-        return wrong("no app accepts it any more", &to_app, &request);
+        return wrong("the app does not accept the forwarded upgrade", &to_app, &request);
     }
     if asked.is_none() && to_app.contains_key("upgrade") {
         return wrong("an upgrade is forwarded that no relay serves", &to_app, &request);
@@ -157,7 +156,7 @@ fn upgrade(choices: &mut Choices<'_>, rules: &LiveRules) -> Result<(), String> {
     asked.map_or(Ok(()), |asked| answered(choices, &asked, &to_app))
 }
 
-/// The app switches to some protocol. The relay starts only if the frames are what it reads.
+/// Checks a random answer of the app. The relay must start only if it can parse the app's frames.
 fn answered(choices: &mut Choices<'_>, asked: &Upgrade, to_app: &HeaderMap) -> Result<(), String> {
     let mut answer = HeaderMap::new();
     for (name, usual) in [("upgrade", "websocket"), ("sec-websocket-extensions", "")] {
@@ -180,14 +179,14 @@ fn answered(choices: &mut Choices<'_>, asked: &Upgrade, to_app: &HeaderMap) -> R
             return Err(format!("{told}, which the agent cannot count"));
         }
         if asked.messages.is_none() && chosen.iter().any(is_websocket) && !named(to_app).iter().any(is_websocket) {
-            return Err(format!("{told}, a protocol that the rules did not see"));
+            return Err(format!("{told}, a protocol that the rules did not check"));
         }
     } else if asked.protocols == "websocket" && chosen == ["websocket"] && answer.len() == 1 {
-        return Err(format!("{told}, which is right and was refused"));
+        return Err(format!("{told}, which is correct, but was refused"));
     }
     to_client(&mut answer);
     if answer.contains_key("upgrade") {
-        Err(format!("{told}, and the field of the connection is forwarded"))
+        Err(format!("{told}, and the hop-by-hop field was forwarded too"))
     } else {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! What a response needs to arrive from the app.
+//! The connection over which a response arrives.
 
 use super::{pool::PooledConnection, streams::Stream};
 
-/// The connection or stream of a response, for as long as it is needed.
+/// The connection or stream of a response, until the response has ended.
 #[derive(Debug)]
 pub(super) enum UpstreamConnection {
     Http1(PooledConnection),
@@ -11,7 +11,7 @@ pub(super) enum UpstreamConnection {
 }
 
 impl UpstreamConnection {
-    /// Call it once the response was read to its end.
+    /// Returns the connection to its pool. Call this function when the response was read to its end.
     pub(super) fn give_back(self) {
         match self {
             Self::Http1(connection) => connection.give_back(),

@@ -1,4 +1,4 @@
-//! Validates a request before it goes to the app, beyond what hyper validates.
+//! Validates a request before it is forwarded to the app, in addition to hyper's own validation.
 //!
 //! Client, rules and app must agree on each request: on its host, and on where it ends. An ambiguous request is
 //! refused, never repaired.
@@ -9,27 +9,27 @@ use weir_enforce::{AmbiguousPaths, is_ambiguous};
 
 use super::authority;
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unsound {
     #[error("a request needs one host: exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2")]
     Hosts,
     #[error("the Host header is not a host name or address with an optional port")]
     Host,
-    #[error("the request is for one host by its target and for another by its Host header")]
+    #[error("the target and the Host header name different hosts")]
     TwoHosts,
-    #[error("the target must not hold a user name, and its scheme must be http or https")]
+    #[error("the target must not contain a user name, and its scheme must be http or https")]
     Target,
-    #[error("the target * is for OPTIONS alone")]
+    #[error("the target * is valid only for OPTIONS")]
     Asterisk,
     #[error(
         "the path has an encoded slash, a backslash, a parameter after a dot segment or a zero byte, which apps read in \
          different ways (--ambiguous-paths)"
     )]
     Path,
-    #[error("a field's value begins or ends with a blank")]
+    #[error("a header's value begins or ends with a space or tab")]
     Blank,
-    #[error("the name of a field has a quotation mark")]
+    #[error("the name of a header contains a quotation mark")]
     Name,
     #[error(":path must begin with /")]
     NoPath,
@@ -41,18 +41,17 @@ pub(super) enum Unsound {
     HandshakeBody,
 }
 
-/// Validates a request. Call it before the rules decide, so that no key is charged for a request that is refused
-/// here.
+/// Validates a request. Call this function before the rules decide, so that no key is charged for an invalid request.
 pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Unsound> {
     check_length(request)?;
     for (name, value) in request.headers() {
-        // Only HTTP/2 can carry such a value (RFC 9113 section 8.2.1). The app would not see the blank, but rules
-        // would.
+        // Only HTTP/2 can carry such a value (RFC 9113 section 8.2.1). Rules would read the blank, but the app would
+        // not.
         if has_blank_end(value) {
             return Err(Unsound::Blank);
         }
-        // The h2 library accepts a quotation mark in a name. RFC 9110 section 5.1 does not, and an HTTP/1 app closes
-        // the connection.
+        // The h2 library accepts a quotation mark in a name. RFC 9110 section 5.1 forbids it, and an HTTP/1 app would
+        // close the connection.
         if name.as_str().contains('"') {
             return Err(Unsound::Name);
         }
@@ -70,8 +69,8 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
     host(request).map(drop)
 }
 
-/// Whether `:path` begins with a slash (RFC 9113 section 8.3.1). The library turns `?x` and `#x` into a path that is
-/// neither the root nor begins with a slash.
+/// Whether `:path` begins with a slash (RFC 9113 section 8.3.1). The `http` library turns `?x` and `#x` into a path
+/// that is neither the root nor begins with a slash.
 fn is_path(uri: &Uri) -> bool {
     let root = PathAndQuery::from_static("/");
     uri.path_and_query()
@@ -82,8 +81,8 @@ fn has_blank_end(value: &HeaderValue) -> bool {
     matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
 }
 
-/// Writes the host of a valid request, the one that the rules saw, into the `Host` field, and reduces the target to
-/// its path. `own` is the host for an HTTP/1.0 client that sends none.
+/// Writes the host of a valid request, which the rules have used, into the `Host` field, and reduces the target to its
+/// path. `own` is the host for an HTTP/1.0 client that sends none.
 pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> HeaderValue) -> Result<(), Unsound> {
     match host(request)? {
         Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own())),
@@ -97,7 +96,7 @@ pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> Heade
     Ok(())
 }
 
-/// Where a request names its host.
+/// The place where a request names its host.
 enum Named {
     Nowhere,
     InField,
@@ -108,7 +107,7 @@ enum Named {
 fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     let mut named = request.headers().get_all(header::HOST).iter();
     let host = named.next();
-    // Only HTTP/1.0 may omit it. No rule has seen the host that the app would get instead.
+    // Only an HTTP/1.0 request can omit the host. In other versions, the app would get a host that no rule has used.
     let named_elsewhere = request.version() == Version::HTTP_2 && request.uri().authority().is_some();
     let needs_field = request.version() != Version::HTTP_10 && !named_elsewhere;
     if named.next().is_some() || (host.is_none() && needs_field) {
@@ -216,7 +215,7 @@ mod tests {
         assert_eq!(vetted("GET"), Err(Unsound::Asterisk));
     }
 
-    /// What h2 turns `:path` into: it removes everything after `#`.
+    /// The paths are as h2 returns them: it removes everything after `#` from `:path`.
     #[test]
     fn a_path_of_http2_begins_with_a_slash() {
         let vetted = |path: &'static str| {
@@ -243,7 +242,7 @@ mod tests {
     fn a_field_name_with_a_quotation_mark_is_refused() {
         let request = Request::builder().uri("/").header("host", "a");
         let mut request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-        // As h2 reads it.
+        // The name is as h2 returns it.
         let name = http::HeaderName::from_lowercase(b"\"x\"").unwrap();
         request.headers_mut().insert(name, HeaderValue::from_static("y"));
         assert_eq!(vet(&request, AmbiguousPaths::Refuse), Err(Unsound::Name));

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::slots::{ConnectionSlot, Rank};
 
-/// How long to pause accepting when the process has no free file descriptor.
+/// The pause between attempts to accept while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// One of several threads that serve the proxy port.
@@ -42,11 +42,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Serves until the drain is over.
+    /// Serves until the drain has ended.
     ///
     /// # Errors
     ///
-    /// If the runtime cannot be created.
+    /// Returns an error if the runtime or the listener cannot be created.
     pub(crate) fn run(self) -> io::Result<()> {
         let options = LocalOptions::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(options)?;
@@ -66,8 +66,7 @@ impl Worker {
         let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {
             let open = Open::new(&proxy, slot, tasks.token());
             let gate = gates.of(peer.ip().to_canonical());
-            // Without the tracker's own `spawn`, which would add one more function to return through with each
-            // request.
+            // The tracker's own `spawn` would add one function call to each poll of the connection.
             spawn_local(connection(stream, peer, gate, router.clone(), short.clone(), open));
         };
 
@@ -76,7 +75,7 @@ impl Worker {
         let mut down = false;
         let mut idle_check = tokio::time::interval(IDLE_CHECK);
         idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // An accepted connection without a slot yet. All others wait in the kernel's queue.
+        // An accepted connection that has no slot yet. Further new connections wait in the kernel's queue.
         let mut waiting = None;
         loop {
             tokio::select! {
@@ -118,7 +117,7 @@ impl Worker {
         if let Some((stream, peer)) = waiting {
             start(stream, peer, None);
         }
-        // The kernel has completed the handshake with the clients in the queue.
+        // The agent also serves the clients in the queue, because the kernel has completed their handshakes.
         while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
             start(stream, peer, None);
         }
@@ -140,14 +139,15 @@ async fn slot_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> C
     }
 }
 
-/// Serves the requests that the short path does not take: the limits of the rules in force around the app.
+/// The router for the requests that the short path does not take. Its layer is the limits of the rules in force, and
+/// its service forwards to the app.
 fn router(way: Way) -> Router {
     let limits = LimitLayer::new(way.proxy.rules.gate(forward::client), SERVER);
     let way = Arc::new(way);
     Router::new().fallback_service(service_fn(move |request| forward(Arc::clone(&way), request))).layer(limits)
 }
 
-/// Serves one client until it leaves or the drain ends the connection.
+/// Serves one client until it disconnects or the drain ends the connection.
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
@@ -156,7 +156,7 @@ async fn connection(
     short: ShortPath,
     open: Arc<Open>,
 ) {
-    // If this fails, only Nagle's delay remains.
+    // If this call fails, only the delay of Nagle's algorithm remains.
     let _ = stream.set_nodelay(true);
     let peer = Arc::new(Peer::new(peer.ip().to_canonical()));
     let short = short.client(gate, &peer, &open);

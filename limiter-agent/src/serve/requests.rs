@@ -20,7 +20,7 @@ struct Open {
     writing: usize,
 }
 
-/// A request that is being answered. Dropping this ends it.
+/// A request that is being answered. Dropping this value ends the request.
 #[derive(Debug)]
 pub(super) struct Answering {
     requests: Arc<Requests>,
@@ -37,7 +37,7 @@ impl Requests {
         self.slot.gone().await;
     }
 
-    /// Begins a request of an accepted client. `writes` is true if it changes something.
+    /// Begins a request of an accepted client. `writes` is true if the request changes something.
     pub(super) fn begin(self: &Arc<Self>, writes: bool) -> Answering {
         self.change(|open| if writes { open.writing += 1 } else { open.reading += 1 });
         Answering { requests: Arc::clone(self), writes }

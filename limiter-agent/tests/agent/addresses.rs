@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 clients on one port, and their addresses in limits and at the app.
+//! Tests IPv4 and IPv6 clients on one port, and their addresses in limits and at the app.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{Agent, App, body, daily, policy, rule, snapshot, with};
 
-/// The forwarding fields that an app receives.
+/// Responds with the forwarding headers that the app received.
 async fn told(request: Request<Incoming>) -> Response<crate::support::Body> {
     let field = |name: &str| request.headers().get(name).map_or("-", |value| value.to_str().expect("text")).to_owned();
     Response::new(body(format!("{} {}", field("x-forwarded-for"), field("forwarded"))))
@@ -37,7 +37,7 @@ async fn ipv4_and_ipv6_clients_are_served_on_one_port() {
         assert_eq!(agent.client.get(&format!("http://{host}:{telemetry}/healthz"), &[]).await.status(), 200, "{host}");
     }
 
-    // The socket of an IPv4 client has an IPv6 address, but the client counts with its IPv4 address.
+    // The socket of an IPv4 client has an IPv6 address, but limits and the app get its IPv4 address.
     let begun = [("forwarded", "for=192.0.2.1")];
     assert_eq!(ask(ipv4, &[]).await, (200, "127.0.0.1 -".to_owned()));
     assert_eq!(ask(ipv6, &[]).await, (200, "::1 -".to_owned()));
@@ -50,13 +50,13 @@ async fn ipv4_and_ipv6_clients_are_served_on_one_port() {
     agent.apply(&snapshot(1, &[policy("p", &[per_client])])).await;
     let forwarded = |by: IpAddr, client: &'static str| (by, [("x-forwarded-for", client)]);
     for (asked, expected) in [
-        // One client, in every spelling of its address and behind either proxy.
+        // These are one client, in different spellings of its address and behind either proxy.
         (forwarded(ipv6, "::ffff:192.0.2.7"), 200),
         (forwarded(ipv4, "192.0.2.7"), 429),
         (forwarded(ipv6, "192.0.2.7:4711"), 429),
         (forwarded(ipv4, "[::ffff:192.0.2.7]:4711"), 429),
         (forwarded(ipv6, "10.0.0.1, ::FFFF:c000:207"), 429),
-        // The peer, and the client that it names.
+        // If the header names no address, the peer's address counts.
         (forwarded(ipv6, "127.0.0.1"), 200),
         (forwarded(ipv4, "unknown"), 429),
         (forwarded(ipv4, "[::1]"), 200),

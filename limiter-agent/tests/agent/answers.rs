@@ -1,4 +1,4 @@
-//! Unusual responses of the app: on every path through the agent the client gets the same.
+//! Tests unusual responses of the app: the client gets the same response on every path through the agent.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Way {
             Self::InPlace | Self::Hyper => {
                 let headers: &[(&str, &str)] = if matches!(self, Self::Hyper) { &[("te", "trailers")] } else { &[] };
                 let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-                // Set explicitly, because the client has its own limit on the number of fields.
+                // The limit is set explicitly, because the client has its own limit on the number of fields.
                 let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
                     .max_headers(20_000)
                     .handshake(TokioIo::new(stream))
@@ -59,17 +59,17 @@ impl Way {
                 sender.send_request(Request::get(format!("http://a{path}")).body(empty()).expect("valid")).await
             }
         };
-        let answer = answer.expect("an answer");
+        let answer = answer.expect("a response");
         let status = answer.status().as_u16();
         let fields = answer.headers().keys().filter(|name| name.as_str().starts_with("x-field-")).count();
         let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await;
-        let body = body.unwrap_or_else(|_| panic!("{path} {self:?} never ends"));
+        let body = body.unwrap_or_else(|_| panic!("the body of {path} over {self:?} never ends"));
         let body = body.map(|body| String::from_utf8(body.to_bytes().to_vec()).expect("text"));
         Heard { status, fields, body }
     }
 }
 
-/// An app that sends the pieces in `answer` for each path. After each piece it waits for the client's next step.
+/// An app that sends, for each path, the pieces that `answer` returns. It pauses after each piece.
 async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -95,7 +95,7 @@ async fn raw_app(answer: fn(&str) -> Vec<String>) -> std::net::SocketAddr {
     address
 }
 
-/// While nothing was sent, the client can get a better response than a truncated one.
+/// As long as nothing was sent, the client can get an error response in place of a truncated one.
 #[tokio::test]
 async fn an_invalid_first_chunk_is_a_502_and_a_later_one_truncates_the_response() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";

@@ -1,4 +1,4 @@
-//! What an agent enforces before the first push.
+//! Tests the snapshot that an agent enforces before the first push.
 
 use std::{fs, net::TcpStream, path::Path};
 
@@ -42,14 +42,14 @@ async fn a_pushed_snapshot_replaces_the_bootstrap_snapshot_and_keeps_counters() 
     let app = App::start().await;
     let agent = Agent::start(app.address, &["--bootstrap", &one_request(7).to_string()]);
     assert_eq!(agent.statuses("/", &[], 2).await, [200, 429]);
-    // An older sequence, and the same revision with different content: the bootstrap snapshot is not from the
-    // operator.
+    // The push has an older sequence, and the same revision with different content. The agent accepts it, because the
+    // bootstrap snapshot is not from the operator.
     let put =
         with(snapshot(3, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 2)])])]), json!({"revision": "r7"}));
     agent.apply(&put).await;
     assert_eq!(agent.statuses("/", &[], 1).await, [429], "no fresh burst");
     assert_eq!(info(&agent).await, r#"weir_snapshot_info{revision="r7",origin="pushed"} 1"#);
-    // From now on sequences count.
+    // After a push, the agent refuses an older sequence.
     assert_eq!(agent.put(&snapshot(2, &[])).await.status(), 409);
 }
 
@@ -98,7 +98,7 @@ async fn an_agent_that_waits_can_be_stopped() {
     let mut agent = Agent::start_until("waiting", app.address, &["--wait-for-config"]);
     assert!(TcpStream::connect(agent.addresses.listen).is_err(), "the proxy port is closed");
     agent.terminate();
-    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("the agent ended"), Some(0));
 }
 
 #[tokio::test]
@@ -111,19 +111,23 @@ async fn a_pushed_snapshot_survives_a_restart() {
 
     let agent = start();
     assert_eq!(revision(&agent).await, "r900");
-    assert!(!cache.exists(), "a bootstrap snapshot is given again at each start");
+    assert!(!cache.exists(), "a bootstrap snapshot is not cached, because it is given at each start");
     agent.apply(&one_request(5)).await;
     assert_eq!(agent.put(&with(snapshot(6, &[]), json!({"wireVersion": 2}))).await.status(), 422);
     drop(agent);
 
     let agent = start();
     assert_eq!(info(&agent).await, r#"weir_snapshot_info{revision="r5",origin="cache"} 1"#);
-    assert_eq!(agent.put(&one_request(4)).await.status(), 409, "it was put: sequences count");
+    assert_eq!(
+        agent.put(&one_request(4)).await.status(),
+        409,
+        "the cached snapshot was pushed, so its sequence counts"
+    );
     drop(agent);
 
     fs::write(&cache, "half a snap").expect("written");
     let agent = start();
-    assert_eq!(revision(&agent).await, "r900", "better than nothing");
+    assert_eq!(revision(&agent).await, "r900", "the bootstrap snapshot replaces an invalid cache");
     assert!(agent.logged("cannot start").await.contains("cache"));
 }
 

@@ -1,4 +1,4 @@
-//! The operator's channel on the control port, chosen by ALPN.
+//! Tests the operator's channel on the control port, which clients choose by ALPN.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ struct Operator(Channel<TlsStream<TcpStream>>);
 impl Operator {
     async fn connect(agent: &Agent, agents: &Authority, clients: &Authority, name: &str) -> Self {
         let identity = clients.issue(name);
-        let stream = tls(agent.addresses.control, agents, Some(&identity), &[ALPN]).await.expect("let in");
+        let stream = tls(agent.addresses.control, agents, Some(&identity), &[ALPN]).await.expect("accepted");
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(ALPN));
         Self(Channel::new(stream))
     }
 
     async fn send(&mut self, message: ToAgent) {
-        self.send_frame(message.frame().expect("it fits")).await;
+        self.send_frame(message.frame().expect("the message fits into a frame")).await;
     }
 
     async fn send_frame(&mut self, frame: Outgoing) {
@@ -72,7 +72,7 @@ async fn snapshots_are_acknowledged_or_refused_and_a_status_comes_first() {
     operator.send(ToAgent::Snapshot(vec![b' '; MAX_SNAPSHOT_BYTES + 1])).await;
     assert_eq!(operator.rejection().await.error, RejectionKind::TooLarge);
 
-    // Another connection learns what is in force, by the channel and by curl.
+    // A second connection gets the revision in force with the first status.
     let mut second = Operator::connect(&agent, &agents, &clients, "operator.test").await;
     let ToOperator::Status(status) = second.next().await else { panic!("no status") };
     assert_eq!(status.in_force.map(|in_force| in_force.sequence), Some(2));
@@ -90,7 +90,7 @@ async fn a_status_comes_at_each_interval_and_is_sent_whole_when_something_is_new
     let mut operator = Operator::connect(&agent, &agents, &clients, "operator.test").await;
     assert!(matches!(operator.next().await, ToOperator::Status(_)));
     let silent = timeout(Duration::from_millis(300), operator.0.next()).await;
-    assert!(silent.is_err(), "nobody has asked for reports: {silent:?}");
+    assert!(silent.is_err(), "no report was requested: {silent:?}");
     // A shorter interval than the minimum becomes the minimum.
     operator.send(ToAgent::Report(Report { every_millis: 1 })).await;
     for _ in 0..3 {
@@ -115,11 +115,11 @@ async fn a_client_of_another_name_gets_the_reason_and_changes_nothing() {
     let folder = files(&agents, &clients);
     let (_app, agent) = start(folder.path(), &["--control-client-name", OPERATOR]).await;
     let mut stranger = Operator::connect(&agent, &agents, &clients, "operator.test").await;
-    // The client has written before the agent refuses it.
+    // The client sends a message before the agent refuses it.
     stranger.push(1).await;
     let ToOperator::Goodbye(goodbye) = stranger.next().await else { panic!("no goodbye") };
     assert!(goodbye.reason.contains("operator.test") && goodbye.reason.contains(OPERATOR), "{goodbye:?}");
-    assert!(timeout(PATIENCE, stranger.0.next()).await.expect("it is closed").is_err());
+    assert!(timeout(PATIENCE, stranger.0.next()).await.expect("closed before the timeout").is_err());
 
     let mut operator = Operator::connect(&agent, &agents, &clients, OPERATOR).await;
     let ToOperator::Status(status) = operator.next().await else { panic!("no status") };
@@ -135,15 +135,15 @@ async fn what_is_no_frame_ends_the_channel_and_nothing_else() {
     assert!(matches!(good.next().await, ToOperator::Status(_)));
     for bytes in [&[0xff; 64][..], &[0; 5], b"PUT /v1/config HTTP/1.1\r\n\r\n"] {
         let identity = clients.issue("operator.test");
-        let mut stream = tls(agent.addresses.control, &agents, Some(&identity), &[ALPN]).await.expect("let in");
+        let mut stream = tls(agent.addresses.control, &agents, Some(&identity), &[ALPN]).await.expect("accepted");
         stream.write_all(bytes).await.expect("written");
         let mut bad = Operator(Channel::new(stream));
         assert!(matches!(bad.next().await, ToOperator::Status(_)));
-        assert!(timeout(PATIENCE, bad.0.next()).await.expect("it is closed").is_err(), "{bytes:?}");
+        assert!(timeout(PATIENCE, bad.0.next()).await.expect("closed before the timeout").is_err(), "{bytes:?}");
     }
     good.push(1).await;
     assert!(matches!(good.next().await, ToOperator::Acknowledgement(_)));
-    // curl still works during that.
+    // HTTP clients still work at the same time.
     let identity = clients.issue("operator.test");
     let mut curl = TlsClient::connect(agent.addresses.control, &agents, Some(&identity)).await.unwrap();
     let answer = curl.send(request("GET", "/v1/config", &[("host", "agent.test")], "")).await.unwrap();

@@ -1,4 +1,4 @@
-//! What requests charge to the limits, in an agent process with real connections.
+//! Tests how many units requests charge to the limits, in an agent process with real connections.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -45,10 +45,10 @@ async fn cost_of_a_response_header(args: &[&str]) {
     for (units, status) in [("40", 200), ("59", 200), ("500", 200), ("1", 429)] {
         let response = agent.get(&format!("/{units}"), &[]).await;
         assert_eq!(response.status(), status, "{units}");
-        assert_eq!(header(&response, "x-units"), "", "it is between the app and the agent");
+        assert_eq!(header(&response, "x-units"), "", "the agent removes the header");
     }
-    // 499 of the 500 are debt. A day refills 100, and the next request needs one more. Half a day may be rounded
-    // away.
+    // 499 of the 500 units are debt, which takes five days to refill. The wait is bounded by 12 hours, plus the time
+    // for the unit of the next request.
     let refused = agent.get("/1", &[]).await;
     let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
     assert!((43_100..=44_200).contains(&seconds), "{seconds}");
@@ -60,7 +60,7 @@ async fn bandwidth_is_shaped() {
     const LENGTH: usize = 1_000_000;
     let app = App::serve(async |_| Response::new(body(vec![b'x'; LENGTH]))).await;
     let agent = Agent::start(app.address, &[]);
-    // 2 MB a second, 200 kB at once and 100 kB of debt: 1 MB takes 350 ms.
+    // The limit is 2 MB per second with a burst of 200 kB and a debt of 100 kB, so 1 MB takes 350 ms.
     let shaped = with(rule("all", &[debt(2_000_000, 200_000, 100_000, 1000)]), json!({"cost": "responseBytes"}));
     agent.apply(&snapshot(1, &[policy("p", &[shaped])])).await;
     let before = uptime(&agent).await;
@@ -72,7 +72,7 @@ async fn bandwidth_is_shaped() {
     assert_eq!(agent.counts(0, 0).await, [1, 0, 0]);
 }
 
-/// The agent's own clock, in milliseconds.
+/// The agent's uptime by its own clock, in milliseconds.
 async fn uptime(agent: &Agent) -> u64 {
     json_of(&agent.control("GET", "/v1/status", "").await)["uptimeMillis"].as_u64().expect("milliseconds")
 }

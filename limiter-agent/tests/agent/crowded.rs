@@ -1,4 +1,4 @@
-//! A full proxy port: new connections evict idle ones, the longest idle first.
+//! Tests a full proxy port: new connections evict idle ones, the longest idle first.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use tokio::{
 
 use crate::support::{Agent, App, Body, body, empty};
 
-/// Shorter than any timeout of the agent that would free a place.
+/// A time that is shorter than any timeout of the agent that would free a slot.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 const OPEN: &str = "weir_connections";
 const EVICTED: &str = "weir_connections_evicted_total";
 
-/// A request that the agent serves in place, and one that it serves through hyper.
+/// A request that the agent serves on the short path, and one that it serves on hyper's path.
 const IN_PLACE: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 const BY_HYPER: &str = "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\n\r\n";
 
@@ -35,7 +35,7 @@ enum Kind {
     /// A part of the HTTP/2 preface was sent.
     Begun,
     KeptAlive(&'static str),
-    /// Without a request, or after one.
+    /// An HTTP/2 connection. The flag is true if it has served a request.
     Http2(bool),
 }
 
@@ -76,7 +76,10 @@ impl Idle {
             Self::Http1(stream) => ask(stream, IN_PLACE).await,
             Self::Http2(sender, _) => {
                 let request = Request::get("http://a/").body(empty()).expect("valid");
-                let answer = timeout(AT_ONCE, sender.send_request(request)).await.expect("at once").expect("an answer");
+                let answer = timeout(AT_ONCE, sender.send_request(request))
+                    .await
+                    .expect("before the timeout")
+                    .expect("a response");
                 assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes(), "ok");
             }
         }
@@ -87,11 +90,11 @@ impl Idle {
         match self {
             Self::Http1(mut stream) => {
                 let mut rest = Vec::new();
-                let read = timeout(AT_ONCE, stream.read_to_end(&mut rest)).await.expect("at once");
+                let read = timeout(AT_ONCE, stream.read_to_end(&mut rest)).await.expect("before the timeout");
                 assert_eq!((read.expect("no reset"), rest), (0, Vec::new()));
             }
             Self::Http2(_sender, connection) => {
-                timeout(AT_ONCE, connection).await.expect("at once").expect("no panic").expect("a GOAWAY");
+                timeout(AT_ONCE, connection).await.expect("before the timeout").expect("no panic").expect("a GOAWAY");
             }
         }
     }
@@ -111,7 +114,7 @@ async fn until(stream: &mut TcpStream, end: &str) -> String {
     let mut heard = Vec::new();
     while !heard.ends_with(end.as_bytes()) {
         let mut byte = [0];
-        timeout(AT_ONCE, stream.read_exact(&mut byte)).await.expect("at once").expect("an answer");
+        timeout(AT_ONCE, stream.read_exact(&mut byte)).await.expect("before the timeout").expect("a response");
         heard.push(byte[0]);
     }
     String::from_utf8(heard).expect("text")
@@ -154,7 +157,7 @@ async fn the_longest_idle_connection_of_any_protocol_is_evicted() {
     }
 }
 
-/// A client that sends nothing and does not close either.
+/// The evicted clients send nothing and do not close their connections.
 #[tokio::test]
 async fn new_connections_do_not_wait_for_evicted_ones_to_close() {
     let app = quick_app().await;
@@ -166,8 +169,8 @@ async fn new_connections_do_not_wait_for_evicted_ones_to_close() {
             let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
             stream.write_all(said.as_bytes()).await.expect("sent");
             if said == preface {
-                // The agent's SETTINGS.
-                timeout(AT_ONCE, stream.read_u8()).await.expect("at once").expect("a byte");
+                // The first byte of the agent's SETTINGS.
+                timeout(AT_ONCE, stream.read_u8()).await.expect("before the timeout").expect("a byte");
             } else if !said.is_empty() {
                 answer(&mut stream).await;
             }
@@ -175,7 +178,8 @@ async fn new_connections_do_not_wait_for_evicted_ones_to_close() {
         }
         Idle::open(&agent, Kind::KeptAlive(IN_PLACE)).await.is_served().await;
     }
-    // 160 connections came for 8 places, and 4 new ones. One of them may have left by itself before the next one came.
+    // The test opened 160 connections for 8 slots, and 4 more. Some of these 4 may have closed before the next
+    // connection.
     let evicted = agent.metric(EVICTED).await.expect("a number");
     assert!((150.0..=156.0).contains(&evicted), "{evicted}");
     let mut last = held.split_off(held.len() - 40);
@@ -190,7 +194,7 @@ async fn new_connections_do_not_wait_for_evicted_ones_to_close() {
                 }
             }
         };
-        timeout(AT_ONCE, goaway).await.expect("at once");
+        timeout(AT_ONCE, goaway).await.expect("before the timeout");
         assert!(frames(&heard).contains(&7), "a GOAWAY before the end: {:?}", frames(&heard));
     }
 }
@@ -207,7 +211,7 @@ fn frames(mut bytes: &[u8]) -> Vec<u8> {
     types
 }
 
-/// An app that reports each request to the test, and ends its response when the test says so.
+/// An app that reports each request to the test, and ends its response when the test closes the channel.
 async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'static str>>) {
     let (tell, begun) = mpsc::unbounded_channel();
     let app = App::serve(move |mut request: Request<Incoming>| {
@@ -263,7 +267,7 @@ async fn a_connection_with_a_request_in_flight_is_never_evicted() {
         part.send("first").expect("open");
         part
     });
-    let mut streamed = streamed.expect("an answer").into_body();
+    let mut streamed = streamed.expect("a response").into_body();
     let mut websocket = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let opening = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     websocket.write_all(opening.as_bytes()).await.expect("sent");
@@ -283,13 +287,16 @@ async fn a_connection_with_a_request_in_flight_is_never_evicted() {
     assert!(answer(&mut newcomer).await.starts_with("HTTP/1.1 200"));
     assert_eq!(agent.metric(EVICTED).await, Some(1.0));
     let mut rest = Vec::new();
-    timeout(AT_ONCE, http1[0].read_to_end(&mut rest)).await.expect("at once").expect("no reset");
-    assert!(String::from_utf8(rest).expect("text").ends_with("2\r\nok\r\n0\r\n\r\n"), "the whole answer came first");
+    timeout(AT_ONCE, http1[0].read_to_end(&mut rest)).await.expect("before the timeout").expect("no reset");
+    assert!(
+        String::from_utf8(rest).expect("text").ends_with("2\r\nok\r\n0\r\n\r\n"),
+        "the whole response arrived first"
+    );
 
     // The new connection is now the only idle one.
     Idle::open(&agent, Kind::KeptAlive(BY_HYPER)).await.is_served().await;
     Idle::Http1(newcomer).closes().await;
-    // All others continue.
+    // All other connections continue.
     sending.write_all(b"bc").await.expect("sent");
     assert!(answer(&mut sending).await.starts_with("HTTP/1.1 200"));
     drop(parts);

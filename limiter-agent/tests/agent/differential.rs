@@ -1,13 +1,13 @@
-//! Compares the two paths of HTTP/1.1 through an agent. A plain request is passed on in place, and must be
-//! understood, answered and charged exactly as on hyper's path.
+//! Compares the two paths of HTTP/1.1 through an agent. A plain request is forwarded in place, and must be understood,
+//! answered and charged exactly as on hyper's path.
 //!
-//! A case is what one client sends and what the app answers, both split into given pieces. It runs on two agents, one
-//! with and one without `--in-place`, each with its own app. Both must have the same effect on the app, the client
-//! and the counters ([`outcome`] defines that). Where hyper's own outcome depends on which of two events comes first,
-//! the case runs often enough on hyper's path to see all outcomes.
+//! A case contains the bytes that one client sends and the responses of the app, both split into given pieces. The case
+//! runs on two agents, one with and one without `--in-place`, each with its own app. Both runs must have the same
+//! effect on the app, the client and the counters ([`outcome`] defines this effect). If hyper's own outcome depends on
+//! the order of two events, the case is repeated on hyper's path until an outcome is equal.
 //!
-//! `cargo xtask fuzz http --seconds 600` runs it for longer. A failing case is reduced and printed with its seed, and
-//! `--replay SEED` repeats it.
+//! `cargo xtask fuzz http --seconds 600` runs the test for longer. A failing case is reduced and printed with its seed,
+//! and `--replay SEED` repeats it.
 
 mod app;
 mod case;
@@ -33,7 +33,7 @@ use crate::smuggling;
 const CASES: u64 = 300;
 const FIRST_SEED: u64 = 1_000_000;
 
-/// How long `cargo xtask fuzz` asks it to run, and the first seed.
+/// The time that `cargo xtask fuzz` requests, and the first seed.
 pub(crate) struct Budget {
     request: weir_fuzz::Request,
     pub(crate) seed: u64,
@@ -59,12 +59,12 @@ impl Budget {
 }
 
 fn report(what: &str, (cases, again, wrong): (u64, u64, Vec<String>)) {
-    println!("{cases} {what}: {} do not hold, {again} were looked at again", wrong.len());
+    println!("{cases} {what}: {} fail, {again} were repeated", wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(cases > 0, "no case ran");
 }
 
-/// One connection with these messages and one more request after them.
+/// One connection that sends these messages and one more request after them.
 fn connection(messages: &[&[u8]]) -> Case {
     let last = format!("GET {LAST} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
     let sent = messages.iter().copied().chain([last.as_bytes()]);
@@ -88,10 +88,10 @@ async fn ambiguous_requests_are_read_alike_on_both_paths() {
     });
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("of the requests that could be read in two ways", held);
+    report("ambiguous requests", held);
 }
 
-/// On a connection that was used before, an idempotent request without a body is retried, and no other.
+/// On a used connection, an idempotent request without a body is retried, and no other request.
 #[tokio::test]
 async fn requests_without_a_response_are_retried_alike() {
     let methods = ["GET", "HEAD", "OPTIONS", "DELETE", "PUT", "TRACE", "POST", "PATCH", "PURGE"];
@@ -113,7 +113,7 @@ async fn requests_without_a_response_are_retried_alike() {
             ["", "HTTP/1.1 200"].map(move |said| {
                 let mut case = connection(&[before.as_bytes(), request.as_bytes()]);
                 case.rules = 0;
-                // Once the first is answered, its connection can be reused.
+                // The client waits for the first response, so that the app's connection can be reused.
                 case.sent.iter_mut().for_each(|sent| sent.waits = true);
                 let answered = b"HTTP/1.1 200 OK\r\nx-answer: 0\r\ncontent-length: 2\r\n\r\nok";
                 case.script = vec![said_whole(answered, Then::Keep), said_whole(said.as_bytes(), then)];
@@ -123,7 +123,7 @@ async fn requests_without_a_response_are_retried_alike() {
     });
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("requests without an answer", held);
+    report("requests without a response", held);
 }
 
 /// An HTTP/1.0 app that keeps its connections would read a body without chunks as the next request.
@@ -146,7 +146,7 @@ async fn an_http10_app_gets_bodies_with_an_end() {
     report("connections of HTTP/1.0", held);
 }
 
-/// The body that HEAD does not request has a length only in its fields.
+/// A response to HEAD has no body, so only its fields contain a length.
 #[tokio::test]
 async fn lengths_without_a_body_are_passed_on_alike() {
     let lengths: [&[&str]; 8] =
@@ -165,7 +165,7 @@ async fn lengths_without_a_body_are_passed_on_alike() {
     });
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("lengths of no body", held);
+    report("lengths without a body", held);
 }
 
 /// If an app repeats its length, the client gets it once (RFC 9110 section 8.6); different lengths are an error.
@@ -185,10 +185,10 @@ async fn a_repeated_length_is_passed_on_once() {
     });
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("lengths that are said twice", held);
+    report("repeated lengths", held);
 }
 
-/// Fields that the app names in `Connection` are between the app and the agent (RFC 9110 section 7.6.1).
+/// Fields that the app names in `Connection` are only for the agent (RFC 9110 section 7.6.1).
 #[tokio::test]
 async fn hop_by_hop_fields_of_a_response_do_not_reach_the_client() {
     let connections: [&[&str]; 6] = [
@@ -214,11 +214,11 @@ async fn hop_by_hop_fields_of_a_response_do_not_reach_the_client() {
     });
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("answers with fields of the connection", held);
+    report("responses with hop-by-hop fields", held);
 }
 
-/// An invalid head from the app, and one without an end. The error comes at once or at the end of the head, and the
-/// request is retried only if the app closed early.
+/// The app sends an invalid head, or a head without an end. The agent reports the error immediately or at the end of
+/// the head. It retries the request only if the app closed early.
 #[tokio::test]
 async fn invalid_responses_in_pieces_are_reported_alike() {
     let endless = "x".repeat(500_000);
@@ -251,10 +251,10 @@ async fn invalid_responses_in_pieces_are_reported_alike() {
     });
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("answers that make no sense", held);
+    report("invalid responses", held);
 }
 
-/// The agent would read bytes after a response as the next one.
+/// The agent would read bytes after a response as the next response.
 #[tokio::test]
 async fn a_connection_with_extra_bytes_is_not_reused() {
     let extras = ["x", "\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"];
@@ -271,7 +271,7 @@ async fn a_connection_with_extra_bytes_is_not_reused() {
     });
     let cases: Arc<[_]> = cases.collect();
     let held = in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await;
-    report("answers with more behind them", held);
+    report("responses with extra bytes", held);
 }
 
 /// A response of exactly these bytes, in one piece.
@@ -280,7 +280,7 @@ fn said_whole(bytes: &[u8], then: Then) -> Answer {
     Answer { head, body, extra, rude: false, splits, when: When::Body, then }
 }
 
-/// One split, at each possible offset.
+/// The bytes are split once, at each possible offset.
 #[tokio::test]
 async fn the_splitting_of_bytes_does_not_matter() {
     let request = b"POST /b/c?x=1 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nContent-Length: 3\r\n\r\nabc";
@@ -304,7 +304,7 @@ async fn the_splitting_of_bytes_does_not_matter() {
         (format!("cut at {cut}"), case)
     });
     let cases: Arc<[_]> = cases.collect();
-    report("cuts", in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await);
+    report("splits", in_lanes(move |index| cases.get(usize::try_from(index).ok()?).cloned()).await);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! SIGTERM under load: every request in flight gets its complete response, and no connection is reset.
+//! Tests SIGTERM under load: every request in flight gets its complete response, and no connection is reset.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::support::{Agent, App, Body, empty};
 const PART: usize = 64 * 1024;
 const PARTS: usize = 16;
 
-/// An app whose responses begin at once and continue when the test says so.
+/// An app whose responses begin immediately and continue when the test sends `true`.
 async fn slow_app(http2: bool) -> (App, mpsc::UnboundedReceiver<()>, watch::Sender<bool>) {
     let (go, wait) = watch::channel(false);
     let (tell, begun) = mpsc::unbounded_channel();
@@ -48,7 +48,7 @@ async fn slow_app(http2: bool) -> (App, mpsc::UnboundedReceiver<()>, watch::Send
 }
 
 async fn check(response: Response<Incoming>) {
-    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+    let bytes = response.into_body().collect().await.expect("a complete body").to_bytes();
     assert_eq!(bytes.len(), PART * PARTS);
     assert!(bytes.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / PART));
 }
@@ -72,8 +72,8 @@ async fn a_drain_finishes_everything_in_flight() {
             let (mut sender, connection) = http1::handshake(connect().await).await.expect("HTTP");
             let connection = tokio::spawn(connection);
             answers.push(tokio::spawn(async move {
-                check(sender.send_request(get("/")).await.expect("an answer")).await;
-                connection.await.expect("it ran").expect("closed in order");
+                check(sender.send_request(get("/")).await.expect("a response")).await;
+                connection.await.expect("the task ran").expect("a clean close");
             }));
         }
         for _ in 0..2 {
@@ -83,15 +83,15 @@ async fn a_drain_finishes_everything_in_flight() {
                 .map(|_| {
                     let mut sender = sender.clone();
                     tokio::spawn(async move {
-                        check(sender.send_request(get("http://a/")).await.expect("an answer")).await;
+                        check(sender.send_request(get("http://a/")).await.expect("a response")).await;
                     })
                 })
                 .collect();
             answers.push(tokio::spawn(async move {
                 for stream in streams {
-                    stream.await.expect("a whole answer");
+                    stream.await.expect("a complete response");
                 }
-                connection.await.expect("it ran").expect("closed in order");
+                connection.await.expect("the task ran").expect("a clean close");
             }));
         }
         for _ in 0..HTTP1 + STREAMS {
@@ -102,12 +102,15 @@ async fn a_drain_finishes_everything_in_flight() {
             tokio::task::yield_now().await;
         }
         agent.terminate();
-        assert_eq!(idle.read(&mut [0; 1]).await.expect("closed in order"), 0);
+        assert_eq!(idle.read(&mut [0; 1]).await.expect("a clean close"), 0);
         assert_eq!(agent.telemetry("/readyz").await.0, 503);
-        go.send(true).expect("they wait");
+        go.send(true).expect("the app waits");
         for answer in answers {
-            tokio::time::timeout(Duration::from_secs(60), answer).await.expect("in time").expect("a whole answer");
+            tokio::time::timeout(Duration::from_secs(60), answer)
+                .await
+                .expect("before the timeout")
+                .expect("a complete response");
         }
-        assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+        assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("the agent ended"), Some(0));
     }
 }

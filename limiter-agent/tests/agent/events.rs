@@ -1,4 +1,5 @@
-//! Server-sent events: they arrive one by one, pauses do not end them, and the app learns when the client has left.
+//! Tests server-sent events: they arrive one by one, a pause does not end the stream, and the app detects when the
+//! client has disconnected.
 
 use bytes::Bytes;
 use http::{Request, Response, header};
@@ -14,7 +15,7 @@ use crate::support::{Agent, App, Body, PATIENCE, empty};
 
 type Events = mpsc::Sender<Bytes>;
 
-/// An app that hands the test each event stream.
+/// An app that passes each event stream to the test.
 async fn app(http2: bool) -> (App, mpsc::UnboundedReceiver<Events>) {
     let (tell, told) = mpsc::unbounded_channel();
     let begin = move |_: Request<Incoming>| {
@@ -31,7 +32,7 @@ async fn app(http2: bool) -> (App, mpsc::UnboundedReceiver<Events>) {
     (if http2 { App::serve_http2(begin).await } else { App::serve(begin).await }, told)
 }
 
-/// A client that requests events; it leaves when the task is aborted.
+/// A client that requests events. It disconnects when the task is aborted.
 async fn listen(agent: &Agent, http2: bool) -> (JoinHandle<()>, Response<Incoming>) {
     let io = TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected"));
     let request = |target: &str| {
@@ -41,24 +42,28 @@ async fn listen(agent: &Agent, http2: bool) -> (JoinHandle<()>, Response<Incomin
     if http2 {
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.expect("HTTP/2");
         let connection = tokio::spawn(async { drop(connection.await) });
-        let response = sender.send_request(request("http://shop.example.com/events")).await.expect("an answer");
+        let response = sender.send_request(request("http://shop.example.com/events")).await.expect("a response");
         (connection, response)
     } else {
         let (mut sender, connection) = http1::handshake(io).await.expect("HTTP");
         let connection = tokio::spawn(async { drop(connection.await) });
-        (connection, sender.send_request(request("/events")).await.expect("an answer"))
+        (connection, sender.send_request(request("/events")).await.expect("a response"))
     }
 }
 
 async fn next(response: &mut Response<Incoming>) -> Bytes {
-    let frame = timeout(PATIENCE, response.frame()).await.expect("in time").expect("it goes on").expect("no error");
+    let frame = timeout(PATIENCE, response.frame())
+        .await
+        .expect("before the timeout")
+        .expect("the stream continues")
+        .expect("no error");
     frame.into_data().expect("data")
 }
 
 /// Waits until the agent has closed an idle client's connection.
 async fn idle_timeout(agent: &Agent) {
     let mut idle = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let ended = timeout(PATIENCE, idle.read(&mut [0])).await.expect("in time").expect("closed in order");
+    let ended = timeout(PATIENCE, idle.read(&mut [0])).await.expect("before the timeout").expect("a clean close");
     assert_eq!(ended, 0);
 }
 
@@ -70,7 +75,7 @@ async fn events_come_one_by_one(http2_client: bool, http2_app: bool) {
     let (connection, mut response) = listen(&agent, http2_client).await;
     let what = format!("client {http2_client}, app {http2_app}");
     assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream", "{what}");
-    let events = timeout(PATIENCE, begun.recv()).await.expect("in time").expect("it has begun");
+    let events = timeout(PATIENCE, begun.recv()).await.expect("before the timeout").expect("the stream has begun");
     let say = async |number: usize| {
         let event = Bytes::from(format!("id: {number}\ndata: x\n\n"));
         events.send(event.clone()).await.unwrap_or_else(|_| panic!("{what}: the app was cut off"));
@@ -87,7 +92,9 @@ async fn events_come_one_by_one(http2_client: bool, http2_app: bool) {
 
     connection.abort();
     drop(response);
-    timeout(PATIENCE, events.closed()).await.unwrap_or_else(|_| panic!("{what}: the app was not told"));
+    timeout(PATIENCE, events.closed())
+        .await
+        .unwrap_or_else(|_| panic!("{what}: the app does not detect that the client has disconnected"));
     agent.until_metric("weir_connections", 0.0).await;
 }
 

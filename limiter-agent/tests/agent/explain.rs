@@ -1,4 +1,4 @@
-//! `POST /v1/explain` of an agent process.
+//! Tests `POST /v1/explain` of an agent process.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! tonic's health service and client with an agent between them: gRPC statuses, streams and refusals.
+//! Tests gRPC statuses, streams and refusals, with an agent between tonic's health client and its health service.
 
 use std::net::SocketAddr;
 

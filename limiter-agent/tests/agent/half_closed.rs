@@ -1,4 +1,4 @@
-//! Peers that close their sending side still get everything that is due to them.
+//! Tests peers that close their sending side: the other direction of the connection is still served to its end.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -13,13 +13,13 @@ use tokio::{
 
 use crate::support::{Agent, App, PATIENCE};
 
-/// After this many requests of other clients, the worker has seen everything that came before.
+/// After this many requests of other clients, the worker has processed all earlier events.
 const ROUNDS: usize = 50;
 
 /// The channel for the parts of a response.
 type Parts = mpsc::Sender<Bytes>;
 
-/// An app that hands the test each response that it begins. The response starts with the request's body.
+/// An app that passes each response that it begins to the test. The response starts with the request's body.
 async fn app() -> (App, mpsc::UnboundedReceiver<Parts>) {
     let (tell, told) = mpsc::unbounded_channel();
     let app = App::serve(move |request: Request<Incoming>| {
@@ -29,8 +29,8 @@ async fn app() -> (App, mpsc::UnboundedReceiver<Parts>) {
                 return Response::new(crate::support::body("other"));
             }
             let (send, mut parts) = mpsc::channel(1);
-            let sent = request.into_body().collect().await.expect("a whole body").to_bytes();
-            // Nothing is sent before the test says so.
+            let sent = request.into_body().collect().await.expect("a complete body").to_bytes();
+            // Nothing is sent before the test sends a part.
             tell.send(send).expect("the test waits");
             let first = parts.recv().await.expect("the test answers");
             let parts = futures::stream::poll_fn(move |cx| parts.poll_recv(cx));
@@ -55,26 +55,32 @@ async fn a_half_closed_client_gets_its_whole_response() {
         let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
         client.write_all(sent.as_bytes()).await.expect("sent");
         client.shutdown().await.expect("closed");
-        let parts = timeout(PATIENCE, asked.recv()).await.expect("in time").expect("the app was asked");
+        let parts = timeout(PATIENCE, asked.recv()).await.expect("before the timeout").expect("the app was asked");
         assert!(agent.statuses("/other", &[], ROUNDS).await.iter().all(|status| *status == 200));
         let answer = tokio::spawn(async move {
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.map(|_| answer)
         });
         for number in 0..ROUNDS {
-            parts.send(format!("<{number}>").into()).await.unwrap_or_else(|_| panic!("{sent:?}: given up"));
+            parts
+                .send(format!("<{number}>").into())
+                .await
+                .unwrap_or_else(|_| panic!("{sent:?}: the agent has given up"));
             assert_eq!(agent.statuses("/other", &[], 1).await, [200]);
         }
         drop(parts);
-        let answer =
-            timeout(PATIENCE, answer).await.expect("closed in time").expect("it ran").expect("closed in order");
+        let answer = timeout(PATIENCE, answer)
+            .await
+            .expect("closed before the timeout")
+            .expect("the task ran")
+            .expect("a clean close");
         assert!(answer.contains("200 OK") && answer.contains(&format!("<{}>", ROUNDS - 1)), "{sent:?}: {answer}");
         assert_eq!(answer.contains("hello"), sent.contains("hello"), "{sent:?}: {answer}");
     }
     agent.until_metric("weir_protocol_connections{protocol=\"http1\"}", 1.0).await;
 }
 
-/// The agent sees the end before it has passed anything on.
+/// The agent reads the end before it has forwarded any byte.
 #[tokio::test]
 async fn a_client_that_half_closes_at_once_gets_its_whole_response() {
     let app = App::serve(async |request: Request<Incoming>| Response::new(request.into_body().boxed())).await;
@@ -99,7 +105,7 @@ async fn a_client_that_half_closes_at_once_gets_its_whole_response() {
         client.shutdown().await.expect("closed");
         agent.go_on();
         let mut answer = String::new();
-        timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("closed in time").expect("closed in order");
+        timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("closed before the timeout").expect("a clean close");
         let shown: String = sent.chars().take(100).collect();
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{shown:?}: {answer:?}");
         assert_eq!(answer.contains("hello"), sent.contains("hello"), "{shown:?}: {answer:?}");
@@ -119,7 +125,10 @@ async fn a_client_that_half_closes_in_a_request_gets_no_response() {
         client.write_all(sent.as_bytes()).await.expect("sent");
         client.shutdown().await.expect("closed");
         let mut answer = String::new();
-        timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("closed in time").expect("closed in order");
+        timeout(PATIENCE, client.read_to_string(&mut answer))
+            .await
+            .expect("closed before the timeout")
+            .expect("a clean close");
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{sent:?}: {answer}");
     }
 }
@@ -143,7 +152,7 @@ async fn a_half_closed_app_is_read_to_its_end_and_not_reused() {
                     let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n{}", "x".repeat(LENGTH));
                     stream.write_all(answer.as_bytes()).await.expect("sent");
                     stream.shutdown().await.expect("closed");
-                    // It reads on: no further request may come.
+                    // The app continues to read, because no further request is allowed to arrive.
                     let mut more = Vec::new();
                     let _ = stream.read_to_end(&mut more).await;
                     tell.send(more).expect("the test waits");
@@ -156,7 +165,8 @@ async fn a_half_closed_app_is_read_to_its_end_and_not_reused() {
             assert_eq!((answer.status().as_u16(), answer.body().len()), (200, LENGTH), "{framing:?}");
         }
         for _ in 0..3 {
-            let more = timeout(PATIENCE, told.recv()).await.expect("closed in time").expect("one for each request");
+            let more =
+                timeout(PATIENCE, told.recv()).await.expect("closed before the timeout").expect("one for each request");
             assert!(more.is_empty(), "{framing:?}: {}", String::from_utf8_lossy(&more));
         }
     }

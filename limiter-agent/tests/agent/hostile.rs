@@ -1,4 +1,5 @@
-//! Hostile requests over both protocols: each one passes unchanged, or is refused and no part of it reaches the app.
+//! Tests hostile requests over both protocols: each one passes unchanged, or is refused and no part of it reaches the
+//! app.
 //!
 //! The same request goes to one agent as HTTP/1.1 and as HTTP/2. The decision, the counts of the rules and the
 //! request at the app must be equal, except for the reasons in `differences.rs`. `tables.rs` is a corpus, and `cargo
@@ -28,20 +29,20 @@ use self::{
 };
 use crate::differential::Budget;
 
-/// How many agents to test at once.
+/// The number of agents to test at the same time.
 const LANES: usize = 3;
 
 /// The number of cases without a time limit, and the first seed.
 const CASES: u64 = 300;
 const FIRST_SEED: u64 = 2_000_000;
 
-/// How an exchange ended, from the client's view.
+/// The end of an exchange, from the client's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Status(u16),
-    /// In HTTP/2, of the stream or the connection.
+    /// An error code of HTTP/2, of the stream or the connection.
     Reset(u32),
-    /// Without a response.
+    /// The connection was closed without a response.
     Closed,
 }
 
@@ -84,7 +85,7 @@ async fn hold(rows: Vec<Row>) {
         });
     }
     let wrong: Vec<String> = lanes.join_all().await.into_iter().flatten().collect();
-    println!("{} messages, {} do not hold", rows.len() * 2, wrong.len());
+    println!("{} messages, {} fail", rows.len() * 2, wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -107,11 +108,11 @@ async fn invalid_frames_make_no_request_for_the_app() {
         let trial = lane.send(Protocol::Http2, bytes).await;
         wrong.extend(raw::check(&trial, *end).err().map(|why| format!("{name}: {why}")));
     }
-    println!("{} connections, {} do not hold", connections.len(), wrong.len());
+    println!("{} connections, {} fail", connections.len(), wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Random requests from the words of the tables.
+/// Sends random requests that are made from the words of the tables.
 #[tokio::test]
 async fn any_request_is_the_same_in_both_protocols() {
     let budget = Arc::new(Budget::told(CASES, FIRST_SEED));
@@ -127,7 +128,7 @@ async fn any_request_is_the_same_in_both_protocols() {
                 if let Err(why) = lane.compare(&message).await {
                     let (message, why) = smallest(&mut lane, message, why).await;
                     return Err(format!(
-                        "seed {seed} at its smallest: {message:?}\n{why}\nrun it again with: \
+                        "seed {seed}, reduced: {message:?}\n{why}\nrun it again with: \
                                         cargo xtask fuzz protocols --replay {seed}"
                     ));
                 }

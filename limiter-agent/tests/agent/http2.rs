@@ -1,4 +1,4 @@
-//! HTTP/2 with prior knowledge: from clients, to the app, and translated to HTTP/1.1.
+//! Tests HTTP/2 with prior knowledge: from clients, to the app, and translated to HTTP/1.1.
 
 use std::sync::{
     Arc,
@@ -58,7 +58,7 @@ async fn describe(request: Request<Incoming>) -> Response<Body> {
 }
 
 async fn text(response: Response<Incoming>) -> String {
-    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+    let bytes = response.into_body().collect().await.expect("a complete body").to_bytes();
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
@@ -71,11 +71,11 @@ async fn an_app_of_http1_is_asked_over_http1() {
     for cookie in ["a=1", "b=2"] {
         request.headers_mut().append("cookie", cookie.parse().expect("valid"));
     }
-    let response = sender.send_request(request).await.expect("an answer");
+    let response = sender.send_request(request).await.expect("a response");
     assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_2));
     assert_eq!(text(response).await, "HTTP/1.1 shop.example.com /a 0 [\"a=1; b=2\"]");
 
-    // Without a length, for any method.
+    // A body without a length is forwarded for any method.
     for method in ["POST", "GET"] {
         let (send, upload) = channel();
         let request = Request::builder().method(method).uri("http://shop.example.com/").body(upload).expect("valid");
@@ -84,7 +84,7 @@ async fn an_app_of_http1_is_asked_over_http1() {
             send.send(Frame::data(vec![0; 10_000].into())).await.expect("open");
         }
         drop(send);
-        let answer = answer.await.expect("it ran").expect("an answer");
+        let answer = answer.await.expect("no panic").expect("a response");
         assert_eq!(text(answer).await, "HTTP/1.1 shop.example.com / 1000000 []", "{method}");
     }
 }
@@ -102,7 +102,7 @@ async fn the_protocol_to_the_app_follows_the_setting() {
         let app = if http2_app { App::serve_http2(describe).await } else { App::serve(describe).await };
         let agent = Agent::start(app.address, &["--upstream-http2", when]);
         let answer = if http2_client {
-            text(connect(&agent).await.send_request(get("/")).await.expect("an answer")).await
+            text(connect(&agent).await.send_request(get("/")).await.expect("a response")).await
         } else {
             String::from_utf8(agent.get("/", &[]).await.body().to_vec()).expect("text")
         };
@@ -110,7 +110,7 @@ async fn the_protocol_to_the_app_follows_the_setting() {
     }
 }
 
-/// A 204 has no length (RFC 9110 section 8.6), also where a router would add one: for a target without a path.
+/// A 204 has no length (RFC 9110 section 8.6). For a target without a path, axum would add one.
 #[tokio::test]
 async fn an_answer_without_content_has_no_length() {
     let app = App::serve(async |_| {
@@ -124,12 +124,12 @@ async fn an_answer_without_content_has_no_length() {
     for target in ["/", "*"] {
         let uri = Uri::builder().scheme("http").authority("shop.example.com").path_and_query(target).build();
         let request = Request::options(uri.expect("valid")).body(empty()).expect("valid");
-        let response = sender.send_request(request).await.expect("an answer");
+        let response = sender.send_request(request).await.expect("a response");
         assert_eq!((response.status().as_u16(), response.headers().get("content-length")), (204, None), "{target}");
     }
 }
 
-/// As in a gRPC stream: both bodies are open at once, and the status is in trailers.
+/// As in a gRPC stream, both bodies are open at the same time, and the status is in trailers.
 #[tokio::test]
 async fn streams_and_trailers_go_both_ways() {
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -168,7 +168,7 @@ async fn streams_and_trailers_go_both_ways() {
     }
     send.send(Frame::trailers(trailers("x-sum", "1"))).await.expect("open");
     drop(send);
-    assert_eq!(told.recv().await.expect("the app saw them"), trailers("x-sum", "1"));
+    assert_eq!(told.recv().await.expect("the app received the trailers"), trailers("x-sum", "1"));
     let last = response.frame().await.expect("more").expect("no error").into_trailers().expect("trailers");
     assert_eq!(last, trailers("grpc-status", "0"));
     assert!(response.frame().await.is_none());
@@ -193,7 +193,7 @@ async fn http1_trailers_reach_an_http2_client_and_back() {
     let answer = tokio::spawn(connect(&agent).await.send_request(request.body(upload).expect("valid")));
     send.send(Frame::trailers(trailers("x-sum", "1"))).await.expect("open");
     drop(send);
-    let response = answer.await.expect("it ran").expect("an answer").into_body().collect().await.expect("a body");
+    let response = answer.await.expect("no panic").expect("a response").into_body().collect().await.expect("a body");
     assert_eq!(response.trailers(), Some(&trailers("x-sum", "2")));
     assert_eq!(response.to_bytes(), "data");
 }
@@ -207,18 +207,18 @@ async fn streams_are_limited_like_requests() {
     let mut statuses = Vec::new();
     for _ in 0..4 {
         let upload = Request::post("http://shop/").body(body("x".repeat(100_000))).expect("valid");
-        let response = sender.send_request(upload).await.expect("an answer");
+        let response = sender.send_request(upload).await.expect("a response");
         statuses.push(response.status().as_u16());
         if response.status() == 429 {
             assert_eq!(response.headers()["ratelimit"], "\"d\";r=0;t=43200");
         }
-        response.into_body().collect().await.expect("a whole body");
+        response.into_body().collect().await.expect("a complete body");
     }
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
-/// An app that sends GOAWAY after `after` requests on a connection. It answers those in flight and ignores later
-/// ones.
+/// An app that sends GOAWAY after `after` requests on a connection. The app answers requests in flight and ignores
+/// later requests.
 async fn leaving_app(after: usize) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -259,7 +259,7 @@ async fn a_goaway_from_the_app_fails_no_request() {
         let mut sender = sender.clone();
         tokio::spawn(async move {
             for _ in 0..25 {
-                let response = sender.send_request(get("/")).await.expect("an answer");
+                let response = sender.send_request(get("/")).await.expect("a response");
                 let status = response.status();
                 assert_eq!((status.as_u16(), text(response).await.as_str()), (200, "HTTP/2.0 shop.example.com / 0 []"));
             }
@@ -268,7 +268,7 @@ async fn a_goaway_from_the_app_fails_no_request() {
     for done in each.collect::<Vec<_>>() {
         done.await.expect("every request was answered");
     }
-    assert!(connections.load(Relaxed) > 10, "it did go away: {connections:?}");
+    assert!(connections.load(Relaxed) > 10, "the app sent too few GOAWAYs: {connections:?}");
 }
 
 #[tokio::test]
@@ -296,7 +296,7 @@ async fn a_stream_that_the_client_resets_is_cancelled() {
         let request = tokio::spawn(sender.send_request(get("/")));
         asked.recv().await.expect("the app was asked");
         request.abort();
-        leaving.recv().await.expect("the app's work was dropped");
+        leaving.recv().await.expect("the app's response was dropped");
         assert!(sender.is_ready(), "the connection continues");
     }
 }

@@ -1,4 +1,4 @@
-//! Idle connections that are kept open.
+//! Tests idle connections that are kept open.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -17,7 +17,7 @@ async fn ask(stream: &mut TcpStream) {
 async fn answered(stream: &mut TcpStream) {
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\nok") {
-        answer.push(timeout(PATIENCE, stream.read_u8()).await.expect("in time").expect("an answer"));
+        answer.push(timeout(PATIENCE, stream.read_u8()).await.expect("before the timeout").expect("a response"));
     }
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }
@@ -41,8 +41,8 @@ async fn idle_connections_are_parked_and_served_again() {
         }
     }
 
-    // A client that has begun a request is not parked, and can complete it.
-    let (last, others) = clients.split_last_mut().expect("there are some");
+    // A client that has begun a request is not parked, and can complete the request.
+    let (last, others) = clients.split_last_mut().expect("at least one client");
     last.write_all(b"GET / HTTP/1.1\r\n").await.expect("sent");
     agent.until_metric("weir_connections_parked", (CLIENTS - 1).into()).await;
     last.write_all(b"host: a\r\n\r\n").await.expect("sent");

@@ -1,4 +1,5 @@
-//! Keys from the claims of tokens, verified with keys that change while the agent runs: from a file, and from a URL.
+//! Tests rules whose keys are claims of tokens. The keys that verify the tokens are from a file or a URL, and change
+//! while the agent runs.
 
 use std::{
     fs,
@@ -40,7 +41,7 @@ async fn only_tokens_that_the_keys_have_signed_have_claims() {
 
     assert_eq!([status(&token("ann", b"first")).await, status(&token("ann", b"first")).await], [200, 429]);
     assert_eq!(status(&token("bob", b"first")).await, 200);
-    // A client with its own signature, or without one, is counted with clients without a token.
+    // A client whose token has no valid signature is counted together with clients without a token.
     assert_eq!(status(&token("cid", b"mine")).await, 200);
     assert_eq!(status(&token("dan", b"mine")).await, 429);
     assert_eq!(status("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJldmUifQ.").await, 429);
@@ -61,7 +62,8 @@ async fn only_tokens_that_the_keys_have_signed_have_claims() {
     agent.apply(&snapshot(2, &[])).await;
 }
 
-/// A TLS server of key sets: its URL, and its certificate. It answers with the status and body in `answer`.
+/// Starts a TLS server for key sets, and returns its URL and its certificate. The server responds with the status and
+/// body in `answer`.
 async fn issuer(answer: Arc<Mutex<(u16, String)>>) -> (String, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -70,7 +72,7 @@ async fn issuer(answer: Arc<Mutex<(u16, String)>>) -> (String, String) {
         .expect("TLS")
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
-        .expect("they go together");
+        .expect("the certificate matches the key");
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
@@ -109,11 +111,11 @@ async fn keys_of_a_url_are_fetched_again_and_the_last_good_ones_stay_in_use() {
         agent
             .metric(&format!("weir_jwks_loads_total{{source=\"url\",result=\"{result}\"}}"))
             .await
-            .expect("it is there")
+            .expect("the metric exists")
     };
 
     // Before there are keys, no token is trusted: all clients share one count.
-    assert!(agent.logged("cannot load keys from --jwks-url").await.contains("answer 503"));
+    assert!(agent.logged("cannot load keys from --jwks-url").await.contains("the response status is 503"));
     assert_eq!([status(&token("ann", b"first")).await, status(&token("bob", b"first")).await], [200, 429]);
     assert_eq!(last().await, Some(0.0));
     assert!(count("failed").await >= 1.0 && count("loaded").await == 0.0);
@@ -121,7 +123,7 @@ async fn keys_of_a_url_are_fetched_again_and_the_last_good_ones_stay_in_use() {
     say(200, &keys(b"first"));
     agent.logged("keys for tokens loaded").await;
     assert_eq!(last().await, Some(1.0));
-    // Loads of equal keys count, too.
+    // Loading equal keys also counts.
     while count("loaded").await < 2.0 {}
     assert_eq!([status(&token("ann", b"first")).await, status(&token("ann", b"first")).await], [200, 429]);
     assert_eq!(status(&token("bob", b"first")).await, 200);

@@ -1,4 +1,4 @@
-//! Clients that leave before their response: the app's work for them is cancelled.
+//! Tests clients that disconnect before their response: the agent cancels the app's work for them.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -22,7 +22,7 @@ enum Event {
     Ended(String),
 }
 
-/// An app that never ends a response, and begins the responses to `/begun`.
+/// An app that never ends a response, and begins only the responses to `/begun`.
 async fn app() -> (SocketAddr, mpsc::UnboundedReceiver<Event>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -40,7 +40,7 @@ async fn serve(mut stream: TcpStream, tell: mpsc::UnboundedSender<Event>) {
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
             Ok(byte) => head.push(byte),
-            // The agent may open connections that it does not need.
+            // The agent can open connections that it does not need.
             Err(_) => return,
         }
     }
@@ -59,14 +59,14 @@ async fn serve(mut stream: TcpStream, tell: mpsc::UnboundedSender<Event>) {
 /// The next event, except the end of requests in `done`.
 async fn next(told: &mut mpsc::UnboundedReceiver<Event>, done: &[String]) -> Event {
     loop {
-        match timeout(PATIENCE, told.recv()).await.expect("in time").expect("the app runs") {
+        match timeout(PATIENCE, told.recv()).await.expect("before the timeout").expect("the app runs") {
             Event::Ended(path) if done.contains(&path) => {}
             event => return event,
         }
     }
 }
 
-/// From now on, closing the stream resets the connection.
+/// Makes the kernel reset the connection when the stream is closed.
 fn resets(stream: &TcpStream) {
     socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("set");
 }
@@ -78,7 +78,7 @@ fn http2(path: &str) -> Vec<u8> {
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 5, 1, &block)].concat()
 }
 
-/// At once means: before the agent gives up a client that only closed its side earlier.
+/// "At once" means: before the agent disconnects an earlier client that only closed its sending side.
 #[tokio::test]
 async fn a_client_that_resets_its_connection_is_noticed_at_once() {
     let (address, mut told) = app().await;
@@ -107,13 +107,17 @@ async fn a_client_that_resets_its_connection_is_noticed_at_once() {
         if path.starts_with("/begun") {
             let mut seen = Vec::new();
             while !seen.ends_with(b"hello") && !seen.windows(5).any(|window| window == b"hello") {
-                let byte = timeout(PATIENCE, client.read_u8()).await.expect("in time").expect("an answer");
+                let byte = timeout(PATIENCE, client.read_u8()).await.expect("before the timeout").expect("a response");
                 seen.push(byte);
             }
         }
         resets(&client);
         drop(client);
-        assert_eq!(next(&mut told, &done).await, Event::Ended(path.to_owned()), "{waiting} is given up after 5 s");
+        assert_eq!(
+            next(&mut told, &done).await,
+            Event::Ended(path.to_owned()),
+            "the agent disconnects {waiting} after 5 s"
+        );
         done.push(waiting);
     }
     // The other connections are closed, too.

@@ -1,4 +1,4 @@
-//! What the limits admit, counted exactly, in an agent process with real connections.
+//! Tests exactly how many requests the limits admit, in an agent process with real connections.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ async fn start() -> (App, Agent) {
     (app, agent)
 }
 
-/// Sends `total` requests over 32 connections; returns how many had each of the two statuses.
+/// Sends `total` requests over 32 connections; returns how many got 200, and how many got 429.
 async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], total: usize) -> (usize, usize) {
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..32 {
@@ -33,9 +33,9 @@ async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], tota
 async fn ten_thousand_requests_at_four_times_the_limit() {
     let (app, agent) = start().await;
     for (sequence, strategy) in [(1, "TokenBucket"), (2, "FixedWindow")] {
-        // A period of a thousand days, so that nothing is refilled even on a busy machine.
+        // The period is a thousand days, so that nothing is refilled even on a busy machine.
         let limit = with(daily("d", strategy, 2500), json!({"periodMillis": 86_400_000_000_u64}));
-        // A new policy each time: one of the same name would keep its counters.
+        // Each snapshot has a new policy, because a policy with the same name would keep its counters.
         agent.apply(&snapshot(sequence, &[policy(&strategy.to_lowercase(), &[rule("all", &[limit])])])).await;
         let before = app.requests();
         assert_eq!(storm(&agent, "/", &[], 10_016).await, (2500, 7516), "{strategy}");
@@ -47,7 +47,7 @@ async fn ten_thousand_requests_at_four_times_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_limits_are_charged_both_or_neither() {
     let (_app, agent) = start().await;
-    // If a refusal of the narrow limit charged the wide one, the storm would use up the wide one.
+    // If a refusal by the narrow limit charged the wide limit, the requests would use up the wide limit.
     let rules = [rule("all", &[daily("wide", "TokenBucket", 1000), daily("narrow", "FixedWindow", 100)])];
     agent.apply(&snapshot(1, &[policy("p", &rules)])).await;
     assert_eq!(storm(&agent, "/", &[], 3200).await.0, 100);
@@ -85,8 +85,8 @@ async fn a_refusal_says_when_to_come_back() {
     let refused = agent.get("/", &[]).await;
     assert_eq!(refused.status(), 429);
     let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
-    // The burst has a token after 1500 s, but the day only after 43200 s. A client that retried earlier would be
-    // refused again.
+    // The limit `burst` has a token after 1500 s, but the limit `day` only after 43200 s. If a client retried earlier,
+    // it would be refused again.
     assert!((43_190..=43_200).contains(&seconds), "{seconds}");
     assert_eq!(header(&refused, "content-type"), "application/json");
     assert_eq!(header(&refused, "ratelimit"), format!("\"burst\";r=0;t={seconds}"));
@@ -191,7 +191,8 @@ async fn clients_are_counted_by_header_and_overrides_apply() {
     let gold = agent.get("/", &[("x-api-key", "gold")]).await;
     assert_eq!(header(&gold, "ratelimit-policy"), "\"d\";q=4;w=86400");
     let status = json_of(&agent.control("GET", "/v1/status", "").await);
-    // Ann, Bob, no header, and an empty header. Keys with overrides always have a cell, and are not counted.
+    // The tracked keys are Ann, Bob, no header, and an empty header. Keys with overrides always have a cell, and are
+    // not counted.
     assert_eq!(status["policies"][0]["rules"][0]["keys"]["tracked"], 4);
 }
 
@@ -212,7 +213,7 @@ async fn clients_are_counted_by_address_behind_trusted_proxies() {
     ] {
         assert_eq!(agent.get("/", &[("x-forwarded-for", forwarded)]).await.status(), expected, "{forwarded}");
     }
-    assert_eq!(agent.statuses("/", &[], 2).await, [200, 429], "without the field the peer counts");
+    assert_eq!(agent.statuses("/", &[], 2).await, [200, 429], "without the header, the peer's address counts");
 }
 
 #[tokio::test]
@@ -268,7 +269,7 @@ async fn rules_match_and_count_by_every_part_of_a_request() {
     ] {
         assert_eq!(agent.get(path, &headers).await.status(), expected, "{path} {headers:?}");
     }
-    // Six keys, of which four had too many requests. Requests that did not match were not counted.
+    // Six keys had requests, and four of these keys exceeded the limit. Requests that did not match were not counted.
     assert_eq!(agent.counts(0, 0).await, [6, 5, 0]);
 }
 

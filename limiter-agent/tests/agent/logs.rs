@@ -1,4 +1,4 @@
-//! The agent's log lines on standard error.
+//! Tests the agent's log lines on standard error.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ async fn refusal_logs_are_limited_and_count_the_omitted_ones() {
     let other = agent.logged("\"refused\"").await;
     assert_eq!((&parse(&other)["policy"], &parse(&other)["limit"]), (&json!("q"), &json!("e")), "{other}");
 
-    // Refused until the second line, which counts all refusals except itself and the first.
+    // The test sends requests until the second log line, which counts all refusals except its own and the first.
     let mut refused = 1;
     let second = {
         let logged = agent.logged("\"refused\"");

@@ -1,4 +1,4 @@
-//! An app on one of the two loopback addresses, behind an agent that was configured with the other.
+//! Tests an app on one of the two loopback addresses, behind an agent that was configured with the other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -24,7 +24,7 @@ fn bound(address: SocketAddr) -> Option<TcpSocket> {
 /// One port on both addresses; `None` without IPv6.
 fn pair() -> Option<(u16, TcpSocket, TcpSocket)> {
     bound((IPV6, 0).into())?;
-    // Another process may have the port on one of them.
+    // Another process may use the port on one of the addresses.
     (0..100).find_map(|_| {
         let ipv4 = bound((IPV4, 0).into()).expect("a free port");
         let port = ipv4.local_addr().expect("bound").port();
@@ -63,14 +63,17 @@ async fn ask(agent: &Agent, fields: &str) -> (String, String) {
     let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n");
     client.write_all(head.as_bytes()).await.expect("sent");
     let mut answer = String::new();
-    timeout(PATIENCE, client.read_to_string(&mut answer)).await.expect("answered in time").expect("closed in order");
+    timeout(PATIENCE, client.read_to_string(&mut answer))
+        .await
+        .expect("answered before the timeout")
+        .expect("a clean close");
     let line = |line: Option<&str>| line.unwrap_or_default().to_owned();
     (line(answer.lines().next()), line(answer.lines().last()))
 }
 
 #[tokio::test]
 async fn an_app_is_found_on_either_loopback_address_last_known_first() {
-    // The second of each takes another path through the proxy.
+    // The second request takes hyper's path, and the others take the short path.
     const WAYS: [&str; 3] = ["", "te: trailers\r\n", ""];
     for named in [IPV4, IPV6] {
         let Some((port, ipv4, ipv6)) = pair() else {
@@ -87,13 +90,13 @@ async fn an_app_is_found_on_either_loopback_address_last_known_first() {
         for fields in WAYS {
             assert_eq!(ask(&agent, fields).await, at_other, "{fields:?}");
         }
-        // Now an app listens on both.
+        // From here on, apps listen on both addresses.
         let second = serve(own);
         for fields in WAYS {
             assert_eq!(ask(&agent, fields).await, at_other, "{fields:?}");
         }
         first.abort();
-        assert!(first.await.expect_err("it ran until now").is_cancelled());
+        assert!(first.await.expect_err("the app was aborted").is_cancelled());
         for fields in WAYS {
             assert_eq!(ask(&agent, fields).await, at_own, "{fields:?}");
         }

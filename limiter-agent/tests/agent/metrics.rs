@@ -1,4 +1,4 @@
-//! `/metrics` as a scraper reads it.
+//! Tests `/metrics` as a scraper reads it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -28,13 +28,16 @@ fn parse(text: &str) -> HashMap<String, f64> {
             let suffix = name.split('{').next().expect("a name").strip_prefix(family).expect("of the family before it");
             let suffixes: &[&str] = if kinds[family] == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
             assert!(suffixes.contains(&suffix), "{line}");
-            assert!(series.insert(name.to_owned(), value.parse().expect("a number")).is_none(), "twice: {line}");
+            assert!(
+                series.insert(name.to_owned(), value.parse().expect("a number")).is_none(),
+                "a duplicate series: {line}"
+            );
         }
     }
     series
 }
 
-/// The names in the table of the module's docs.
+/// The metric names in the table at the top of `src/metrics.rs`.
 fn documented() -> BTreeSet<String> {
     let docs = include_str!("../../src/metrics.rs").lines();
     let names = docs.filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
@@ -53,7 +56,7 @@ async fn the_docs_name_every_family_and_no_other() {
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let shown: BTreeSet<_> =
         families.map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("weir_")).collect();
-    // Only agents with TLS on the control port, with keys for tokens, and with stores, have these.
+    // Only agents with TLS on the control port, with keys for tokens, or with stores have these metrics.
     let rare = ["weir_control_", "weir_jwks_", "weir_store_"];
     let (others, documented): (BTreeSet<_>, _) =
         documented().into_iter().partition(|name| rare.iter().any(|prefix| name.starts_with(prefix)));
@@ -80,7 +83,7 @@ async fn connections_and_requests_are_counted_by_protocol() {
     tokio::spawn(connection);
     for _ in 0..2 {
         let request = http::Request::get("http://a/").body(crate::support::empty()).expect("valid");
-        assert_eq!(http2.send_request(request).await.expect("an answer").status(), 200);
+        assert_eq!(http2.send_request(request).await.expect("a response").status(), 200);
     }
     for (series, value) in [
         ("weir_connections".to_owned(), 5.0),
@@ -115,14 +118,14 @@ async fn requests_that_no_rule_matches_are_counted_over_both_protocols_and_acros
     for path in ["/api", "/api", "/healthz", "/tried", "/other", "/other"] {
         agent.get(path, &[]).await;
     }
-    assert_eq!(agent.metric(UNMATCHED).await, Some(3.0), "refused, bypassed and tried out are matched");
+    assert_eq!(agent.metric(UNMATCHED).await, Some(3.0), "refused, bypassed and shadow requests are matched");
     let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let (mut http2, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
     tokio::spawn(connection);
     for path in ["/api", "/other"] {
         let request = http::Request::get(format!("http://a{path}")).body(crate::support::empty()).expect("valid");
-        http2.send_request(request).await.expect("an answer");
+        http2.send_request(request).await.expect("a response");
     }
     assert_eq!(agent.metric(UNMATCHED).await, Some(4.0));
 }
@@ -131,7 +134,7 @@ async fn requests_that_no_rule_matches_are_counted_over_both_protocols_and_acros
 async fn cpu_time_has_fractions_of_a_second() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
-    let used = async || agent.metric("process_cpu_seconds_total").await.expect("it is there");
+    let used = async || agent.metric("process_cpu_seconds_total").await.expect("the metric exists");
     let first = used().await;
     assert!(first > 0.0 && first.fract() > 0.0, "{first}");
     for _ in 0..20 {
@@ -172,8 +175,8 @@ async fn limits_and_policies_are_shown_as_they_are_in_force() {
         assert_eq!(agent.metric(&series).await, value, "{series}");
     }
     agent.apply(&snapshot(2, &[])).await;
-    assert_eq!(agent.metric(info).await, None, "gone with its policy");
-    assert_eq!(agent.metric(&of("requests", "burst")).await, None, "gone with its rule");
+    assert_eq!(agent.metric(info).await, None, "the series disappears with its policy");
+    assert_eq!(agent.metric(&of("requests", "burst")).await, None, "the series disappears with its rule");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The program: its exit codes, its messages about wrong usage, and how it stops.
+//! Tests the program: its exit codes, its messages about wrong usage, and how it stops.
 
 use std::{net::TcpListener, process::Output};
 
@@ -123,12 +123,12 @@ async fn sigterm_finishes_what_is_in_flight() {
         tokio::task::yield_now().await;
     }
     agent.terminate();
-    // The idle connection is closed at once, which shows that the drain has begun.
-    assert_eq!(idle.read(&mut [0; 1]).await.expect("closed in order"), 0);
+    // The idle connection is closed immediately, which shows that the drain has begun.
+    assert_eq!(idle.read(&mut [0; 1]).await.expect("a clean close"), 0);
     let (status, text) = agent.telemetry("/readyz").await;
     assert_eq!((status, text.starts_with("draining")), (503, true), "{text}");
     assert_eq!(agent.telemetry("/healthz").await.0, 200);
-    // Each worker closes its listener in its own time.
+    // The workers do not close their listeners at the same time.
     while TcpStream::connect(agent.addresses.listen).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -138,20 +138,20 @@ async fn sigterm_finishes_what_is_in_flight() {
     client.read_to_end(&mut answer).await.expect("the response ends, and then the connection");
     let answer = String::from_utf8(answer).expect("text");
     assert!(answer.contains("first") && answer.ends_with("4\r\nlast\r\n0\r\n\r\n"), "{answer}");
-    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("the agent ended"), Some(0));
 }
 
-/// Other programs reload their files on SIGHUP. If the process ended, the limits would be gone.
+/// Other programs reload their files on SIGHUP. If the agent ended instead, the app would be unreachable.
 #[tokio::test]
 async fn sighup_ends_nothing() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
-    // Once it is ready, it handles signals.
+    // An agent that is ready handles signals.
     while agent.telemetry("/readyz").await.0 != 200 {
         tokio::task::yield_now().await;
     }
     agent.hang_up();
-    // Signals are handled in the order of their numbers, so the process sees this one before it continues.
+    // The kernel delivers signals in the order of their numbers, so the process gets SIGHUP before it continues.
     agent.hold();
     agent.go_on();
     assert_eq!(agent.telemetry("/healthz").await.0, 200);
@@ -165,5 +165,5 @@ async fn a_drain_ends_in_time() {
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     let _never_ended = started.recv().await.expect("the app was asked");
     agent.terminate();
-    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+    assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("the agent ended"), Some(0));
 }

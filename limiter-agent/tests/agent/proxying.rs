@@ -1,4 +1,4 @@
-//! What passes through the proxy, and what happens when one side fails.
+//! Tests what passes through the proxy, and what happens when one side fails.
 
 use std::{
     sync::{
@@ -45,7 +45,7 @@ async fn raw(agent: &Agent, bytes: &str) -> String {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     stream.write_all(bytes.as_bytes()).await.expect("sent");
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("closed in order");
+    stream.read_to_end(&mut answer).await.expect("a clean close");
     String::from_utf8(answer).expect("text")
 }
 
@@ -61,14 +61,14 @@ async fn bodies_stream_both_ways_at_once() {
     let request = Request::post("/").header("host", "a").body(upload).expect("valid");
     let sending = tokio::spawn({
         let mut sender = connect(&agent).await;
-        async move { sender.send_request(request).await.expect("an answer") }
+        async move { sender.send_request(request).await.expect("a response") }
     });
     send.send("first".into()).await.expect("open");
-    let mut response = sending.await.expect("it ran").into_body();
+    let mut response = sending.await.expect("no panic").into_body();
     let first = response.frame().await.expect("a frame").expect("no error").into_data().expect("data");
-    assert_eq!(first, "first", "it came back before the request's body ended");
+    assert_eq!(first, "first", "the data came back before the request's body ended");
 
-    // 64 MiB: more than all buffers together can hold.
+    // 64 MiB are more than all buffers together can store.
     const PART: usize = 64 * 1024;
     tokio::spawn(async move {
         for number in 0..1024 {
@@ -215,7 +215,7 @@ async fn a_client_that_waits_for_100_is_told_to_continue() {
     assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
     stream.write_all(b"ok").await.expect("sent");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("an answer");
+    stream.read_to_string(&mut answer).await.expect("a response");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
 }
 
@@ -227,7 +227,7 @@ async fn an_app_that_does_not_want_the_body_says_so_instead_of_100() {
     .await;
     let agent = Agent::start(app.address, &[]);
     let mut answer = String::new();
-    expecting(&agent).await.read_to_string(&mut answer).await.expect("an answer");
+    expecting(&agent).await.read_to_string(&mut answer).await.expect("a response");
     assert!(answer.starts_with("HTTP/1.1 413") && answer.ends_with("no"), "{answer}");
 }
 
@@ -242,14 +242,14 @@ async fn a_refused_upload_gets_to_see_its_answer() {
     let answer = raw(&agent, expecting).await;
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
 
-    // Both on one connection: the first body is read and discarded.
+    // Both uploads use one connection, because the agent reads and discards the first body.
     let mut sender = connect(&agent).await;
     for _ in 0..2 {
         sender.ready().await.expect("kept alive");
         let upload = Request::post("/").header("host", "a").body(body(vec![b'x'; 200 * 1024])).expect("valid");
-        let response = sender.send_request(upload).await.expect("an answer");
+        let response = sender.send_request(upload).await.expect("a response");
         assert_eq!(response.status(), 429);
-        response.into_body().collect().await.expect("a whole body");
+        response.into_body().collect().await.expect("a complete body");
     }
 }
 
@@ -265,7 +265,7 @@ async fn an_app_that_is_down_is_a_502_with_the_reason() {
     assert!(metrics.contains("weir_upstream_errors_total{reason=\"refused\"} 1\n"), "{metrics}");
 }
 
-/// An app that answers each request of a connection and then closes it at the next one.
+/// An app that answers one request on each connection, and then closes the connection.
 async fn closing_app() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -359,8 +359,8 @@ async fn a_client_that_leaves_cancels_its_request() {
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     asked.recv().await.expect("the app was asked");
     drop(client);
-    let left = tokio::time::timeout(PATIENCE, leaving.recv()).await.expect("noticed in time");
-    left.expect("the app's work was dropped");
+    let left = tokio::time::timeout(PATIENCE, leaving.recv()).await.expect("detected before the timeout");
+    left.expect("the app's response was dropped");
 }
 
 #[tokio::test]
@@ -399,11 +399,11 @@ async fn a_websocket_is_a_tunnel() {
     );
     stream.write_all(b"ping").await.expect("sent");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("closed in order");
+    stream.read_to_string(&mut answer).await.expect("a clean close");
     assert_eq!(answer, "PING");
 
     let refused = raw(&agent, &opening.replace("Upgrade\r\n", "Upgrade, close\r\n")).await;
-    assert!(refused.starts_with("HTTP/1.1 429"), "opening one is limited like any request: {refused}");
+    assert!(refused.starts_with("HTTP/1.1 429"), "opening a WebSocket is limited like any request: {refused}");
 }
 
 #[tokio::test]
@@ -414,7 +414,7 @@ async fn connections_are_counted() {
     for _ in 0..3 {
         let mut sender = connect(&agent).await;
         let get = Request::get("/").header("host", "a").body(empty()).expect("valid");
-        sender.send_request(get).await.expect("an answer").into_body().collect().await.expect("a body");
+        sender.send_request(get).await.expect("a response").into_body().collect().await.expect("a body");
         open.push(sender);
     }
     let (_, metrics) = agent.telemetry("/metrics").await;
@@ -425,11 +425,11 @@ async fn connections_are_counted() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("they are gone");
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the connections are closed");
     assert_eq!(json!(app.requests()), 3);
 }
 
-/// The agent does not pass on a coding that it has not decoded.
+/// The agent does not forward a coding that it has not decoded.
 #[tokio::test]
 async fn a_response_with_an_unsupported_transfer_coding_is_a_502() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

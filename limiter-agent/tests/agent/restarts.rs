@@ -1,4 +1,4 @@
-//! An HTTP/2 app that dies and comes back, between requests and during them.
+//! Tests an HTTP/2 app that restarts between requests and during requests.
 
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::support::{Agent, Body, PATIENCE, body, empty};
 
-/// An app whose connections the test can break all at once, as when a process is killed.
+/// An app whose connections the test can break together, as if the process were killed.
 struct Mortal {
     address: SocketAddr,
     lives: watch::Sender<u64>,
@@ -24,7 +24,7 @@ struct Mortal {
 }
 
 impl Mortal {
-    /// Before its first restart it does not answer `/hang`.
+    /// Starts an app that does not answer `/hang` before its first restart.
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -34,7 +34,7 @@ impl Mortal {
         Self { address, lives, hanging }
     }
 
-    /// Breaks all connections, and answers everything from now on.
+    /// Breaks all connections. Afterwards, the app answers all requests.
     fn restart(&self) {
         self.lives.send_modify(|life| *life += 1);
     }
@@ -50,7 +50,7 @@ async fn serve(listener: TcpListener, mut life: watch::Receiver<u64>, tell: mpsc
                     let tell = tell.clone();
                     async move { Ok::<_, Infallible>(answer(request, now, tell).await) }
                 });
-                // On the connection's own task, so that it ends with it.
+                // The service runs in the connection's task, so that it ends together with the connection.
                 let server = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
                 connections.spawn(server);
             }
@@ -88,10 +88,10 @@ fn request(method: &str, path: &str, body: Body) -> Request<Body> {
 
 async fn said(answer: impl Future<Output = hyper::Result<Response<Incoming>>>) -> (u16, String) {
     let whole = async {
-        let (head, body) = answer.await.expect("an answer").into_parts();
-        (head.status.as_u16(), body.collect().await.expect("a whole body").to_bytes())
+        let (head, body) = answer.await.expect("a response").into_parts();
+        (head.status.as_u16(), body.collect().await.expect("a complete body").to_bytes())
     };
-    let (status, bytes) = timeout(PATIENCE, whole).await.expect("answered in time");
+    let (status, bytes) = timeout(PATIENCE, whole).await.expect("answered before the timeout");
     (status, String::from_utf8(bytes.to_vec()).expect("text"))
 }
 
@@ -113,16 +113,16 @@ async fn a_restart_during_requests_fails_those_that_may_have_been_processed() {
     let mut app = Mortal::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let mut sender = connect(&agent).await;
-    // So that the failing requests use an existing connection.
+    // This request opens the connection that the failing requests use.
     assert_eq!(said(sender.send_request(request("GET", "/", empty()))).await.0, 200);
     let mut hang = |method, body| tokio::spawn(sender.send_request(request(method, "/hang", body)));
     let (idempotent, with_body, other) = (hang("GET", empty()), hang("PUT", body("x")), hang("POST", empty()));
     for _ in 0..3 {
-        timeout(PATIENCE, app.hanging.recv()).await.expect("asked in time").expect("it hangs");
+        timeout(PATIENCE, app.hanging.recv()).await.expect("asked before the timeout").expect("the request hangs");
     }
     app.restart();
-    let outcome = async |answer: tokio::task::JoinHandle<_>| said(async { answer.await.expect("it ran") }).await;
-    assert_eq!(outcome(idempotent).await, (200, "life 1".to_owned()), "asked again");
+    let outcome = async |answer: tokio::task::JoinHandle<_>| said(async { answer.await.expect("no panic") }).await;
+    assert_eq!(outcome(idempotent).await, (200, "life 1".to_owned()), "the request was sent again");
     // One request's body cannot be sent again, and the other request may have been processed.
     assert_eq!(outcome(with_body).await.0, 502);
     assert_eq!(outcome(other).await.0, 502);
@@ -138,7 +138,7 @@ async fn requests_fail_at_once_while_the_app_is_down_and_work_afterwards() {
     let (tell, _hanging) = mpsc::unbounded_channel();
     let first = tokio::spawn(serve(listener, life.clone(), tell.clone()));
     let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
-    // Each on its own connection, because a connection closes after a request that the app refused.
+    // Each request uses a new connection, because a connection closes if the app refuses its request.
     let get = async || {
         let mut sender = connect(&agent).await;
         said(sender.send_request(request("GET", "/", empty()))).await
@@ -151,8 +151,8 @@ async fn requests_fail_at_once_while_the_app_is_down_and_work_afterwards() {
             tokio::task::yield_now().await;
         }
     });
-    down.await.expect("the app is seen to be down");
-    let listener = TcpListener::bind(address).await.expect("still free");
+    down.await.expect("the agent detects that the app is down");
+    let listener = TcpListener::bind(address).await.expect("the port is free");
     tokio::spawn(serve(listener, life, tell));
     assert_eq!(get().await, (200, "life 1".to_owned()));
 }

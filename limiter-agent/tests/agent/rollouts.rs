@@ -1,5 +1,5 @@
-//! A pod that is being deleted, and an app that stops: clients with keep-alive connections lose nothing more than
-//! without the agent.
+//! Tests a pod that is being deleted, and an app that stops: clients with keep-alive connections lose no more requests
+//! than without the agent.
 
 use std::{io, net::SocketAddr, process::Output};
 
@@ -21,17 +21,17 @@ use tokio::{
 
 use crate::support::{Agent, Body, PATIENCE, binary, body, empty};
 
-/// Both paths of HTTP/1.1 through the agent.
+/// The values of `--in-place`, for both paths of HTTP/1.1 through the agent.
 const WAYS: [&str; 2] = ["on", "off"];
 
-/// An app that stops as most do: it refuses new connections, closes idle ones and finishes its requests.
+/// An app that stops like most apps: it refuses new connections, closes idle ones and finishes its requests.
 struct Stopping {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
-    /// `/slow` is answered once this is true, and the connection of `/dropped` is closed without an answer.
+    /// When this is true, the app answers `/slow`, and closes the connection of `/dropped` without a response.
     go: watch::Sender<bool>,
-    /// How many requests for these came.
+    /// The number of requests for these paths.
     slow: watch::Receiver<usize>,
 }
 
@@ -78,7 +78,7 @@ impl Stopping {
         Self { address, stop, accepting, go, slow }
     }
 
-    /// Stops as at SIGTERM.
+    /// Stops like an app that gets SIGTERM.
     async fn stop(&mut self) {
         self.accepting.abort();
         let _ = (&mut self.accepting).await;
@@ -86,7 +86,10 @@ impl Stopping {
     }
 
     async fn until_slow(&mut self, count: usize) {
-        timeout(PATIENCE, self.slow.wait_for(|came| *came == count)).await.expect("in time").expect("the app runs");
+        timeout(PATIENCE, self.slow.wait_for(|came| *came == count))
+            .await
+            .expect("before the timeout")
+            .expect("the app runs");
     }
 }
 
@@ -97,7 +100,7 @@ fn leave(agent: &Agent, more: &[&str]) -> std::process::Command {
 }
 
 fn has_left(agent: &Agent) {
-    let Output { status, stderr, .. } = leave(agent, &[]).output().expect("it runs");
+    let Output { status, stderr, .. } = leave(agent, &[]).output().expect("the program runs");
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
 }
 
@@ -118,7 +121,8 @@ impl Line {
         self.0.write_all(head.as_bytes()).await.expect("sent");
     }
 
-    /// The status, and whether the connection closes after it; `None` if it closes without a response.
+    /// Returns the status, and whether the connection closes after the response; `None` if the connection closes
+    /// without one.
     async fn answer(&mut self) -> Option<(u16, bool)> {
         let mut text = String::new();
         let read = async {
@@ -133,7 +137,7 @@ impl Line {
             let status = text.split(' ').nth(1).expect("a status").parse().expect("a number");
             Some((status, text.to_lowercase().contains("connection: close")))
         };
-        timeout(PATIENCE, read).await.expect("in time")
+        timeout(PATIENCE, read).await.expect("before the timeout")
     }
 
     async fn ask(&mut self, method: &str) -> Option<(u16, bool)> {
@@ -141,9 +145,9 @@ impl Line {
         self.answer().await
     }
 
-    /// Reads to the end; false if the connection is reset.
+    /// Reads to the end. Returns false if the connection is reset.
     async fn ends(mut self) -> bool {
-        timeout(PATIENCE, self.0.read_to_end(&mut Vec::new())).await.expect("in time").is_ok()
+        timeout(PATIENCE, self.0.read_to_end(&mut Vec::new())).await.expect("before the timeout").is_ok()
     }
 }
 
@@ -159,7 +163,7 @@ async fn a_leaving_pod_serves_until_its_app_stops_and_closes_connections() {
         has_left(&agent);
         assert_eq!(busy.ask("GET").await, Some((200, true)), "in place: {way}");
         assert!(busy.ends().await);
-        // Other clients do not know yet.
+        // Other clients do not know yet that the pod is being deleted.
         let mut late = Line::open(&agent).await;
         assert_eq!(late.ask("POST").await, Some((200, true)), "in place: {way}");
         assert_eq!(never.ask("GET").await, Some((200, true)), "in place: {way}");
@@ -180,13 +184,14 @@ async fn a_leaving_pod_serves_until_its_app_stops_and_closes_connections() {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(PATIENCE, refused).await.expect("the proxy port is closed as the app's is");
+        timeout(PATIENCE, refused).await.expect("the proxy port closes, like the app's port");
         assert_eq!(agent.telemetry("/readyz").await.0, 503);
         app.go.send_replace(true);
-        let answer = timeout(PATIENCE, answer).await.expect("in time").expect("it ran").expect("an answer");
+        let answer =
+            timeout(PATIENCE, answer).await.expect("before the timeout").expect("no panic").expect("a response");
         assert_eq!(answer.collect().await.expect("whole").to_bytes(), "ok");
         agent.terminate();
-        assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("it ended"), Some(0));
+        assert_eq!(tokio::task::spawn_blocking(move || agent.wait().code()).await.expect("the process ended"), Some(0));
     }
 }
 
@@ -209,17 +214,17 @@ async fn http2_clients_get_a_goaway_at_once_and_lose_no_stream() {
     app.until_slow(1).await;
     has_left(&agent);
     let gone = async { while sender.send_request(request(Method::GET, "/")).await.is_ok() {} };
-    timeout(PATIENCE, gone).await.expect("GOAWAY comes while a stream is open");
+    timeout(PATIENCE, gone).await.expect("GOAWAY arrives while a stream is open");
 
     // A connection that opens now can finish its requests.
     let (mut late, _connection) = http2(&agent).await;
-    assert_eq!(late.send_request(request(Method::POST, "/")).await.expect("an answer").status(), 200);
+    assert_eq!(late.send_request(request(Method::POST, "/")).await.expect("a response").status(), 200);
     app.go.send_replace(true);
-    assert_eq!(slow.await.expect("it ran").expect("an answer").status(), 200);
-    timeout(PATIENCE, connection).await.expect("in time").expect("it ran").expect("closed in order");
+    assert_eq!(slow.await.expect("no panic").expect("a response").status(), 200);
+    timeout(PATIENCE, connection).await.expect("before the timeout").expect("no panic").expect("a clean close");
 }
 
-/// No `weir-agent leave` was called: the hook ran too late, or the app crashed.
+/// `weir-agent leave` is not called, because the hook ran too late or the app crashed.
 #[tokio::test]
 async fn clients_survive_an_app_that_stops_without_notice() {
     for way in WAYS {
@@ -230,20 +235,20 @@ async fn clients_survive_an_app_that_stops_without_notice() {
             assert_eq!(line.ask("POST").await, Some((200, false)));
         }
         let (mut sender, connection) = http2(&agent).await;
-        assert_eq!(sender.send_request(request(Method::POST, "/")).await.expect("an answer").status(), 200);
+        assert_eq!(sender.send_request(request(Method::POST, "/")).await.expect("a response").status(), 200);
         app.stop().await;
-        // As the app itself would do; clients retry on a new connection.
+        // The agent closes the connection, as the app would. Clients retry on a new connection.
         assert_eq!(get.ask("GET").await, None, "in place: {way}");
         assert!(idle.ends().await, "in place: {way}");
-        timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("it ran").expect("closed in order");
+        timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("no panic").expect("a clean close");
 
-        // A retry here is useless, and the client should know why.
+        // A retry on a new connection is useless, so the client gets the reason.
         for method in ["GET", "POST"] {
             assert_eq!(Line::open(&agent).await.ask(method).await, Some((502, true)), "in place: {way}");
         }
         let (mut sender, connection) = http2(&agent).await;
-        assert_eq!(sender.send_request(request(Method::GET, "/")).await.expect("an answer").status(), 502);
-        timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("it ran").expect("closed in order");
+        assert_eq!(sender.send_request(request(Method::GET, "/")).await.expect("a response").status(), 502);
+        timeout(PATIENCE, connection).await.expect("GOAWAY, and closed").expect("no panic").expect("a clean close");
 
         let mut back = Stopping::start_at(app.address).await;
         let stays = async {
@@ -255,14 +260,14 @@ async fn clients_survive_an_app_that_stops_without_notice() {
             }
         };
         let mut line = timeout(PATIENCE, stays).await.expect("connections stay open again");
-        // Again: a connection that survived the first stop reacts to the second, too.
+        // A connection that was opened after the first stop reacts to the second stop, too.
         back.stop().await;
         let _ = Line::open(&agent).await.ask("GET").await;
         assert!(line.answer().await.is_none(), "in place: {way}");
     }
 }
 
-/// A connection that was busy while the app was away, and is idle at the app's next stop.
+/// The connection is busy while the app is down, and idle at the app's next stop.
 #[tokio::test]
 async fn a_connection_busy_during_one_outage_is_closed_at_the_next() {
     for way in WAYS {
@@ -278,10 +283,10 @@ async fn a_connection_busy_during_one_outage_is_closed_at_the_next() {
         assert!(seen.ends().await, "in place: {way}");
         let mut back = Stopping::start_at(app.address).await;
         let returned = async { while Line::open(&agent).await.ask("GET").await != Some((200, false)) {} };
-        timeout(PATIENCE, returned).await.expect("the app is back");
+        timeout(PATIENCE, returned).await.expect("the app accepts connections again");
         app.go.send_replace(true);
-        // hyper's path has promised to close the connection; in place it stays open.
-        let answer = busy.answer().await.expect("an answer");
+        // hyper's path has announced that it will close the connection. On the short path, the connection stays open.
+        let answer = busy.answer().await.expect("a response");
         assert_eq!(answer, (200, way == "off"), "in place: {way}");
         back.stop().await;
         let _ = Line::open(&agent).await.ask("GET").await;
@@ -289,27 +294,28 @@ async fn a_connection_busy_during_one_outage_is_closed_at_the_next() {
     }
 }
 
-/// The hook of an agent that gets SIGTERM together with its app.
+/// Tests the hook of an agent that gets SIGTERM together with its app.
 #[tokio::test]
 async fn a_hook_that_waits_ends_when_the_app_has_stopped() {
     let mut app = Stopping::start().await;
     let agent = Agent::start(app.address, &[]);
-    let mut hook = leave(&agent, &["--wait", "1h"]).spawn().expect("it runs");
-    agent.logged("leaving: each answer is the last on its connection").await;
+    let mut hook = leave(&agent, &["--wait", "1h"]).spawn().expect("the program runs");
+    agent.logged("leaving: each response is the last on its connection").await;
     assert_eq!(Line::open(&agent).await.ask("GET").await, Some((200, true)));
-    assert!(hook.try_wait().expect("it runs").is_none(), "the app is up");
+    assert!(hook.try_wait().expect("the program runs").is_none(), "the app is up");
     app.stop().await;
-    let status = tokio::task::spawn_blocking(move || hook.wait()).await.expect("it ran").expect("it ended");
+    let status = tokio::task::spawn_blocking(move || hook.wait()).await.expect("no panic").expect("the process ended");
     assert!(status.success());
 
-    let Output { status, stderr, .. } = binary().args(["leave", "--control", "127.0.0.1:9"]).output().expect("it runs");
+    let Output { status, stderr, .. } =
+        binary().args(["leave", "--control", "127.0.0.1:9"]).output().expect("the program runs");
     assert_eq!(status.code(), Some(1));
     assert!(String::from_utf8_lossy(&stderr).contains("--control 127.0.0.1:9: "), "{stderr:?}");
-    let wrong = binary().args(["leave", "--wait", "soon"]).output().expect("it runs");
+    let wrong = binary().args(["leave", "--wait", "soon"]).output().expect("the program runs");
     assert_eq!(wrong.status.code(), Some(2));
 }
 
-/// As at a crash, or when an app ends at once at its signal to stop.
+/// The app crashes, or ends immediately when it gets the stop signal.
 #[tokio::test]
 async fn a_request_that_a_stopped_app_dropped_ends_as_it_would_without_the_agent() {
     for way in WAYS {
@@ -326,12 +332,12 @@ async fn a_request_that_a_stopped_app_dropped_ends_as_it_would_without_the_agent
             count += 1;
             app.until_slow(count).await;
         }
-        // Not at once: a connection that is dropped before the app's port is closed says nothing about the app.
+        // The app's port closes first. A connection that is dropped before that does not show that the app has stopped.
         app.accepting.abort();
         let _ = (&mut app.accepting).await;
         app.go.send_replace(true);
-        assert_eq!(get.answer().await, None, "{way}: most clients repeat it by themselves");
-        assert_eq!(post.answer().await, Some((502, true)), "{way}: nobody may repeat it");
-        assert_eq!(new.answer().await, Some((502, true)), "{way}: a new connection is answered");
+        assert_eq!(get.answer().await, None, "{way}: most clients retry by themselves");
+        assert_eq!(post.answer().await, Some((502, true)), "{way}: no client is allowed to retry it");
+        assert_eq!(new.answer().await, Some((502, true)), "{way}: on a new connection the agent responds");
     }
 }

@@ -1,4 +1,4 @@
-//! Several agents that share one limit through a real store, in front of one app, which counts what was admitted.
+//! Tests several agents that share one limit through a real store. Their common app counts the admitted requests.
 #![expect(clippy::disallowed_methods, reason = "tests measure rates")]
 
 use std::{
@@ -41,7 +41,7 @@ async fn apply(agents: &[Agent], snapshot: &Value) {
     }
 }
 
-/// The statuses of requests that come at the same moment.
+/// The statuses of requests that are sent at the same time.
 async fn at_once(agents: &[Agent], each: usize, path: &str) -> Vec<u16> {
     let mut requests = JoinSet::new();
     for agent in agents {
@@ -82,7 +82,7 @@ async fn five_in_fifteen_minutes_are_five_over_ten_agents() {
         }
         assert_eq!((count(&statuses, 200), count(&statuses, 429)), (5, 75), "{kind}");
         assert_eq!(app.requests(), 5, "{kind}");
-        // A refused key is answered here.
+        // The agent refuses further requests of a refused key without the store.
         let trips = agents[0].metric("weir_store_trips_total{store=\"shop/limits\"}").await.expect("a store");
         assert!(trips <= 12.0, "{kind}: {trips} trips for 8 requests");
         let refused = agents[0].get("/", &[]).await;
@@ -110,7 +110,8 @@ async fn a_change_of_the_limit_counts_in_all_agents() {
     }
 }
 
-/// The rule of one agent alone refuses: the seats stay for others. And the other way round.
+/// If a rule of scope Pod refuses, the seats of the shared rule stay available to others. If the shared rule refuses,
+/// the other rule is not charged.
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_of_both_scopes_are_all_or_none() {
     let redis = Server::redis().await;
@@ -120,14 +121,14 @@ async fn rules_of_both_scopes_are_all_or_none() {
     let rules = |limit, stamp| [shared(daily("l", "FixedWindow", limit), stamp, "FailClosed"), own.clone()];
     apply(&agents, &with_store(1, &redis_at(redis.port), &rules(20, 1))).await;
     assert_eq!(count(&at_once(&agents[..1], 30, "/own").await, 200), 7);
-    // More of them had asked the store. Seats that they did not use return to it after a second.
+    // The agent took more seats from the store. Unused seats return to the store after a second.
     let explained = json_of(&agents[0].control("POST", "/v1/explain", r#"{"target": "/own"}"#).await);
     let left = explained["rules"][0]["limit"]["remaining"].as_f64().expect("a number");
     let returned = "weir_store_seats_returned_total{store=\"shop/limits\"}";
     agents[0].until_metric(returned, 20.0 - left - 7.0).await;
     assert_eq!(count(&at_once(&agents[1..], 20, "/").await, 200), 13);
     assert_eq!(count(&at_once(&agents, 10, "/").await, 200), 0);
-    // The shared rule refuses: the other is not charged.
+    // If the shared rule refuses, the other rule is not charged.
     assert_eq!(count(&at_once(&agents[1..], 10, "/own").await, 200), 0);
     apply(&agents, &with_store(2, &redis_at(redis.port), &rules(40, 2))).await;
     assert_eq!(count(&at_once(&agents[1..], 10, "/own").await, 200), 7);
@@ -139,12 +140,12 @@ async fn a_lost_store_does_what_the_rule_says() {
         let mut redis = Server::redis().await;
         let app = App::start().await;
         let agents = agents(&app, 2);
-        // Four sharers: each has one request in 250 ms, without credit at first.
+        // Each of the four sharers has one request per 250 ms, without credit at first.
         let rule = shared(bucket(16, 1_000), 1, on_loss);
         apply(&agents, &with_store(1, &redis_at(redis.port), &[rule])).await;
         assert!(count(&at_once(&agents, 10, "/").await, 200) >= 16, "{on_loss}");
         redis.kill();
-        // Requests notice it, and so do probes.
+        // Requests and probes detect the loss.
         until_reached(&agents, false).await;
         assert_eq!(agents[0].metric("weir_store_up{store=\"shop/limits\"}").await, Some(0.0));
         let (before, begun) = (app.requests(), Instant::now());
@@ -158,20 +159,20 @@ async fn a_lost_store_does_what_the_rule_says() {
             "FailOpen" => assert_eq!((admitted, refused), (40, 0)),
             "FailClosed" => assert_eq!((admitted, refused), (0, 40)),
             _ => {
-                // Two agents of four sharers. They begin without credit, but some time has passed since.
+                // Only two of four sharers run. They begin without credit, but some time has passed since then.
                 let most = 2.0 * (4.0 * seconds + 4.0);
                 assert!(admitted >= 10 && admitted as f64 <= most, "{admitted} in {seconds} s");
             }
         }
         redis.restart().await;
         until_reached(&agents, true).await;
-        // First the agents report to the store what they admitted without it.
+        // First the agents report to the store the requests that they admitted without it.
         let counts_again = async { while count(&at_once(&agents, 1, "/").await, 200) < 2 {} };
         tokio::time::timeout(PATIENCE, counts_again).await.unwrap_or_else(|_| panic!("{on_loss}: refused"));
     }
 }
 
-/// Nobody waits for a store that is silent, and its connection stays open.
+/// Requests do not wait for a silent store, although its connection stays open.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_store_delays_few_requests() {
     let redis = Server::redis().await;
@@ -186,7 +187,8 @@ async fn a_silent_store_delays_few_requests() {
         assert_eq!(at_once(&agents, 4, "/").await, [200; 4]);
     }
     let took = begun.elapsed();
-    // Three misses of 50 ms, or of half a second if hardly any answer was seen. The rest is for a busy machine.
+    // The store is lost after three timeouts of 50 ms, or of half a second if it has sent only a few answers. The rest
+    // of the time is for a busy machine.
     assert!(took < Duration::from_secs(10), "{took:?}");
     let begun = Instant::now();
     assert_eq!(agents[0].statuses("/", &[], 100).await, [200; 100]);
@@ -196,7 +198,7 @@ async fn a_silent_store_delays_few_requests() {
     until_reached(&agents, true).await;
 }
 
-/// A policy in shadow mode is counted, and refuses and delays nothing.
+/// Requests of a policy in shadow mode are counted, but not refused or delayed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_in_shadow_mode_is_counted_in_the_store() {
     let redis = Server::redis().await;
@@ -220,8 +222,8 @@ async fn a_policy_in_shadow_mode_is_counted_in_the_store() {
     assert_eq!(counts, [15, 0, 25]);
 }
 
-/// The oracle: a bucket in whole numbers, over the times at which the app saw requests. A request may come as late as
-/// the answer takes on its way back, so `late` more time has passed for the bucket.
+/// The oracle: a bucket in whole numbers, over the times at which the app received requests. The app receives an
+/// admitted request with a delay of up to `late`, so the bucket may have refilled for this time.
 fn excess(times: &[Duration], per_second: u64, burst: u64, late: Duration) -> i128 {
     let scale = |time: Duration| i128::try_from(time.as_micros()).expect("fits") * i128::from(per_second);
     let most = i128::from(burst) * 1_000_000 + scale(late);
@@ -246,15 +248,15 @@ fn the_oracle_finds_one_too_many() {
 const PER_SECOND: u64 = 300;
 const SECONDS: u64 = 10;
 
-/// Three times as many requests as the limit allows. On a calm machine at least 0.93 of what is possible is admitted; a
-/// busy one must not fail this test.
+/// Sends three times as many requests as the limit allows. On an idle machine, at least 93 % of the possible requests
+/// are admitted. The bound is lower, so that the test does not fail on a busy machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_far_store_costs_little() {
     let (admitted, possible) = far(3 * PER_SECOND * SECONDS).await;
     assert!(admitted * 10 >= possible * 6, "{admitted} of {possible}");
 }
 
-/// Fewer requests than the limit allows. On a calm machine all are admitted.
+/// Sends fewer requests than the limit allows. On an idle machine, all are admitted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_far_store_refuses_hardly_anybody_below_the_limit() {
     let all = 4 * PER_SECOND * SECONDS / 5;
@@ -262,11 +264,11 @@ async fn a_far_store_refuses_hardly_anybody_below_the_limit() {
     assert!(admitted * 10 >= all * 8, "{admitted} of {all}");
 }
 
-/// How late the app may see a request that was admitted.
+/// The longest delay until the app receives an admitted request.
 const LATE: Duration = Duration::from_millis(500);
 
-/// This many requests in ten seconds, and 67 ms to the store and back. Returns how many were admitted, and how many the
-/// limit allows.
+/// Sends `all` requests in ten seconds, with a round trip of 67 ms to the store. Returns how many requests were
+/// admitted, and how many the limit allows.
 async fn far(all: u64) -> (u64, u64) {
     let redis = Server::redis().await;
     let port = delayed(redis.port, Duration::from_micros(33_500)).await;

@@ -1,4 +1,4 @@
-//! Clients that are slow or silent: what they cost, and that other clients do not notice.
+//! Tests slow and silent clients: what they cost, and that they do not affect other clients.
 
 use std::{
     sync::{
@@ -33,11 +33,11 @@ async fn raw(agent: &Agent, bytes: &str) -> TcpStream {
 
 async fn rest(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("closed in order");
+    stream.read_to_end(&mut answer).await.expect("a clean close");
     String::from_utf8(answer).expect("text")
 }
 
-/// 1 GiB, generated while it is read.
+/// Responds with 1 GiB, which is generated while it is read.
 async fn gibibyte(_: Request<Incoming>) -> Response<crate::support::Body> {
     const PART: usize = 1024 * 1024;
     let part = Bytes::from(vec![b'x'; PART]);
@@ -66,7 +66,7 @@ async fn each_pause_has_its_limit() {
     ];
     let agent = Agent::start(app.address, &limits);
     for (sent, answer) in [
-        // Nothing, the start of a preface, of a head, of a second head, of a body; and a whole request.
+        // The client sends nothing, a part of a head, of a second head or of a body, a whole request, or a preface.
         ("", ""),
         ("GET / HTTP/1.1\r\nhost", ""),
         ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "HTTP/1.1 200"),
@@ -77,7 +77,9 @@ async fn each_pause_has_its_limit() {
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""),
     ] {
         let stream = raw(&agent, sent).await;
-        let heard = tokio::time::timeout(Duration::from_secs(30), rest_of_any(stream)).await.expect("closed in time");
+        let heard = tokio::time::timeout(Duration::from_secs(30), rest_of_any(stream))
+            .await
+            .expect("closed before the timeout");
         assert!(heard.starts_with(answer.as_bytes()), "{sent:?}: {}", String::from_utf8_lossy(&heard));
     }
     let (_, metrics) = agent.telemetry("/metrics").await;
@@ -86,7 +88,7 @@ async fn each_pause_has_its_limit() {
 
 async fn rest_of_any(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    // Some end in a reset, which a client that violates the limits may get.
+    // Some connections end in a reset, which is allowed for a client that violates the limits.
     let _ = stream.read_to_end(&mut answer).await;
     answer
 }
@@ -100,7 +102,7 @@ async fn clients_that_never_read_are_held_back() {
     for _ in 0..8 {
         stuck.push(raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await);
     }
-    // A client that reads gets everything, despite the others.
+    // A client that reads gets its whole response, despite the other clients.
     let mut reader = raw(&agent, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
     let mut read = 0;
     let mut bytes = vec![0; 1024 * 1024];
@@ -127,11 +129,11 @@ async fn refusals_that_do_not_fit_the_socket_arrive_whole() {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(64 * 1024).expect("a socket");
     let mut stream = socket.connect(agent.addresses.listen).await.expect("connected");
-    // More than the kernel buffers for one connection.
+    // Together, these refusals are larger than the kernel's buffers for one connection.
     const ASKED: usize = 10;
     for _ in 0..ASKED {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
-        // One by one, as long as they are answered.
+        // The requests arrive one by one, as long as the agent answers them.
         agent.counts(0, 0).await;
     }
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.expect("sent");
@@ -141,7 +143,7 @@ async fn refusals_that_do_not_fit_the_socket_arrive_whole() {
     assert!(answers.iter().all(|answer| answer.split_once("\r\n\r\n").is_some_and(|(_, body)| body == no)));
 }
 
-/// All share the worker's one connection to the app.
+/// All clients share the worker's one connection to the app.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_streams_do_not_block_other_clients() {
     let app = App::serve_http2(async |request: Request<Incoming>| match request.uri().path() {
@@ -159,19 +161,19 @@ async fn unread_streams_do_not_block_other_clients() {
             http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
         tokio::spawn(connection);
         for _ in 0..2 {
-            stuck.push(sender.send_request(get("/long")).await.expect("an answer"));
+            stuck.push(sender.send_request(get("/long")).await.expect("a response"));
         }
         clients.push(sender);
     }
     let others = async {
         for _ in 0..20 {
             for client in &mut clients {
-                let answer = client.send_request(get("/")).await.expect("an answer");
-                assert_eq!(answer.into_body().collect().await.expect("a whole body").to_bytes(), "ok");
+                let answer = client.send_request(get("/")).await.expect("a response");
+                assert_eq!(answer.into_body().collect().await.expect("a complete body").to_bytes(), "ok");
             }
         }
     };
-    tokio::time::timeout(PATIENCE, others).await.expect("nobody is held up");
+    tokio::time::timeout(PATIENCE, others).await.expect("no client is blocked");
     let grown = agent.resident_kib().saturating_sub(before);
     assert!(grown < 32 * 1024, "16 responses of 1 GiB took {grown} KiB");
     drop(stuck);
@@ -194,33 +196,34 @@ async fn a_client_that_never_reads_is_finally_disconnected() {
     drop(stuck);
 }
 
-/// As over HTTP/1: the stream is reset, and the app's connection is released. A slow app is no reason for a reset.
+/// An unread stream is reset, and the app's connection is released, like over HTTP/1. A slow app does not cause a
+/// reset.
 #[tokio::test]
 async fn unread_streams_are_reset_and_release_the_app() {
     let Unread { app: _app, agent, mut sender, dropped } = Unread::start(1024).await;
     let get = |path: &str| Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid");
-    let mut quiet = sender.send_request(get("/quiet")).await.expect("an answer").into_body();
+    let mut quiet = sender.send_request(get("/quiet")).await.expect("a response").into_body();
     assert_eq!(quiet.frame().await.expect("a frame").expect("data").into_data().expect("data"), "a");
     let mut stuck = Vec::new();
     for _ in 0..20 {
-        stuck.push(sender.send_request(get("/long")).await.expect("an answer").into_body());
+        stuck.push(sender.send_request(get("/long")).await.expect("a response").into_body());
     }
     until_dropped(20, &dropped, &agent).await;
     for mut body in stuck {
         let broken = loop {
-            match body.frame().await.expect("not the end") {
+            match body.frame().await.expect("the body continues") {
                 Ok(_) => {}
                 Err(error) => break error,
             }
         };
         assert_reset(&broken);
     }
-    // A longer pause than the others had, but it is not the client that stalls.
+    // This pause is longer than those of the other streams, but the app causes it, and not the client.
     assert!(tokio::time::timeout(Duration::from_millis(1), quiet.frame()).await.is_err());
     sender.send_request(get("/quiet")).await.expect("the connection continues");
 }
 
-/// As many streams as a client may open at once. The window of each is closed for the body of its answer.
+/// The client opens the maximum number of streams. The window of each stream is closed for the body of its response.
 #[tokio::test]
 async fn zero_windows_pin_no_connections_of_the_app() {
     const STREAMS: u64 = 200;
@@ -229,29 +232,29 @@ async fn zero_windows_pin_no_connections_of_the_app() {
     let answers: Vec<_> = (0..STREAMS).map(|_| sender.send_request(get())).collect();
     let mut stuck = Vec::new();
     for answer in answers {
-        stuck.push(answer.await.expect("an answer").into_body());
+        stuck.push(answer.await.expect("a response").into_body());
     }
     until_dropped(STREAMS, &dropped, &agent).await;
     for mut body in stuck {
-        let broken = body.frame().await.expect("not the end").expect_err("no byte fits");
+        let broken = body.frame().await.expect("the body continues").expect_err("no byte fits");
         assert_reset(&broken);
     }
     assert_eq!(sender.send_request(get()).await.expect("the connection continues").status(), 200);
 }
 
-/// The kernel may have accepted more than the client has read. So this client reads for many times the stall timeout.
+/// The kernel can accept more data than the client reads. So this client reads for many times the stall timeout.
 #[tokio::test]
 async fn a_slow_steady_reader_is_not_disconnected() {
     let app = App::serve(gibibyte).await;
     let agent = Agent::start(app.address, &["--stall-timeout", "2s"]);
     for more in ["", "te: trailers\r\n"] {
         let mut stream = raw(&agent, &format!("GET / HTTP/1.1\r\nhost: a\r\n{more}\r\n")).await;
-        // 200 KB a second: this test is about the rate.
+        // The client reads 200 KB per second, because this test is about the rate.
         let mut pace = tokio::time::interval(Duration::from_millis(50));
         let mut bytes = vec![0; 10_000];
         for _ in 0..200 {
             pace.tick().await;
-            stream.read_exact(&mut bytes).await.expect("more of it");
+            stream.read_exact(&mut bytes).await.expect("more of the response");
         }
         assert_eq!(agent.metric("weir_connections").await, Some(1.0), "{more:?}");
         drop(stream);
@@ -259,15 +262,16 @@ async fn a_slow_steady_reader_is_not_disconnected() {
     }
 }
 
-/// Over HTTP/2, with one stream and with several that take turns. The client's windows are wide; it reads the
-/// connection slowly.
+/// Tests HTTP/2 with one stream, and with several streams that take turns. The client's windows are large, but it reads
+/// the connection slowly.
 #[tokio::test]
 async fn streams_of_a_slow_steady_reader_are_not_reset() {
     const STREAMS: [u8; 2] = [1, 8];
     let app = App::serve(gibibyte).await;
     let agent = Agent::start(app.address, &["--stall-timeout", "2s", "--upstream-http2", "never"]);
     for streams in STREAMS {
-        // SETTINGS with windows of 16 MiB, 1 GiB for the connection, and a GET of / for each stream.
+        // The client sends SETTINGS with windows of 16 MiB, a window of 1 GiB for the connection, and a GET for each
+        // stream.
         let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         sent.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x01\0\0\0\0\0\x04\x08\0\0\0\0\0\x40\0\0\0");
         for stream in 0..streams {
@@ -277,13 +281,13 @@ async fn streams_of_a_slow_steady_reader_are_not_reset() {
         }
         let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
         stream.write_all(&sent).await.expect("sent");
-        // 200 KB a second: this test is about the rate.
+        // The client reads 200 KB per second, because this test is about the rate.
         let mut pace = tokio::time::interval(Duration::from_millis(50));
         let mut heard = Vec::new();
         for _ in 0..200 {
             pace.tick().await;
             let mut bytes = vec![0; 10_000];
-            stream.read_exact(&mut bytes).await.expect("more of it");
+            stream.read_exact(&mut bytes).await.expect("more of the response");
             heard.extend(bytes);
         }
         let (mut rest, mut types) = (&heard[..], std::collections::BTreeSet::new());
@@ -291,7 +295,7 @@ async fn streams_of_a_slow_steady_reader_are_not_reset() {
             types.insert(*kind);
             rest = behind.get(5 + u32::from_be_bytes([0, *a, *b, *c]) as usize..).unwrap_or_default();
         }
-        // DATA, HEADERS, SETTINGS and WINDOW_UPDATE; no RST_STREAM and no GOAWAY.
+        // DATA, HEADERS, SETTINGS and WINDOW_UPDATE are allowed. RST_STREAM and GOAWAY are not.
         assert!(types.contains(&0) && types.is_subset(&[0, 1, 4, 8].into()), "{streams} streams: {types:?}");
         drop(stream);
         agent.until_metric("weir_connections", 0.0).await;
@@ -303,12 +307,12 @@ struct Unread {
     app: App,
     agent: Agent,
     sender: http2::SendRequest<crate::support::Body>,
-    /// How many bodies the agent has dropped.
+    /// The number of bodies that the agent has dropped.
     dropped: Arc<AtomicU64>,
 }
 
 impl Unread {
-    /// `window` is how many bytes of a stream the client accepts unread.
+    /// `window` is the number of bytes of a stream that the client accepts without reading.
     async fn start(window: u32) -> Self {
         let dropped = Arc::new(AtomicU64::new(0));
         let counter = dropped.clone();
@@ -330,7 +334,7 @@ impl Unread {
     }
 }
 
-/// Waits until the agent has dropped this many bodies. Meanwhile it must answer probes.
+/// Waits until the agent has dropped this many bodies. Meanwhile the agent must answer probes.
 async fn until_dropped(count: u64, dropped: &AtomicU64, agent: &Agent) {
     let freed = async {
         while dropped.load(Relaxed) < count {
@@ -345,7 +349,7 @@ fn assert_reset(broken: &hyper::Error) {
     assert!(reset.is_some_and(|error| error.is_reset() && error.is_remote()), "{broken:?}");
 }
 
-/// An endless body, or, for `/quiet`, one that pauses forever.
+/// An endless body, or, for `/quiet`, a body that pauses forever.
 fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::support::Body> {
     if request.uri().path() == "/quiet" {
         std::mem::forget(dropped);
@@ -360,7 +364,7 @@ fn endless(request: &Request<Incoming>, dropped: Counted) -> Response<crate::sup
     Response::new(BodyExt::boxed(StreamBody::new(parts)))
 }
 
-/// Counts drops.
+/// Counts the bodies that are dropped.
 struct Counted(Arc<AtomicU64>);
 
 impl Drop for Counted {
@@ -369,7 +373,7 @@ impl Drop for Counted {
     }
 }
 
-/// Shorter than any of the agent's timeouts on these ports.
+/// A time that is shorter than any of the agent's timeouts on these ports.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
@@ -388,12 +392,12 @@ async fn probes_and_pushes_are_served_while_a_client_holds_all_other_places() {
     ] {
         for _ in 0..300 {
             let mut stream = TcpStream::connect(port).await.expect("connected");
-            // This connection may have been evicted.
+            // The write can fail, because the connection may have been evicted.
             let _ = stream.write_all(said.as_bytes()).await;
             held.push(stream);
         }
         let url = format!("http://{}/healthz", agent.addresses.telemetry);
-        // New connections, because an idle one may have been evicted.
+        // The clients are new, because an idle connection may have been evicted.
         let (prober, operator) = (Client::new(), Client::new());
         let probe = tokio::time::timeout(AT_ONCE, prober.get(&url, &[])).await;
         assert_eq!(probe.expect("answered at once").status(), 200, "{said:?}");

@@ -1,7 +1,7 @@
-//! Requests designed so that the proxy and the app understand them differently.
+//! Tests requests that are designed so that the proxy and the app understand them differently.
 //!
-//! The app is a socket that records every byte. If a request is answered by the app, the recorded bytes are exactly
-//! the expected ones. If it is refused, the app gets nothing of it, nor of anything after it.
+//! The app is a socket that records every byte. If the app answers a request, it must have received exactly the
+//! expected bytes. If the agent refuses a request, the app must receive no byte of this request and no byte after it.
 
 pub(crate) mod http2;
 
@@ -75,12 +75,12 @@ fn end_of_message(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= end).then_some(end)
 }
 
-/// Everything that comes back until the connection ends.
+/// Sends bytes, and returns all bytes received until the connection ends.
 async fn send(agent: &Agent, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     stream.write_all(bytes).await.expect("sent");
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("closed in order");
+    stream.read_to_end(&mut answer).await.expect("a clean close");
     answer.iter().map(|byte| char::from(*byte)).collect()
 }
 
@@ -251,12 +251,12 @@ async fn ambiguous_requests_are_refused() {
         let answer = send(&agent, &bytes).await;
         let shown: String = sent.chars().take(200).collect();
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer:?}");
-        assert_eq!(answer.matches("\r\ndate: ").count(), 1, "nothing behind it is answered: {shown:?}: {answer:?}");
+        assert_eq!(answer.matches("\r\ndate: ").count(), 1, "no request after it is answered: {shown:?}: {answer:?}");
         let marker = send(&agent, BEHIND.replace("behind", "marker").as_bytes()).await;
         assert!(marker.ends_with("ok"), "{marker}");
         assert_eq!(app.heard(), format!("GET /marker HTTP/1.1\r\nhost: a\r\n{}\r\n", added("a")), "{shown:?}");
     }
-    // A refused request is not charged; only the markers are.
+    // Refused requests are not charged. Only the markers are charged.
     assert_eq!(agent.counts(0, 0).await, [ambiguous().len() as u64, 0, 0]);
 }
 
@@ -291,9 +291,8 @@ pub(crate) const WRONG_BODIES: &[&str] = &[
     "5\r\nhello\r\n0\r\nno colon\r\n\r\n",
 ];
 
-/// The head is valid, so the app may have received it, but it never gets an end that the body did not have. The
-/// client gets 400 and the connection closes, whether the body came with its head or later, and with each protocol to
-/// the app.
+/// The head is valid, so the app may have received it, but the app never gets an end that the body did not have. The
+/// client gets 400 and the connection closes, whether the body arrives with its head or later.
 #[tokio::test]
 async fn an_invalid_body_never_gets_an_end() {
     let app = Recorder::start().await;
@@ -312,7 +311,7 @@ async fn an_invalid_body_never_gets_an_end() {
                 }
                 stream.write_all(body.as_bytes()).await.expect("sent");
                 let mut answer = Vec::new();
-                stream.read_to_end(&mut answer).await.expect("closed in order");
+                stream.read_to_end(&mut answer).await.expect("a clean close");
                 String::from_utf8_lossy(&answer).into_owned()
             } else {
                 send(&agent, format!("{head}{body}").as_bytes()).await
@@ -359,7 +358,7 @@ async fn requests_reach_the_app_in_one_spelling() {
             format!("\r\n\r\n\r\nGET / HTTP/1.1\r\nhost:\t a \t\r\nx:\t y\tz \r\n{close}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: y\tz\r\n{}\r\n", added("a")),
         ),
-        // A client may send an empty host; then the rules see none.
+        // A client is allowed to send an empty host. Then the rules get no host.
         (format!("GET / HTTP/1.1\r\nhost:\r\n{close}"), format!("GET / HTTP/1.1\r\nhost: \r\n{}\r\n", added(""))),
         (
             format!("GET http://b HTTP/1.1\r\nhost:\r\n{close}"),
@@ -389,7 +388,7 @@ async fn requests_reach_the_app_in_one_spelling() {
             format!("GET / HTTP/1.1\r\nhost: a\r\nproxy-connection: keep-alive\r\nkeep-alive: x\r\nproxy-authorization: y\r\nte: gzip, trailers;q=0\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n{close}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\nhttp2-settings: AAMAAABkAAQ\r\n{}\r\n", added("a")),
         ),
-        // No trailer gets into the head. A trailer about framing or routing is dropped.
+        // Trailers do not get into the head. Trailers about framing or routing are dropped.
         (
             format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: host, authorization, te\r\n{close}0000\r\nhost: b\r\nauthorization: c\r\nte: trailers\r\n\r\n"),
             format!("POST / HTTP/1.1\r\nhost: a\r\ntrailer: host, authorization, te\r\ntransfer-encoding: chunked\r\n{}\r\n0\r\n\r\n", added("a")),
@@ -398,7 +397,7 @@ async fn requests_reach_the_app_in_one_spelling() {
             format!("POST / HTTP/1.1\r\nhost: a\r\nTransfer-Encoding:\t chunked \t\r\n{close}5;a=\"b\";c \r\nhello\r\n000 ;d\r\n\r\n"),
             format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{}\r\n5\r\nhello\r\n0\r\n\r\n", added("a")),
         ),
-        // Unknown expectations are passed to the app.
+        // Unknown expectations are forwarded to the app.
         (
             format!("GET / HTTP/1.1\r\nhost: a\r\nexpect: x\r\n{close}"),
             format!("GET / HTTP/1.1\r\nhost: a\r\nexpect: x\r\n{}\r\n", added("a")),
@@ -473,13 +472,13 @@ async fn no_spelling_of_a_path_gets_past_its_rule() {
     ] {
         assert_eq!(ask(target).await, "429", "{target}");
     }
-    // These are other paths, unless an app decodes twice, knows path parameters, or folds case.
+    // These are other paths, unless an app decodes twice, supports path parameters, or ignores case.
     for target in ["/api/login;x=1", "/api;x/login", "/API/login", "/api/%256cogin", "/api/login%20"] {
         assert_eq!(ask(target).await, "200", "{target}");
     }
 }
 
-/// Some apps read these as `/api/x`, and others do not.
+/// Some apps read these paths as `/api/x`, and others do not.
 const AMBIGUOUS: [&str; 9] = [
     "/api%2fx",
     "/api%2Fx",
@@ -510,7 +509,7 @@ async fn ambiguous_paths_are_treated_as_configured() {
         let used = send(&agent, b"GET /api/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(used.starts_with("HTTP/1.1 200 "), "{used}");
         for target in AMBIGUOUS {
-            // Both paths of HTTP/1.1.
+            // The first request takes the short path, and the second takes hyper's path.
             for more in ["", "te: trailers\r\n"] {
                 let asked = format!("GET {target} HTTP/1.1\r\nhost: a\r\n{more}connection: close\r\n\r\n");
                 let answer = send(&agent, asked.as_bytes()).await;
@@ -523,7 +522,7 @@ async fn ambiguous_paths_are_treated_as_configured() {
         let heard = app.heard();
         let passed = AMBIGUOUS.iter().filter(|target| heard.contains(&format!("GET {target} HTTP/1.1\r\n"))).count();
         assert_eq!(passed, if http1 == "200" { AMBIGUOUS.len() } else { 0 }, "{choice:?}");
-        // A query may contain anything.
+        // A query is allowed to contain such characters.
         let answer = send(&agent, b"GET /?x=%2f..;/\\%5c HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         app.heard();
@@ -571,7 +570,7 @@ async fn no_spelling_of_a_field_is_a_key_of_its_own() {
     }
 }
 
-/// Rules and app must see the same host.
+/// Rules and app must get the same host.
 #[tokio::test]
 async fn ambiguous_hosts_are_refused() {
     let app = Recorder::start().await;
@@ -611,7 +610,7 @@ async fn ambiguous_hosts_are_refused() {
         assert_eq!(ask(&format!("http://{host}/"), "a", "").await, "400", "{host}");
         let named = |name| [(":method", "GET"), (":scheme", "http"), (":path", "/"), (name, host)];
         assert_eq!(http2::send_http2(&agent, &named("host"), None).await, Ok(12), "{host}");
-        // The library refuses some of them already.
+        // The h2 library itself refuses some of these hosts.
         let answer = http2::send_http2(&agent, &named(":authority"), None).await;
         assert!(matches!(answer, Ok(12) | Err(1)), "{host}: {answer:?}");
         assert_eq!(app.heard(), "", "{host}");
@@ -625,7 +624,7 @@ async fn pipelined_requests_are_answered_in_order() {
     let post = "POST /first HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc";
     let answer = send(&agent, format!("{post}{post}{BEHIND}").as_bytes()).await;
     assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 3, "{answer}");
-    // An invalid request after a valid one.
+    // An invalid request follows a valid one.
     let answer = send(&agent, format!("{post}GET / HTTP/1.1\nhost: a\r\n\r\n{BEHIND}").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("okHTTP/1.1 400 "), "{answer}");
 }
@@ -655,7 +654,7 @@ async fn nothing_behind_a_clients_last_request_is_a_request() {
     }
 }
 
-/// Once the agent has closed its side, it reads only to see the client leave.
+/// After the agent has closed its side, it reads only to detect that the client closes its side, too.
 #[tokio::test]
 async fn bytes_after_the_agents_close_are_not_a_request() {
     let app = Recorder::start().await;
@@ -669,9 +668,9 @@ async fn bytes_after_the_agents_close_are_not_a_request() {
         let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
         stream.write_all(last.as_bytes()).await.expect("sent");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("closed in order");
+        stream.read_to_string(&mut answer).await.expect("a clean close");
         app.heard();
-        // Write until the agent stops reading. This takes longer than an idle connection keeps its buffers.
+        // The client writes until the agent stops reading. This takes longer than an idle connection keeps its buffers.
         let late = format!("GET /late HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(300));
         while stream.write_all(late.as_bytes()).await.is_ok() {
             assert_eq!(agent.telemetry("/healthz").await.0, 200);

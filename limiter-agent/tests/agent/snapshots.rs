@@ -1,4 +1,4 @@
-//! What a change of the rules keeps, and what the control port answers.
+//! Tests the state that a change of the rules keeps, and the responses of the control port.
 
 use http::StatusCode;
 use http_body_util::BodyExt;
@@ -14,7 +14,7 @@ async fn start() -> (App, Agent) {
     (app, agent)
 }
 
-/// How many of `count` requests are admitted.
+/// Sends `count` requests, and returns how many were admitted.
 async fn admitted(agent: &Agent, headers: &[(&str, &str)], count: usize) -> usize {
     agent.statuses("/", headers, count).await.iter().filter(|status| **status == 200).count()
 }
@@ -34,8 +34,8 @@ async fn a_changed_limit_gives_nobody_a_fresh_burst() {
     }
 }
 
-/// Of ten requests five are used. Then the limit is four, then a hundred. A bucket keeps what is left and fits, a
-/// window keeps its count.
+/// Five of ten requests are used. Then the limit becomes four, and then a hundred. A bucket keeps its remaining tokens,
+/// up to the new burst. A window keeps its count.
 #[tokio::test]
 async fn a_change_keeps_what_was_consumed_in_requests() {
     for (strategy, of_four, of_a_hundred) in [("TokenBucket", 4, 0), ("FixedWindow", 0, 95)] {
@@ -46,7 +46,11 @@ async fn a_change_keeps_what_was_consumed_in_requests() {
         agent.apply(&snapshot(2, &[limit(4)])).await;
         assert_eq!(admitted(&agent, &[], 6).await, of_four, "{strategy}");
         agent.apply(&snapshot(3, &[limit(100)])).await;
-        assert_eq!(admitted(&agent, &[], 100).await, of_a_hundred, "{strategy}: a raise of a window helps at once");
+        assert_eq!(
+            admitted(&agent, &[], 100).await,
+            of_a_hundred,
+            "{strategy}: a higher limit of a window takes effect immediately"
+        );
     }
 }
 
@@ -84,7 +88,7 @@ async fn counters_survive_every_change_to_anything_else() {
     assert_eq!(admitted(&agent, &[("x-key", "fresh")], 3).await, 2);
 }
 
-/// `kubectl replace --force`, in one step and in two.
+/// Tests `kubectl replace --force`, in one step and in two steps.
 #[tokio::test]
 async fn a_recreated_policy_keeps_its_counters() {
     let (_app, agent) = start().await;
@@ -93,7 +97,7 @@ async fn a_recreated_policy_keeps_its_counters() {
     agent.apply(&snapshot(1, &[made("one", "shop")])).await;
     assert_eq!(admitted(&agent, &[], 2).await, 1);
     agent.apply(&snapshot(2, &[made("two", "shop")])).await;
-    assert_eq!(agent.counts(0, 0).await, [0, 0, 0], "it has decided nothing yet");
+    assert_eq!(agent.counts(0, 0).await, [0, 0, 0], "the new rule has decided no request yet");
     assert_eq!(admitted(&agent, &[], 2).await, 0);
     assert_eq!(agent.counts(0, 0).await, [0, 2, 0]);
     agent.apply(&snapshot(3, &[])).await;
@@ -124,7 +128,7 @@ async fn sequences_order_snapshots_and_revisions_name_them() {
         (revision("r5", 8), 200, None, (8, "r5")),
         (revision("r5", 7), 409, Some("stale"), (8, "r5")),
         (with(revision("r5", 9), json!({"policies": []})), 422, Some("invalid"), (8, "r5")),
-        // A sequence that would leave none for the next snapshot.
+        // The next sequences are too large, because the next snapshot needs a larger one.
         (revision("r5", u64::MAX), 422, Some("invalid"), (8, "r5")),
         (revision("r6", (1 << 53) + 1), 422, Some("invalid"), (8, "r5")),
         (with(revision("r6", 9), json!({"policies": []})), 200, None, (9, "r6")),
@@ -192,7 +196,7 @@ async fn what_cannot_be_enforced_is_refused_whole() {
         assert_eq!(paths(&body), expected, "{start}: {body}");
         assert_eq!(body["inForce"]["sequence"], 1, "{start}: {body}");
     }
-    assert_eq!(admitted(&agent, &[], 3).await, 1, "the limit and what it has counted are as they were");
+    assert_eq!(admitted(&agent, &[], 3).await, 1, "the limit and its count are unchanged");
 }
 
 #[tokio::test]
@@ -253,7 +257,7 @@ async fn requests_continue_while_the_largest_snapshot_is_applied() {
             }
         };
         assert_eq!(answer.status(), 200, "{:?}", answer.body());
-        assert!(meanwhile > 0, "nobody waits for a snapshot");
+        assert!(meanwhile > 0, "requests do not wait for a snapshot");
     }
     assert_eq!(agent.statuses("/r/6999", &[], 2).await, [200, 429]);
 }
@@ -313,7 +317,7 @@ async fn a_known_status_is_sent_again_only_after_a_change() {
     assert!(known.body().is_empty());
     assert_eq!(admitted(&agent, &[], 1).await, 1);
     assert_eq!(again().await.status(), StatusCode::OK);
-    // Other clients get the whole status, with any header.
+    // A client with another tag gets the whole status.
     assert_eq!(agent.client.get(&url, &[("if-none-match", "*")]).await.status(), StatusCode::OK);
 }
 
@@ -331,7 +335,7 @@ impl Lines {
                 self.text = rest;
                 return line;
             }
-            let frame = self.body.frame().await.expect("it goes on").expect("it goes well");
+            let frame = self.body.frame().await.expect("the stream continues").expect("no error");
             self.text.push_str(std::str::from_utf8(frame.data_ref().expect("data")).expect("text"));
         }
     }
@@ -352,19 +356,19 @@ async fn a_status_is_streamed_on_request() {
     let (_app, agent) = start().await;
     agent.apply(&snapshot(1, &[policy("p", &[bucket(2)])])).await;
     let url = agent.control_url("/v1/status?everyMillis=100");
-    // The parameter changes nothing here: the first line is always complete.
+    // The tag has no effect on a stream: the first line is always a complete status.
     let tag = agent.control("GET", "/v1/status", "").await.headers()["etag"].to_str().expect("text").to_owned();
     let asked = request("GET", &url, &[("if-none-match", &tag)], "");
-    let answer = agent.client.try_send(asked).await.expect("an answer");
+    let answer = agent.client.try_send(asked).await.expect("a response");
     assert_eq!((answer.status(), answer.headers()["content-type"].to_str().ok()), (StatusCode::OK, Some(STATUS_LINES)));
     let mut lines = Lines { body: answer.into_body(), text: String::new() };
     let first: Value = serde_json::from_str(&lines.next().await).expect("a status");
     assert_eq!(first["inForce"]["sequence"], 1);
     for _ in 0..3 {
-        assert_eq!(lines.next().await, "", "nothing is new but the time");
+        assert_eq!(lines.next().await, "", "only the time has changed");
     }
     assert_eq!(admitted(&agent, &[], 3).await, 2);
-    // It may be between two of them.
+    // A status may be sent between two of these requests, so the loop waits for the last one.
     while lines.status().await["policies"][0]["rules"][0]["limited"] != 1 {}
     agent.apply(&snapshot(2, &[])).await;
     let last = lines.status().await;

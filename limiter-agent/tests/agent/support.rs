@@ -1,4 +1,4 @@
-//! A real agent process, an app behind it, and a client in front, all on loopback.
+//! Runs a real agent process, an app behind the agent, and a client in front of it, all on loopback.
 
 mod agent;
 mod app;
@@ -32,8 +32,8 @@ impl Client {
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Response<Bytes> {
-        let (head, body) = self.try_send(request).await.expect("an answer").into_parts();
-        Response::from_parts(head, body.collect().await.expect("a whole body").to_bytes())
+        let (head, body) = self.try_send(request).await.expect("a response").into_parts();
+        Response::from_parts(head, body.collect().await.expect("a complete body").to_bytes())
     }
 
     pub(crate) async fn try_send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
@@ -84,7 +84,7 @@ pub(crate) fn rule(name: &str, limits: &[Value]) -> Value {
     json!({"name": name, "action": "Limit", "limits": limits})
 }
 
-/// A limit per day, so long that no test sees a refill or the end of a window.
+/// A limit per day. The period is so long that no refill or end of a window occurs during a test.
 pub(crate) fn daily(name: &str, strategy: &str, requests: u64) -> Value {
     json!({"name": name, "strategy": strategy, "requests": requests, "periodMillis": 86_400_000})
 }

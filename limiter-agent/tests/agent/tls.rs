@@ -1,4 +1,4 @@
-//! Mutual TLS on the control port, with certificates that are made for each test.
+//! Tests mutual TLS on the control port, with new certificates for each test.
 
 use std::{fs, path::Path, process::Output};
 
@@ -49,8 +49,8 @@ async fn only_clients_of_the_client_authority_are_accepted() {
     let address = agent.addresses.control;
 
     let operator = clients.issue("operator.test");
-    let mut client = TlsClient::connect(address, &agents, Some(&operator)).await.expect("let in");
-    assert_eq!(client.send(put(1)).await.expect("an answer").status(), 200);
+    let mut client = TlsClient::connect(address, &agents, Some(&operator)).await.expect("accepted");
+    assert_eq!(client.send(put(1)).await.expect("a response").status(), 200);
 
     // In TLS 1.3 a client learns only when it reads whether its certificate was accepted.
     let foreign = agents.issue("operator.test");
@@ -62,9 +62,9 @@ async fn only_clients_of_the_client_authority_are_accepted() {
         assert!(!answered);
     }
     let plain = agent.client.try_send(request("PUT", &format!("http://{address}/v1/config"), &[], "{}")).await;
-    assert!(plain.is_err(), "plain text is no way in");
+    assert!(plain.is_err(), "plain text is refused");
 
-    assert_eq!(client.send(put(3)).await.expect("an answer").status(), 200, "others do not disturb");
+    assert_eq!(client.send(put(3)).await.expect("a response").status(), 200, "other clients do not disturb this one");
     assert_eq!(count(&agent, "weir_control_handshakes_total{result=\"accepted\"}").await, 1);
     assert_eq!(count(&agent, "weir_control_handshakes_total{result=\"failed\"}").await, 3);
     assert_eq!(count(&agent, "weir_snapshot_sequence").await, 3);
@@ -79,8 +79,8 @@ async fn a_client_of_another_name_is_refused_with_the_reason() {
     for (name, status) in [(OPERATOR, 200), ("spiffe://cluster.local/ns/shop/sa/default", 403), ("operator.test", 403)]
     {
         let identity = clients.issue(name);
-        let mut client = TlsClient::connect(agent.addresses.control, &agents, Some(&identity)).await.expect("let in");
-        let answer = client.send(put(1)).await.expect("an answer");
+        let mut client = TlsClient::connect(agent.addresses.control, &agents, Some(&identity)).await.expect("accepted");
+        let answer = client.send(put(1)).await.expect("a response");
         let body = json_of(&answer).to_string();
         assert_eq!(answer.status(), status, "{name}: {body}");
         assert!(status == 200 || (body.contains(name) && body.contains(OPERATOR)), "{name}: {body}");
@@ -94,7 +94,7 @@ async fn new_files_apply_to_new_connections_and_old_ones_continue() {
     let (_app, agent) = start(folder.path(), &[]).await;
     let operator = clients.issue("operator.test");
     let connect = || TlsClient::connect(agent.addresses.control, &agents, Some(&operator));
-    let mut pushing = connect().await.expect("let in");
+    let mut pushing = connect().await.expect("accepted");
     let first = pushing.certificate.clone();
 
     // Meanwhile this client pushes on its one connection, without a pause.
@@ -106,18 +106,19 @@ async fn new_files_apply_to_new_connections_and_old_ones_continue() {
     agents.issue("agent.test").write(folder.path());
     loop {
         push().await;
-        if connect().await.expect("there is a pair at any time").certificate != first {
+        if connect().await.expect("there is always a valid pair").certificate != first {
             break;
         }
     }
 
-    let second = connect().await.expect("let in").certificate;
+    let second = connect().await.expect("accepted").certificate;
     fs::write(folder.path().join("tls.crt"), "-----BEGIN NONSENSE-----").expect("written");
     while count(&agent, "weir_control_certificate_reloads_total{result=\"rejected\"}").await == 0 {
         push().await;
     }
-    assert_eq!(connect().await.expect("the old pair stays").certificate, second);
-    // The files may have been read between two writes. Such a pair is rejected, too, and the error names its key.
+    assert_eq!(connect().await.expect("the previous pair stays in use").certificate, second);
+    // The agent may have read the files between two writes. The agent rejects such a mixed pair, too, and the error
+    // names the key.
     while !agent.logged("control certificates rejected").await.contains("--control-cert") {
         push().await;
     }

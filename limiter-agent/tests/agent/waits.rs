@@ -1,5 +1,5 @@
-//! Requests that wait for their turn, and deadlines, in an agent process with real connections. The tests do not
-//! wait: periods are so long, or so short, that the counts do not depend on the machine.
+//! Tests requests that wait for their turn, and deadlines, in an agent process with real connections. The tests do not
+//! sleep: periods are so long, or so short, that the counts do not depend on the machine.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ async fn waited(agent: &Agent) -> u64 {
 async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
-    // One each 50 ms. A request among the first ten within the first 50 ms has a turn within 500 ms.
+    // The limit is one request per 50 ms. Each of ten requests that arrive in the first 50 ms gets its turn within 500
+    // ms.
     agent.apply(&snapshot(1, &[policy("p", &[line(20, 1000, 10_000)])])).await;
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..30 {
@@ -32,14 +33,15 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
     }
     let statuses = clients.join_all().await;
     let admitted = statuses.iter().filter(|status| **status == 200).count();
-    // Twenty may wait, and one is admitted. On a slow machine the last ones come when the first were admitted.
+    // One request is admitted immediately, and twenty can wait. On a slow machine, the last requests arrive after the
+    // first waiting requests were admitted.
     assert!((21..=30).contains(&admitted), "{statuses:?}");
     let [allowed, limited, _] = agent.counts(0, 0).await;
     assert_eq!((allowed + limited, app.requests()), (30, allowed));
     let waited = waited(&agent).await;
-    assert!((1..allowed).contains(&waited), "all but those who came when nobody was in line");
+    assert!((1..allowed).contains(&waited), "all requests waited except those that found an empty queue");
 
-    // A turn in the next 50 ms takes no longer than that; the last of twenty waits for most of a second.
+    // The first waiting request waits for at most 50 ms, and the last of twenty for almost a second.
     let series = |part: &str, more: &str| {
         format!("weir_wait_seconds_{part}{{namespace=\"shop\",policy=\"p\",rule=\"line\"{more}}}")
     };
@@ -54,7 +56,7 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
 async fn a_client_that_leaves_the_queue_is_not_charged() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
-    // One per day: the second in the queue would wait that long.
+    // The limit is one request per six hours. A second request in the queue would have to wait for longer than allowed.
     agent.apply(&snapshot(1, &[policy("p", &[line(4, 86_400_000, 40_000_000)])])).await;
     assert_eq!(agent.statuses("/", &[], 1).await, [200]);
     let explained = async || {
@@ -78,7 +80,7 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
     let _ = waiting.await;
     until("Wait").await;
     assert!(explained().await.1 <= alone.1);
-    assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "it was neither admitted nor refused");
+    assert_eq!(agent.counts(0, 0).await, [1, 0, 0], "the request was neither admitted nor refused");
 }
 
 #[tokio::test]
@@ -88,7 +90,7 @@ async fn requests_that_cannot_be_served_in_time_are_refused_at_once() {
     let patient = with(policy("p", &[line(1, 3_600_000, 86_400_000)]), json!({"deadlineMillis": 60_000}));
     agent.apply(&snapshot(1, &[patient])).await;
     assert_eq!(agent.statuses("/", &[], 1).await, [200]);
-    let refused = tokio::time::timeout(Duration::from_secs(30), agent.get("/", &[])).await.expect("at once");
+    let refused = tokio::time::timeout(Duration::from_secs(30), agent.get("/", &[])).await.expect("before the timeout");
     assert_eq!(refused.status(), 429);
     let seconds: u64 = header(&refused, "retry-after").parse().expect("seconds");
     assert!((3500..=3600).contains(&seconds), "{seconds}");

@@ -1,4 +1,4 @@
-//! WebSocket connections: copied without parsing, limited when they are opened, or message by message.
+//! Tests WebSocket connections that are copied without parsing, limited when they are opened, or limited by message.
 
 use futures::{SinkExt, StreamExt};
 use http::Response;
@@ -71,7 +71,7 @@ async fn open(agent: &Agent) -> Result<WebSocketStream<TcpStream>, Error> {
     Ok(socket)
 }
 
-/// An app that expects no body in a handshake would read uncounted messages from it.
+/// An app that expects no body in a handshake would read uncounted messages from the body.
 #[tokio::test]
 async fn a_handshake_with_a_body_is_refused_where_messages_are_counted() {
     let app = echoing().await;
@@ -82,7 +82,7 @@ async fn a_handshake_with_a_body_is_refused_where_messages_are_counted() {
         let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
         stream.write_all(format!("{handshake}{rest}").as_bytes()).await.expect("sent");
         let mut start = [0; 12];
-        stream.read_exact(&mut start).await.expect("an answer");
+        stream.read_exact(&mut start).await.expect("a response");
         String::from_utf8_lossy(&start).into_owned()
     };
     agent.apply(&messages(1, "Close")).await;
@@ -109,7 +109,7 @@ async fn opening_is_limited_and_messages_are_not() {
     let mut second = open(&agent).await.expect("opened");
     agent.until_metric("weir_protocol_connections{protocol=\"websocket\"}", 2.0).await;
     agent.until_metric("weir_protocol_connections{protocol=\"http1\"}", 0.0).await;
-    let refused = open(&agent).await.expect_err("the third of two");
+    let refused = open(&agent).await.expect_err("only two connections are allowed");
     let Error::Http(response) = refused else { panic!("{refused}") };
     assert_eq!(response.status(), 429);
     assert!(response.headers().contains_key("retry-after"));
@@ -123,8 +123,8 @@ async fn opening_is_limited_and_messages_are_not() {
     }
     first.close(None).await.expect("sent");
     assert!(first.next().await.expect("a close").expect("a close").is_close());
-    assert!(first.next().await.is_none(), "closed in order");
-    assert_eq!(agent.counts(0, 0).await, [2, 1, 0], "connections, not messages");
+    assert!(first.next().await.is_none(), "a clean close");
+    assert_eq!(agent.counts(0, 0).await, [2, 1, 0], "connections are counted, and not messages");
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn uncounted_connections_may_use_any_extension() {
     let (mut stream, head) = open_with_compression(&agent).await;
     assert!(head.contains("sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{head}");
     assert!(head.contains("sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n"), "{head}");
-    // "Hello" compressed, from RFC 7692 section 7.2.3.1, and bytes that are not a frame.
+    // The bytes are "Hello" in compressed form (RFC 7692 section 7.2.3.1), and bytes that are not a frame.
     let bytes = [0xc1, 0x07, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0xff, 0xff, 0xff];
     stream.write_all(&bytes).await.expect("sent");
     let mut echo = [0; 12];
@@ -142,7 +142,8 @@ async fn uncounted_connections_may_use_any_extension() {
     assert_eq!(echo, bytes);
 }
 
-/// A connection on which the client can compress if the app agrees, and the head of the app's response.
+/// Opens a connection on which the client can compress if the app agrees. Returns it with the head of the app's
+/// response.
 async fn open_with_compression(agent: &Agent) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
     let opening = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
@@ -204,7 +205,7 @@ async fn a_message_over_the_limit_closes_the_connection_if_configured() {
     socket.send(Message::text("two")).await.expect("sent");
     let close = socket.next().await.expect("a close").expect("a close");
     assert!(matches!(close, Message::Close(Some(CloseFrame { code: CloseCode::Policy, .. }))), "{close:?}");
-    assert!(socket.next().await.is_none(), "closed in order");
+    assert!(socket.next().await.is_none(), "a clean close");
     assert_eq!(agent.counts(0, 0).await, [1, 1, 0]);
 }
 
@@ -217,7 +218,7 @@ async fn counted_connections_have_no_compression_and_no_invalid_frames() {
     assert!(head.starts_with("HTTP/1.1 101") && !head.contains("extensions"), "{head}");
     stream.write_all(&[0xc1, 0x87, 0, 0, 0, 0, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]).await.expect("sent");
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.expect("closed in order");
+    stream.read_to_end(&mut answer).await.expect("a clean close");
     assert_eq!((answer[0], &answer[2..4]), (0x88, &1002_u16.to_be_bytes()[..]));
     assert_eq!(agent.counts(0, 0).await, [0, 0, 0]);
 }
@@ -231,6 +232,6 @@ async fn a_drain_does_not_wait_for_counted_connections() {
     agent.terminate();
     let close = socket.next().await.expect("a close").expect("a close");
     assert!(matches!(close, Message::Close(Some(CloseFrame { code: CloseCode::Away, .. }))), "{close:?}");
-    assert!(socket.next().await.is_none(), "closed in order");
+    assert!(socket.next().await.is_none(), "a clean close");
     assert!(agent.wait().success());
 }

@@ -1,11 +1,11 @@
-//! When to renew a certificate, on a machine whose clock may be set.
+//! The time at which to renew a certificate, on a machine whose clock can be set.
 
 use std::time::Duration;
 
-/// When to renew certificates: at a wall-clock time, because their dates are wall-clock times, or after the same
-/// duration on the monotonic clock, if that is earlier. Setting this machine's clock does not set the peers' clocks. If
-/// the clock goes back to before the time of issue, they are renewed at once: nobody knows how far ahead the clock was,
-/// and for how long peers will refuse the certificates as not yet valid.
+/// The time at which to renew certificates. Their dates are wall-clock times, so this is a wall-clock time, or the same
+/// duration later on the monotonic clock, if that is earlier. Setting this machine's clock does not set the peers'
+/// clocks. If the clock goes back to before the time of issue, the certificates are renewed immediately: it is unknown
+/// how far ahead the clock was, and for how long peers will refuse the certificates as not yet valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Renewal {
     made: u64,
@@ -14,7 +14,8 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// Certificates issued `now` and due `at` a later second of Unix time. `moment` is monotonic.
+    /// Returns the renewal of certificates that were issued `now`. It is scheduled `at` a later second of Unix time.
+    /// `moment` is monotonic.
     pub(crate) fn new(at: u64, now: u64, moment: Duration) -> Self {
         Self { made: now, at, by: moment + Duration::from_secs(at.saturating_sub(now)) }
     }
@@ -35,21 +36,21 @@ mod tests {
         let boot = Duration::from_secs(1000);
         let renewal = Renewal::new(START + 2 * HOUR, START, boot);
         for (what, ahead, passed, due) in [
-            ("as it was", 0, 0, false),
-            ("as it was", 0, 2 * HOUR - 1, false),
-            ("as it was", 0, 2 * HOUR, true),
-            ("set back by less than has passed", -3600, HOUR, false),
-            ("set back by less than has passed", -3600, 2 * HOUR - 1, false),
-            ("set back by less than has passed", -3600, 2 * HOUR, true),
-            ("set back before they were made", -3600, HOUR - 1, true),
-            ("it had been a month ahead", -30 * 86_400, 1, true),
+            ("unchanged", 0, 0, false),
+            ("unchanged", 0, 2 * HOUR - 1, false),
+            ("unchanged", 0, 2 * HOUR, true),
+            ("set back by less than the time since the issue", -3600, HOUR, false),
+            ("set back by less than the time since the issue", -3600, 2 * HOUR - 1, false),
+            ("set back by less than the time since the issue", -3600, 2 * HOUR, true),
+            ("set back to before the issue", -3600, HOUR - 1, true),
+            ("set back by a month", -30 * 86_400, 1, true),
             ("set forward", 3600, HOUR - 1, false),
             ("set forward", 3600, HOUR, true),
         ] {
             let now = (START + passed).saturating_add_signed(ahead);
             assert_eq!(renewal.is_due(now, boot + Duration::from_secs(passed)), due, "{what}, {passed} s later");
         }
-        assert!(Renewal::default().is_due(START, boot), "there are none yet");
+        assert!(Renewal::default().is_due(START, boot), "no certificates exist");
         assert!(!Renewal::new(START + DAY, START, boot).is_due(START, boot));
     }
 }

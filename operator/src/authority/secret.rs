@@ -1,4 +1,4 @@
-//! Authorities in a Secret that all replicas share.
+//! Reads and writes authorities in a Secret that all replicas share.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::Secret;
@@ -9,23 +9,23 @@ use super::{Authorities, InvalidAuthorities, Terms};
 const CERTIFICATES: &str = "ca.crt";
 const KEYS: &str = "ca.key";
 
-/// The authorities of a Secret; none if it is empty.
+/// Reads the authorities of a Secret; none if it is empty.
 ///
 /// # Errors
 ///
-/// The Secret holds something else.
+/// The Secret contains something else.
 pub(crate) fn authorities(terms: Terms, secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
     Authorities::read(terms, &text(secret, CERTIFICATES), &text(secret, KEYS))
 }
 
-/// A field of a Secret; empty if it is absent.
+/// Returns a field of a Secret; empty if it is absent.
 pub(crate) fn text(secret: &Secret, field: &str) -> String {
     let bytes = secret.data.as_ref().and_then(|data| data.get(field));
     bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
 }
 
-/// The Secret with these authorities and additional fields, and with the resource version that it is based on. If two
-/// replicas renew at the same time, one write succeeds.
+/// Returns the Secret with these authorities and additional fields, and with the resource version that it is based on.
+/// If two replicas renew at the same time, one write succeeds.
 pub(crate) fn with(secret: &Secret, authorities: &Authorities, beside: &[(&str, &str)]) -> Value {
     let mut data = json!({
         CERTIFICATES: STANDARD.encode(authorities.certificates()),

@@ -15,10 +15,10 @@ const LEAF_LIVES: u64 = 7 * DAY;
 const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
 
 fn first() -> Authorities {
-    Authorities::none(TERMS).renewed(START).unwrap().expect("there was none")
+    Authorities::none(TERMS).renewed(START).unwrap().expect("an empty set needs an authority")
 }
 
-/// Whether a client that trusts this bundle accepts this certificate for this name.
+/// Returns true if a client that trusts this bundle accepts this certificate for this name.
 fn trusted(bundle: &str, leaf: &Leaf, name: &str, now: u64) -> bool {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
@@ -38,7 +38,7 @@ fn order(names: &[String], signer: Signer) -> Order<'_> {
 
 fn issue(authorities: &Authorities, now: u64) -> Leaf {
     let names = [NAME.to_owned(), "127.0.0.1".to_owned()];
-    authorities.leaf(&order(&names, Signer::Newest), now).unwrap().expect("there is an authority")
+    authorities.leaf(&order(&names, Signer::Newest), now).unwrap().expect("the set has an authority")
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_certificate_is_valid_for_its_names_and_its_time() {
 fn what_is_written_is_read_again() {
     let written = first();
     let read = Authorities::read(TERMS, &written.certificates(), &written.keys()).unwrap();
-    assert!(read.renewed(START + 1).unwrap().is_none(), "nothing is new");
+    assert!(read.renewed(START + 1).unwrap().is_none(), "no renewal is scheduled");
     assert!(trusted(&written.certificates(), &issue(&read, START), NAME, START));
     assert_eq!(read.certificates(), written.certificates());
     let other = first();
@@ -93,16 +93,16 @@ fn a_client_half_an_hour_late_notices_no_rotation() {
         if let Some(renewed) = authorities.renewed(now).unwrap() {
             rotations += 1;
             authorities = renewed;
-            assert!(authorities.all.len() <= 2, "old ones go");
+            assert!(authorities.all.len() <= 2, "old authorities are removed");
         }
         for (replica, leaf) in leaves.iter_mut().enumerate() {
             // The second replica is also two steps late.
             if now >= leaf.renew_at + 2 * STEP * replica as u64 {
                 *leaf = issue(&authorities, now);
-                assert!(leaf.renew_at > now, "or it would be renewed all the time");
+                assert!(leaf.renew_at > now, "the certificate would be renewed all the time");
             }
         }
-        // Verifying is slow, so do it once a day and around every change.
+        // Verifying is slow, so the test does it once a day and around every change.
         if old != authorities.certificates() || (now - START).is_multiple_of(DAY) {
             for leaf in &leaves {
                 assert!(trusted(&old, leaf, NAME, now), "replica at day {}", (now - START) / DAY);
@@ -117,17 +117,17 @@ fn a_client_half_an_hour_late_notices_no_rotation() {
 fn a_new_authority_is_published_before_it_signs() {
     let old = first();
     let later = START + TERMS.lives - TERMS.overlap + 1;
-    let both = old.renewed(later).unwrap().expect("it is time");
+    let both = old.renewed(later).unwrap().expect("the first authority is about to end");
     assert_eq!(both.all.len(), 2);
-    assert!(trusted(&old.certificates(), &issue(&both, later), NAME, later), "the old one still signs");
-    assert_eq!(issue(&both, later).renew_at, later + TERMS.ripens, "until then");
+    assert!(trusted(&old.certificates(), &issue(&both, later), NAME, later), "the old authority still signs");
+    assert_eq!(issue(&both, later).renew_at, later + TERMS.ripens, "renewed when the new one can sign");
     let ripe = issue(&both, later + TERMS.ripens);
     assert!(
         !trusted(&old.certificates(), &ripe, NAME, later + TERMS.ripens)
             && trusted(&both.certificates(), &ripe, NAME, later + TERMS.ripens)
     );
     let gone = START + TERMS.lives;
-    assert_eq!(both.renewed(gone).unwrap().expect("the old one ends").all.len(), 1);
+    assert_eq!(both.renewed(gone).unwrap().expect("the old authority has ended").all.len(), 1);
     assert!(!format!("{both:?}").contains("PRIVATE"), "keys do not get into logs");
 }
 
@@ -136,31 +136,32 @@ fn a_new_authority_is_published_before_it_signs() {
 fn trust_survives_a_clock_that_was_years_ahead() {
     let known = first();
     let ahead = START + 20 * TERMS.lives;
-    let both = known.renewed(ahead).unwrap().expect("by that clock it has ended");
-    assert!(trusted(&both.certificates(), &issue(&both, ahead), NAME, ahead), "what has ended signs nothing");
-    assert!(both.renewed(ahead + 1).unwrap().is_none(), "one is enough");
+    let both = known.renewed(ahead).unwrap().expect("by that clock the first authority has ended");
+    assert!(trusted(&both.certificates(), &issue(&both, ahead), NAME, ahead), "an ended authority must not sign");
+    assert!(both.renewed(ahead + 1).unwrap().is_none(), "one new authority is enough");
     for signer in [Signer::Newest, Signer::Oldest] {
         let names = [NAME.to_owned()];
-        let leaf = both.leaf(&order(&names, signer), START + 60).unwrap().expect("there is an authority");
+        let leaf = both.leaf(&order(&names, signer), START + 60).unwrap().expect("the set has an authority");
         assert!(trusted(&known.certificates(), &leaf, NAME, START + 60), "{signer:?}");
     }
     let stays = ahead + TERMS.ripens;
-    assert_eq!(both.renewed(stays).unwrap().expect("it was not ahead").all.len(), 1);
+    assert_eq!(both.renewed(stays).unwrap().expect("the authority by the fast clock is valid").all.len(), 1);
 }
 
-/// A client that got the bundle when the first authority was alone, and gets no update, trusts what the oldest signs.
+/// A client that got the bundle when the first authority was alone, and gets no update, trusts the certificates of the
+/// oldest.
 #[test]
 fn the_oldest_signs_until_it_is_about_to_end() {
     let old = first();
     let later = START + TERMS.lives - TERMS.overlap + 1;
-    let both = old.renewed(later).unwrap().expect("it is time");
+    let both = old.renewed(later).unwrap().expect("the first authority is about to end");
     let names = [NAME.to_owned()];
-    let oldest = |now| both.leaf(&order(&names, Signer::Oldest), now).unwrap().expect("there is an authority");
+    let oldest = |now| both.leaf(&order(&names, Signer::Oldest), now).unwrap().expect("the set has an authority");
     let end = START + TERMS.lives;
     for (now, by_old) in [(later, true), (later + TERMS.ripens, true), (end - DAY, true), (end - TERMS.ripens, false)] {
         let leaf = oldest(now);
         assert_eq!(trusted(&old.certificates(), &leaf, NAME, now), by_old, "{now}");
         assert!(trusted(&both.certificates(), &leaf, NAME, now), "{now}");
-        assert!(leaf.not_after <= end || !by_old, "it outlives its authority");
+        assert!(leaf.not_after <= end || !by_old, "the certificate outlives its authority");
     }
 }

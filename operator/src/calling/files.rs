@@ -1,6 +1,6 @@
-//! The operator's side of mutual TLS from files. Standalone mode has no authority of its own.
+//! The operator's side of mutual TLS with certificates from files. Standalone mode has no authority of its own.
 //!
-//! New files come into use only if they are valid together, and only for new connections.
+//! Changed files are used only if they are valid together, and only for new connections.
 
 use std::{
     fmt,
@@ -24,11 +24,11 @@ pub struct TlsFiles {
     pub agent_ca: PathBuf,
     /// The certificate that the operator presents to agents, with intermediates.
     pub client_cert: PathBuf,
-    /// Its private key.
+    /// The private key of this certificate.
     pub client_key: PathBuf,
 }
 
-/// Files that are not usable to call agents.
+/// An error: files that cannot be used for calls to agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls {
     flag: &'static str,
@@ -50,9 +50,9 @@ type Content = Result<Vec<u8>, String>;
 #[derive(Debug)]
 pub(crate) struct CallingFiles {
     files: Arc<TlsFiles>,
-    /// A digest of what was read last, valid or not, so that a key is not in memory twice.
+    /// A digest of the contents that were read last, valid or not. A digest avoids a second copy of the key in memory.
     seen: [u8; 32],
-    /// Why the files are not usable.
+    /// The reason why the newest contents are not usable.
     problem: Option<InvalidTls>,
     current: Sender<Calling>,
 }
@@ -70,7 +70,7 @@ impl CallingFiles {
         Ok(Self { files: Arc::new(files), seen, problem: None, current })
     }
 
-    /// Reads the files again. If they changed to something invalid, the previous configuration stays in use.
+    /// Reads the files again. If the new contents are invalid, the previous configuration stays in use.
     ///
     /// # Errors
     ///
@@ -102,7 +102,6 @@ impl CallingFiles {
 }
 
 impl TlsFiles {
-    /// The paths of all files.
     pub(crate) fn paths(&self) -> [&Path; 3] {
         [&self.agent_ca, &self.client_cert, &self.client_key]
     }
@@ -133,7 +132,7 @@ impl TlsFiles {
             .map_err(|error| of_key(format!("must have a private key in PEM that has no password: {error}")))?;
         Calling::new(roots, chain, key, not_after).map_err(|error| {
             let cert = self.client_cert.display();
-            of_key(format!("is not the key of --client-cert {cert}: name the two that belong together ({error})"))
+            of_key(format!("is not the key of --client-cert {cert}: give a certificate and its own key ({error})"))
         })
     }
 }
@@ -152,12 +151,12 @@ fn digest(contents: &[Content; 3]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// The certificates, at least one.
+/// Parses the certificates; an empty list is an error.
 fn certificates(pem: &Content) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = pem.as_ref().map_err(Clone::clone)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let certificates = certificates.map_err(|error| format!("is not PEM: {error}"))?;
-    if certificates.is_empty() { Err("holds no certificate in PEM".to_owned()) } else { Ok(certificates) }
+    if certificates.is_empty() { Err("contains no certificate in PEM".to_owned()) } else { Ok(certificates) }
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate and its key.
 fn leaf(authority: &CertifiedIssuer<'static, KeyPair>) -> (String, String) {
     let mut params = CertificateParams::default();
     params.subject_alt_names.push(SanType::DnsName("operator.test".try_into().unwrap()));
@@ -48,10 +47,10 @@ impl Folder {
 fn invalid_files_are_named_with_their_flag() {
     let (cert, key) = leaf(&authority());
     for (name, text, flag, problem) in [
-        ("ca.crt", "", "--agent-ca", "holds no certificate in PEM"),
-        ("ca.crt", key.as_str(), "--agent-ca", "holds no certificate in PEM"),
+        ("ca.crt", "", "--agent-ca", "contains no certificate in PEM"),
+        ("ca.crt", key.as_str(), "--agent-ca", "contains no certificate in PEM"),
         ("tls.crt", "-----BEGIN NONSENSE-----", "--client-cert", "is not PEM"),
-        ("tls.crt", key.as_str(), "--client-cert", "holds no certificate in PEM"),
+        ("tls.crt", key.as_str(), "--client-cert", "contains no certificate in PEM"),
         ("tls.key", cert.as_str(), "--client-key", "must have a private key in PEM"),
         ("tls.key", key.as_str(), "--client-key", "is not the key of --client-cert"),
     ] {
@@ -73,14 +72,14 @@ fn changed_files_are_used_once_they_match() {
     let mut calling = CallingFiles::open(folder.files.clone()).unwrap();
     let mut held = calling.held();
     calling.refresh().unwrap();
-    assert!(!held.has_changed().unwrap(), "nothing has changed");
+    assert!(!held.has_changed().unwrap(), "no file has changed");
 
     let (cert, key) = leaf(&authority());
     folder.write("tls.crt", &cert);
     for _ in 0..2 {
         let error = calling.refresh().unwrap_err().to_string();
         assert!(error.contains("--client-key") && error.contains("is not the key of"), "{error}");
-        assert!(!held.has_changed().unwrap(), "what was in use stays");
+        assert!(!held.has_changed().unwrap(), "the previous configuration stays in use");
     }
     folder.write("tls.key", &key);
     calling.refresh().unwrap();
@@ -94,5 +93,5 @@ fn changed_files_are_used_once_they_match() {
     calling.refresh().unwrap();
     folder.write("ca.crt", &format!("{authorities}{}", authority().pem()));
     calling.refresh().unwrap();
-    assert!(held.has_changed().unwrap(), "an authority more");
+    assert!(held.has_changed().unwrap(), "a second authority");
 }

@@ -1,4 +1,4 @@
-//! Renders an answer in each format.
+//! Renders the result of a check in each format.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Answer, Checked, Format, INVALID, NO_POLICY, Problem, Verdict, lint};
 
 impl Answer {
-    /// The answer in a format. It ends with a line break.
+    /// Returns the result in a format. The text ends with a line break.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Text => self.text(),
@@ -101,8 +101,7 @@ impl Answer {
                 "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri(name)}}}],
             })
         });
-        let described =
-            [(INVALID, "A cluster would refuse the policy."), (NO_POLICY, "There is no policy where one must be.")];
+        let described = [(INVALID, "A cluster would refuse the policy."), (NO_POLICY, "A required policy is missing.")];
         let rules = described.into_iter().chain(lint::RULES);
         let rules = rules.map(|(id, text)| json!({"id": id, "shortDescription": {"text": text}}));
         json!({
@@ -143,7 +142,7 @@ fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// A path as a relative URI reference.
+/// Returns a path as a relative URI reference.
 fn uri(path: &str) -> String {
     let mut uri = String::new();
     for byte in path.bytes() {

@@ -1,5 +1,5 @@
-//! Warns of policies that a cluster accepts although the author cannot have intended them. It reports only what is
-//! certain, because false warnings teach people to ignore warnings.
+//! Warns of policies that a cluster accepts although the author cannot have intended them. The module never warns of a
+//! policy that may be intended, because false warnings teach people to ignore warnings.
 
 use weir_api::{Action, Limit, Match, Mode, RateLimitPolicySpec, Rule, Strategy};
 
@@ -11,16 +11,15 @@ const IDLE: &str = "never-refuses";
 const DUPLICATE: &str = "duplicate";
 const BUDGET: &str = "separate-budgets";
 
-/// Every rule of this module, with its description.
+/// Every lint rule, with its description.
 pub(super) const RULES: [(&str, &str); 5] = [
     (BYPASS, "A Bypass rule lets every request through."),
     (DENY, "A Deny rule refuses every request."),
     (IDLE, "A rule or limit can never refuse a request."),
-    (DUPLICATE, "Something is there twice."),
-    (BUDGET, "Two rules look like one budget, and each has its own."),
+    (DUPLICATE, "An entry, a limit or a rule occurs twice."),
+    (BUDGET, "Two rules look like one budget, but each has a separate budget."),
 ];
 
-/// A warning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Warning {
     pub(super) rule: &'static str,
@@ -28,7 +27,6 @@ pub(super) struct Warning {
     pub(super) message: String,
 }
 
-/// All warnings for a policy.
 pub(super) fn lint(spec: &RateLimitPolicySpec) -> Vec<Warning> {
     let mut warnings = Warnings(Vec::new());
     let exceptions: Vec<&Rule> = spec.rules.iter().filter(|rule| rule.action != Action::Limit && acts(rule)).collect();
@@ -69,7 +67,7 @@ impl Warnings {
         self.0.push(Warning { rule, path, message });
     }
 
-    /// Duplicate entries of a list.
+    /// Warns of duplicate entries in lists.
     fn lists(&mut self, rule: &Rule, path: &str) {
         for (index, matches) in rule.matches.iter().enumerate() {
             let path = format!("{path}.match[{index}]");
@@ -102,7 +100,7 @@ impl Warnings {
         }
     }
 
-    /// Limits that never matter because of a stricter one.
+    /// Warns of limits that never refuse because another limit is stricter.
     fn limits(&mut self, rule: &Rule, path: &str) {
         // With overrides, other numbers apply to some keys.
         if !rule.overrides.is_empty() {
@@ -122,7 +120,7 @@ impl Warnings {
         }
     }
 
-    /// A rule compared with an earlier one.
+    /// Compares a rule with an earlier one.
     fn pair(&mut self, earlier: &Rule, rule: &Rule, path: &str) {
         let same_limits = earlier.limits.len() == rule.limits.len()
             && earlier.limits.iter().zip(&rule.limits).all(|(one, other)| is_same(one, other));
@@ -135,11 +133,11 @@ impl Warnings {
         }
         let name = &earlier.name;
         if earlier.matches == rule.matches {
-            let message = format!("is the same as rule {name:?} and refuses nothing more: remove it");
+            let message = format!("is the same as rule {name:?} and has no effect: remove it");
             self.add(DUPLICATE, path.to_owned(), message);
         } else {
             let message = format!(
-                "has the key and the limits of rule {name:?}, and counts on its own: together they let through twice as much. \
+                "has the key and the limits of rule {name:?}, and counts separately: together they admit twice as much. \
                  For one budget, put both matches into one rule"
             );
             self.add(BUDGET, path.to_owned(), message);
@@ -147,17 +145,17 @@ impl Warnings {
     }
 }
 
-/// Whether its mode lets the rule do what its action says.
+/// Returns true if the mode lets the rule do what its action names.
 fn acts(rule: &Rule) -> bool {
     rule.mode.is_none_or(|mode| mode == Mode::Enforce)
 }
 
-/// Whether two limits are equal except for their names.
+/// Returns true if two limits are equal except for their names.
 fn is_same(one: &Limit, other: &Limit) -> bool {
     *one == Limit { name: one.name.clone(), ..other.clone() }
 }
 
-/// Whether every request that `rule` matches also matches `outer`.
+/// Returns true if every request that `rule` matches also matches `outer`.
 fn is_within(rule: &Rule, outer: &Rule) -> bool {
     !rule.matches.is_empty() && rule.matches.iter().all(|inner| outer.matches.iter().any(|outer| covers(outer, inner)))
 }
@@ -179,7 +177,7 @@ fn covers(outer: &Match, inner: &Match) -> bool {
         && (outer.trusted_hops == inner.trusted_hops || (outer.client_cidrs.is_empty() && outer.predicate.is_none()))
 }
 
-/// Whether the outer pattern matches everything that the inner one matches; false if that is not certain.
+/// Returns true if the outer pattern certainly matches everything that the inner one matches.
 fn is_below(outer: &str, inner: &str) -> bool {
     let base = outer.strip_suffix("/**").filter(|base| !base.contains('*'));
     outer == inner
@@ -187,7 +185,7 @@ fn is_below(outer: &str, inner: &str) -> bool {
             .is_some_and(|base| inner.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Whether a limit can refuse nothing that `strict`, charged with it, admits.
+/// Returns true if `limit` cannot refuse any request that `strict`, charged with it, admits.
 fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
     let Some(saved) = saved(strict) else { return false };
     let (requests, nanos) = rate(limit);
@@ -197,7 +195,7 @@ fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
             let Some(room) = self::saved(limit) else { return false };
             room >= saved && requests * strict_nanos >= strict_requests * nanos
         }
-        // In any window, at most as many requests come as were saved up and are refilled.
+        // Within a window, the strict limit admits at most the saved requests and the refilled ones.
         Strategy::FixedWindow | Strategy::SlidingWindowLog => {
             requests.saturating_sub(saved) * strict_nanos >= strict_requests * nanos && requests >= saved
         }
@@ -205,7 +203,7 @@ fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
     }
 }
 
-/// How many requests a bucket admits at once; `None` for strategies without a bucket.
+/// Returns the number of requests that a bucket admits at the same time; `None` for strategies without a bucket.
 fn saved(limit: &Limit) -> Option<u128> {
     let default = match limit.strategy {
         Strategy::TokenBucket => limit.requests,
@@ -215,7 +213,7 @@ fn saved(limit: &Limit) -> Option<u128> {
     u128::try_from(limit.burst.unwrap_or(default)).ok()
 }
 
-/// The rate, as requests per nanoseconds.
+/// Returns the rate, as requests and nanoseconds.
 fn rate(limit: &Limit) -> (u128, u128) {
     (u128::try_from(limit.requests).unwrap_or(0), limit.per.duration().as_nanos())
 }

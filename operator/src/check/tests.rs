@@ -15,7 +15,7 @@ fn rule(requests: &str) -> String {
     format!("  - name: all\n    limits: [{{name: a, requests: {requests}, per: 1s}}]\n")
 }
 
-/// The result for these files, by their names in a directory.
+/// Returns the result for these files, by their names in a directory.
 fn answer(files: &[(&str, &str)], options: &CheckOptions, format: Format) -> (Verdict, String) {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -57,7 +57,7 @@ fn names_must_differ_within_a_directory() {
         (verdict, said.lines().nth(1)),
         (
             Verdict::Faulty,
-            Some("b.yml:3:12: metadata.name: policy default/p is in a.yaml already: give one of them another name")
+            Some("b.yml:3:12: metadata.name: policy default/p is already in a.yaml: give one of them another name")
         )
     );
 }
@@ -69,7 +69,7 @@ fn invalid_utf8_is_a_fault_and_a_missing_file_is_unreadable() {
     fs::write(&path, b"a: 1\nb: \xe9\n").unwrap();
     let answer = CheckOptions { paths: vec![path], ..CheckOptions::default() }.answer();
     assert_eq!(answer.verdict(), Verdict::Faulty);
-    assert!(answer.render(Format::Text).ends_with("latin.yaml:2:4: is no UTF-8 from here on: save it as UTF-8\n"));
+    assert!(answer.render(Format::Text).ends_with("latin.yaml:2:4: is not UTF-8 from here on: save it as UTF-8\n"));
     let answer =
         CheckOptions { paths: vec![directory.path().join("nothing.yaml")], ..CheckOptions::default() }.answer();
     assert_eq!(answer.verdict(), Verdict::Unreadable);
@@ -83,7 +83,7 @@ fn policies_may_be_required() {
     let (verdict, said) = answer(&[("a.yaml", other)], &required, Format::Text);
     assert_eq!(
         (verdict, said.lines().last()),
-        (Verdict::Faulty, Some(".:1:1: no file of this directory holds a policy"))
+        (Verdict::Faulty, Some(".:1:1: no file in this directory contains a policy"))
     );
     assert_eq!(
         answer(&[("a.yaml", other), ("b.yaml", &policy("p", &rule("5")))], &required, Format::Text).0,
@@ -164,12 +164,12 @@ fn odd_policies_are_valid_with_a_warning() {
         (
             "the same rule twice",
             format!("  - {{name: x, {limit}}}\n  - {{name: y, {limit}}}\n"),
-            "8:5: warning: spec.rules[1]: is the same as rule \"x\" and refuses nothing more: remove it",
+            "8:5: warning: spec.rules[1]: is the same as rule \"x\" and has no effect: remove it",
         ),
         (
             "two rules for one budget",
             format!("  - {{name: x, match: [{{paths: [/a]}}], {limit}}}\n  - {{name: y, match: [{{paths: [/b]}}], {limit}}}\n"),
-            "8:5: warning: spec.rules[1]: has the key and the limits of rule \"x\", and counts on its own",
+            "8:5: warning: spec.rules[1]: has the key and the limits of rule \"x\", and counts separately",
         ),
     ] {
         let (verdict, said) = text(&[("a.yaml", &policy("p", &rules))]);
@@ -182,7 +182,7 @@ fn odd_policies_are_valid_with_a_warning() {
 #[test]
 fn policies_that_may_be_intended_get_no_warning() {
     for rules in [
-        // Fewer in a minute than in sixty seconds at full speed.
+        // 609 requests are fewer than the bucket admits in a minute: 10 at the start and 600 in sixty seconds.
         "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s}\n    - {name: b, requests: 609, per: 1m, strategy: FixedWindow}\n",
         "  - name: x\n    limits:\n    - {name: a, requests: 10, per: 1s, burst: 20}\n    - {name: b, requests: 20, per: 1s, burst: 10}\n",
         "  - {name: o, action: Bypass, match: [{paths: [/healthz]}]}\n  - {name: x, match: [{paths: [/healthz/**]}], limits: [{name: a, requests: 10, per: 1s}]}\n",

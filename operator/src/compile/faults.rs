@@ -10,7 +10,8 @@ impl Faults {
         self.0.push(Fault { path: path.into(), message: message.into() });
     }
 
-    /// A number that must fit the type and be at least `least`. Zero is refused where it would mean nothing.
+    /// Converts a number that must fit the type and be at least `least`. Zero is refused where it would have no
+    /// meaning.
     pub(super) fn number<T>(&mut self, path: String, value: i64, least: i64) -> T
     where
         T: TryFrom<i64> + Default,

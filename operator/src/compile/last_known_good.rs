@@ -1,9 +1,9 @@
-//! The last good generation of a policy, as its status stores it. An operator that has never seen that generation
-//! enforces it from there.
+//! The last good generation of a policy, as its status stores it. An operator that has never received that generation
+//! restores it from the status and enforces it.
 //!
-//! Every user with write access to the status can change this. So it is validated like a new policy, by the schema,
-//! the CEL rules and the compiler, and it can target only pods in the policy's own namespace. Writing it allows
-//! nothing that writing the policy would not allow.
+//! Every user with write access to the status can change the stored generation. So it is validated like a new policy,
+//! by the schema, the CEL rules and the compiler, and it can target only pods in the policy's own namespace. A user who
+//! can write the status can do nothing that a user who can write the policy cannot do.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use weir_api::{LastKnownGood, RateLimitPolicySpec, check};
 use super::{CompiledRules, Sharing, Target, compile_with};
 use crate::world::{Fault, Policy};
 
-/// Its path in a policy.
 const PATH: &str = "status.lastKnownGood";
 
 /// A generation that can be enforced.
@@ -25,32 +24,32 @@ pub struct GoodGeneration {
 }
 
 impl GoodGeneration {
-    /// The policy's current generation.
+    /// Returns the policy's current generation.
     pub(super) fn new(policy: &Policy, spec: &RateLimitPolicySpec) -> Self {
         // For a policy in a file, the status is a separate file without a size limit.
         let most = if policy.file.is_some() { usize::MAX } else { LastKnownGood::LONGEST };
         Self { generation: policy.generation, spec: as_json(spec, most) }
     }
 
-    /// The generation's number.
+    /// Returns the generation's number.
     pub fn generation(&self) -> i64 {
         self.generation
     }
 
-    /// What to store in the status.
+    /// Returns the value to store in the status; `None` if the spec is too long.
     pub fn kept(&self) -> Option<LastKnownGood> {
         let spec = self.spec.as_deref()?.to_owned();
         Some(LastKnownGood { generation: self.generation, spec })
     }
 }
 
-/// `None` if the JSON is too long to store.
+/// Returns the JSON of a spec; `None` if it is too long to store.
 fn as_json(spec: &RateLimitPolicySpec, most: usize) -> Option<Arc<str>> {
-    let json = serde_json::to_string(spec).expect("a spec is plain data, which always has a JSON form");
+    let json = serde_json::to_string(spec).expect("a spec is plain data, which always serializes to JSON");
     (json.len() <= most).then(|| Arc::from(json))
 }
 
-/// Compiles what a status stores.
+/// Compiles the generation that a status stores.
 pub(super) fn restore(
     uid: &str,
     kept: &LastKnownGood,
@@ -107,7 +106,8 @@ mod tests {
         policy(generation, &json!([{"name": "all", "match": [{"pathRegexes": ["("]}], "limits": rule(9)["limits"]}]))
     }
 
-    /// The result of compiling these policies in order, each with the stored generation at that moment.
+    /// Returns the result of compiling these policies in order, each with the generation that its status stores at that
+    /// time.
     fn compiled(seen: Vec<(Policy, Option<LastKnownGood>)>) -> Compiled {
         let mut compiler = Compiler::default();
         for (policy, kept) in seen {
@@ -130,7 +130,7 @@ mod tests {
         let restored = compiled(vec![(bad(4), Some(kept.clone()))]);
         assert_eq!((restored.rules, restored.target, restored.good.clone()), (good.rules, good.target, good.good));
         assert_eq!((restored.generation, restored.faults.len()), (4, 1), "{:?}", restored.faults);
-        // The status keeps it, so the next operator restores it, too.
+        // The status keeps the generation, so the next operator restores it, too.
         assert_eq!(restored.good.and_then(|good| good.kept()), Some(kept));
     }
 
@@ -143,10 +143,10 @@ mod tests {
         let good = |generation, requests| policy(generation, &json!([rule(requests)]));
         for (what, seen, expected, generation) in [
             ("the policy, while it is good", vec![(good(3, 50), kept(2, 40))], Some(50), Some(3)),
-            ("nothing is known", vec![(bad(3), None)], None, None),
-            ("what is remembered", vec![(good(3, 50), None), (bad(4), kept(2, 40))], Some(50), Some(3)),
-            ("what another operator saw", vec![(good(3, 50), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
-            ("the same, told later", vec![(bad(5), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
+            ("no good generation is known", vec![(bad(3), None)], None, None),
+            ("a remembered generation", vec![(good(3, 50), None), (bad(4), kept(2, 40))], Some(50), Some(3)),
+            ("another operator's generation", vec![(good(3, 50), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
+            ("a stored generation that arrives later", vec![(bad(5), None), (bad(5), kept(4, 60))], Some(60), Some(4)),
             ("the policy, fixed", vec![(bad(4), kept(3, 40)), (good(5, 70), kept(3, 40))], Some(70), Some(5)),
         ] {
             let compiled = compiled(seen);
@@ -191,7 +191,7 @@ mod tests {
         let kept = |count| compiled(vec![(policy(1, &paths(count)), None)]).good.and_then(|good| good.kept());
         assert!(kept(1000).is_some_and(|kept| kept.spec.len() < LastKnownGood::LONGEST));
         assert_eq!(kept(1400), None);
-        // It stays in force as long as this operator remembers it.
+        // The generation stays in force as long as this operator remembers it.
         let remembered = compiled(vec![(policy(1, &paths(1400)), None), (bad(2), None)]);
         assert_eq!(requests(&remembered), Some(50));
         // The status of a file has no size limit.

@@ -5,10 +5,9 @@ use weir_wire::{self as wire, LONGEST_LOG};
 
 use super::faults::Faults;
 
-/// The most requests that a SlidingWindowCounter can count.
+/// The maximum number of requests that a SlidingWindowCounter can count.
 const MOST_COUNTED: u64 = 1 << 30;
 
-/// The limits of a rule.
 pub(super) fn limits(limits: &[api::Limit], path: &str, faults: &mut Faults) -> Vec<wire::Limit> {
     if limits.is_empty() {
         faults.add(format!("{path}.limits"), "a rule that limits must have at least one limit");
@@ -26,7 +25,7 @@ pub(super) fn limits(limits: &[api::Limit], path: &str, faults: &mut Faults) -> 
         .collect()
 }
 
-/// Compiles an override of some of `limits`. Their strategies stay.
+/// Compiles an override of some of `limits`. Their strategies do not change.
 pub(super) fn overridden(
     entry: &api::Override,
     limits: &[api::Limit],
@@ -53,7 +52,7 @@ pub(super) fn overridden(
     wire::Override { keys: entry.keys.clone(), limits: replaced }
 }
 
-/// The highest cost that the limit can ever admit.
+/// Returns the highest cost that the limit can ever admit.
 pub(super) fn most(limit: &wire::Limit) -> u64 {
     let waits = u64::from(limit.strategy == wire::Strategy::LeakyBucket);
     limit.burst.unwrap_or(limit.requests) + limit.debt.unwrap_or(0) + waits

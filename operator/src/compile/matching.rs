@@ -1,5 +1,5 @@
-//! Compiles a rule's matches. Expressions are parsed here, by the parsers that agents use, so that a bad expression
-//! shows in the policy's status and does not make every agent refuse the snapshot.
+//! Compiles a rule's matches. This module parses the expressions, with the parsers that agents use. So a bad expression
+//! shows in the policy's status, and does not make every agent reject the snapshot.
 
 use weir_api as api;
 use weir_expressions as expressions;
@@ -36,7 +36,7 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
     }
 }
 
-/// Whether every request matches, as an agent sees it.
+/// Returns true if every request matches, by the agent's own definition.
 pub(crate) fn takes_all(rule: &api::Rule) -> bool {
     let sent = |matches| entry(matches, "", &mut Faults::default());
     rule.matches.is_empty() || rule.matches.iter().any(|matches| sent(matches).takes_all())

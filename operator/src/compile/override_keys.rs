@@ -1,6 +1,6 @@
 //! Checks the keys of overrides where CEL's cost budget does not suffice: no key has two overrides, a value for
-//! `clientIP` is an address, and values for `host` and `method` are written as agents see them. Otherwise an agent
-//! would refuse the whole snapshot, including other policies' rules.
+//! `clientIP` is an address, and values for `host` and `method` have the form in which agents compare them. Otherwise
+//! an agent would reject the whole snapshot, including other policies' rules.
 
 use std::{
     collections::HashMap,
@@ -26,13 +26,13 @@ pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
             if key.len() == rule.key.len()
                 && let Some(first) = seen.insert(key, path.clone())
             {
-                fault(path, format!("this key has an override already, at {first}: remove one of them"));
+                fault(path, format!("this key already has an override at {first}: remove one of them"));
             }
         }
     }
 }
 
-/// The form of a value in which agents compare it, or why the value is invalid.
+/// Returns the form of a value in which agents compare it, or the reason why the value is invalid.
 fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
     match part {
         api::KeyPart::Header(_)

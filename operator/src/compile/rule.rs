@@ -10,7 +10,7 @@ use super::{
     shared::{self, Sharing, StoreSecrets},
 };
 
-/// The stores of a policy's rules, and their Secrets.
+/// The stores that a policy's rules use, and their Secrets.
 #[derive(Debug, Default)]
 pub(super) struct UsedStores {
     pub(super) stores: Vec<wire::Store>,
@@ -112,7 +112,7 @@ pub(super) fn mode(mode: api::Mode) -> wire::Mode {
     }
 }
 
-/// All limits of a rule, with their paths.
+/// Returns all limits of a rule and of its overrides, with their paths.
 fn places<'a>(limits: &'a [wire::Limit], overrides: &'a [wire::Override]) -> Vec<(String, &'a wire::Limit)> {
     let own = limits.iter().enumerate().map(|(i, limit)| (format!("limits[{i}]"), limit));
     let others = overrides.iter().enumerate().flat_map(|(o, entry)| {
@@ -154,8 +154,8 @@ fn cost(cost: &api::Cost, path: &str, faults: &mut Faults) -> wire::Cost {
     }
 }
 
-/// Checks that the limits can bear the cost: every request must be admissible at some time, and a cost that is known
-/// only after the response must be able to overdraw.
+/// Checks that the limits can admit the cost: every request must be admissible at some time, and a limit whose cost is
+/// known only after the response must allow debt.
 fn check_cost(
     cost: Option<&wire::Cost>,
     limits: &[wire::Limit],
@@ -174,7 +174,7 @@ fn check_cost(
                 faults.add(
                     format!("{path}.requests"),
                     format!(
-                        "{requests} is more than limit {name:?} ever lets through at once, which is {most}: lower the cost, or raise its burst or requests"
+                        "{requests} is more than limit {name:?} ever admits at a time, which is {most}: lower the cost, or raise its burst or requests"
                     ),
                 );
             }
@@ -237,7 +237,7 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
         (api::OnLimitAction::Reject, None) => None,
         (api::OnLimitAction::Wait, Some(max_wait)) => Some(max_wait.as_millis()),
         (api::OnLimitAction::Wait, None) => {
-            faults.add(format!("{path}.maxWait"), "is required with action Wait: say how long a request may wait");
+            faults.add(format!("{path}.maxWait"), "is required with action Wait: set how long a request may wait");
             None
         }
         (api::OnLimitAction::Reject, Some(_)) => {
@@ -257,7 +257,7 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
         }
     };
     let headers = match on_limit.headers {
-        // It has no quota to describe.
+        // A Deny rule has no quota to describe.
         _ if rule.action == api::Action::Deny => wire::HeaderStyle::None,
         api::HeaderStyle::Ietf => wire::HeaderStyle::Ietf,
         api::HeaderStyle::Legacy => wire::HeaderStyle::Legacy,

@@ -1,4 +1,4 @@
-//! Compiles rules of scope Shared: finds their store, and refuses what that store cannot count.
+//! Compiles rules of scope Shared: finds their store, and refuses limits that the store cannot count.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::world::{ObjectKey, Store};
 pub enum Stores<'a> {
     /// The stores are unknown, as in a check of a file. Each name stands for a store that supports every strategy.
     Unknown,
-    /// Exactly these.
+    /// Exactly these stores exist.
     Known(&'a BTreeMap<ObjectKey, Store>),
 }
 
-/// What the rules of one policy say about their counters.
+/// The properties of one policy that its shared counters depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sharing<'a> {
     pub(super) policy: &'a ObjectKey,
-    /// Orders the generations.
+    /// A number that orders the generations of the policy.
     pub(super) stamp: u64,
-    /// How many pods of this cluster share the counters, perhaps rounded up.
+    /// The number of pods of this cluster that share the counters, possibly rounded up.
     pub(super) pods: u32,
     pub(super) stores: Stores<'a>,
 }
@@ -41,39 +41,41 @@ pub struct StoreSecrets {
 }
 
 impl StoreSecrets {
-    /// How the annotation of a pod names them. Names of objects have none of these signs.
+    /// Returns the entry for these Secrets in a pod's annotation. Names of objects cannot contain the characters `=`
+    /// and `+`.
     pub fn mounted_as(&self) -> String {
         let name = |secret: &Option<String>| secret.clone().unwrap_or_default();
         format!("{}={}+{}", self.directory, name(&self.credentials), name(&self.authorities))
     }
 
-    /// Whether a pod with this annotation can read them.
+    /// Returns true if a pod with this annotation can read these Secrets.
     pub fn are_in(&self, annotation: Option<&str>) -> bool {
         annotation.is_some_and(|list| list.split(',').any(|entry| entry == self.mounted_as()))
     }
 }
 
-/// A store on the wire, and its Secrets if it has some.
+/// A store on the wire, and its Secrets if it has any.
 type StoreWithSecrets = (wire::Store, Option<StoreSecrets>);
 
-/// The latest time, in seconds since 2020, that a stamp can hold: in the year 2088.
+/// The latest time that fits a stamp, in seconds since 2020: in the year 2088.
 const LATEST: i64 = (1 << 31) - 1;
 const YEAR_2020: i64 = 1_577_836_800;
 /// The bits of a stamp for the generation. A store compares stamps below 2^52, and 31 bits are for the time.
 const GENERATION_BITS: u32 = 21;
 
-/// The stamp of a policy's generation: a later generation has a larger one. A policy that is deleted and created again
-/// begins with generation 1, and finds the counters of the first one in the store, so the time of creation comes first.
-/// A policy in a file has no such time. Its generations continue from its status file, so they suffice.
+/// Returns the stamp of a policy's generation. A later generation has a larger stamp. A policy that is deleted and
+/// created again begins with generation 1, and finds the counters of the earlier policy in the store. So the creation
+/// time is the more significant part. A policy in a file has no creation time. Its generations continue from its status
+/// file, so they suffice.
 pub(super) fn stamp(created: Option<Timestamp>, generation: i64) -> u64 {
     let seconds = created.map_or(0, |created| (created.as_second() - YEAR_2020).clamp(0, LATEST));
     let generation = generation.clamp(0, (1 << GENERATION_BITS) - 1);
     u64::try_from((seconds << GENERATION_BITS) | generation).unwrap_or(0)
 }
 
-/// How many pods to count with, given the last result: at least `pods`, and a power of two, so that few changes of the
-/// number of pods change the rules. It shrinks only when a quarter of it suffices: a rolling update, which adds some
-/// pods and removes as many, changes it at most once.
+/// Returns the number of pods to count with, given the last result. It is at least `pods` and a power of two, so that
+/// few changes of the number of pods change the rules. It shrinks only when a quarter of it suffices: a rolling update,
+/// which adds some pods and removes as many, changes it at most once.
 pub(super) fn rounded(pods: usize, before: Option<u32>) -> u32 {
     const MOST: u32 = 1 << 30;
     let pods = u32::try_from(pods).unwrap_or(MOST).clamp(1, MOST);
@@ -83,7 +85,8 @@ pub(super) fn rounded(pods: usize, before: Option<u32>) -> u32 {
     }
 }
 
-/// What the agents need to share the counters of a rule, and the store. `None` if the rule has scope Pod, or a fault.
+/// Returns the store of a rule and the values that agents need to share its counters. `None` if the rule has scope Pod
+/// or a fault.
 pub(super) fn shared(
     rule: &api::Rule,
     sharing: Sharing<'_>,
@@ -146,12 +149,12 @@ pub(super) fn shared(
 
 const STORE_NAME: &str = ".shared.storeRef.name";
 
-/// Whether a policy with these faults only waits for stores that do not exist yet.
+/// Returns true if the only faults of a policy are stores that do not exist yet.
 pub(crate) fn only_waits_for_stores(faults: &[crate::world::Fault]) -> bool {
     !faults.is_empty() && faults.iter().all(|fault| fault.path.ends_with(STORE_NAME))
 }
 
-/// A store on the wire, and its Secrets.
+/// Compiles a store, and its Secrets.
 pub fn compile_store(key: &ObjectKey, spec: &api::RateLimitStoreSpec) -> StoreWithSecrets {
     let (backend, secrets) = match (&spec.redis, &spec.memcached) {
         (Some(redis), _) => {
@@ -184,7 +187,7 @@ pub fn compile_store(key: &ObjectKey, spec: &api::RateLimitStoreSpec) -> StoreWi
     (wire::Store { name: key.to_string(), backend, secrets: directory }, secrets)
 }
 
-/// Memcached has no scripts: it cannot keep a queue or a log.
+/// Checks that Memcached can count a rule. Memcached has no scripts, so it cannot store a queue or a log.
 fn check_memcached(rule: &api::Rule, store: &str, path: &str, faults: &mut Faults) {
     for (index, limit) in rule.limits.iter().enumerate() {
         if matches!(limit.strategy, api::Strategy::LeakyBucket | api::Strategy::SlidingWindowLog) {
@@ -193,7 +196,7 @@ fn check_memcached(rule: &api::Rule, store: &str, path: &str, faults: &mut Fault
             faults.add(
                 format!("{path}.limits[{index}].strategy"),
                 format!(
-                    "{:?} cannot be counted in Memcached, which store {store:?} is: use {other}, or a store with redis",
+                    "{:?} cannot be counted by store {store:?}, which is Memcached: use {other}, or a store with redis",
                     limit.strategy
                 ),
             );
@@ -209,7 +212,7 @@ fn check_memcached(rule: &api::Rule, store: &str, path: &str, faults: &mut Fault
     }
 }
 
-/// The most units that one request can take from a store.
+/// Checks the maximum cost of a request against the maximum that a store charges.
 pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
     let (most, field) = match cost {
         wire::Cost::Fixed(requests) => (*requests, "requests"),
@@ -219,16 +222,16 @@ pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
     if u128::from(most) > MOST_UNITS {
         faults.add(
             format!("{path}.{field}"),
-            format!("{most} is more than a store charges at once, which is {MOST_UNITS}: count in larger units"),
+            format!("{most} is more than the maximum of {MOST_UNITS} per request in a store: count in larger units"),
         );
     }
 }
 
-/// Numbers that a store's script counts exactly, in floating-point numbers of 52 bits.
+/// A store's script counts exactly below this number, because it counts in floating-point numbers.
 const EXACT: u128 = 1 << 52;
-/// The most units of one question to a store.
+/// The maximum number of units in one question to a store.
 const MOST_UNITS: u128 = 1 << 20;
-/// The longest log in a store.
+/// The maximum number of entries of a log in a store.
 const LONGEST_LOG: u64 = 8192;
 
 /// Checks the numbers of a limit that is counted in a store.
@@ -242,7 +245,7 @@ pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults
         SlidingWindowLog => faults.add(
             format!("{path}.requests"),
             format!(
-                "{} is more than the {LONGEST_LOG} that a store remembers: use SlidingWindowCounter",
+                "{} is more than the {LONGEST_LOG} that a log in a store can contain: use SlidingWindowCounter",
                 limit.requests
             ),
         ),
@@ -256,7 +259,7 @@ pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults
             if parts >= EXACT || time >= EXACT / 4 || period >= EXACT / 4 {
                 faults.add(
                     format!("{path}.requests"),
-                    "the numbers are too large or too odd to be counted in a store: lower burst, or write the rate with \
+                    "the numbers are too large or too irregular for a store: lower burst, or write the rate with \
                      smaller or rounder numbers",
                 );
             }

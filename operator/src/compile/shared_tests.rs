@@ -1,4 +1,4 @@
-//! Rules of scope Shared: their stores, their stamps, and for how many pods they are.
+//! Tests rules of scope Shared: their stores, their stamps, and the number of pods that share them.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ impl Bench {
         }
         let mut dirty = DirtySet { stores: [limits].into(), ..DirtySet::default() };
         self.compiler.update(&self.world, &mut dirty, |_| None);
-        assert!(dirty.policies.contains(&key()), "the plan must learn of it");
+        assert!(dirty.policies.contains(&key()), "the policy must become dirty");
         &self.compiler.compiled()[&key()]
     }
 
@@ -187,7 +187,7 @@ fn a_store_that_is_missing_or_cannot_count_this_is_a_fault_with_its_fix() {
     }
 }
 
-/// Stores change later than policies, and users of no store must not notice.
+/// A policy is compiled again when its store is created, changed or deleted.
 #[test]
 fn a_store_that_appears_changes_or_goes_recompiles_its_policies() {
     let mut bench = Bench::default();
@@ -196,7 +196,7 @@ fn a_store_that_appears_changes_or_goes_recompiles_its_policies() {
     assert_eq!(faults(bench.store(Some(redis("r:1")))), [""; 0]);
     let first = bench.compiler.compiled()[&key()].rules.clone().unwrap();
     let second = bench.store(Some(redis("r:2"))).rules.clone().unwrap();
-    assert_ne!(first.revision, second.revision, "agents must connect to the other one");
+    assert_ne!(first.revision, second.revision, "agents must connect to the other store");
     assert_eq!(first.rules, second.rules);
     // Without the store, the rules stay in force.
     let gone = bench.store(None);
@@ -214,10 +214,10 @@ fn the_last_good_generation_follows_its_store() {
     assert_eq!(faults(compiled).len(), 1, "{:?}", compiled.faults);
     let rules = compiled.rules.as_ref().unwrap();
     assert!(format!("{:?}", rules.stores).contains("r:2"), "{rules:?}");
-    assert_eq!(shared_of(compiled).stamp, 3, "the stamp of what is in force");
+    assert_eq!(shared_of(compiled).stamp, 3, "the stamp of the generation in force");
 }
 
-/// Another policy may use the new store under the same name, in the same pod.
+/// Another policy can use the new store under the same name, in the same pod.
 #[test]
 fn rules_that_cannot_use_the_new_store_keep_the_old_one_under_another_name() {
     let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
@@ -233,7 +233,7 @@ fn rules_that_cannot_use_the_new_store_keep_the_old_one_under_another_name() {
     );
     assert!(matches!(rules.stores[0].backend, StoreBackend::Redis { .. }));
     assert_eq!((&shared.counters, store_key(&shared.store)), (&before.counters, Some(store_key_of("limits"))));
-    // Again, and back.
+    // A second change to Memcached changes nothing, and the first store restores the rules.
     assert_eq!(bench.store(Some(memcached())).rules, Some(rules));
     assert_eq!(shared_of(bench.store(Some(redis("r:1")))), before);
 }
@@ -247,7 +247,7 @@ fn sharers_follow_the_number_of_pods_without_haste() {
     for (pods, expected) in [
         (6, (true, 24)),
         (6, (false, 24)),
-        // A rolling update.
+        // A rolling update adds two pods.
         (8, (false, 24)),
         (9, (true, 48)),
         (6, (false, 48)),
@@ -258,7 +258,7 @@ fn sharers_follow_the_number_of_pods_without_haste() {
     ] {
         assert_eq!(bench.pods(pods), expected, "{pods} pods");
     }
-    // A new generation keeps the number.
+    // A new generation keeps the number of pods.
     bench.pods(100);
     assert_eq!(shared_of(bench.policy(policy(2, &rule(&window(6), &clusters)))).sharers, 128 * 3);
 }
@@ -276,12 +276,12 @@ fn stamps_grow_with_generations_and_with_new_policies_of_the_name() {
         stamp(at(253_402_207_200), 1),
     ];
     assert!(in_order.is_sorted_by(|one, next| one < next), "{in_order:?}");
-    assert!(in_order.iter().all(|stamp| *stamp < 1 << 52), "a store cannot compare it");
+    assert!(in_order.iter().all(|stamp| *stamp < 1 << 52), "a store cannot compare the stamp");
     assert_eq!(stamp(at(0), -5), 0);
 }
 
 proptest! {
-    /// The local share never lets all pods together exceed the limit, and a share is at least an eighth of an even one.
+    /// The local share never lets all pods together exceed the limit. A share is more than a quarter of an even share.
     #[test]
     fn the_rounded_number_of_pods_is_enough_and_not_far_too_much(counts in proptest::collection::vec(0..3000_usize, 1..40)) {
         let mut before = None;

@@ -37,7 +37,7 @@ fn rules_become_wire_json_with_every_default_decided() {
                 "onLimit": {"status": 429, "headers": "IETF"}}),
         ),
         (
-            "bypass: matches and nothing else",
+            "bypass: only matches",
             json!({"name": "probes", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}),
             json!({"name": "probes", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}),
         ),
@@ -399,8 +399,8 @@ fn costs_up_to_the_limits_maximum_are_accepted() {
         let compiled = |cost: u64| {
             compile(&key(), "uid", &spec(&json!([{"name": "all", "limits": [limit], "cost": {"requests": cost}}])))
         };
-        assert!(compiled(most).is_ok(), "{limit} bears {most}");
-        assert!(compiled(most + 1).is_err(), "{limit} does not bear more than {most}");
+        assert!(compiled(most).is_ok(), "{limit} must admit {most}");
+        assert!(compiled(most + 1).is_err(), "{limit} must not admit more than {most}");
     }
 }
 
@@ -413,13 +413,13 @@ fn logs_that_take_too_much_memory_are_faults_with_their_path() {
         json!({"keys": keys, "limits": [other("a", requests)]})
     };
     for (limits, max_keys, overrides, told) in [
-        // 72,820 slots of 8 bytes for each request and two words: at most 228 requests.
+        // The table has 72,820 slots, each with 8 bytes per request and 16 more bytes, so at most 228 requests fit.
         (json!([log("a", 228)]), 65_536, json!([]), None),
         (json!([log("a", 229)]), 65_536, json!([]), Some(("limits[0]", 129))),
         (json!([log("a", 1000)]), 65_536, json!([]), Some(("limits[0]", 557))),
         (json!([log("a", 1_048_576)]), 11, json!([]), None),
         (json!([log("a", 1_048_576)]), 12, json!([]), Some(("limits[0]", 129))),
-        // Other strategies do not count, and all logs count together.
+        // Other strategies take no memory for logs, and all logs count together.
         (json!([other("t", 1_000_000), log("a", 228)]), 65_536, json!([]), None),
         (json!([log("a", 100), log("b", 126)]), 65_536, json!([]), None),
         (json!([log("a", 100), log("b", 127)]), 65_536, json!([]), Some(("limits[1]", 129))),
@@ -430,7 +430,7 @@ fn logs_that_take_too_much_memory_are_faults_with_their_path() {
             Some(("overrides[0].limits[0]", 129)),
         ),
         (json!([log("a", 1_048_576), other("t", 1)]), 1, json!([gold(1_048_576, 11)]), None),
-        // The override is of the other limit, so the log's own numbers apply to its keys, too.
+        // The override replaces the other limit, so the log's own numbers also apply to the overridden keys.
         (json!([other("a", 1), log("b", 1_048_576)]), 1, json!([gold(5, 15)]), Some(("limits[1]", 153))),
     ] {
         let rule = json!({"name": "all", "key": [{"header": "x"}], "limits": limits, "maxKeys": max_keys, "overrides": overrides});
@@ -439,7 +439,7 @@ fn logs_that_take_too_much_memory_are_faults_with_their_path() {
             assert!(outcome.is_ok(), "{limits} for {max_keys}: {outcome:?}");
             continue;
         };
-        let faults = outcome.expect_err("too much");
+        let faults = outcome.expect_err("the logs take too much memory");
         let [fault] = faults.as_slice() else { panic!("{faults:?}") };
         assert_eq!(fault.path, format!("spec.rules[0].{path}"));
         assert_eq!(
@@ -449,7 +449,7 @@ fn logs_that_take_too_much_memory_are_faults_with_their_path() {
             )
         );
     }
-    // Without a key there is one log.
+    // A rule without a key has one log.
     let rule = json!({"name": "all", "limits": [log("a", 1_048_576), log("b", 1_048_576)]});
     assert!(compile(&key(), "uid", &spec(&json!([rule]))).is_ok());
 }
@@ -477,7 +477,7 @@ fn an_invalid_generation_keeps_the_last_good_one() {
     assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
     assert!(compiled.target.is_some());
 
-    // A new object of the same name inherits nothing.
+    // A new object of the same name does not inherit the last good generation.
     compiler.update(&world(policy(3, "other", &bad)), &mut dirty, |_| None);
     assert!(compiler.compiled()[&key()].rules.is_none());
     compiler.update(&World::default(), &mut dirty, |_| None);

@@ -38,10 +38,7 @@ fn other_documents_of_a_broken_text_are_still_checked() {
 #[test]
 fn a_duplicate_name_is_reported_at_the_second_policy() {
     let text = format!("{}---\n{}", policy("p", "5"), policy("p", "5"));
-    assert_eq!(
-        findings(&text),
-        ["13:12: metadata.name: policy shop/p is in here twice: give one of them another name"]
-    );
+    assert_eq!(findings(&text), ["13:12: metadata.name: policy shop/p occurs twice: give one of them another name"]);
 }
 
 #[test]
@@ -71,10 +68,10 @@ fn stores_are_found_beside_policies_and_checked_like_them() {
     assert_eq!(text.stores.keys().collect::<Vec<_>>(), [&ObjectKey::new("shop", "s")]);
     assert_eq!((text.policies.len(), text.others, text.is_empty()), (1, 0, false));
     assert!(text.policies().is_ok());
-    assert!(!read(&store("s", "m:1")).is_empty(), "a store alone is something");
+    assert!(!read(&store("s", "m:1")).is_empty(), "a text with only a store is not empty");
 
     let twice = format!("{}---\n{}", store("s", "m:1"), store("s", "m:2"));
-    assert_eq!(findings(&twice), ["8:12: metadata.name: store shop/s is in here twice: give one of them another name"]);
+    assert_eq!(findings(&twice), ["8:12: metadata.name: store shop/s occurs twice: give one of them another name"]);
     let found = findings(&format!("{}---\n{}", policy("p", "5"), store("s", "m")));
     assert!(found.len() == 1 && found[0].starts_with("14:20: spec.memcached.servers: servers must"), "{found:?}");
 }

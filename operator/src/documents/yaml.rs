@@ -1,6 +1,6 @@
 //! Parses YAML to plain values, with the place of every field and within fixed bounds.
 //!
-//! A syntax error ends its document, but the next document is parsed. Nesting and the values that aliases repeat are
+//! A syntax error ends its document, but the next document is parsed. The depth and the values that aliases repeat are
 //! bounded, because a hostile text must not delay the reader or exhaust its stack.
 
 use std::{
@@ -11,9 +11,10 @@ use std::{
 use granit_parser::{Event, Marker, Parser, ScalarStyle, StrInput, StructureStyle, Tag};
 use serde_json::{Map, Number, Value};
 
-/// How deep lists and fields may be nested. A policy needs 12.
+/// The maximum depth of nested lists and fields. A policy needs 12.
 const DEPTH: usize = 64;
-/// How many values a document may have, including those that aliases repeat. A policy that fits a cluster has fewer.
+/// The maximum number of values in a document, including those that aliases repeat. A policy that fits a cluster has
+/// fewer.
 const VALUES: usize = 1 << 20;
 
 /// A place in a text, counted from 1.
@@ -37,12 +38,11 @@ impl From<Marker> for Position {
     }
 }
 
-/// A document of a text.
 #[derive(Debug)]
 pub(super) struct Tree {
     /// The value; `None` if it cannot be read.
     pub(super) value: Option<Value>,
-    /// Faults of form, as place, path and message.
+    /// Faults in the form of the document, each as place, path and message.
     pub(super) faults: Vec<(Position, String, String)>,
     start: Position,
     /// The place of each field, by its path, such as `spec.rules[0].name`.
@@ -50,7 +50,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// The place of a field, or of its parent if the field is absent.
+    /// Returns the place of a field, or of its parent if the field is absent.
     pub(super) fn place(&self, path: &str) -> Position {
         let mut path = path;
         loop {
@@ -65,7 +65,7 @@ impl Tree {
     }
 }
 
-/// Every document of a text, in order.
+/// Parses every document of a text, in order.
 pub(super) fn read(text: &str) -> Vec<Tree> {
     // Windows editors begin a text with a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -92,7 +92,7 @@ pub(super) fn read(text: &str) -> Vec<Tree> {
     }
 }
 
-/// Why parsing a document stops early.
+/// The error that stops parsing a document.
 struct Stop {
     place: Position,
     message: String,
@@ -104,11 +104,10 @@ struct Builder<'a, 'text> {
     tree: Tree,
     anchors: HashMap<usize, Node>,
     values: usize,
-    /// How many brackets are open.
     brackets: usize,
 }
 
-/// A value, and what it costs to repeat it.
+/// A value, with the number of values and the depth that an alias to it adds.
 #[derive(Clone)]
 struct Node {
     value: Value,
@@ -129,7 +128,7 @@ impl<'a, 'text> Builder<'a, 'text> {
             Some(Ok((event, span))) => {
                 let is_node = event.is_node() && span.byte_range().is_some_and(|range| self.is_behind_tab(range.start));
                 if is_node {
-                    // This parser accepts the tab as blanks, but a cluster refuses it.
+                    // This parser accepts the tab as a blank, but a cluster refuses it.
                     let message = "a line must not begin with a tab: indent it with blanks".to_owned();
                     return Err(Stop { place: span.start.into(), message });
                 }
@@ -139,13 +138,13 @@ impl<'a, 'text> Builder<'a, 'text> {
         }
     }
 
-    /// Whether a tab indents this position. Inside brackets a tab is not indentation.
+    /// Returns true if a tab indents this position. Inside brackets a tab is not indentation.
     fn is_behind_tab(&self, offset: usize) -> bool {
         let line = self.text[..offset].rsplit('\n').next().unwrap_or_default();
         self.brackets == 0 && line.chars().take_while(|it| it.is_whitespace()).any(|it| it == '\t')
     }
 
-    /// The next document; `None` at the end of the text.
+    /// Parses the next document; `None` at the end of the text.
     fn document(&mut self) -> Result<Option<Tree>, Stop> {
         let mut value = None;
         while let Some((event, place)) = self.next()? {
@@ -197,7 +196,7 @@ impl<'a, 'text> Builder<'a, 'text> {
             }
             Event::Alias(id) => {
                 let Some(node) = self.anchors.get(&id).cloned() else {
-                    return Err(Stop { place, message: "an alias must not stand within what it repeats".to_owned() });
+                    return Err(Stop { place, message: "an alias must not be within its own value".to_owned() });
                 };
                 self.count(node.values, place)?;
                 if depth + node.depth > DEPTH {
@@ -272,7 +271,7 @@ impl<'a, 'text> Builder<'a, 'text> {
                 self.fault(place, &path, format!("appears twice{before}: keep one of them"));
             }
         }
-        // A merge never replaces a field of the mapping itself.
+        // Merged fields never replace a field of the mapping itself.
         for source in merged {
             let sources = if let Value::Array(sources) = source { sources } else { vec![source] };
             for (name, value) in sources.into_iter().filter_map(object).flatten() {
@@ -287,7 +286,7 @@ fn object(value: Value) -> Option<Map<String, Value>> {
     if let Value::Object(fields) = value { Some(fields) } else { None }
 }
 
-/// The core schema of YAML 1.2.
+/// Converts a scalar by the core schema of YAML 1.2.
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
     match tag.map(|tag| tag.core_suffix().unwrap_or_default()) {
         Some("str") => return Ok(text.into()),
@@ -333,7 +332,7 @@ fn number(text: &str) -> Option<Number> {
         return [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().find_map(|(prefix, base)| radix(prefix, base));
     }
     let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
-    // In parsers without unmarked octal numbers, 007 is a text.
+    // In parsers without unmarked octal numbers, 007 is text.
     if is_whole && digits.len() > 1 && digits.starts_with('0') {
         return None;
     }

@@ -1,5 +1,5 @@
-//! YAML texts: reading stays within bounds, every location is within the text, and the values equal those of another
-//! library.
+//! Fuzzes the reading of YAML. Reading stays within bounds, every location is within the text, and the values equal
+//! those of another library.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -87,22 +87,23 @@ fn check(text: &str) -> Result<(), String> {
             if place.line > text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() + 2
                 || place.column == 0
             {
-                return Err(format!("{place} is not in it"));
+                return Err(format!("{place} is not in the text"));
             }
             if !text.contains('\r') && line.is_some_and(|line| place.column > line.chars().count() + 2) {
-                return Err(format!("{place} is behind its line"));
+                return Err(format!("{place} is beyond the end of its line"));
             }
         }
         if let Some(value) = &tree.value {
             let (values, depth) = size(value);
             if values > VALUES || depth > DEPTH + 1 {
-                return Err(format!("it has {values} values, {depth} deep"));
+                return Err(format!("a document has {values} values, {depth} deep"));
             }
         }
-        // A path that does not exist leads to the value that should contain it.
+        // A path that does not exist must lead to the value that should contain it.
         let _ = (tree.place("spec.rules[0].name"), tree.place(""));
     }
-    // If the other library reads the text without an error, the values must be equal, unless a fault says why not.
+    // If the other library reads the text without an error, the values must be equal, unless a fault explains the
+    // difference.
     let others: Result<Vec<Value>, _> = serde_yaml::Deserializer::from_str(text).map(Value::deserialize).collect();
     let faultless = documents.iter().all(|tree| tree.faults.is_empty());
     let values: Vec<&Value> = documents.iter().filter_map(|tree| tree.value.as_ref()).collect();
@@ -115,12 +116,12 @@ fn check(text: &str) -> Result<(), String> {
         && !values.iter().copied().eq(&others)
         && !(values.is_empty() && others == [Value::Null])
     {
-        return Err(format!("it is {values:?}, and to others {others:?}"));
+        return Err(format!("the values are {values:?}, but the other library reads {others:?}"));
     }
     Ok(())
 }
 
-/// The parser represents a name without text as `~`.
+/// Returns true if a value contains a field whose name is `~`, which the parser uses for a name without text.
 fn has_nameless(value: &Value) -> bool {
     match value {
         Value::Array(list) => list.iter().any(has_nameless),

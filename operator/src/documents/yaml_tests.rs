@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The values of a text, which must have no faults.
+/// Returns the values of a text, which must have no faults.
 fn values(text: &str) -> Vec<Value> {
     let documents = read(text);
     documents
@@ -23,7 +23,7 @@ fn faults(text: &str) -> Vec<String> {
     faults.map(|(place, path, message)| format!("{place} {path} {message}")).collect()
 }
 
-/// An independent parser reads every policy of the project in the same way.
+/// Another parser, which shares no code with this one, reads every policy of the project in the same way.
 #[test]
 fn policies_read_as_another_library_reads_them() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -147,7 +147,7 @@ fn anchors_and_merges_are_resolved() {
     assert_eq!(values(text), [expected]);
 }
 
-/// 400 KB of brackets took 60 s, and a bomb of aliases took all memory.
+/// Without bounds, 400 KB of brackets take 60 s, and a bomb of aliases takes all memory.
 #[test]
 fn hostile_texts_are_refused_quickly() {
     let nested = |open: &str, count: usize| format!("a: {}", open.repeat(count));
@@ -159,7 +159,7 @@ fn hostile_texts_are_refused_quickly() {
         }
         text
     };
-    // Each level is allowed, and repeats the previous one one level deeper.
+    // Each level alone is allowed. It repeats the previous level one step deeper.
     let deep = {
         let mut text = "a0: &a0 [x]\n".to_owned();
         for level in 1..10_000 {
@@ -173,7 +173,7 @@ fn hostile_texts_are_refused_quickly() {
         ("dashes", format!("a:\n {}", "- ".repeat(200_000))),
         ("a bomb of aliases", bomb),
         ("aliases of aliases", deep),
-        ("within itself", "a: &a [*a]".to_owned()),
+        ("an alias within its own value", "a: &a [*a]".to_owned()),
     ] {
         let begun = crate::clock::now();
         let found = faults(&text);

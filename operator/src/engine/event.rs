@@ -1,5 +1,4 @@
-//! What happens to the engine, and what it must do: the input and the output of its
-//! [`Machine`](super::machine::Machine).
+//! The events and actions of the engine: the input and the output of its [`Machine`](super::machine::Machine).
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +14,6 @@ use crate::{
     world::{ObjectKey, Update},
 };
 
-/// The time of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) now: Instant,
@@ -23,47 +21,46 @@ pub(super) struct Moment {
     pub(super) timestamp: Timestamp,
 }
 
-/// An event.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A term began. `None`: this operator does not lead.
+    /// A term began. `None` means that this operator does not lead.
     Term(Option<Term>),
-    /// The source shows changes.
+    /// The source reports changes.
     Update(Update),
-    /// A link learned something about its agent.
+    /// A link has a new result from its agent.
     Observed(Observation),
     /// A status was written.
     Landed(WrittenStatus),
     /// Time has passed. Reported at each [`TICK`](super::TICK).
     Tick,
-    /// The moment [`Machine::due`](super::machine::Machine::due) has come.
+    /// The time returned by [`Machine::due`](super::machine::Machine::due) has come.
     Due,
     /// [`Action::Report`] was requested.
     Report,
-    /// The report is performed, and took this long.
+    /// The report is finished, and took this long.
     Reported(Duration),
 }
 
-/// What the engine must do. It performs actions in order.
+/// An action of the engine. The engine performs actions in order.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// End all links. New ones act in this term.
+    /// End all links. New links act in this term.
     Serve(Option<Term>),
     /// Start a link to the agent at this URL, in place of the pod's link if there is one.
     Link { pod: ObjectKey, uid: String, url: Arc<str>, content: Arc<Content> },
-    /// Set what the pod's link pushes.
+    /// Set the content that the pod's link pushes.
     Push { pod: ObjectKey, content: Arc<Content> },
     /// End the pod's link, if there is one.
     Unlink(ObjectKey),
-    /// Divide the statuses of a second among this many agents.
+    /// Set the interval at which agents send their statuses, for this number of agents.
     Spread(usize),
-    /// Say that everything that existed at the start is listed.
+    /// Log that everything that existed at the start is listed.
     Listed { policies: usize, pods: usize },
-    /// Everything is compiled and planned, so this operator could lead.
+    /// Set the operator ready: everything is compiled and planned, so this operator could lead.
     Ready,
-    /// Report [`Event::Report`], and then how long that took, with all its actions.
+    /// Handle [`Event::Report`], and then report its duration, including its actions.
     Report,
-    /// Send this to the writer.
+    /// Send this message to the writer.
     Send(Message),
     /// Count the pods of all policies.
     CountPods(PodCounts),

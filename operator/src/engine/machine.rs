@@ -1,10 +1,10 @@
-//! Decides what the engine does next: a pure function of the events and their times. It contacts nobody, reads no
-//! clock and never waits. [`Engine`](super::Engine) does that for it.
+//! Decides what the engine does next: a pure function of the events and their times. The machine does no I/O, reads no
+//! clock and never waits; [`Engine`](super::Engine) does.
 //!
-//! The machine owns everything that the operator knows. It pushes nothing before the world is complete, because a pod
-//! whose policies are not listed yet would lose its limits. Without a term of leadership it takes in, compiles and
-//! plans in the same way, but contacts no agent and reports nothing. When a term begins, it pushes everything that is
-//! planned. A simulation (`simulation_tests.rs`) tests it with slow and lost messages, failing writes and other
+//! The machine owns the whole state of the operator. It pushes nothing before the world is complete, because a pod
+//! whose policies are not listed yet would lose its limits. Without a term of leadership it applies changes, compiles
+//! and plans in the same way, but contacts no agent and reports nothing. When a term begins, it pushes the whole plan.
+//! A simulation (`simulation_tests.rs`) tests the machine with slow and lost messages, failing writes and other
 //! leaders, against a definition of each status (`oracle_tests.rs`).
 
 use std::{
@@ -28,52 +28,50 @@ use crate::{
     world::{Agent, Change, DirtySet, ObjectKey, Pod, StoredStatus, Update, World},
 };
 
-/// Changes within this time are handled together.
+/// The time for which changes are gathered, to be handled together.
 const GATHER: Duration = Duration::from_millis(5);
-/// After a report, the engine does other work for this many times as long as the report took.
+/// After a report, the engine does other work for this multiple of the duration of the report.
 const REST: u32 = 4;
 
-/// The state of the engine.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// The minimum time between two status writes that only update traffic.
+    /// The minimum time between two status writes that change only traffic counts.
     traffic_interval: Duration,
-    /// The term and its begin, if this operator leads.
+    /// The term and the time at which it began, if this operator leads.
     pub(super) term: Option<(Term, Instant)>,
 
     pub(super) world: World,
-    /// When the world became complete.
     pub(super) complete_at: Option<Instant>,
     /// The changes since the last plan.
     dirty: DirtySet,
     /// The policies that changed since the last report. Only these are reported.
     pub(super) dirty_policies: BTreeSet<ObjectKey>,
-    /// Time has passed, so every policy's traffic of the last minute may have changed.
+    /// True after a tick: the traffic of the last minute may have changed for every policy.
     pub(super) ticked: bool,
     pub(super) compiler: Compiler,
     pub(super) plan: Plan,
-    /// What is known of each agent that has a link.
+    /// The last results from each agent that has a link.
     pub(super) observed: Observed,
-    /// The pods that are not known to enforce everything that they should. Only these are judged one by one.
+    /// The pods that are not known to enforce all their policies. Only these are judged one by one.
     pub(super) unconverged_pods: BTreeSet<ObjectKey>,
     pub(super) traffic: Traffic,
     pub(super) policies: HashMap<ObjectKey, PolicyRecord>,
     /// The stored statuses of policies that have no record yet.
     found: HashMap<ObjectKey, StoredStatus>,
-    /// The stores that changed since the last report, or of which agents said something new.
+    /// The stores that changed since the last report, or whose state an agent reported since.
     pub(super) dirty_stores: BTreeSet<ObjectKey>,
-    /// The statuses of stores, as last shown or sent.
+    /// The last status of each store, from the source or sent by this operator.
     pub(super) store_statuses: HashMap<ObjectKey, RateLimitStoreStatus>,
-    /// When the first change was seen that is not planned yet.
+    /// The time of the first change that is not planned yet.
     changed_at: Option<Instant>,
-    /// When to plan and report.
+    /// The time of the next planning and reporting.
     look_at: Option<Instant>,
     /// The earliest time of the next report. It leaves time for other work while thousands of pods answer one by one.
     report_at: Option<Instant>,
 }
 
 impl Machine {
-    /// A machine without any knowledge.
+    /// Returns a machine without any state.
     pub(super) fn new(traffic_interval: Duration) -> Self {
         Self {
             traffic_interval,
@@ -98,17 +96,17 @@ impl Machine {
         }
     }
 
-    /// When to report [`Event::Due`], unless another event comes first.
+    /// Returns the time at which the engine must report [`Event::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         self.look_at
     }
 
-    /// What a new pod will have to enforce. Before the world is complete there is no answer.
+    /// Returns the content that a new pod will have to enforce; `None` before the world is complete.
     pub(super) fn foresee(&self, namespace: &str, labels: BTreeMap<String, String>) -> Option<Content> {
         self.complete_at.map(|_| foresee(&self.world.workloads, self.compiler.compiled(), namespace, labels))
     }
 
-    /// Handles an event and returns what to do.
+    /// Handles an event, and returns the actions to perform.
     pub(super) fn handle(&mut self, event: Event, at: Moment) -> Vec<Action> {
         let (mut actions, now) = (Vec::new(), at.now);
         match event {
@@ -130,11 +128,12 @@ impl Machine {
 
     /// Begins a term, or becomes a standby.
     fn serve(&mut self, now: Instant, term: Option<Term>, actions: &mut Vec<Action>) {
-        // Links and their results end with their term: another leader may have pushed since.
+        // Links and their results end with their term, because another leader may push in the meantime.
         self.observed = Observed::default();
         self.unconverged_pods.clear();
         self.traffic = Traffic::default();
-        // A policy may have been replaced by one of the same name since the last plan. It has its own status.
+        // A policy may have been replaced by one of the same name since the last plan. The new policy has its own
+        // status.
         let is_same = |key: &ObjectKey, uid: &str| self.world.policies.get(key).is_some_and(|it| it.uid == uid);
         let records = self.policies.drain().filter(|(key, record)| is_same(key, &record.uid));
         self.found.extend(records.map(|(key, record)| (key, record.leave())));
@@ -148,7 +147,7 @@ impl Machine {
         self.look_at = Some(now);
     }
 
-    /// Takes in an update. The operator's own status writes arrive here, too, and need no plan.
+    /// Applies an update. The operator's own status writes arrive here, too, and need no plan.
     fn take_in(&mut self, now: Instant, update: Update, actions: &mut Vec<Action>) {
         for mut change in update.changes {
             match &mut change {
@@ -161,7 +160,8 @@ impl Machine {
                 }
                 Change::Policy(key, None) => drop(self.found.remove(key)),
                 Change::Store(key, shown) => {
-                    // The status of a store of which nothing was sent yet, perhaps from an earlier leader.
+                    // The stored status, perhaps from an earlier leader, is the last known one if this operator has
+                    // sent none.
                     let stored = shown.as_mut().and_then(|(_, status)| status.take());
                     if let Some(status) = stored.filter(|_| !self.store_statuses.contains_key(key)) {
                         self.store_statuses.insert(key.clone(), *status);
@@ -194,7 +194,7 @@ impl Machine {
     fn observe(&mut self, now: Instant, observation: &Observation) {
         let Observation { pod: key, at, .. } = observation;
         let is_current = self.world.pods.get(key).is_some_and(|pod| pod.uid == observation.pod_uid);
-        // Another leader may have overwritten what a link of an earlier term reported.
+        // A link of an earlier term may report a state that another leader has overwritten.
         if !is_current || self.term.as_ref().is_none_or(|(_, since)| at < since) {
             return;
         }
@@ -215,11 +215,11 @@ impl Machine {
         self.look_at.get_or_insert(self.report_at.map_or(soon, |report_at| report_at.max(soon)));
     }
 
-    /// Records whether the pod has to be judged.
+    /// Records whether the pod must be judged one by one.
     fn settle(&mut self, key: &ObjectKey) {
         let (pod, cohort) = (self.world.pods.get(key), self.plan.cohort(key));
         let is_open = pod.zip(cohort).is_some_and(|(pod, cohort)| {
-            // A policy without rules in force is in no content. One that has grown too large is in it with its old
+            // A policy without rules in force is in no content. A policy that has grown too large is in it with its old
             // rules.
             let all_have_rules = cohort.policies.len() == cohort.content.policies.len() && cohort.left_out.is_empty();
             let has_converged = all_have_rules && self.observed.has_converged(key, pod, &cohort.content);
@@ -232,7 +232,7 @@ impl Machine {
         }
     }
 
-    /// Plans the changes and requests a report. If it is too early for a report, sets when to try again.
+    /// Plans the changes and requests a report. If it is too early for a report, schedules the next attempt.
     fn look(&mut self, now: Instant, actions: &mut Vec<Action>) {
         self.look_at = None;
         if self.complete_at.is_none() {
@@ -240,11 +240,11 @@ impl Machine {
         }
         if let Some(changed_at) = self.changed_at.take() {
             let mut dirty = std::mem::take(&mut self.dirty);
-            // For policies with a record, the engine's memory is newer than any status.
+            // If a policy has a record, the compiler already has a newer generation than its status.
             let kept = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
             self.compiler.update(&self.world, &mut dirty, kept);
             let Planned { mut pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
-            // The rules of scope Shared name the number of pods, which only the plan knows.
+            // The rules of scope Shared contain the number of pods, which only the plan can compute.
             let targeted = |key: &ObjectKey| self.plan.targets(key).map_or(0, |targets| targets.pods);
             let recounted = self.compiler.count_pods(&self.world, &policies, targeted);
             if !recounted.is_empty() {
@@ -268,9 +268,10 @@ impl Machine {
         }
     }
 
-    /// Tells the links of these pods what is planned.
+    /// Passes the planned content to the links of these pods.
     fn push(&mut self, now: Instant, pods: BTreeSet<ObjectKey>, actions: &mut Vec<Action>) {
-        // Counts the links before and after, because the new ones must not all ask at once.
+        // The interval is set for the larger number of links first, so that the new links do not all send at the same
+        // time.
         actions.push(Action::Spread(self.observed.agents() + pods.len()));
         for pod in pods {
             let planned = self.world.pods.get(&pod).zip(self.plan.cohort(&pod));

@@ -1,5 +1,5 @@
-//! What each policy's status must say once the world is quiet: a definition, computed from the whole world of the
-//! simulation. It uses no code of the operator; it does not know cohorts, revisions or changes.
+//! The status that each policy must have once the world is quiet: a definition, computed from the whole world of the
+//! simulation. It shares no code with the operator, and does not use cohorts, revisions or changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,30 +11,29 @@ use weir_api::{
 use super::simulation::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
 use crate::world::ObjectKey;
 
-/// The most pods that a status names.
+/// The maximum number of pods that a status names.
 const NAMED: usize = 10;
 
-/// What a status must say.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     generation: Option<i64>,
-    /// The reasons of the conditions that are true, and of those that are false.
+    /// The status and the reason of each condition.
     accepted: (bool, &'static str),
     enforced: (bool, &'static str),
     ready: bool,
-    /// The generation that is kept as the last good one.
+    /// The generation that the status stores as the last good one.
     good: Option<i64>,
     pub(super) targeted: usize,
     pub(super) enforcing: usize,
     drifted: Vec<(String, DriftReason)>,
-    /// The pods that do not reach the store, if the policy uses it. Agents that are silent may have been cut off before,
-    /// and nobody knows.
+    /// The pods that do not reach the store, if the policy uses it. Silent agents are not included: their connection to
+    /// the store is unknown.
     lost: Option<BTreeSet<String>>,
-    /// Admitted requests of all rules, and of each.
+    /// The number of admitted requests of all rules together, and of each rule.
     traffic: (u64, Vec<(String, u64)>),
 }
 
-/// The status that `policy` must have.
+/// Returns the status that `policy` must have.
 pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> Expected {
     let pods: Vec<_> = cluster.pods.iter().filter(|(_, pod)| selects(cluster, policy, pod)).collect();
     let others: Vec<_> = pods.iter().filter_map(|(pod, it)| Some((*pod, fault(cluster, policy, it)?))).collect();
@@ -55,7 +54,7 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
         _ if others.iter().all(|(_, reason)| *reason == Pending) => (false, "Pending"),
         _ => (false, "Drifted"),
     };
-    // Those that are waited for come last, then by reason and name.
+    // Pods that may still converge come last. The other pods are sorted by reason and name.
     let mut drifted = others.into_iter().map(|(pod, reason)| (pod.name.to_string(), reason)).collect::<Vec<_>>();
     drifted.sort_by_key(|(pod, reason)| (*reason == Pending, *reason, pod.clone()));
     drifted.truncate(NAMED);
@@ -73,7 +72,7 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
     }
 }
 
-/// Those of the pods that do not reach the store, as far as their agents can say so.
+/// Returns the pods that do not reach the store, as far as their agents can report it.
 fn lost(cluster: &Cluster, pods: &[(&ObjectKey, &Pod)]) -> BTreeSet<String> {
     let is_lost = |pod: &Pod| {
         let Address::At(url) = &pod.address else { return false };
@@ -82,7 +81,7 @@ fn lost(cluster: &Cluster, pods: &[(&ObjectKey, &Pod)]) -> BTreeSet<String> {
     pods.iter().filter(|(_, pod)| is_lost(pod)).map(|(key, _)| key.name.to_string()).collect()
 }
 
-/// Whether an agent of this pod can say something now.
+/// Returns true if the agent of this pod can report its status.
 fn is_heard(cluster: &Cluster, name: &str) -> bool {
     let pod = cluster.pods.get(&ObjectKey::new("shop", name));
     pod.is_some_and(
@@ -90,7 +89,7 @@ fn is_heard(cluster: &Cluster, name: &str) -> bool {
     )
 }
 
-/// Whether a store's status is right: how many pods use it, and which are cut off.
+/// Returns true if a store's status is right: the number of pods that use it, and the pods that are cut off from it.
 pub(super) fn agrees(cluster: &Cluster, using: i32, cut_off: &[&str]) -> bool {
     let pods: Vec<_> = cluster.pods.iter().collect();
     let uses = |pod: &Pod| matches!(&pod.address, Address::At(url) if cluster.agents.get(url).is_some_and(|it| !it.is_silent && it.uses_store()));
@@ -102,7 +101,7 @@ pub(super) fn agrees(cluster: &Cluster, using: i32, cut_off: &[&str]) -> bool {
     (least..=least + silent).contains(&using) && told == lost(cluster, &pods)
 }
 
-/// What a status says.
+/// Extracts the expected fields from a status.
 pub(super) fn told(cluster: &Cluster, status: &RateLimitPolicyStatus) -> Expected {
     let condition = |type_: &str| status.conditions.iter().find(|it| it.type_ == type_);
     let said = |type_: &str, reasons: &[&'static str]| {
@@ -137,7 +136,7 @@ pub(super) fn told(cluster: &Cluster, status: &RateLimitPolicyStatus) -> Expecte
     }
 }
 
-/// The spec that pods must enforce: the newest valid one.
+/// Returns the spec that pods must enforce: the newest valid one.
 fn good(policy: &Policy) -> Option<&Spec> {
     policy.good.as_ref().map(|(_, spec)| spec)
 }
@@ -150,7 +149,7 @@ fn selects(cluster: &Cluster, policy: &Policy, pod: &Pod) -> bool {
     }
 }
 
-/// Whether the logs of an older policy of the pod leave no room for those of this one.
+/// Returns true if the logs of an older policy leave no room in the pod for the logs of this one.
 fn is_left_out(cluster: &Cluster, key: &ObjectKey, policy: &Policy, pod: &Pod) -> bool {
     let is_large = |policy: &Policy| matches!(good(policy), Some(Spec::Valid { is_large: true, .. }));
     let on_pod = cluster.policies.iter().filter(|(_, other)| is_large(other) && selects(cluster, other, pod));
@@ -158,7 +157,7 @@ fn is_left_out(cluster: &Cluster, key: &ObjectKey, policy: &Policy, pod: &Pod) -
     is_large(policy) && oldest.is_some_and(|(oldest, _)| oldest != key)
 }
 
-/// Why the pod does not enforce the policy; `None` if it does.
+/// Returns the reason why the pod does not enforce the policy; `None` if it does.
 fn fault(cluster: &Cluster, policy: &Policy, pod: &Pod) -> Option<DriftReason> {
     let url = match &pod.address {
         Address::NoAgent => return Some(NoAgent),
@@ -174,14 +173,14 @@ fn fault(cluster: &Cluster, policy: &Policy, pod: &Pod) -> Option<DriftReason> {
     }
 }
 
-/// Whether the rules that the agent decides with are those of this spec.
+/// Returns true if the agent's rules in force are those of this spec.
 fn enforces(agent: &Agent, policy: &Policy, spec: &Spec) -> bool {
     let rules = agent.rules();
     matches!(spec, Spec::Valid { requests, is_large, .. }
         if rules.get(&policy.uid) == Some(&vec![*requests; if *is_large { 2 } else { 1 }]))
 }
 
-/// Whether a rule of scope Shared is for enough pods, and not for far too many, and at the store of now.
+/// Returns true if a rule of scope Shared has a sufficient number of pods, not far too many, and the current store.
 fn shares(cluster: &Cluster, agent: &Agent, policy: &Policy, spec: &Spec) -> bool {
     let targeted = cluster.pods.values().filter(|pod| selects(cluster, policy, pod)).count();
     match agent.sharers(&policy.uid) {
@@ -193,7 +192,7 @@ fn shares(cluster: &Cluster, agent: &Agent, policy: &Policy, spec: &Spec) -> boo
     }
 }
 
-/// What the agents counted in the last minute. All of it comes from one burst of requests.
+/// Returns the requests that the agents counted in the last minute. All of them come from one burst of requests.
 fn traffic(cluster: &Cluster, policy: &Policy) -> (u64, Vec<(String, u64)>) {
     let mut by_rule = BTreeMap::<&str, u64>::new();
     for pod in cluster.pods.values() {

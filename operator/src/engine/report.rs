@@ -1,4 +1,5 @@
-//! What the engine reports about each policy: to its status, to people, to metrics. Pure: it returns what to write.
+//! Computes the reports about each policy: its status, Events and metrics. The module is pure and returns the values to
+//! write.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -54,7 +55,7 @@ impl Machine {
             if others.is_empty() && record.is_same(now, &inputs) {
                 continue;
             }
-            // After a start nothing is known of any pod. Until it is, the stored status is better than "Pending".
+            // After a start, agents have not answered yet. Until they do, the stored status is better than "Pending".
             let just_started = now.duration_since(since) < PATIENCE;
             let unheard =
                 |pod: &ObjectKey| matches!(self.world.pods[pod].agent, Agent::At(_)) && !self.observed.heard(pod);
@@ -99,13 +100,13 @@ impl Machine {
             actions.push(Action::CountPolicies { accepted, refused: compiled.len() - accepted });
         }
         actions.push(Action::CountPods(pods));
-        // After a start nothing is known of any pod.
+        // After a start, agents have not answered yet.
         if now.duration_since(since) >= PATIENCE {
             self.report_stores(at, actions);
         }
     }
 
-    /// Reports the stores of which something new is known.
+    /// Reports the stores whose state has changed.
     fn report_stores(&mut self, at: Moment, actions: &mut Vec<Action>) {
         let Some((term, _)) = &self.term else { return };
         self.dirty_stores.extend(self.observed.take_news().iter().filter_map(|name| store_key(name)));
@@ -133,15 +134,14 @@ impl Machine {
     }
 }
 
-/// How the pods enforce their policies.
 struct Judged<'a> {
-    /// All targeted pods, each counted by the policy that it enforces worst.
+    /// All targeted pods. Each is counted by the policy that it enforces worst.
     pods: PodCounts,
     /// For each policy, the pods that do not enforce it.
     others: HashMap<&'a ObjectKey, Vec<(&'a ObjectKey, Standing)>>,
 }
 
-/// Judges the pods that are not known to enforce everything.
+/// Judges the pods that are not known to enforce all their policies.
 fn judge<'a>(
     now: Instant,
     unconverged_pods: &'a BTreeSet<ObjectKey>,
@@ -175,7 +175,7 @@ fn judge<'a>(
     Judged { pods: PodCounts { enforcing, pending, drifted }, others }
 }
 
-/// The pods of a policy that do not reach one of its stores.
+/// Returns the pods of a policy that do not reach one of its stores.
 fn lost_stores(
     policy: &ObjectKey,
     compiled: &Compiled,

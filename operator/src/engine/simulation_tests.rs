@@ -1,7 +1,8 @@
-//! Simulates an operator's engine in a cluster. Policies, pods and Deployments come and go; agents restart, refuse, fall
-//! silent; links are slow, and lose and delay messages; writes fail, are lost or arrive late; users and other leaders
-//! overwrite statuses and rules; terms begin and end; the process stops and restarts. After all that, each status is
-//! the one that a definition (`oracle_tests.rs`) computes from the whole cluster, and a quiet engine does nothing.
+//! Simulates an operator's engine in a cluster. Policies, pods and Deployments come and go. Agents restart, reject
+//! snapshots and fall silent. Links are slow, and lose and delay messages. Writes fail, are lost or arrive late. Users
+//! and other leaders overwrite statuses and rules. Terms begin and end, and the process stops and restarts. At the end,
+//! each status must equal the one that a definition (`oracle_tests.rs`) computes from the whole cluster, and a quiet
+//! engine must do nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -28,11 +29,11 @@ use crate::{
     world::{self, Fault, Membership, Workload, WorkloadKind},
 };
 
-/// How many seconds the trouble lasts.
+/// The duration of the trouble, in seconds.
 const TROUBLE: f64 = 40.0;
-/// When the agents count requests, long after the last ones of the trouble left the window of a minute.
+/// The time at which the agents count requests. The requests of the trouble are then older than a minute.
 const BURST: f64 = TROUBLE + 70.0;
-/// When every status must be right, and until when nothing happens after that.
+/// The time from which every status must be right. The engine must then do nothing until the end.
 const QUIET: f64 = BURST + 25.0;
 const END: f64 = QUIET + 20.0;
 const TICK: f64 = 0.5;
@@ -42,7 +43,7 @@ const POLICIES: [&str; 4] = ["p0", "p1", "p2", "p3"];
 const PODS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const DEPLOYMENTS: [&str; 2] = ["front", "back"];
 
-/// The truth.
+/// The actual state of the cluster.
 #[derive(Default)]
 pub(super) struct Cluster {
     pub(super) policies: BTreeMap<ObjectKey, Policy>,
@@ -65,15 +66,15 @@ pub(super) struct Policy {
     pub(super) good: Option<(i64, Spec)>,
     status: Option<Box<RateLimitPolicyStatus>>,
     version: u64,
-    /// The last term that wrote its status.
+    /// The last term in which the policy's status was written.
     written_in: u64,
 }
 
 #[derive(Clone)]
 pub(super) enum Spec {
     Invalid,
-    /// `requests` is different in each spec. A small policy with an odd number has scope Shared. The two logs of a large policy take 96 MiB each, so a second large policy
-    /// does not fit into a pod.
+    /// `requests` is different in each spec. A small policy with an odd number has scope Shared. The two logs of a
+    /// large policy take 96 MiB each, so a second large policy does not fit into a pod.
     Valid {
         requests: u64,
         is_large: bool,
@@ -108,26 +109,26 @@ pub(super) struct Agent {
     pub(super) is_silent: bool,
     pub(super) is_contested: bool,
     pub(super) is_cut_off: bool,
-    /// Admitted requests by policy and rule, and those of the last minute.
+    /// Admitted requests by policy and rule: all of them, and those of the last minute.
     counts: BTreeMap<(String, String), u64>,
     pub(super) burst: BTreeMap<(String, String), u64>,
 }
 
 impl Agent {
-    /// The numbers of the first limit of each rule that it decides with, by policy.
+    /// Returns the numbers of the first limit of each rule in force, by policy.
     pub(super) fn rules(&self) -> BTreeMap<String, Vec<u64>> {
         let policies = self.in_force.iter().flat_map(|content| &content.policies);
         let numbers = |rules: &[weir_wire::Rule]| rules.iter().map(|rule| rule.limits[0].requests).collect();
         policies.map(|policy| (policy.uid.clone(), numbers(&policy.rules))).collect()
     }
 
-    /// For how many pods the rule of scope Shared is that it has from this policy, and at which store.
+    /// Returns the number of pods and the store of this policy's rule of scope Shared, if the agent has one.
     pub(super) fn sharers(&self, uid: &str) -> Option<(u32, &StoreBackend)> {
         let policy = self.in_force.as_ref()?.policies.iter().find(|policy| policy.uid == uid)?;
         Some((policy.rules[0].shared.as_ref()?.sharers, &policy.stores.first()?.backend))
     }
 
-    /// Whether a rule that it decides with uses the store.
+    /// Returns true if a rule in force uses the store.
     pub(super) fn uses_store(&self) -> bool {
         self.in_force.iter().flat_map(|content| &content.policies).any(|policy| !policy.stores.is_empty())
     }
@@ -174,27 +175,26 @@ impl Agent {
     }
 }
 
-/// A planned event.
 enum Happening {
     Trouble,
-    /// An input of this life of the machine.
+    /// An input of the machine since the last restart of the process.
     Machine {
         life: u32,
         input: Input,
     },
-    /// A link asks and pushes.
+    /// A link sends a request to its agent.
     Turn {
         pod: ObjectKey,
         link: u64,
         turn: u64,
     },
-    /// The answer reaches the link.
+    /// The agent's answer reaches the link.
     Seen {
         pod: ObjectKey,
         link: u64,
         seen: Seen,
     },
-    /// A write reaches the store.
+    /// A status write reaches the apiserver.
     Write {
         life: u32,
         attempt: u64,
@@ -222,7 +222,7 @@ enum Happening {
 
 enum Input {
     Event(Event),
-    /// The source shows this, and these policies with it.
+    /// The source reports these changes. They contain these policies.
     Shown(Update, Vec<(ObjectKey, Option<Policy>)>),
     Due {
         token: u64,
@@ -245,9 +245,9 @@ struct Link {
     has_acknowledged: bool,
     is_contested: bool,
     misses: u32,
-    /// The awaited turn. Any other one is out of date.
+    /// The number of the awaited turn. All other turns are out of date.
     turn: u64,
-    /// When its last message arrives. Messages of one link never overtake each other.
+    /// The time at which the last message arrives. Messages of one link never overtake each other.
     arrives: f64,
 }
 
@@ -265,9 +265,9 @@ struct Simulation {
     agenda: BTreeMap<(u64, u64), Happening>,
     count: u64,
     cluster: Cluster,
-    /// Rules that agents had before, which another leader may push.
+    /// Rules that were in force on an agent at any time. Another leader may push them.
     contents: Vec<Arc<Content>>,
-    /// Statuses that were written before, which another leader may write.
+    /// Statuses that were written at any time. Another leader may write them.
     statuses: VecDeque<(String, RateLimitPolicyStatus)>,
     /// The pod, policy and revision of all rules that were ever in force.
     acknowledged: BTreeSet<(String, String, String)>,
@@ -277,23 +277,24 @@ struct Simulation {
     machine: Machine,
     life: u32,
     paused_until: f64,
-    /// What arrived during the pause.
+    /// The inputs that arrived during the pause.
     deferred: VecDeque<Input>,
-    /// The term that the machine was told of.
+    /// The term that the machine has received.
     serves: Option<u64>,
     token: u64,
     due: Option<Instant>,
     links: BTreeMap<ObjectKey, Link>,
     agents: usize,
     slots: BTreeMap<ObjectKey, Slot>,
-    /// When the last update, observation and term arrive. None overtakes an earlier one of its kind.
+    /// The times at which the last update, observation and term arrive. An input never overtakes an earlier one of its
+    /// kind.
     arrives: [f64; 3],
-    /// The policies that the source has shown in this life of the machine.
+    /// The policies that the source has reported since the last restart.
     shown: BTreeMap<ObjectKey, Policy>,
     /// The last good generation of each policy, by UID.
     good: BTreeMap<String, (i64, Spec)>,
     writes: u64,
-    /// The status of the store, as last written.
+    /// The last written status of the store.
     store_status: Option<RateLimitStoreStatus>,
     judged: BTreeSet<ObjectKey>,
 }
@@ -353,7 +354,7 @@ impl Simulation {
         self.now >= TROUBLE
     }
 
-    /// True with this probability, and never in the calm.
+    /// Returns true with this probability, and never after the trouble.
     fn fails(&mut self, probability: f64) -> bool {
         !self.is_calm() && self.rng.random_bool(probability)
     }
@@ -367,7 +368,7 @@ impl Simulation {
         of[self.rng.random_range(0..of.len())].clone()
     }
 
-    /// A number that no other thing has.
+    /// Returns a number that is used only once.
     fn unique(&mut self) -> u64 {
         self.count += 1;
         self.count
@@ -377,7 +378,7 @@ impl Simulation {
         self.start + Duration::from_secs_f64(self.now)
     }
 
-    /// The machine receives this after everything of its kind that was sent before.
+    /// Delivers an input to the machine, after all earlier inputs of its kind.
     fn send(&mut self, kind: usize, input: Input) {
         let at = (self.now + self.delay(2.0)).max(self.arrives[kind] + 2e-6);
         self.arrives[kind] = at;
@@ -418,7 +419,8 @@ impl Simulation {
                 }
             }
             Happening::Write { life, attempt, report } => {
-                // A process that restarted does not learn of a newer good generation in the status.
+                // After a restart, the process does not take a generation from a status that an earlier process writes
+                // late.
                 let good = |kept: &LastKnownGood| kept.generation;
                 let known = self.good.get(&report.uid).map(|(generation, _)| *generation);
                 if life != self.life && report.status.last_known_good.as_ref().map(good) != known {
@@ -451,7 +453,7 @@ impl Simulation {
         }
     }
 
-    // What the world does.
+    // The actions of the world.
 
     fn trouble(&mut self) {
         match self.rng.random_range(0..100) {
@@ -505,7 +507,7 @@ impl Simulation {
             }
         }
         self.show_policy(key);
-        // A policy may be replaced at once.
+        // A deleted policy may be replaced immediately.
         if !self.cluster.policies.contains_key(key) && self.rng.random_bool(0.5) {
             self.change_policy(key);
         }
@@ -574,7 +576,7 @@ impl Simulation {
         }
     }
 
-    /// A user or another leader writes a status.
+    /// A user or another leader overwrites a status.
     fn overwrite_status(&mut self) {
         let keys: Vec<_> = self.cluster.policies.keys().cloned().collect();
         if keys.is_empty() {
@@ -603,7 +605,7 @@ impl Simulation {
         self.show_policy(&key);
     }
 
-    /// A term begins here, or another operator's does.
+    /// Begins a term of this operator or of another one.
     fn lead(&mut self, leads: bool) {
         self.term += 1;
         self.is_leader = leads;
@@ -611,7 +613,7 @@ impl Simulation {
         self.send(2, Input::Event(Event::Term(term)));
     }
 
-    /// The process starts again. Writes that are on their way may still arrive.
+    /// Restarts the process. Writes that were sent earlier may still arrive.
     fn restart(&mut self) {
         if self.is_leader {
             (self.is_leader, self.term) = (false, self.term + 1);
@@ -647,14 +649,14 @@ impl Simulation {
         }
         let now = self.now;
         for (number, agent) in (1..).zip(self.cluster.agents.values_mut()) {
-            // Whether an agent has something to refuse must not depend on what happened before.
+            // An agent must not keep rejecting a snapshot because of its history.
             if agent.refuses {
                 agent.restart(number, now);
             }
         }
     }
 
-    // The shell: it runs the machine's actions, as `Engine` does.
+    // The shell, which performs the machine's actions, as `Engine` does.
 
     fn input(&mut self, input: Input) {
         if self.now < self.paused_until || !self.deferred.is_empty() {
@@ -715,7 +717,7 @@ impl Simulation {
                 self.serves = term.map(|term| term.sequence(Duration::ZERO));
             }
             Action::Link { pod, uid, url, content } => {
-                assert!(self.serves.is_some(), "a link without a term");
+                assert!(self.serves.is_some(), "a link was started outside a term");
                 let (number, url) = (self.unique(), url.to_string());
                 let link = Link {
                     number,
@@ -736,7 +738,7 @@ impl Simulation {
                 self.turn_soon(&pod);
             }
             Action::Push { pod, content } => {
-                self.links.get_mut(&pod).expect("a push without a link").wanted = content;
+                self.links.get_mut(&pod).expect("a push needs a link").wanted = content;
                 self.turn_soon(&pod);
             }
             Action::Unlink(pod) => drop(self.links.remove(&pod)),
@@ -756,22 +758,22 @@ impl Simulation {
                 self.start_write(&key);
             }
             Action::Send(Message::Store(report)) => {
-                assert_eq!(Some(report.term.sequence(Duration::ZERO)), self.serves, "reported outside of its term");
+                assert_eq!(Some(report.term.sequence(Duration::ZERO)), self.serves, "sent outside its term");
                 self.writes += 1;
                 self.store_status = Some(report.status);
             }
             Action::Send(Message::Announce(it)) => {
-                assert_eq!(Some(it.term.sequence(Duration::ZERO)), self.serves, "announced outside of its term");
+                assert_eq!(Some(it.term.sequence(Duration::ZERO)), self.serves, "an Event was sent outside its term");
             }
             Action::Send(Message::Removed(key)) => self.slots.entry(key).or_default().waiting = None,
             Action::CountPolicyPods(key, _) => drop(self.judged.insert(key)),
-            Action::Send(Message::Notice(_)) => panic!("the engine has no notices"),
+            Action::Send(Message::Notice(_)) => panic!("the engine must not send notices"),
             Action::CountPods(_) | Action::CountPolicies { .. } | Action::CountPropagated(_) => {}
         }
     }
 
-    /// The last good generation of a policy is the newest valid one that was planned; after a restart, the one that its
-    /// status keeps.
+    /// Updates the last good generation of each policy: the newest valid one that was planned, or after a restart the
+    /// one that the status stores.
     fn planned(&mut self) {
         for (key, shown) in &self.shown {
             let kept = || Some(read(shown.status.as_ref()?.last_known_good.as_ref()?));
@@ -788,16 +790,16 @@ impl Simulation {
         }
     }
 
-    /// A status counts no pod that never had the rules in force.
+    /// Checks that a status counts no pod that never had the rules in force.
     fn check_report(&self, report: &Report) {
-        assert_eq!(Some(report.term.sequence(Duration::ZERO)), self.serves, "a status of another term");
+        assert_eq!(Some(report.term.sequence(Duration::ZERO)), self.serves, "the status has another term");
         let enforcing = report.status.enforcement.as_ref().unwrap().pods_enforcing;
         let revision = report.status.revision.as_deref().unwrap_or_default();
         let acknowledged = self.acknowledged.iter().filter(|(_, uid, of)| *uid == report.uid && of == revision);
         let pods: BTreeSet<_> = acknowledged.map(|(pod, ..)| pod).collect();
         assert!(
             usize::try_from(enforcing).unwrap() <= pods.len(),
-            "counts pods that never had it in force: {report:?}"
+            "the status counts pods that never had the policy in force: {report:?}"
         );
     }
 
@@ -928,7 +930,7 @@ impl Simulation {
         self.plan(at, Happening::Retry { life: self.life, key });
     }
 
-    // The judgement.
+    // The final checks.
 
     fn run_until(&mut self, end: f64) {
         while let Some(entry) = self.agenda.first_entry() {
@@ -942,7 +944,7 @@ impl Simulation {
         self.now = end;
     }
 
-    /// Runs to the end. Returns how many statuses were written.
+    /// Runs to the end. Returns the number of written statuses.
     fn run(mut self, seed: u64) -> u64 {
         self.run_until(QUIET);
         for (key, policy) in &self.cluster.policies {
@@ -958,10 +960,10 @@ impl Simulation {
         let writes = self.writes;
         self.judged.clear();
         self.run_until(END);
-        assert_eq!(self.writes, writes, "seed {seed}: a quiet engine writes");
+        assert_eq!(self.writes, writes, "seed {seed}: a quiet engine must not write");
         for key in &self.judged {
             let expected = expected(&self.cluster, key, &self.cluster.policies[key]);
-            assert!(expected.enforcing < expected.targeted, "seed {seed}: nothing is new about {key}");
+            assert!(expected.enforcing < expected.targeted, "seed {seed}: {key} was judged needlessly");
         }
         assert_eq!(self.machine.due(), None, "seed {seed}");
         writes
@@ -969,7 +971,7 @@ impl Simulation {
 }
 
 impl Cluster {
-    /// The store as a watch shows it.
+    /// Returns the store as a watch reports it.
     fn shown_store(&self) -> Change {
         let spec = json!({"redis": {"endpoints": [format!("redis:{}", self.store)]}});
         let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
@@ -977,7 +979,7 @@ impl Cluster {
         Change::Store(ObjectKey::new("shop", "limits"), Some((store, None)))
     }
 
-    /// Where every agent should find the store.
+    /// Returns the address at which every agent should use the store.
     pub(super) fn backend(&self) -> StoreBackend {
         StoreBackend::Redis {
             topology: weir_wire::Topology::Standalone,
@@ -989,7 +991,7 @@ impl Cluster {
 }
 
 impl Policy {
-    /// As a watch shows it.
+    /// Returns the policy as a watch reports it.
     fn shown(&self) -> (world::Policy, StoredStatus) {
         let spec = match &self.spec {
             Spec::Invalid => Err(vec![Fault { path: "spec".to_owned(), message: "is not valid".to_owned() }]),
@@ -1010,7 +1012,7 @@ impl Pod {
     fn shown(&self) -> world::Pod {
         let labels = BTreeMap::from([("app".to_owned(), self.app.clone())]);
         let agent = match &self.address {
-            Address::NoAgent => world::Agent::Absent("it has none".into()),
+            Address::NoAgent => world::Agent::Absent("the pod has no agent".into()),
             Address::Pending => world::Agent::Pending,
             Address::At(url) => world::Agent::At(url.as_str().into()),
         };
@@ -1042,7 +1044,7 @@ impl Spec {
     }
 
     fn json(&self) -> serde_json::Value {
-        let Self::Valid { requests, is_large, target } = self else { panic!("it has none") };
+        let Self::Valid { requests, is_large, target } = self else { panic!("an invalid spec has no JSON") };
         let target = match target {
             Target::App(app) => json!({"selector": {"matchLabels": {"app": app}}}),
             Target::Deployment(name) => json!({"targetRefs": [{"group": "apps", "kind": "Deployment", "name": name}]}),
@@ -1066,13 +1068,13 @@ impl Spec {
     }
 }
 
-/// What a leader keeps in the status of a policy with this good generation.
+/// Returns the value that a leader stores in the status of a policy with this good generation.
 fn kept((generation, spec): &(i64, Spec)) -> Option<LastKnownGood> {
     let spec: weir_api::RateLimitPolicySpec = serde_json::from_value(spec.json()).unwrap();
     Some(LastKnownGood { generation: *generation, spec: serde_json::to_string(&spec).unwrap() })
 }
 
-/// The spec that a status keeps.
+/// Parses the spec that a status stores.
 fn read(kept: &LastKnownGood) -> (i64, Spec) {
     let spec: serde_json::Value = serde_json::from_str(&kept.spec).unwrap();
     let rules = spec["rules"].as_array().unwrap();
@@ -1106,5 +1108,5 @@ fn after_any_trouble_each_status_is_what_the_world_defines_and_a_quiet_engine_re
     for seed in 0..500 {
         writes += Simulation::new(seed).run(seed);
     }
-    assert!(writes > 10_000, "only {writes} writes: too little happened");
+    assert!(writes > 10_000, "only {writes} writes: the simulation has too few events");
 }

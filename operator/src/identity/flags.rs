@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 
 use crate::authority::{HOUR, Terms};
 
-/// Whether and how agents prove which pod they are.
+/// The flags that decide whether and how agents prove the identity of their pod.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Identity")]
 pub struct IdentityFlags {
@@ -16,7 +16,8 @@ pub struct IdentityFlags {
     /// agents]
     #[arg(long, value_name = "ADDR", env = "WEIR_IDENTITY_LISTEN", requires = "identity_url")]
     pub(super) identity_listen: Option<SocketAddr>,
-    /// URL of that port for agents, such as `https://weir-operator-identity.weir-system.svc`; injected agents get it
+    /// URL of the identity service for agents, such as `https://weir-operator-identity.weir-system.svc`; injected
+    /// agents get it
     #[arg(long, value_name = "URL", env = "WEIR_IDENTITY_URL", value_parser = parse_url)]
     pub(super) identity_url: Option<Url>,
     /// Secret that stores the authorities, in the operator's namespace; it must exist, empty at first
@@ -29,11 +30,11 @@ pub struct IdentityFlags {
     /// Audience that an agent's service account token must have
     #[arg(long, value_name = "AUDIENCE", env = "WEIR_IDENTITY_AUDIENCE", default_value = "weir.dev")]
     pub(super) identity_audience: String,
-    /// How long an agent's certificate is valid, such as 24h; the agent renews it after two thirds of that time
+    /// Validity of an agent's certificate, such as 24h; the agent renews it after two thirds of that time
     #[arg(long, value_name = "DURATION", env = "WEIR_IDENTITY_LIFETIME", default_value = "24h", value_parser = parse_seconds)]
     pub(super) identity_lifetime: u64,
-    /// How long an authority is valid: at least twelve times --identity-lifetime. An agent's container can restart
-    /// for half of that time after its pod was created
+    /// Validity of an authority: at least twelve times --identity-lifetime. An agent's container can restart for half
+    /// of that time after its pod was created
     #[arg(
         long,
         value_name = "DURATION",
@@ -51,11 +52,11 @@ pub(super) struct Url {
     host: String,
 }
 
-/// Lifetimes that contradict each other.
+/// An error: lifetimes that contradict each other.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--identity-authority-lifetime {authority} s is less than twelve times --identity-lifetime {lifetime} s: agents could \
-     not learn of a new authority before the old one ends; make it longer"
+    "--identity-authority-lifetime {authority} s is less than twelve times --identity-lifetime {lifetime} s: agents \
+     could not receive a new authority before the old one ends; make it longer"
 )]
 pub struct InvalidLifetimes {
     lifetime: u64,
@@ -63,7 +64,7 @@ pub struct InvalidLifetimes {
 }
 
 impl IdentityFlags {
-    /// The address to listen on, if any.
+    /// Returns the address to listen on, if any.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.identity_listen
     }
@@ -72,7 +73,7 @@ impl IdentityFlags {
     ///
     /// # Errors
     ///
-    /// `InvalidLifetimes`.
+    /// The lifetime of an authority is too short for that of certificates.
     pub fn check(&self) -> Result<(), InvalidLifetimes> {
         let (lifetime, authority) = (self.identity_lifetime, self.identity_authority_lifetime);
         if authority < lifetime.saturating_mul(12) { Err(InvalidLifetimes { lifetime, authority }) } else { Ok(()) }
@@ -82,14 +83,14 @@ impl IdentityFlags {
         self.identity_url.as_ref().map_or("", |url| &url.text)
     }
 
-    /// The name or address under which agents reach the service.
+    /// Returns the name or address under which agents reach the service.
     pub(super) fn host(&self) -> &str {
         self.identity_url.as_ref().map_or("", |url| &url.host)
     }
 
-    /// The lives of the authorities. An agent got its certificate, and with it the authorities of that moment, at
-    /// most one lifetime ago. So a new authority signs after one lifetime, plus a margin for replicas that learn of
-    /// it late.
+    /// Returns the durations of the authorities' phases. An agent got its certificate, and with it the authorities of
+    /// that time, at most one lifetime ago. So a new authority signs after one lifetime, plus a margin for replicas
+    /// that receive it late.
     pub(super) fn terms(&self) -> Terms {
         Terms {
             subject: "weir-operator identity",
@@ -120,7 +121,7 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
         text.parse().map_err(|error| format!("{text:?} is not a duration such as 24h: {error}"))?;
     match u64::try_from(duration.as_secs()) {
         Ok(seconds) if seconds > 0 && duration.subsec_nanos() == 0 => Ok(seconds),
-        _ => Err(format!("{text:?} must be whole seconds, and one at least")),
+        _ => Err(format!("{text:?} must be a whole number of seconds, at least one")),
     }
 }
 
@@ -161,7 +162,7 @@ mod tests {
         for bad in ["", "weir", "http://weir", "https://weir/path", "https://weir/?query", "https://"] {
             assert!(flags(&["--identity-url", bad]).is_err(), "{bad}");
         }
-        assert!(flags(&["--identity-listen", "127.0.0.1:0"]).is_err(), "nobody would find it");
+        assert!(flags(&["--identity-listen", "127.0.0.1:0"]).is_err(), "agents need the URL of the service");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Maintains the Secret with the authorities, and what follows from it: what this replica presents and trusts.
+//! Maintains the Secret with the authorities, and derives from it the credentials of this replica.
 //!
 //! Every replica does the same and gets the same result. The apiserver refuses a write that is based on an older
-//! Secret. The Secret must exist: the chart creates it, and the operator has no permission to.
+//! Secret. The Secret must exist: the chart creates it, and the operator may not create Secrets.
 //!
-//! Running agents trust the authorities that they know. If someone empties or replaces the Secret, this replica
-//! restores the authorities that it remembers. It creates new authorities without the old ones only if no replica
-//! remembers any.
+//! Running agents trust only the authorities that they have received. If someone empties or replaces the Secret, this
+//! replica restores the authorities that it remembers. It creates new authorities without the old ones only if no
+//! replica remembers any.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -36,13 +36,13 @@ use crate::{
 
 /// The field manager of server-side apply.
 const MANAGER: &str = "weir-operator-identity";
-/// How often to check for expiring certificates and retry after failures. The check is local.
+/// The interval at which to check for expiring certificates and to retry after failures. The check is local.
 const TICK: Duration = Duration::from_secs(1);
 
 pub(super) struct Keeper {
     secrets: Api<Secret>,
     secret_name: String,
-    /// The folder of an external authority; `None`: the operator creates its own.
+    /// The folder of an external authority; `None` if the operator creates its own.
     folder: Option<PathBuf>,
     terms: Terms,
     /// The name or address under which agents reach the service.
@@ -56,11 +56,10 @@ pub(super) struct Keeper {
     secret: Option<Option<Secret>>,
     /// The last valid authorities.
     remembered: Option<Authorities>,
-    /// When to renew the credentials.
     renewal: Renewal,
 }
 
-/// Why there are no credentials now.
+/// The reason why there are no credentials at present.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeeperError {
     #[error("{0}")]
@@ -121,7 +120,7 @@ impl Keeper {
         let (elsewhere, fault) = match self.made_elsewhere() {
             None => (None, None),
             Some(Ok(authorities)) => (Some(authorities), None),
-            // The known authorities stay in use; the problem is reported nevertheless.
+            // The known authorities stay in use, and the problem is reported.
             Some(Err(fault)) => (Some(Authorities::none(self.terms)), Some(fault)),
         };
         self.renew(elsewhere.as_ref(), now).await?;
@@ -141,7 +140,8 @@ impl Keeper {
         Some(authorities.map_err(|problem| KeeperError::MadeElsewhere(folder.clone(), problem)))
     }
 
-    /// `elsewhere`: the authorities of an external issuer, in place of the operator's own.
+    /// Renews the Secret or the credentials, if necessary. `elsewhere` contains the authorities of an external issuer,
+    /// in place of the operator's own.
     async fn renew(&mut self, elsewhere: Option<&Authorities>, now: u64) -> Result<(), KeeperError> {
         let Some(secret) = &self.secret else { return Ok(()) };
         let secret = secret.as_ref().ok_or_else(|| KeeperError::Missing(self.secret_name.clone()))?;
@@ -152,7 +152,7 @@ impl Keeper {
         let wanted = wanted(&found, self.remembered.as_ref(), elsewhere, now)?;
         if let Some(wanted) = wanted {
             let patch = secret::with(secret, &wanted, &[]);
-            // The watch will see the result.
+            // The watch will return the result.
             self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
             tracing::info!(secret = self.secret_name, "the authorities for mutual TLS were renewed");
             return Ok(());
@@ -170,13 +170,13 @@ impl Keeper {
         self.remembered = Some(found);
         self.renewal = Renewal::new(renew_at, now, clock::since_boot());
         self.ready.set_identified(true);
-        tracing::info!(host = self.host, renew_at, "certificates for mutual TLS made");
+        tracing::info!(host = self.host, renew_at, "certificates for mutual TLS issued");
         Ok(())
     }
 }
 
-/// The credentials from these authorities, and when to compute them again. `host` is the name or address under which
-/// agents reach the service; `lifetime` is in seconds.
+/// Returns the credentials from these authorities, and the time at which to compute them again. `host` is the name or
+/// address under which agents reach the service; `lifetime` is in seconds.
 pub(crate) fn credentials(
     authorities: Authorities,
     host: &str,
@@ -186,11 +186,11 @@ pub(crate) fn credentials(
     let leaf = |name: &str, usage, signer| {
         let names = [name.to_owned()];
         let leaf = authorities.leaf(&Order { names: &names, usage, lives: lifetime, signer }, now);
-        leaf.map(|leaf| leaf.expect("there are authorities, or they would have been renewed"))
+        leaf.map(|leaf| leaf.expect("authorities always exist after a renewal"))
     };
-    // The server certificate is signed by the oldest: an agent may know only the authorities of its pod's creation.
-    // The client certificate is signed by the newest: an agent that is called knows all authorities that are older
-    // than its certificate.
+    // The oldest authority signs the server certificate, because an agent may trust only the authorities of its pod's
+    // creation. The newest authority signs the client certificate, because an agent that is called trusts all
+    // authorities that are older than its certificate.
     let server = leaf(host, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest)?;
     let client = leaf(OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest)?;
     let renew_at = server.renew_at.min(client.renew_at);
@@ -202,9 +202,9 @@ pub(crate) fn credentials(
     ))
 }
 
-/// What the Secret should hold instead of `found`; `None` if nothing has to change. If someone replaced all
-/// remembered authorities, running agents do not trust the new ones. So the new ones are added behind the remembered
-/// ones, and agents learn of them.
+/// Returns the authorities that the Secret should contain instead of `found`; `None` if no change is needed. If someone
+/// replaced all remembered authorities, running agents do not trust the new ones. So the new ones are added behind the
+/// remembered ones, and agents receive both.
 fn wanted(
     found: &Authorities,
     remembered: Option<&Authorities>,
@@ -225,8 +225,8 @@ fn wanted(
     }
 }
 
-/// The TLS configuration to call agents: presents the operator's certificate, and accepts only agents whose
-/// certificate the bundle signed.
+/// Returns the TLS configuration for calls to agents. The operator presents this certificate, and accepts only agents
+/// whose certificate the bundle signed.
 fn calling(bundle: &str, leaf: Leaf) -> Result<Calling, KeeperError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {

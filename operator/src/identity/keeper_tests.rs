@@ -14,7 +14,7 @@ const START: u64 = 1_800_000_000;
 const HOST: &str = "weir-operator-identity.weir-system.svc";
 const POD: &str = "3f0c.shop.pod.weir.dev";
 
-/// In proportion to the defaults, and a hundred times shorter.
+/// The lifetimes are in proportion to the defaults, and a hundred times shorter.
 const LIFE: u64 = 24 * HOUR / 100;
 const TERMS: Terms = Terms { subject: "test", lives: 40 * LIFE, overlap: 20 * LIFE, ripens: LIFE + LIFE / 2 };
 
@@ -24,7 +24,7 @@ fn order<'a>(names: &'a [String], usage: ExtendedKeyUsagePurpose, signer: Signer
 
 fn leaf(authorities: &Authorities, name: &str, usage: ExtendedKeyUsagePurpose, signer: Signer, now: u64) -> Leaf {
     let names = [name.to_owned()];
-    authorities.leaf(&order(&names, usage, signer), now).unwrap().expect("there is an authority")
+    authorities.leaf(&order(&names, usage, signer), now).unwrap().expect("the set has an authority")
 }
 
 fn roots(bundle: &str) -> Arc<RootCertStore> {
@@ -60,13 +60,13 @@ fn agent_certificates_are_not_valid_for_the_operator() {
     let operator = leaf(&authorities, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, START);
     assert!(
         trusts_server(&bundle, &agent, POD, START) && !trusts_client(&bundle, &agent, START),
-        "an agent calls nobody"
+        "an agent's certificate must not be valid for a client"
     );
-    assert!(trusts_client(&bundle, &operator, START), "the operator calls agents");
-    assert!(!trusts_server(&bundle, &operator, OPERATOR_NAME, START), "and is none");
+    assert!(trusts_client(&bundle, &operator, START), "the operator's certificate must be valid for a client");
+    assert!(!trusts_server(&bundle, &operator, OPERATOR_NAME, START), "it must not identify a server");
 }
 
-/// Simulates agents and two replicas over several authorities. At no time would a push fail. For half the life of an
+/// Simulates agents and two replicas over several authorities. At no time may a push fail. For half the life of an
 /// authority, a restarted agent can request a certificate with the authorities of its pod's creation.
 #[test]
 fn no_push_fails_while_authorities_come_and_go() {
@@ -91,7 +91,7 @@ fn no_push_fails_while_authorities_come_and_go() {
     let mut known = authorities.clone();
     for step in 0..(4 * TERMS.lives / STEP) {
         let now = START + step * STEP;
-        // This replica sees the other one's write one step late.
+        // A replica observes the other one's write one step late.
         let late = std::mem::replace(&mut known, authorities.clone());
         if let Some(renewed) = authorities.renewed(now).unwrap() {
             authorities = renewed;
@@ -110,10 +110,10 @@ fn no_push_fails_while_authorities_come_and_go() {
                 injected.pop_front();
             }
             for (since, told) in &injected {
-                assert!(trusts_server(told, &service, HOST, now), "told at {since}, started again at {now}");
+                assert!(trusts_server(told, &service, HOST, now), "authorities from {since}, restart at {now}");
             }
         }
-        // One agent renews as late as its certificate allows, the other at two thirds.
+        // One agent renews as late as its certificate allows, and the other at two thirds of that time.
         if agents.is_empty() {
             let shown = || leaf(&late, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
             agents.push(Agent { shown: shown(), trusted: bundle.clone(), due: now + LIFE * 2 / 3 });
@@ -121,18 +121,18 @@ fn no_push_fails_while_authorities_come_and_go() {
         }
         for (index, agent) in agents.iter_mut().enumerate() {
             if now >= agent.due {
-                assert!(trusts_server(&agent.trusted, &service, HOST, now), "an agent cannot ask at {now}");
+                assert!(trusts_server(&agent.trusted, &service, HOST, now), "no trust in the service at {now}");
                 agent.shown = leaf(&late, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, now);
                 agent.trusted = bundle.clone();
                 agent.due = now + if index == 0 { LIFE * 2 / 3 } else { LIFE - STEP };
             }
             assert!(
                 trusts_server(&bundle, &agent.shown, POD, now),
-                "the operator does not believe agent {index} at {now}"
+                "the operator does not trust agent {index} at {now}"
             );
             assert!(
                 trusts_client(&agent.trusted, &operator, now),
-                "agent {index} does not believe the operator at {now}"
+                "agent {index} does not trust the operator at {now}"
             );
         }
     }
@@ -143,34 +143,34 @@ fn no_push_fails_while_authorities_come_and_go() {
 fn an_emptied_secret_is_restored_from_memory() {
     let known = Authorities::none(TERMS).renewed(START).unwrap().unwrap();
     let none = Authorities::none(TERMS);
-    let back = wanted(&none, Some(&known), None, START + 1).unwrap().expect("something is missing");
+    let back = wanted(&none, Some(&known), None, START + 1).unwrap().expect("the Secret must get the authorities back");
     assert_eq!(back.certificates(), known.certificates());
     assert!(wanted(&known, Some(&known), None, START + 1).unwrap().is_none());
     assert!(wanted(&known, None, None, START + 1).unwrap().is_none());
-    let fresh = wanted(&none, None, None, START + 1).unwrap().expect("there is none at all");
+    let fresh = wanted(&none, None, None, START + 1).unwrap().expect("the Secret must get a new authority");
     assert_ne!(fresh.certificates(), known.certificates());
 }
 
-/// Someone replaces the Secret with that of another cluster. Running agents continue to work, and learn of the new
+/// Someone replaces the Secret with that of another cluster. Running agents continue to work, and receive the new
 /// authorities at their next renewal.
 #[test]
 fn foreign_authorities_are_added_beside_the_remembered_ones() {
     let [known, other] = [10, 15].map(|lives| Authorities::none(TERMS).renewed(START - lives * LIFE).unwrap().unwrap());
     let now = START + 1;
-    let both = wanted(&other, Some(&known), None, now).unwrap().expect("agents would believe nobody");
+    let both = wanted(&other, Some(&known), None, now).unwrap().expect("the known authorities must be added");
     assert!(both.certificates() == known.certificates() + &other.certificates(), "{both:?}");
     let service = leaf(&both, HOST, ExtendedKeyUsagePurpose::ServerAuth, Signer::Oldest, now);
-    assert!(trusts_server(&known.certificates(), &service, HOST, now), "an agent that runs cannot ask");
+    assert!(trusts_server(&known.certificates(), &service, HOST, now), "a running agent must trust the service");
     let operator = leaf(&both, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now);
-    assert!(trusts_client(&known.certificates(), &operator, now), "it cannot be told anything");
-    // If two replicas remember different authorities, neither undoes the other's write.
+    assert!(trusts_client(&known.certificates(), &operator, now), "a running agent must trust the operator");
+    // If two replicas remember different authorities, no replica reverts the other's write.
     for remembered in [&known, &other, &both] {
         assert!(wanted(&both, Some(remembered), None, now).unwrap().is_none());
     }
 }
 
-/// Fresh certificates are valid on machines whose clock is an hour off, and certificates issued on such a machine are
-/// valid elsewhere.
+/// New certificates are valid on machines whose clock is off by an hour, and certificates issued on such a machine are
+/// valid on others.
 #[test]
 fn a_clock_that_is_set_by_an_hour_breaks_no_trust() {
     const LIVES: u64 = 24 * HOUR;
@@ -180,23 +180,23 @@ fn a_clock_that_is_set_by_an_hour_breaks_no_trust() {
     let issued = |name: &str, usage, now| {
         let names = [name.to_owned()];
         let order = Order { names: &names, usage, lives: LIVES, signer: Signer::Newest };
-        authorities.leaf(&order, now).unwrap().expect("there is an authority")
+        authorities.leaf(&order, now).unwrap().expect("the set has an authority")
     };
     for (what, made_at, looked_at) in [
         ("set forward", START + 1, START + 1 + HOUR),
         ("set back", START + 1, START + 1 - HOUR),
-        ("made ahead", START + 1 + HOUR, START + 1),
-        ("made behind", START + 1 - HOUR, START + 1),
+        ("issued by a fast clock", START + 1 + HOUR, START + 1),
+        ("issued by a slow clock", START + 1 - HOUR, START + 1),
     ] {
         let agent = issued(POD, ExtendedKeyUsagePurpose::ServerAuth, made_at);
         let operator = issued(OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, made_at);
-        assert!(trusts_server(&bundle, &agent, POD, looked_at), "{what}: an agent's");
-        assert!(trusts_client(&bundle, &operator, looked_at), "{what}: the operator's");
+        assert!(trusts_server(&bundle, &agent, POD, looked_at), "{what}: the agent's certificate");
+        assert!(trusts_client(&bundle, &operator, looked_at), "{what}: the operator's certificate");
         assert!(authorities.renewed(looked_at).unwrap().is_none(), "{what}: the authorities change");
     }
 }
 
-/// An authority as another program issues it, valid from this time on: certificate and key.
+/// Returns an authority of another issuer, valid from this time on: certificate and key.
 fn company(from: u64, name: &str) -> (String, String) {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -214,24 +214,24 @@ fn an_external_authority_signs_and_none_is_created_beside_it() {
     let (certificate, key) = company(START, "company");
     let made = Authorities::made_elsewhere(TERMS, &certificate, &key).unwrap();
     let none = Authorities::none(TERMS);
-    let first = wanted(&none, None, Some(&made), START).unwrap().expect("it is taken");
+    let first = wanted(&none, None, Some(&made), START).unwrap().expect("the authority must be added");
     assert_eq!(first.certificates(), made.certificates());
-    assert!(wanted(&first, Some(&first), Some(&made), START).unwrap().is_none(), "nothing is new");
+    assert!(wanted(&first, Some(&first), Some(&made), START).unwrap().is_none(), "the authority is already known");
     let late = START + TERMS.lives - LIFE;
-    assert!(wanted(&first, Some(&first), Some(&made), late).unwrap().is_none(), "only they renew it");
+    assert!(wanted(&first, Some(&first), Some(&made), late).unwrap().is_none(), "the issuer must renew it");
     let agent = leaf(&first, POD, ExtendedKeyUsagePurpose::ServerAuth, Signer::Newest, START);
     assert!(trusts_server(&certificate, &agent, POD, START), "a client that trusts the company trusts its agents");
 
-    // The next one is published before it signs, and the first stays for agents that know no other.
+    // The next authority is published before it signs, and the first stays for agents that trust no other.
     let changed = START + 10 * LIFE;
     let (second, second_key) = company(changed, "company again");
     let second = Authorities::made_elsewhere(TERMS, &second, &second_key).unwrap();
-    let both = wanted(&first, Some(&first), Some(&second), changed).unwrap().expect("it is another");
+    let both = wanted(&first, Some(&first), Some(&second), changed).unwrap().expect("the second must be added");
     assert!(both.shares_one_with(&first) && both.shares_one_with(&second));
     let client = |now| leaf(&both, OPERATOR_NAME, ExtendedKeyUsagePurpose::ClientAuth, Signer::Newest, now);
-    assert!(trusts_client(&first.certificates(), &client(changed), changed), "agents know the first only");
+    assert!(trusts_client(&first.certificates(), &client(changed), changed), "agents trust only the first authority");
     let later = changed + HOUR + 3 * LIFE;
-    assert!(trusts_client(&second.certificates(), &client(later), later), "by now they know the second");
+    assert!(trusts_client(&second.certificates(), &client(later), later), "agents trust the second");
     // A deleted file removes no authority.
     assert!(wanted(&both, Some(&both), Some(&none), later).unwrap().is_none());
 }

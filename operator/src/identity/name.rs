@@ -6,7 +6,7 @@ use rustls::pki_types::{InvalidDnsNameError, ServerName};
 
 use crate::{calling::TlsFiles, host, world::ObjectKey};
 
-/// The domain of names for pods; it is not in DNS.
+/// The domain of the pods' names in certificates. It does not exist in DNS.
 const DOMAIN: &str = "pod.weir.dev";
 
 /// The identity that an agent must prove.
@@ -19,12 +19,12 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// The host of `authority`, which may have a port.
+    /// Returns the peer for the host of `authority`, which can have a port.
     pub(crate) fn host(authority: &str, files: Arc<TlsFiles>) -> Self {
         Self::Host { name: host::without_port(authority).to_owned(), files }
     }
 
-    /// The name to verify the agent's certificate against.
+    /// Returns the name to verify the agent's certificate against.
     ///
     /// # Errors
     ///
@@ -51,13 +51,13 @@ pub(crate) struct PodIdentity {
 }
 
 impl PodIdentity {
-    /// The DNS name to verify a certificate against: namespace and UID, which no two pods share. A pod's own name may
-    /// be too long for a DNS name.
+    /// Returns the DNS name to verify a certificate against: UID and namespace, which no two pods share. A pod's own
+    /// name can be too long for a DNS name.
     pub(crate) fn dns_name(&self) -> String {
         format!("{}.{}.{DOMAIN}", self.uid, self.key.namespace)
     }
 
-    /// The URI in the certificate, for people: it has the pod's own name.
+    /// Returns the URI in the certificate, for people: it contains the pod's own name.
     pub(crate) fn uri(&self) -> String {
         let ObjectKey { namespace, name } = &self.key;
         format!("weir://{namespace}/pod/{name}/{}", self.uid)

@@ -1,8 +1,8 @@
-//! Limits the rate of requests to the identity service: each one costs the apiserver a review, and anyone in the
-//! cluster can reach the port.
+//! Limits the rate of requests to the identity service: each request makes the apiserver review a token, and anyone in
+//! the cluster can reach the port.
 //!
-//! There is one limit in total and one per address, each per second, so that one pod cannot keep the others out.
-//! Counts last one second, so memory is bounded.
+//! There is one limit in total and one per address, each per second, so that one pod cannot block the others. Counts
+//! last one second, so memory is bounded.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -20,7 +20,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether to admit one more request. `now` is monotonic, from any origin.
+    /// Returns true if one more request is admitted. `now` is monotonic, from any origin.
     pub(super) fn admit(&mut self, now: Duration, from: IpAddr) -> bool {
         if self.second != now.as_secs() {
             *self = Self { second: now.as_secs(), ..Self::default() };
@@ -28,7 +28,7 @@ impl Pace {
         if self.all >= ALL {
             return false;
         }
-        // At most `ALL` addresses, because refused requests are not stored.
+        // The map has at most `ALL` addresses, because refused requests are not stored.
         let count = self.by_address.get(&from).copied().unwrap_or(0);
         if count >= EACH {
             return false;
@@ -54,7 +54,7 @@ mod tests {
         let admitted = (0..1000).filter(|_| pace.admit(at(7_000), address(1))).count();
         assert_eq!(admitted, 5);
         assert!(pace.admit(at(7_999), address(2)));
-        assert!(pace.admit(at(8_000), address(1)), "a new second");
+        assert!(pace.admit(at(8_000), address(1)), "a new second admits again");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Asks the apiserver which pod a token belongs to.
+//! Lets the apiserver review a token, to find the token's pod.
 
 use std::time::Duration;
 
@@ -9,22 +9,21 @@ use tokio::time::timeout;
 use super::PodIdentity;
 use crate::world::ObjectKey;
 
-/// How long the apiserver may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 const ACCOUNT: &str = "system:serviceaccount:";
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Why a token does not identify a pod.
+/// The reason why a token does not identify a pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ReviewError {
-    /// The apiserver does not accept it.
+    /// The apiserver does not accept the token.
     #[error("the apiserver does not accept the token for the audience {audience}: {problem}")]
     Unauthenticated { audience: String, problem: String },
     /// The token is valid but does not belong to a pod.
     #[error(
         "the token of {user} names no pod: it must be the projected service account token of the agent's pod (a volume \
-         with a serviceAccountToken), not one that was made by hand or is kept in a Secret"
+         with a serviceAccountToken), not one that was created by hand or is stored in a Secret"
     )]
     NoPod { user: String },
     /// The apiserver gave no answer.
@@ -32,7 +31,6 @@ pub(super) enum ReviewError {
     Unavailable(String),
 }
 
-/// Reviews a token.
 pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Result<PodIdentity, ReviewError> {
     let reviews: Api<TokenReview> = Api::all(client.clone());
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![audience.to_owned()]) };
@@ -44,16 +42,16 @@ pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Resu
     judge(answer.status.unwrap_or_default(), audience)
 }
 
-/// Judges the apiserver's answer. An apiserver that does not support audiences returns none; then the token counts as
-/// one for another audience.
+/// Evaluates the apiserver's answer. An apiserver that does not support audiences returns none; then the token is
+/// treated as one for another audience.
 fn judge(status: TokenReviewStatus, audience: &str) -> Result<PodIdentity, ReviewError> {
     let refused = |problem: String| ReviewError::Unauthenticated { audience: audience.to_owned(), problem };
     if status.authenticated != Some(true) {
-        let problem = status.error.unwrap_or_else(|| "it gave no reason".to_owned());
+        let problem = status.error.unwrap_or_else(|| "the apiserver gave no reason".to_owned());
         return Err(refused(problem));
     }
     if !status.audiences.iter().flatten().any(|it| it == audience) {
-        return Err(refused("it is good for other audiences".to_owned()));
+        return Err(refused("the token is valid only for other audiences".to_owned()));
     }
     let user = status.user.unwrap_or_default();
     let username = user.username.unwrap_or_default();
@@ -106,7 +104,7 @@ mod tests {
         let extra = "/user/extra/authentication.kubernetes.io~1";
         for (pointer, value, why) in [
             ("/authenticated".to_owned(), json!(false), "does not accept the token for the audience weir.dev"),
-            ("/audiences".to_owned(), json!(["https://kubernetes.default.svc"]), "good for other audiences"),
+            ("/audiences".to_owned(), json!(["https://kubernetes.default.svc"]), "valid only for other audiences"),
             ("/audiences".to_owned(), json!([]), "good for other audiences"),
             ("/user/username".to_owned(), json!("alice"), "the token of alice names no pod"),
             ("/user/username".to_owned(), json!("system:node:a"), "names no pod"),

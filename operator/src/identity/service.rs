@@ -1,7 +1,7 @@
-//! `POST /v1/identity`: takes a token and a key, returns a certificate for the token's pod.
+//! `POST /v1/identity`: receives a token and a key, and returns a certificate for the token's pod.
 //!
-//! Anyone in the cluster can reach it. Connections, sizes, times and the rate are bounded. A certificate has only
-//! values that the apiserver's review confirmed.
+//! Anyone in the cluster can reach this service, so connections, sizes, times and the rate are bounded. A certificate
+//! has only values that the apiserver's review confirmed.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -34,18 +34,17 @@ use crate::{
     serve::{self, PeerAddress},
 };
 
-/// A token and a certificate request have a few kilobytes.
+/// The maximum size of a request. A token and a certificate request have a few kilobytes.
 const MAX_REQUEST: usize = 32 * 1024;
-/// How long a connection may be idle: agents send one request in hours.
+/// The idle timeout of a connection. An agent sends one request in several hours.
 const IDLE: Duration = Duration::from_secs(10);
-/// `Retry-After` for refused agents, in seconds.
+/// The value of `Retry-After` for refused agents, in seconds.
 const COME_BACK: &str = "2";
 
-/// The state of the service.
 pub(super) struct Service {
     client: Client,
     audience: String,
-    /// How long a certificate is valid, in seconds.
+    /// The validity of a certificate, in seconds.
     lifetime: u64,
     credentials: Issuing,
     pace: Mutex<Pace>,
@@ -77,14 +76,14 @@ impl Service {
         let malformed = |problem: String| Refused(IdentityRefusalKind::Malformed, problem);
         let admitted = self.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(clock::since_boot(), from.0);
         if !admitted {
-            return Err(Refused(IdentityRefusalKind::Busy, "too many requests: come back in a moment".to_owned()));
+            return Err(Refused(IdentityRefusalKind::Busy, "too many requests: try again in a moment".to_owned()));
         }
         let body = body.map_err(|error| malformed(error.to_string()))?;
         let request: IdentityRequest = serde_json::from_slice(&body)
             .map_err(|error| malformed(format!("not a request for an identity: {error}")))?;
         let csr = signed(&request.csr).map_err(malformed)?;
         if request.token.is_empty() {
-            return Err(malformed("token: it is empty".to_owned()));
+            return Err(malformed("token: must not be empty".to_owned()));
         }
         let pod = review(&self.client, &request.token, &self.audience).await?;
 

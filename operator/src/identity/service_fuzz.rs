@@ -1,5 +1,6 @@
-//! Certificate requests of pods, which the operator reads before the token. It accepts only a request that a key has
-//! signed, and only for that key. The oracle reads the request with a DER reader of its own and knows what was signed.
+//! Fuzzes certificate requests of pods, which the operator reads before the token. It must accept only a request that a
+//! key has signed, and only for that key. The oracle has its own DER reader, and stores the signed content of each
+//! request.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rcgen::{CertificateParams, KeyPair, PublicKeyData};
@@ -7,7 +8,7 @@ use weir_fuzz::{Choices, Target};
 
 use super::signed;
 
-/// A request, what was signed of it, and the public key in it.
+/// A request, its signed content, and the public key in it.
 struct Seed {
     der: Vec<u8>,
     info: Vec<u8>,
@@ -28,11 +29,15 @@ fn any_certificate_request_is_refused_or_is_what_its_key_signed() {
 }
 
 fn seed(names: &[&str]) -> Seed {
-    let key = KeyPair::generate().expect("a key");
+    let key = KeyPair::generate().expect("a new key");
     let params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).expect("names");
-    let der = params.serialize_request(&key).expect("a request").der().to_vec();
-    // RFC 2986 section 4.2: a sequence, and the first of its elements is signed.
-    let info = element(&der).and_then(|whole| element(whole.content)).expect("our own request").whole.to_vec();
+    let der = params.serialize_request(&key).expect("the request is serializable").der().to_vec();
+    // By RFC 2986 section 4.2, a request is a sequence, and its first element is signed.
+    let info = element(&der)
+        .and_then(|whole| element(whole.content))
+        .expect("the generated request is valid DER")
+        .whole
+        .to_vec();
     Seed { info, key: key.der_bytes().to_vec(), der }
 }
 
@@ -52,7 +57,7 @@ fn request(choices: &mut Choices<'_>, seed: &Seed, others: &[Seed]) -> Result<()
                 let part = &other[from..(from + choices.below(80)).min(other.len())];
                 drop(der.splice(at..(at + part.len()).min(der.len()), part.iter().copied()));
             }
-            // The length of a long form, which may be larger than the request.
+            // A length in the long form, which can be larger than the request.
             _ => drop(der.splice(at..at, [0x30, 0x84, 0xff, 0xff, 0xff, choices.byte()])),
         }
         if der.is_empty() {
@@ -66,7 +71,7 @@ fn request(choices: &mut Choices<'_>, seed: &Seed, others: &[Seed]) -> Result<()
     let wrong = |what: &str| Err(format!("{what} was accepted: {text}"));
     let key = taken.public_key.der_bytes();
     let Some(signer) = others.iter().find(|it| it.key == key) else {
-        return wrong("a request with a key that signed nothing");
+        return wrong("a request whose key signed no seed");
     };
     if !der.windows(signer.info.len()).any(|part| part == signer.info) {
         return wrong("a request that its key has not signed");
@@ -74,7 +79,7 @@ fn request(choices: &mut Choices<'_>, seed: &Seed, others: &[Seed]) -> Result<()
     Ok(())
 }
 
-/// Mostly sound PEM.
+/// Returns PEM that is mostly valid.
 fn pem(choices: &mut Choices<'_>, der: &[u8]) -> (String, bool) {
     let text = BASE64_STANDARD.encode(der);
     let width = *choices.one(&[64, 64, 64, 76]);
@@ -97,12 +102,12 @@ fn pem(choices: &mut Choices<'_>, der: &[u8]) -> (String, bool) {
 
 /// One element of DER.
 struct Element<'a> {
-    /// With its tag and length.
+    /// The element with its tag and length.
     whole: &'a [u8],
     content: &'a [u8],
 }
 
-/// The first element, if its length is written in up to two bytes.
+/// Returns the first element, if its length takes up to two bytes.
 fn element(der: &[u8]) -> Option<Element<'_>> {
     let (head, length) = match *der.get(1)? {
         short @ ..=0x7f => (2, usize::from(short)),

@@ -30,7 +30,7 @@ fn flags() -> IdentityFlags {
     Command::parse_from(["test", "--identity-url", "https://identity.test"]).flags
 }
 
-/// An apiserver that gives this answer to every review.
+/// Returns a client of an apiserver that gives this answer to every review.
 fn apiserver(status: u16, answer: Value) -> Client {
     let answer = move |request: Request<KubeBody>| {
         let answer = answer.clone();
@@ -71,7 +71,7 @@ fn service(client: Client, credentials: Option<Credentials>) -> Router {
     router(Arc::new(Service::new(client, &flags(), held, Metrics::default())))
 }
 
-/// A certificate request for another pod's name.
+/// Returns a certificate request for another pod's name.
 fn csr(key: &KeyPair) -> String {
     let params = CertificateParams::new(["other.bank.pod.weir.dev".to_owned()]).unwrap();
     params.serialize_request(key).unwrap().pem().unwrap()
@@ -115,7 +115,7 @@ async fn a_certificate_names_the_tokens_pod_and_ignores_the_requested_name() {
 async fn refused_requests_get_the_reason() {
     let key = KeyPair::generate().unwrap();
     let csr = csr(&key);
-    // Another key's request with this signature.
+    // A request with another key and this signature.
     let mut forged = pem_body(&csr);
     let last = forged.len() - 1;
     forged[last] ^= 1;
@@ -153,7 +153,7 @@ async fn refused_requests_get_the_reason() {
 async fn frequent_requests_get_a_retry_after() {
     let router = service(apiserver(201, good()), Some(credentials()));
     let mut busy = 0;
-    // More requests than the two seconds admit that this loop may touch.
+    // The loop sends more requests than one address may send in two seconds.
     for _ in 0..12 {
         let (status, _) = ask(router.clone(), "hello").await;
         busy += u32::from(status == 429);
@@ -171,7 +171,7 @@ fn to_pem(der: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n")
 }
 
-/// The authorities of the test credentials sign what the operator accepts.
+/// The authorities of the test credentials sign the certificates that the operator accepts.
 #[test]
 fn credentials_for_tests_trust_their_certificates() {
     let credentials = credentials();

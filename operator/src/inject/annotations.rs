@@ -1,4 +1,5 @@
-//! The annotations of a pod. An invalid value is an error that names the annotation and the fix; nothing is guessed.
+//! Reads the annotations of a pod. An invalid value is an error that names the annotation and the fix. No value is
+//! guessed.
 
 use std::collections::BTreeMap;
 
@@ -35,13 +36,11 @@ const KNOWN: [&str; 10] = [
 /// A port of the app, as a user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PortName {
-    /// The name of a container port.
     Name(String),
-    /// The number of the port.
     Number(u16),
 }
 
-/// The requests and limits of a container.
+/// The requests and limits of the agent's container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Resources {
     pub(super) cpu: Bounds,
@@ -58,7 +57,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// These bounds, completed from `defaults`. A default that contradicts an explicit value is adjusted.
+    /// Returns these bounds, completed from `defaults`. A default that contradicts an explicit value is adjusted.
     fn or(self, defaults: &Self) -> Self {
         let contradicts = |request: &Quantity, limit: &Quantity| request.exceeds(limit);
         match (self.request, self.limit) {
@@ -79,31 +78,27 @@ impl Bounds {
     }
 }
 
-/// The settings of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PodSettings {
-    /// The port to guard. `None`: find it.
+    /// The port to guard; `None` to find it.
     pub(super) port: Option<PortName>,
-    /// Redirect requests for the port's number to the agent.
+    /// True to redirect requests for the port's number to the agent.
     pub(super) redirect: bool,
-    /// The agent's image.
     pub(super) image: Option<String>,
     /// The port on which the operator reaches the agent.
     pub(super) control_port: Option<u16>,
-    /// The agent's control port is plain HTTP for every client, without proof of identity.
+    /// True if the agent's control port serves plain HTTP to every client, without proof of identity.
     pub(super) plaintext: bool,
-    /// The agent's resources.
     pub(super) resources: Resources,
-    /// The agent's settings.
     pub(super) settings: Settings,
 }
 
 impl PodSettings {
-    /// Reads the annotations; warns of unknown ones in Weir's domain.
+    /// Reads the annotations, and returns warnings about unknown ones in Weir's domain.
     ///
     /// # Errors
     ///
-    /// One sentence for each invalid value.
+    /// Some values are invalid: one sentence for each.
     pub(super) fn read(
         annotations: &BTreeMap<String, String>,
         defaults: &Resources,
@@ -127,7 +122,7 @@ impl PodSettings {
                 port_number(text).filter(|port| ![PROXY_PORT, TELEMETRY_PORT].contains(port))
             });
         let plaintext =
-            reader.value(CONTROL_ANNOTATION, "plaintext, or left out", |text| (text == "plaintext").then_some(true));
+            reader.value(CONTROL_ANNOTATION, "plaintext, or absent", |text| (text == "plaintext").then_some(true));
         let cpu = reader.bounds(CPU_REQUEST, CPU_LIMIT, "a quantity of CPU such as 100m");
         let memory = reader.bounds(MEMORY_REQUEST, MEMORY_LIMIT, "a quantity of memory such as 64Mi");
         let settings = settings.overridden(annotations, &mut reader.faults);
@@ -143,7 +138,7 @@ impl PodSettings {
         let warnings = annotations
             .keys()
             .filter(unknown)
-            .map(|name| format!("annotation {name} is unknown to Weir, which knows {}", known.join(", ")));
+            .map(|name| format!("annotation {name} is unknown to Weir; these are known: {}", known.join(", ")));
         let wishes = Self {
             port,
             redirect: redirect.unwrap_or(false),
@@ -262,7 +257,7 @@ mod tests {
             ("weir.dev/redirect", "true", "it must be enabled or disabled"),
             ("weir.dev/agent-image", "", "it must be an image"),
             ("weir.dev/agent-image", "a b", "it must be an image"),
-            ("weir.dev/control", "tls", "it must be plaintext, or left out"),
+            ("weir.dev/control", "tls", "it must be plaintext, or absent"),
             ("weir.dev/control-port", "http", "it must be a port"),
             ("weir.dev/control-port", "8482", "it must be a port that the agent does not use already"),
             ("weir.dev/agent-cpu-request", "lots", "it must be a quantity of CPU such as 100m"),
@@ -282,6 +277,6 @@ mod tests {
     fn an_unknown_annotation_of_ours_is_a_warning() {
         let (_, warnings) = read(&[("weir.dev/ports", "http"), ("weir.dev/not-injected", "why")]).unwrap();
         assert_eq!(warnings.len(), 1);
-        assert!(warnings[0].starts_with("annotation weir.dev/ports is unknown to Weir, which knows weir.dev/inject, "));
+        assert!(warnings[0].starts_with("annotation weir.dev/ports is unknown to Weir; these are known: "));
     }
 }

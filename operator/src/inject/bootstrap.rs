@@ -1,7 +1,7 @@
-//! The bootstrap snapshot of a new pod: the policies that target the pod already.
+//! The bootstrap snapshot of a new pod: the policies that already target the pod.
 //!
-//! The engine knows them and answers for each pod, so nothing is stored twice or out of date. A standby's engine
-//! answers as well as a leader's.
+//! The engine has these policies in memory and answers for each pod, so no second copy can become out of date. A
+//! standby's engine answers in the same way as a leader's.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,29 +12,28 @@ use tokio::{
 
 use crate::plan::Content;
 
-/// The timeout. The apiserver waits for seconds. Without an answer the pod is safe, too: its agent keeps the port
-/// closed until the first push.
+/// The timeout of a question to the engine. The apiserver waits only for seconds. If there is no answer, the agent
+/// keeps the port closed until the first push, so the pod is safe.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Every pushed snapshot replaces a bootstrap snapshot.
+/// The sequence of bootstrap snapshots. It is the lowest, so every pushed snapshot replaces a bootstrap snapshot.
 const SEQUENCE: u64 = 1;
 
-/// The bootstrap snapshot with this content.
 pub(super) fn snapshot(content: &Content) -> String {
     content.body(SEQUENCE)
 }
 
-/// A question to the engine: what will a new pod have to enforce?
+/// A question to the engine: which content must a new pod enforce?
 #[derive(Debug)]
 pub struct Question {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's labels.
     pub labels: BTreeMap<String, String>,
-    /// The channel for the answer; dropped if there is none.
+    /// The channel for the answer. It is dropped if there is no answer.
     pub answer: oneshot::Sender<Content>,
 }
 
-/// What a new pod will have to enforce; `None` if the engine does not know it (yet).
+/// Returns the content that a new pod must enforce; `None` if the engine has no answer (yet).
 pub(super) async fn content(
     engine: &mpsc::Sender<Question>,
     namespace: &str,

@@ -1,7 +1,7 @@
 //! The webhook's certificate from an external issuer: two files, as in a Secret of type `kubernetes.io/tls`.
 //!
-//! They are compared by content, because the kubelet swaps a link above them. This module writes nothing: the issuer
-//! also tells the apiserver which authority to trust.
+//! The files are compared by content, because the kubelet replaces a symbolic link in their path. This module writes
+//! nothing: the issuer also configures the authority that the apiserver trusts.
 
 use std::{
     io,
@@ -19,7 +19,6 @@ use rustls::{
 
 use crate::serve;
 
-/// Why the files are not usable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FilesError {
     #[error("{0} cannot be read: {1}")]
@@ -39,17 +38,17 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Files that were not read yet.
+    /// Returns the files of a folder, not yet read.
     pub(super) fn new(folder: &Path) -> Self {
         Self { certificates: folder.join("tls.crt"), key: folder.join("tls.key"), taken: None }
     }
 
-    /// The TLS configuration, if the files have changed. Files that do not match, as between two writes, are an
+    /// Returns the TLS configuration, if the files have changed. Files that do not match, as between two writes, are an
     /// error, and are read again the next time.
     ///
     /// # Errors
     ///
-    /// What is wrong with the files.
+    /// A file cannot be read, or the files are invalid or do not match.
     pub(super) async fn newer(&mut self) -> Result<Option<Arc<ServerConfig>>, FilesError> {
         let read =
             async |path: &PathBuf| tokio::fs::read(path).await.map_err(|error| FilesError::Read(path.clone(), error));
@@ -87,24 +86,24 @@ mod tests {
         };
         let (first, second) = (made(), made());
         let mut files = Files::new(folder.path());
-        let fault = async |files: &mut Files| files.newer().await.expect_err("it is wrong").to_string();
+        let fault = async |files: &mut Files| files.newer().await.expect_err("the files are not usable").to_string();
 
         assert!(fault(&mut files).await.contains("tls.crt cannot be read"));
         write("", "");
         assert!(fault(&mut files).await.contains("tls.key is not PEM"));
         write(&first.0, &first.1);
-        assert!(files.newer().await.unwrap().is_some(), "the first");
-        assert!(files.newer().await.unwrap().is_none(), "the same");
-        // The new certificate first, then its key.
+        assert!(files.newer().await.unwrap().is_some(), "the first files are used");
+        assert!(files.newer().await.unwrap().is_none(), "unchanged files are not used again");
+        // The new certificate is written first, and then its key.
         write(&second.0, &first.1);
         assert!(fault(&mut files).await.contains("do not match"));
-        assert!(fault(&mut files).await.contains("do not match"), "it was forgotten");
+        assert!(fault(&mut files).await.contains("do not match"), "the error must remain");
         write(&second.0, &second.1);
-        assert!(files.newer().await.unwrap().is_some(), "the second");
-        // A file is missing for a moment, and then back unchanged.
+        assert!(files.newer().await.unwrap().is_some(), "the second files are used");
+        // A file is missing for a short time, and then exists again unchanged.
         fs::remove_file(folder.path().join("tls.key")).unwrap();
         assert!(fault(&mut files).await.contains("tls.key cannot be read"));
         write(&second.0, &second.1);
-        assert!(files.newer().await.unwrap().is_none(), "nothing is new");
+        assert!(files.newer().await.unwrap().is_none(), "unchanged files are not used again");
     }
 }

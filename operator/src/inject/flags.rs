@@ -11,18 +11,18 @@ use super::{
     settings::Settings,
 };
 
-/// Whether and how pods get the agent.
+/// The flags that decide whether and how pods get the agent.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Injection")]
 pub struct InjectFlags {
-    /// Inject the agent into new pods that ask for it: address of the webhook for the apiserver, over TLS [default:
-    /// no injection]
+    /// Inject the agent into new pods that request it: address of the webhook for the apiserver, over TLS [default: no
+    /// injection]
     #[arg(long, value_name = "ADDR", env = "WEIR_INJECT_LISTEN", requires = "inject_image")]
     pub(super) inject_listen: Option<SocketAddr>,
     /// Image of the agent
     #[arg(long, value_name = "IMAGE", env = "WEIR_INJECT_IMAGE")]
     pub(super) inject_image: Option<String>,
-    /// Pull policy of that image: Always, IfNotPresent or Never [default: the cluster's default]
+    /// Pull policy of the agent's image: Always, IfNotPresent or Never [default: the cluster's default]
     #[arg(long, value_name = "POLICY", env = "WEIR_INJECT_IMAGE_PULL_POLICY")]
     pub(super) inject_image_pull_policy: Option<String>,
     /// Image with sh and iptables, for pods with weir.dev/redirect: enabled [default: such pods get no agent]
@@ -58,7 +58,7 @@ pub struct InjectFlags {
 }
 
 impl InjectFlags {
-    /// The address to listen on, if any.
+    /// Returns the address to listen on, if any.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.inject_listen
     }
@@ -98,7 +98,7 @@ pub(super) fn parse_resources(text: &str) -> Result<Resources, String> {
     })
 }
 
-/// Kubernetes accepts numbers as well as text.
+/// Parses a quantity. Kubernetes accepts numbers as well as text.
 fn quantity(name: &str, value: Option<serde_json::Value>) -> Result<Option<Quantity>, String> {
     let Some(value) = value else { return Ok(None) };
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

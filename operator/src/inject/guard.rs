@@ -1,8 +1,8 @@
-//! Finds the port that the agent guards, and takes over its name.
+//! Finds the port that the agent guards, and transfers its name to the agent.
 //!
-//! A Service with a named target port uses whichever container has a port of that name. The agent takes the name
-//! over. References to the name in the app's container (probes, hooks) are changed to the number, so that they still
-//! reach the app. Nothing is guessed: a pod with several candidates must name the port.
+//! A Service with a named target port uses the container that has a port of that name. So the agent's port gets the
+//! name. References to the name in the app's container (probes, hooks) are changed to the number, so that they still
+//! reach the app. The port is never guessed: a pod with several candidates must name the port.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use serde_json::Value;
@@ -11,17 +11,16 @@ use super::annotations::PortName;
 
 /// The annotation that names a pod's main container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// The preferred name among several named ports.
+/// The preferred name if several ports have names.
 const CONVENTIONAL: &str = "http";
 
-/// The guarded port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guarded {
-    /// Its number, on which the app listens.
+    /// The number of the port, on which the app listens.
     pub(super) number: u16,
     /// The name that the agent takes over.
     pub(super) name: Option<String>,
-    /// The index of the container that declares it; `None` if no container does.
+    /// The index of the container that declares the port; `None` if no container does.
     pub(super) container: Option<usize>,
 }
 
@@ -29,7 +28,7 @@ pub(super) struct Guarded {
 ///
 /// # Errors
 ///
-/// Why there is none, and how to fix it.
+/// There is no such port. The message explains why, and how to fix it.
 pub(super) fn find(
     spec: &PodSpec,
     annotations: impl Fn(&str) -> Option<String>,
@@ -83,7 +82,7 @@ fn choose(ports: &[Guarded]) -> Result<Guarded, String> {
         (Some(last), _) if named.is_empty() => Ok(last),
         (Some(last), _) => {
             let names: Vec<String> = named.into_iter().chain([last]).filter_map(|port| port.name).collect();
-            Err(format!("several ports could be meant ({}): name one in annotation weir.dev/port", names.join(", ")))
+            Err(format!("several ports are possible ({}): name one in annotation weir.dev/port", names.join(", ")))
         }
     }
 }
@@ -129,7 +128,7 @@ impl Guarded {
         }
     }
 
-    /// Whether the kubelet probes this port. A redirect sends such probes to the agent.
+    /// Returns true if the kubelet probes this port. A redirect sends such probes to the agent.
     pub(super) fn is_probed(&self, spec: &PodSpec) -> bool {
         let Some(container) = self.container.map(|index| &spec.containers[index]) else { return false };
         let probes = [&container.liveness_probe, &container.readiness_probe, &container.startup_probe];

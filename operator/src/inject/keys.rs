@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::values::{Of, read, seconds};
 
-/// The annotations for users.
 pub(super) const ANNOTATIONS: [&str; 4] = [
     "weir.dev/agent-jwks-configmap",
     "weir.dev/agent-jwks-url",
@@ -33,7 +32,6 @@ pub(super) struct File {
     key: String,
 }
 
-/// The source of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keys {
     /// A ConfigMap; the kubelet updates the file.
@@ -41,14 +39,14 @@ pub(super) enum Keys {
     /// A URL, fetched regularly.
     Url {
         url: String,
-        /// In seconds; `None`: the agent's default.
+        /// The interval between two fetches, in seconds; `None` for the agent's default.
         refresh: Option<i64>,
         /// The authorities that sign the server's certificate.
         authorities: File,
     },
 }
 
-/// The chart's JSON; an empty text means that a value is absent.
+/// The chart's JSON. An empty string means that a value is absent.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct KeysJson {
@@ -59,9 +57,11 @@ pub(super) struct KeysJson {
 }
 
 impl KeysJson {
+    /// Checks the values of the chart.
+    ///
     /// # Errors
     ///
-    /// Which value is invalid, and what it must be.
+    /// A value is invalid. The message names it, and the values that are allowed.
     pub(super) fn read(self) -> Result<Option<Keys>, String> {
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         let file = |default| move |text: &str| file(text, default);
@@ -97,8 +97,8 @@ impl Wished {
 }
 
 impl Keys {
-    /// The pod's settings merged with `default`. A source in the pod replaces the default source. Refresh interval
-    /// and authorities come from a default that is a URL, unless the pod sets them.
+    /// Returns the pod's settings merged with `default`. A source in the pod replaces the default source. If the
+    /// default is a URL, the pod's URL inherits its refresh interval and authorities, unless the pod sets them.
     pub(super) fn overridden(
         default: Option<&Self>,
         annotations: &BTreeMap<String, String>,
@@ -127,7 +127,6 @@ impl Keys {
         wished.decide([&config_map, &url, &refresh, &ca]).map_err(|fault| faults.push(fault)).ok().flatten()
     }
 
-    /// The agent's arguments.
     pub(super) fn args(&self) -> Vec<String> {
         match self {
             Self::ConfigMap(_) => vec![format!("--jwks={}/{KEYS_FILE}", KEYS.1)],
@@ -140,7 +139,7 @@ impl Keys {
         }
     }
 
-    /// The volume with the required file, and its mount.
+    /// Returns the volume with the required file, and its mount.
     pub(super) fn volume(&self) -> (Value, Value) {
         let ((volume, folder), file, path) = match self {
             Self::ConfigMap(file) => (KEYS, file, KEYS_FILE),

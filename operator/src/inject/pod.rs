@@ -1,7 +1,7 @@
-//! Adds an agent to a pod. Pure: everything that it depends on is in [`ClusterSettings`].
+//! Adds an agent to a pod. The module is pure: all its inputs are in [`ClusterSettings`] and [`AgentStart`].
 //!
-//! It reads the pod through its type and edits the plain JSON, so that fields of future Kubernetes versions survive.
-//! Applied to its own output, it changes nothing.
+//! It reads the pod through its type and edits the plain JSON, so that fields of future Kubernetes versions survive. A
+//! second injection changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -21,39 +21,33 @@ use crate::{
     labels::{AGENT_LABEL, INJECT, NOT_INJECTED, STORE_SECRETS},
 };
 
-/// The cluster owner's settings, and the cluster's abilities.
+/// The cluster owner's settings, and the cluster's features.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterSettings {
-    /// The container images.
     pub(super) images: Images,
-    /// The default resources of agents.
     pub(super) resources: Resources,
-    /// The default settings of agents.
     pub(super) settings: Settings,
-    /// Whether Services find the ports of native sidecars, as they do from Kubernetes 1.32 on.
+    /// True if Services find the ports of native sidecars, as they do from Kubernetes 1.32 on.
     pub(super) native: bool,
 }
 
-/// The result for a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Outcome {
-    /// The pod has an agent already.
+    /// The pod already has an agent.
     Untouched,
-    /// No agent, because the pod or its namespace does not want one.
+    /// The pod gets no agent, because the pod or its namespace disables it.
     Declined,
-    /// No agent, because it would not work in this pod.
+    /// The pod gets no agent, because the agent would not work in it.
     Unfit {
-        /// Why, and how to fix it.
+        /// The reason, and the fix.
         why: String,
     },
-    /// No agent, because the pod's annotations are invalid.
+    /// The pod gets no agent, because the pod's annotations are invalid.
     Wrong {
-        /// What is invalid, and how to fix it.
+        /// The invalid value, and the fix.
         why: String,
     },
-    /// The pod gets an agent.
     Injected {
-        /// The changed pod.
         pod: Value,
         /// Warnings for the pod's owner.
         warnings: Vec<String>,
@@ -138,7 +132,7 @@ pub(super) fn inject(
     let redirect = cluster.images.redirect.as_ref().filter(|_| redirect);
     let redirect = redirect.map(|image| sidecar::redirect(image, &wishes, &guarded));
     list(&mut pod["spec"], "initContainers").extend(redirect);
-    // The last init container, so that the earlier ones run without the agent.
+    // The agent is the last init container, so that earlier init containers run without it.
     let place = if cluster.native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);
     list(&mut pod["spec"], "volumes").extend(sidecar::volumes(&wishes));
@@ -154,21 +148,22 @@ pub(super) fn inject(
         }
     }
     set(&mut pod["metadata"], "labels", AGENT_LABEL, "enabled");
-    // The annotation is from an earlier call, before another webhook made the pod suitable.
+    // An earlier call may have added this annotation, before another webhook made the pod suitable.
     if let Some(annotations) = pod["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove(NOT_INJECTED);
     }
     Ok(Outcome::Injected { pod, warnings })
 }
 
-/// The unchanged pod with an annotation that says why it has no agent, for users who look for the agent later.
+/// Returns the pod with only an annotation that gives the reason why it has no agent, for users who look for the agent
+/// later.
 pub(super) fn left_alone(pod: &Value, why: &str) -> Value {
     let mut pod = pod.clone();
     set(&mut pod["metadata"], "annotations", NOT_INJECTED, why);
     pod
 }
 
-/// The labels that the pod will have, because policies select by them.
+/// Returns the labels that the pod will have, because policies select by them.
 pub(super) fn labels(pod: &Value) -> BTreeMap<String, String> {
     let mut labels: BTreeMap<String, String> =
         serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
@@ -179,7 +174,7 @@ pub(super) fn labels(pod: &Value) -> BTreeMap<String, String> {
 fn suits(spec: &PodSpec) -> Result<(), String> {
     if spec.host_network == Some(true) {
         return Err("it uses the node's network (hostNetwork), where other pods could use the agent's ports: move \
-                    what clients call to a pod with its own network"
+                    the app to a pod with its own network"
             .to_owned());
     }
     if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
@@ -198,7 +193,7 @@ fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<
         let mut ports = container.ports.iter().flatten();
         ports.any(|port| ours.iter().any(|own| port.container_port == i32::from(*own)))
     };
-    // The ports of init containers that complete are free again.
+    // The ports of init containers that complete become free again.
     let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
     match spec.containers.iter().chain(sidecars).find(taken) {
         None => Ok(()),
@@ -209,7 +204,7 @@ fn ports_are_free(spec: &PodSpec, wishes: &PodSettings, guarded: u16) -> Result<
     }
 }
 
-/// Warnings about a pod that works, but maybe not as intended.
+/// Returns warnings about a pod that works, but perhaps not as intended.
 fn caveats(spec: &PodSpec, guarded: &guard::Guarded, redirected: bool) -> Vec<String> {
     let number = guarded.number;
     let mut caveats = Vec::new();

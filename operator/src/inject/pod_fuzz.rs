@@ -1,5 +1,5 @@
-//! Pods of admission reviews: left unchanged with a reason, or given an agent. Injection changes nothing else, and a
-//! second injection changes nothing.
+//! Fuzzes the pods of admission reviews. A pod is left unchanged with a reason, or is given an agent. Injection changes
+//! nothing else, and a second injection changes nothing.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -102,7 +102,7 @@ fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
     labels(pod);
     let Ok(outcome) = inject(pod, terms, &told) else {
         let is_pod = serde_json::from_value::<Pod>(pod.clone()).is_ok();
-        return if is_pod { Err("a pod was refused as none".to_owned()) } else { Ok(()) };
+        return if is_pod { Err("a valid pod was refused".to_owned()) } else { Ok(()) };
     };
     let patched = match outcome {
         Outcome::Untouched | Outcome::Declined => return Ok(()),
@@ -115,13 +115,13 @@ fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
         Outcome::Injected { pod, .. } => {
             let again = inject(&pod, terms, &told).map_err(|error| format!("the result is not a pod: {error}"))?;
             if again != Outcome::Untouched {
-                return Err(format!("the second injection changed it, to {again:?}"));
+                return Err(format!("the second injection changed the pod to {again:?}"));
             }
             let agents = [&pod["spec"]["containers"], &pod["spec"]["initContainers"]];
             let agents = agents.into_iter().filter_map(Value::as_array).flatten();
             let count = agents.filter(|container| container["name"] == "weir-agent").count();
             if count != 1 {
-                return Err(format!("it has {count} agents"));
+                return Err(format!("the pod has {count} agents"));
             }
             pod
         }
@@ -131,7 +131,7 @@ fn check(pod: &Value, terms: &ClusterSettings) -> Result<(), String> {
     let mut applied = pod.clone();
     let patch = json_patch::diff(pod, &patched);
     json_patch::patch(&mut applied, &patch).map_err(|error| format!("the patch does not apply: {error}"))?;
-    if applied == patched { Ok(()) } else { Err("the patch makes another pod".to_owned()) }
+    if applied == patched { Ok(()) } else { Err("the patch creates another pod".to_owned()) }
 }
 
 /// Checks the envelope, which the library parses.

@@ -10,7 +10,7 @@ fn pod(spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "web-", "labels": {"app": "web"}}, "spec": spec})
 }
 
-/// One container `app` with these ports.
+/// Returns a pod with one container `app` that has these ports.
 fn app(ports: &Value) -> Value {
     pod(&json!({"containers": [{"name": "app", "image": "app", "ports": ports}]}))
 }
@@ -26,7 +26,7 @@ fn annotated(mut pod: Value, annotations: &[(&str, &str)]) -> Value {
     pod
 }
 
-/// The volume in which an agent finds its last snapshot after a restart.
+/// Returns the volume in which an agent finds its last snapshot after a restart.
 fn cache() -> Value {
     json!({"name": "weir-cache", "emptyDir": {"medium": "Memory", "sizeLimit": "4Mi"}})
 }
@@ -42,14 +42,14 @@ fn injected(pod: &Value, cluster: &ClusterSettings) -> (Value, Vec<String>) {
 fn agent(pod: &Value) -> &Value {
     let lists = [&pod["spec"]["initContainers"], &pod["spec"]["containers"]];
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
-    all.find(|container| container["name"] == AGENT).expect("there is an agent")
+    all.find(|container| container["name"] == AGENT).expect("the pod must have an agent")
 }
 
 fn has_arg(agent: &Value, arg: &str) -> bool {
     agent["args"].as_array().unwrap().contains(&arg.into())
 }
 
-/// The complete injected pod. A change here changes every pod.
+/// The complete injected pod. A change of this output changes every pod.
 #[test]
 fn the_complete_injected_pod() {
     let (pod, warnings) = injected(&http(), &cluster());
@@ -103,7 +103,7 @@ fn the_complete_injected_pod() {
     assert_eq!(pod, expected);
 }
 
-/// The Secrets of stores are for the agent alone, and the pod says which ones it has.
+/// Only the agent gets the Secrets of stores, and an annotation lists them.
 #[test]
 fn an_agent_gets_the_secrets_of_its_stores() {
     let name = |name: &str| Some(name.to_owned());
@@ -112,7 +112,7 @@ fn an_agent_gets_the_secrets_of_its_stores() {
         StoreSecrets { directory: "shop.b".to_owned(), credentials: None, authorities: name("ca") },
     ];
     let start = AgentStart { bootstrap: Some("{}"), secrets: secrets.clone(), ..AgentStart::default() };
-    let Outcome::Injected { pod, .. } = inject(&http(), &cluster(), &start).unwrap() else { panic!("it fits") };
+    let Outcome::Injected { pod, .. } = inject(&http(), &cluster(), &start).unwrap() else { panic!("not injected") };
     let item = |key: &str, directory: &str| json!({"key": key, "path": format!("{directory}/{key}")});
     let sources = json!([
         {"secret": {"name": "redis", "optional": true, "items": [item("username", "shop.a"), item("password", "shop.a")]}},
@@ -124,14 +124,14 @@ fn an_agent_gets_the_secrets_of_its_stores() {
     assert!(has_arg(agent, &format!("--store-secrets={folder}")), "{agent:#}");
     let mount = json!({"name": "weir-stores", "mountPath": folder, "readOnly": true});
     assert_eq!(agent["volumeMounts"][1], mount);
-    assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app has no use for it");
+    assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app must not get the volume");
     let annotation = pod["metadata"]["annotations"]["weir.dev/store-secrets"].as_str();
     assert_eq!(annotation, Some("shop.a=redis+ca,shop.b=+ca"));
     assert!(secrets.iter().all(|secrets| secrets.are_in(annotation)));
     let renamed = StoreSecrets { credentials: name("other"), ..secrets[0].clone() };
     assert!(!renamed.are_in(annotation) && !secrets[0].are_in(None));
     assert_eq!(inject(&pod, &cluster(), &start).unwrap(), Outcome::Untouched);
-    // Without stores there is nothing of all this.
+    // Without stores, the pod gets no volume and no annotation for Secrets.
     let (pod, _) = injected(&http(), &cluster());
     assert!(!pod.to_string().contains("store"), "{pod}");
 }
@@ -150,7 +150,7 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         if !volumes.is_null() {
             plain["spec"]["volumes"] = volumes.clone();
         }
-        let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("it fits") };
+        let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("not injected") };
         let mut expected = volumes.as_array().cloned().unwrap_or_default();
         expected.push(cache());
         expected.push(json!({"name": "weir-identity", "projected": {"sources": [{"serviceAccountToken": {
@@ -165,12 +165,12 @@ fn an_agent_is_told_how_to_prove_which_pod_it_is() {
         assert!(has_arg(agent, "--identity-token-file=/var/run/secrets/weir.dev/identity/token"), "{agent:#}");
         assert!(!has_arg(agent, "--control-plaintext"), "{agent:#}");
         assert_eq!(agent["env"][1], json!({"name": "WEIR_IDENTITY_CA", "value": "PEM"}));
-        assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app has no use for it");
+        assert!(pod["spec"]["containers"][0].get("volumeMounts").is_none(), "the app must not get the volume");
         assert_eq!(inject(&pod, &cluster(), &start).unwrap(), Outcome::Untouched);
     }
-    // A pod may opt out. Then the operator requires no proof either.
+    // A pod can opt out. Then the operator requires no proof of identity either.
     let plain = annotated(http(), &[("weir.dev/control", "plaintext")]);
-    let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("it fits") };
+    let Outcome::Injected { pod, .. } = inject(&plain, &cluster(), &start).unwrap() else { panic!("not injected") };
     assert!(has_arg(agent(&pod), "--control-plaintext") && pod["spec"]["volumes"] == json!([cache()]), "{pod:#}");
 }
 
@@ -189,7 +189,7 @@ fn injection_is_idempotent() {
     assert_eq!(inject(&by_hand, &cluster(), &AgentStart::default()).unwrap(), Outcome::Untouched);
     let why = left_alone(&http(), "why");
     assert_eq!(left_alone(&why, "why"), why);
-    // If the webhook is called again after the pod became suitable, the earlier annotation is removed.
+    // The webhook is called again after the pod became suitable, and removes the earlier annotation.
     assert_eq!(injected(&why, &cluster()).0["metadata"]["annotations"], json!({}));
 }
 
@@ -215,7 +215,7 @@ fn other_containers_and_unknown_fields_stay_as_they_are() {
     expected["initContainers"].as_array_mut().unwrap().push(agent(&with).clone());
     expected["volumes"].as_array_mut().unwrap().push(cache());
     assert_eq!(with["spec"], expected);
-    assert_eq!(init[2]["name"], AGENT, "the last one: what runs before it needs no agent");
+    assert_eq!(init[2]["name"], AGENT, "the agent is the last init container");
 }
 
 #[test]
@@ -236,17 +236,17 @@ fn before_1_32_it_is_an_ordinary_container() {
     let (with, _) = injected(&pod, &cluster);
     assert!(with["spec"].get("initContainers").is_none());
     let containers = with["spec"]["containers"].as_array().unwrap();
-    assert_eq!((containers.len(), &containers[0]["name"]), (2, &json!("app")), "the app stays the first");
+    assert_eq!((containers.len(), &containers[0]["name"]), (2, &json!("app")), "the app must stay the first container");
     let agent = agent(&with);
     assert!(agent.get("restartPolicy").is_none());
-    // The agent runs as long as the app. It has four seconds of the minute left to finish.
+    // The agent runs as long as the app. It then has four seconds of the minute to finish.
     assert_eq!(agent["lifecycle"]["preStop"]["exec"]["command"][3], "--wait=56s");
     assert!(has_arg(agent, "--drain=58s"), "{agent}");
 
     let mut job = http();
     job["spec"]["restartPolicy"] = "Never".into();
     let Outcome::Unfit { why } = inject(&job, &cluster, &AgentStart::default()).unwrap() else {
-        panic!("a job would never end")
+        panic!("a job with an agent would never end")
     };
     assert!(why.contains("1.32"), "{why}");
     injected(&job, &self::cluster());
@@ -261,7 +261,7 @@ fn the_drain_fits_the_grace_period() {
         let (with, _) = injected(&pod, &cluster());
         assert!(has_arg(agent(&with), &format!("--drain={drain}")), "{with}");
         let hook = agent(&with)["lifecycle"]["preStop"]["exec"]["command"].as_array().unwrap();
-        assert_eq!(hook.len(), 3, "a native sidecar ends after the app anyway: {hook:?}");
+        assert_eq!(hook.len(), 3, "the hook of a native sidecar must not wait: {hook:?}");
     }
 }
 
@@ -302,14 +302,14 @@ fn which_port_is_guarded() {
     let mixed = json!([{"containerPort": 8443}, {"name": "web", "containerPort": 80}]);
     let port = "weir.dev/port";
     for (what, ports, annotations, upstream, name, warns) in [
-        ("called http", three.clone(), vec![], 80, "http", false),
-        ("the only one over TCP", udp, vec![], 80, "web", false),
-        ("the only one with a name", mixed, vec![], 80, "web", false),
+        ("the port named http", three.clone(), vec![], 80, "http", false),
+        ("the only TCP port", udp, vec![], 80, "web", false),
+        ("the only port with a name", mixed, vec![], 80, "web", false),
         ("by name", two.clone(), vec![(port, "admin")], 9000, "admin", false),
-        ("by the number of one with a name", two, vec![(port, "9000")], 9000, "admin", false),
-        ("by the number of one without", three, vec![(port, "81")], 81, "weir-proxy", true),
+        ("by the number of a port with a name", two, vec![(port, "9000")], 9000, "admin", false),
+        ("by the number of a port without a name", three, vec![(port, "81")], 81, "weir-proxy", true),
         ("by number, not declared", json!(null), vec![(port, "8080")], 8080, "weir-proxy", true),
-        ("by number, no name", unnamed, vec![(port, "8080")], 8080, "weir-proxy", true),
+        ("by number, in a pod without port names", unnamed, vec![(port, "8080")], 8080, "weir-proxy", true),
     ] {
         let (with, warnings) = injected(&annotated(app(&ports), &annotations), &cluster());
         let agent = agent(&with);
@@ -321,7 +321,7 @@ fn which_port_is_guarded() {
             "{what}: {warnings:?}"
         );
     }
-    // With another container in front of it in the list, as other injectors add theirs.
+    // Another injector can put its container in front of the app's.
     let spec = json!({"containers": [
         {"name": "mesh", "image": "m", "ports": [{"name": "http", "containerPort": 15090}]},
         {"name": "app", "image": "a", "ports": [{"name": "web", "containerPort": 80}]},
@@ -453,15 +453,15 @@ fn the_bootstrap_snapshot_is_passed_to_the_agent() {
         let Outcome::Injected { pod, .. } =
             inject(&http(), &cluster(), &AgentStart { bootstrap, ..AgentStart::default() }).unwrap()
         else {
-            panic!("it fits")
+            panic!("not injected")
         };
         agent(&pod)["env"].clone()
     };
     let closed = json!([{"name": "WEIR_WAIT_FOR_CONFIG", "value": "true"}]);
-    assert_eq!(start(None), closed, "nobody knows what holds: nothing passes before somebody does");
+    assert_eq!(start(None), closed, "without a snapshot, the port must stay closed");
     let long = format!("{{{}}}", " ".repeat(96 * 1024));
-    assert_eq!(start(Some(&long)), closed, "Linux would not start a process with it");
-    // The kubelet would expand $(HOME), and would turn two dollar signs into one.
+    assert_eq!(start(Some(&long)), closed, "Linux does not start a process with so long a variable");
+    // The kubelet would expand $(HOME), and would replace two dollar signs with one.
     let regex = json!({"pathRegexes": ["^/a$$", "$(HOME)"]});
     let given = start(Some(&regex.to_string()));
     let text = given[0]["value"].as_str().unwrap();
@@ -477,7 +477,7 @@ fn policies_select_by_the_labels_that_the_pod_will_have() {
     assert_eq!(labels(&json!({"metadata": {}})).len(), 1);
 }
 
-/// The cluster owner's settings with the pod's overrides: all of them reach the agent.
+/// All of the cluster owner's settings, with the pod's overrides, reach the agent.
 #[test]
 fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
     let settings = r#"{
@@ -546,7 +546,7 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
 fn a_drain_longer_than_the_grace_period_is_refused_and_a_default_is_shortened() {
     let long = annotated(http(), &[("weir.dev/agent-drain", "29s")]);
     let Outcome::Wrong { why } = inject(&long, &cluster(), &AgentStart::default()).unwrap() else {
-        panic!("it would be killed")
+        panic!("a drain that is too long must be refused")
     };
     assert_eq!(
         why,

@@ -1,4 +1,5 @@
-//! The webhook's two objects: what they hold, and what they should hold. Pure except for fresh tokens.
+//! The webhook's two objects: their content, and the content that they should have. The module is pure except for the
+//! generation of tokens.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};
@@ -6,38 +7,37 @@ use serde_json::{Value, json};
 
 use crate::authority::{Authorities, DAY, HOUR, InvalidAuthorities, Terms, secret};
 
-/// A field of the Secret.
 const TOKEN: &str = "token";
 
-/// The authorities that the apiserver trusts. The operator writes them into the webhook's configuration.
+/// The phases of the authorities that the apiserver trusts. The operator writes these authorities into the webhook's
+/// configuration.
 pub(super) const TERMS: Terms =
     Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
 
-/// The authorities of a Secret; none if it is empty.
+/// Reads the authorities of a Secret; none if it is empty.
 ///
 /// # Errors
 ///
-/// The Secret holds something else.
+/// The Secret contains something else.
 pub(super) fn authorities(secret: &Secret) -> Result<Authorities, InvalidAuthorities> {
     secret::authorities(TERMS, secret)
 }
 
-/// The token of a Secret; empty if there is none.
+/// Returns the token of a Secret; empty if there is none.
 pub(super) fn token(secret: &Secret) -> String {
     secret::text(secret, TOKEN)
 }
 
-/// A token that cannot be guessed.
+/// Returns a token that cannot be guessed.
 pub(super) fn fresh_token() -> String {
     rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The Secret with authorities and token.
 pub(super) fn secret_with(secret: &Secret, authorities: &Authorities, token: &str) -> Value {
     secret::with(secret, authorities, &[(TOKEN, token)])
 }
 
-/// The names and addresses under which the apiserver calls the webhook.
+/// Returns the names and addresses under which the apiserver calls the webhook.
 pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     let hosts = webhook.webhooks.iter().flatten().filter_map(|hook| {
         let config = &hook.client_config;
@@ -52,7 +52,7 @@ pub(super) fn names(webhook: &MutatingWebhookConfiguration) -> Vec<String> {
     names
 }
 
-/// The patch that makes the apiserver trust and call this webhook; `None` if nothing has to change. Without a
+/// Returns the patch that makes the apiserver trust and call this webhook; `None` if no change is needed. Without a
 /// `bundle`, the external issuer sets the CA bundle.
 pub(super) fn registered(webhook: &MutatingWebhookConfiguration, bundle: Option<&str>, path: &str) -> Option<Value> {
     let mut changed = false;

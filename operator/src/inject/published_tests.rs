@@ -39,8 +39,8 @@ fn only_what_differs_is_applied() {
         (of_service("/p", &STANDARD.encode("old")), json!({"caBundle": bundle, "service": {"path": "/p"}})),
         (json!({"url": "https://127.0.0.1:9443"}), json!({"caBundle": bundle, "url": "https://127.0.0.1:9443/p"})),
     ] {
-        let patch = registered(&webhook(&[clients, url.clone()]), Some("PEM"), "/p").expect("something differs");
-        // The patch must have all fields; server-side apply removes fields that are missing.
+        let patch = registered(&webhook(&[clients, url.clone()]), Some("PEM"), "/p").expect("it must change");
+        // The patch must contain all fields, because server-side apply removes missing ones.
         assert_eq!(patch["webhooks"][0], json!({"name": "0.weir.dev", "clientConfig": expected}));
         assert_eq!(patch["webhooks"][1]["clientConfig"], url);
         assert_eq!(patch["metadata"], json!({"name": "weir"}));
@@ -51,7 +51,7 @@ fn only_what_differs_is_applied() {
 fn an_external_issuer_keeps_its_ca_bundle() {
     let url = |path: &str, bundle: &str| json!({"url": format!("https://127.0.0.1:9443{path}"), "caBundle": STANDARD.encode(bundle)});
     assert_eq!(registered(&webhook(&[url("/p", "theirs")]), None, "/p"), None);
-    let patch = registered(&webhook(&[url("/old", "theirs")]), None, "/p").expect("the path differs");
+    let patch = registered(&webhook(&[url("/old", "theirs")]), None, "/p").expect("the configuration must change");
     assert_eq!(patch["webhooks"][0]["clientConfig"], json!({"url": "https://127.0.0.1:9443/p"}));
 }
 

@@ -1,4 +1,4 @@
-//! Parses resource quantities far enough to refuse what the apiserver would refuse: injection must not make a pod fail
+//! Parses resource quantities, and refuses values that the apiserver would refuse: injection must not make a pod fail
 //! to start.
 
 use std::str::FromStr;
@@ -11,17 +11,17 @@ pub(super) struct Quantity {
 }
 
 impl Quantity {
-    /// The original text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The value in cores or bytes.
+    /// Returns the value in cores or bytes.
     pub(super) fn value(&self) -> f64 {
         self.value
     }
 
-    /// Whether it is larger than the other quantity. Floating point is exact enough for the sizes of agents.
+    /// Returns true if this quantity is larger than the other one. Floating point is exact enough for the sizes of
+    /// agents.
     pub(super) fn exceeds(&self, other: &Self) -> bool {
         self.value > other.value
     }
@@ -36,7 +36,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// The value of a quantity, including zero; `None` if the text is not a quantity.
+/// Returns the value of a quantity, including zero; `None` if the text is not a quantity.
 pub(super) fn amount(text: &str) -> Option<f64> {
     let number = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, suffix) = text.split_at(number);

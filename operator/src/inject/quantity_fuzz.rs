@@ -1,4 +1,4 @@
-//! Quantities, compared with exact integers of billionths.
+//! Fuzzes quantities, compared with exact integers of billionths.
 
 use weir_fuzz::{Choices, Target};
 
@@ -22,11 +22,12 @@ fn any_quantity_is_the_number_of_its_definition() {
             }
             let (Ok(quantity), Some(expected)) = (parsed, expected) else { continue };
             if quantity.text() != text {
-                return Err(format!("{text:?} is kept as {:?}", quantity.text()));
+                return Err(format!("{text:?} is stored as {:?}", quantity.text()));
             }
             if let Some((other, billionths)) = &last {
-                let other: Quantity = other.parse().map_err(|()| format!("{other:?} is none the second time"))?;
-                // Compared only if floating point can distinguish the two.
+                let other: Quantity =
+                    other.parse().map_err(|()| format!("{other:?} is not accepted the second time"))?;
+                // The two are compared only if floating point can distinguish them.
                 let difference = expected.abs_diff(*billionths);
                 let close = 0 < difference && difference <= expected.max(*billionths) >> 40;
                 if !close && quantity.exceeds(&other) != (expected > *billionths) {
@@ -39,7 +40,7 @@ fn any_quantity_is_the_number_of_its_definition() {
     });
 }
 
-/// Rounded up, as Kubernetes does. Values above the maximum are equal.
+/// Returns the number of billionths, rounded up as in Kubernetes. Values above the maximum are equal.
 fn billionths(text: &str) -> Option<u128> {
     let end = text.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A pod that would start without the agent must also start with it. So a value that a quota requires is set, and a
-//! value that is too large is reduced to what an agent needs at least. If even that is not available, the pod starts
-//! without an agent. The bounds are read for each pod; if that fails, the agent gets its configured resources.
+//! value that is too large is reduced, at most to the agent's minimum. If even the minimum is not available, the pod
+//! starts without an agent. The bounds are read for each pod; if that fails, the agent gets its configured resources.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,10 +20,11 @@ use super::{
     quantity::{Quantity, amount},
 };
 
-/// The timeout. The webhook's caller waits, and the apiserver answers this from its cache.
+/// The timeout for reading the bounds. The webhook's caller waits, and the apiserver answers from its cache.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A resource: its name, the agent's default where a value is required, and the agent's minimum.
+/// A resource: its name, the agent's default for a required value, and the agent's minimum. Each pair is a request and
+/// a limit.
 #[derive(Debug)]
 struct Kind {
     name: &'static str,
@@ -34,10 +35,9 @@ struct Kind {
 const MI: f64 = 1024.0 * 1024.0;
 const CPU: Kind = Kind { name: "cpu", usual: (0.02, 1.0), least: (0.005, 0.05) };
 const MEMORY: Kind = Kind { name: "memory", usual: (32.0 * MI, 128.0 * MI), least: (16.0 * MI, 32.0 * MI) };
-/// For the log.
+/// Ephemeral storage, for the agent's log.
 const STORAGE: Kind = Kind { name: "ephemeral-storage", usual: (16.0 * MI, 64.0 * MI), least: (MI, 16.0 * MI) };
 
-/// Reads the bounds of namespaces.
 #[derive(Clone)]
 pub(super) struct QuotaSource(pub(super) Client);
 
@@ -48,9 +48,8 @@ impl std::fmt::Debug for QuotaSource {
 }
 
 impl QuotaSource {
-    /// The bounds of a namespace.
     pub(super) async fn of(&self, namespace: &str) -> NamespaceBounds {
-        // From the apiserver's cache.
+        // This parameter makes the apiserver answer from its cache.
         let any = ListParams::default().match_any();
         let (ranges, quotas) = (Api::namespaced(self.0.clone(), namespace), Api::namespaced(self.0.clone(), namespace));
         let both = async { try_join!(ranges.list(&any), quotas.list(&any)) };
@@ -71,7 +70,7 @@ impl QuotaSource {
     }
 }
 
-/// What bounds the pods of a namespace.
+/// The objects that bound the pods of a namespace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamespaceBounds {
     pub(super) ranges: Vec<LimitRange>,
@@ -93,11 +92,11 @@ struct Bounded {
 }
 
 impl NamespaceBounds {
-    /// The agent's resources in this namespace.
+    /// Returns the agent's resources in this namespace.
     ///
     /// # Errors
     ///
-    /// Not enough is left for an agent: which object limits it, and the fix.
+    /// Not enough is left for an agent. The message names the object that limits it, and the fix.
     pub(super) fn fit(&self, spec: &PodSpec, asked: &Resources) -> Result<Resources, String> {
         let of = |kind: &Kind, asked: &Bounds| self.bounded(kind.name, spec).fit(kind, asked);
         Ok(Resources {
@@ -149,7 +148,7 @@ impl Bounded {
             }
             _ => return,
         }
-        // This bounds the whole pod, too: a ratio that holds for each container holds for their sum.
+        // A ratio also bounds the whole pod: if it is kept for each container, it is kept for their sum.
         if let Some(ratio) = ratio {
             self.ratio = Some(self.ratio.map_or(ratio, |known| known.min(ratio)));
         }
@@ -196,13 +195,13 @@ impl Bounded {
         limit = limit.min(most(&self.most.1));
         request = request.min(limit);
         if let Some(ratio) = self.ratio {
-            // First reduces the limit; then raises the request to what the agent needs.
+            // Reduces the limit first, and then raises the request to the agent's minimum.
             limit = limit.min((request * ratio).max(kind.least.1));
             request = request.max(limit / ratio).min(most(&self.most.0));
             limit = limit.min(request * ratio);
         }
         let needed = kind.least.0.min(wanted).max(self.least);
-        // The limit first. A request never exceeds it, and would be named as the cause.
+        // The limit is checked first. A request never exceeds it, and would otherwise be reported as the cause.
         if limit_is_named {
             enough(
                 kind,
@@ -229,7 +228,7 @@ fn enough(kind: &Kind, what: &str, there: f64, needed: f64, bound: &Bound) -> Re
     if there >= needed || same(there, needed) {
         return Ok(());
     }
-    let who = bound.as_ref().map_or_else(|| "a LimitRange bounds it by its ratio".to_owned(), |(_, who)| who.clone());
+    let who = bound.as_ref().map_or_else(|| "a LimitRange sets a ratio".to_owned(), |(_, who)| who.clone());
     let (name, needed) = (kind.name, text(kind.name, needed));
     Err(format!(
         "{who}, and the agent's {what} of {name} is {needed} at least: raise that, or let the app ask for less"
@@ -246,7 +245,7 @@ fn lower(bound: &mut Bound, to: f64, who: impl Fn() -> String) {
     }
 }
 
-/// The pod's resources without the agent.
+/// Returns the pod's resources without the agent.
 fn own(spec: &PodSpec, resource: &str, of_limits: bool) -> f64 {
     let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
     let each = spec.containers.iter().chain(sidecars).filter_map(|container| {
@@ -258,7 +257,7 @@ fn own(spec: &PodSpec, resource: &str, of_limits: bool) -> f64 {
     each.sum()
 }
 
-/// Whether a quota applies to this pod with an agent.
+/// Returns true if a quota applies to this pod with an agent.
 fn counts(quota: &ResourceQuota, pod: &PodSpec) -> bool {
     let Some(spec) = &quota.spec else { return false };
     let ends = pod.active_deadline_seconds.is_some();
@@ -283,7 +282,7 @@ fn counts(quota: &ResourceQuota, pod: &PodSpec) -> bool {
     spec.scopes.iter().flatten().all(|name| scope(name)) && selector.into_iter().flatten().all(selects)
 }
 
-/// The value in Kubernetes' form, rounded down to the resource's unit.
+/// Formats a value as Kubernetes does, rounded down to the resource's unit.
 fn text(resource: &str, value: f64) -> String {
     if resource == CPU.name {
         return format!("{}m", (value * 1000.0 + 1e-6).floor());

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::{super::flags::parse_resources, *};
 
-/// An app with requests of 100m and 64Mi, and limits of 200m and 128Mi.
+/// Returns an app with requests of 100m and 64Mi, and limits of 200m and 128Mi.
 fn app() -> PodSpec {
     let resources =
         json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}});
@@ -23,7 +23,7 @@ fn quota(hard: &Value, used: &Value) -> NamespaceBounds {
     NamespaceBounds { ranges: Vec::new(), quotas: vec![serde_json::from_value(quota).unwrap()] }
 }
 
-/// Request and limit of CPU, then of memory, then of storage; empty if unset.
+/// Returns request and limit of CPU, then of memory, then of storage; empty if unset.
 #[track_caller]
 fn fitted(bounds: &NamespaceBounds) -> Vec<String> {
     let Resources { cpu, memory, storage } = bounds.fit(&app(), &usual()).unwrap();
@@ -48,8 +48,8 @@ fn what_a_quota_counts_is_named() {
 
 #[test]
 fn an_agent_is_reduced_to_what_a_quota_leaves() {
-    // Remaining limits: 300m and 192Mi, of which the app takes 200m and 128Mi. Remaining requests: 110m, of which it
-    // takes 100m.
+    // The quota leaves limits of 300m and 192Mi, of which the app takes 200m and 128Mi. It leaves requests of 110m, of
+    // which the app takes 100m.
     let hard = json!({"limits.cpu": "1", "limits.memory": "1Gi", "cpu": "1"});
     let used = json!({"limits.cpu": "700m", "limits.memory": "832Mi", "cpu": "890m"});
     assert_eq!(fitted(&quota(&hard, &used)), ["10m", "100m", "32Mi", "64Mi", "", ""]);
@@ -81,12 +81,12 @@ fn too_little_for_an_agent_is_an_error_with_the_fix() {
     ] {
         let why = bounds.fit(&app(), &usual()).unwrap_err();
         assert!(why.starts_with(expected), "{why}");
-        // It must fit into the message of a drifted pod, after a few words.
+        // The text must fit into the message of a drifted pod, after a few words.
         assert!(why.len() <= 220, "{} bytes: {why}", why.len());
     }
 }
 
-/// The pod is refused with or without an agent, which its owner must fix.
+/// Such a pod is refused with or without an agent, and its owner must fix it.
 #[test]
 fn a_pod_that_is_too_large_without_the_agent_is_not_judged() {
     let full = quota(&json!({"limits.memory": "1Gi"}), &json!({"limits.memory": "1000Mi"}));

@@ -1,9 +1,9 @@
 //! Registers the webhook with the apiserver: authorities in a Secret, CA bundle and path in the
 //! MutatingWebhookConfiguration, and a certificate for this replica. With an external issuer it sets only the path.
 //!
-//! Every replica does the same, from the same two objects, and gets the same result. The apiserver refuses a write
-//! that is based on an older Secret. Both objects are watched, so a foreign edit is reverted at once, without
-//! polling. They must exist already: the chart creates them, and the operator has no permission to.
+//! Every replica does the same, from the same two objects, and gets the same result. The apiserver refuses a write that
+//! is based on an older Secret. Both objects are watched, so an edit by someone else is reverted immediately, without
+//! polling. They must exist: the chart creates them, and the operator may not create them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,12 +44,12 @@ use crate::{
 
 /// The field manager of server-side apply.
 const MANAGER: &str = "weir-operator-injection";
-/// How long a replica's certificate is valid.
+/// The validity of a replica's certificate.
 const LEAF_LIVES: u64 = 7 * DAY;
-/// How often to check for expiring certificates and retry after failures. The check is local.
+/// The interval at which to check for expiring certificates and to retry after failures. The check is local.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Injection with its port bound, not yet serving.
+/// Injection with its port bound, before it serves.
 #[derive(Debug)]
 pub(crate) struct Injection {
     pub(crate) listener: TcpListener,
@@ -94,7 +94,7 @@ impl Injection {
     }
 }
 
-/// Whether Services find the named ports of native sidecars (kubernetes/kubernetes#128850).
+/// Returns true if Services find the named ports of native sidecars (kubernetes/kubernetes#128850).
 async fn sidecars_have_named_ports(client: &Client) -> bool {
     let mut backoff = ShortBackoff::default();
     loop {
@@ -116,7 +116,7 @@ async fn sidecars_have_named_ports(client: &Client) -> bool {
     }
 }
 
-/// Providers use versions such as `32+`.
+/// Compares a version. Some providers use versions such as `32+`.
 fn is_from_1_32(major: &str, minor: &str) -> bool {
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
     (number(major), number(minor)) >= (1, 32)
@@ -133,9 +133,8 @@ struct Registration {
     /// The last known state of the Secret. The outer `None` means that it was not read yet.
     secret: Option<Option<Secret>>,
     webhook: Option<Option<MutatingWebhookConfiguration>>,
-    /// The names of the certificate in use, and when to renew it.
+    /// The properties of the certificate in use, and the time at which to renew it.
     issued: Option<Issued>,
-    /// The files of an external issuer.
     files: Option<Files>,
 }
 
@@ -147,7 +146,7 @@ struct Issued {
     renewal: Renewal,
 }
 
-/// Why the webhook could not be registered now.
+/// The reason why the webhook cannot be registered at present.
 #[derive(Debug, thiserror::Error)]
 enum RegistrationError {
     #[error("{0}")]
@@ -206,13 +205,13 @@ impl Registration {
             tracing::error!(secret = self.secret_name, %error, "the authorities in the Secret are not usable: replacing them");
             Authorities::none(TERMS)
         });
-        // With certificate files, these authorities sign nothing.
+        // If certificate files are configured, these authorities sign nothing.
         let renewed = if self.files.is_some() { None } else { authorities.renewed(now)? };
         let token = token(secret);
         if renewed.is_some() || token.is_empty() {
             let token = if token.is_empty() { fresh_token() } else { token };
             let patch = secret_with(secret, renewed.as_ref().unwrap_or(&authorities), &token);
-            // The watch will see the result.
+            // The watch will return the result.
             self.secrets.patch(&self.secret_name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&patch)).await?;
             tracing::info!(secret = self.secret_name, "the webhook's authorities were renewed");
             return Ok(());
@@ -233,7 +232,7 @@ impl Registration {
         Ok(())
     }
 
-    /// Issues a certificate from the own authorities, unless the one in use is from them and still valid.
+    /// Issues a certificate from the own authorities, unless they issued the one in use and it is still valid.
     fn issue(
         &mut self,
         authorities: &Authorities,
@@ -252,7 +251,7 @@ impl Registration {
             !current.renewal.is_due(now, clock::since_boot())
                 && same == (&issued.authorities, &issued.names, &issued.token)
         });
-        // Served before it is published.
+        // The certificate must be in use before its authority is published.
         let order = Order {
             names: &issued.names,
             usage: ExtendedKeyUsagePurpose::ServerAuth,
@@ -271,7 +270,7 @@ impl Registration {
     }
 
     /// Uses the external issuer's certificate. Returns false if no issuer is configured. If a newer certificate is
-    /// invalid, the last one stays in use.
+    /// invalid, the last valid one stays in use.
     async fn take_files(&mut self, token: &str) -> Result<bool, RegistrationError> {
         let Some(files) = &mut self.files else { return Ok(false) };
         let newer = files.newer().await?;

@@ -1,7 +1,8 @@
-//! The webhook's server: answers admission reviews over TLS.
+//! The webhook's server, which answers admission reviews over TLS.
 //!
-//! Anyone in the cluster can reach it, and an answer holds policies of the namespace in the review. So it answers
-//! only on the path that the apiserver was given, which cannot be guessed. Connections, sizes and times are bounded.
+//! Anyone in the cluster can reach the server, and an answer contains policies of the namespace in the review. So the
+//! server answers only on a path that cannot be guessed, and that only the apiserver gets. Connections, sizes and times
+//! are bounded.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,14 +35,14 @@ use super::{
 };
 use crate::{identity::Directions, metrics::Metrics, plan::Content, serve};
 
-/// A pod is at most 1.5 MiB in etcd; a review holds it once.
+/// The maximum size of a review. A pod is at most 1.5 MiB in etcd, and a review contains it once.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
-/// How long a connection may be idle: an apiserver reuses connections.
+/// The idle timeout of a connection. An apiserver reuses connections.
 const IDLE: Duration = Duration::from_secs(120);
 /// The timeout of a whole request. The apiserver gives up after at most 30 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The certificate and path of this replica now.
+/// The certificate and path of this replica.
 #[derive(Debug)]
 pub(super) struct Serving {
     pub(super) tls: Arc<ServerConfig>,
@@ -49,21 +50,19 @@ pub(super) struct Serving {
     pub(super) token: String,
 }
 
-/// The state of the server.
 #[derive(Debug)]
 pub(super) struct Reviewer {
     pub(super) cluster: ClusterSettings,
     pub(super) quotas: QuotaSource,
-    /// The identity service for new agents; `None`: agents get no certificates.
+    /// The parameters of the identity service; `None` if agents get no certificates.
     pub(super) identity: Option<Directions>,
-    /// Refuse pods with invalid annotations instead of leaving them alone.
+    /// True to refuse pods with invalid annotations; otherwise they start without an agent.
     pub(super) refuse: bool,
     pub(super) engine: mpsc::Sender<Question>,
     pub(super) metrics: Metrics,
     pub(super) serving: watch::Receiver<Option<Arc<Serving>>>,
 }
 
-/// The path of reviews.
 pub(super) fn path(token: &str) -> String {
     format!("/inject/{token}")
 }
@@ -99,7 +98,7 @@ async fn answer(State(reviewer): State<Arc<Reviewer>>, Path(token): Path<String>
     }
 }
 
-/// Compares in constant time.
+/// Compares two tokens in constant time.
 fn same(one: &str, other: &str) -> bool {
     Sha256::digest(one) == Sha256::digest(other)
 }
@@ -132,8 +131,8 @@ impl Reviewer {
         Ok(response)
     }
 
-    /// The identity service for a new agent, and the authorities to trust. Waits for the first authority, because
-    /// without it the agent could never prove its identity.
+    /// Returns the parameters of the identity service, with the authorities to trust. Waits for the first authority,
+    /// because without it the agent could never prove its identity.
     async fn authority(&self) -> Option<Authority> {
         let Directions { url, audience, credentials } = self.identity.as_ref()?;
         let mut credentials = credentials.clone();

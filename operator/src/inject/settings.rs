@@ -1,9 +1,8 @@
-//! The settings of an agent besides its ports and its policies: the cluster owner's defaults, and the pod's
-//! overrides.
+//! The settings of an agent besides its ports and its policies: the cluster owner's defaults, and the pod's overrides.
 //!
 //! The same parsers read both, so a value means the same in the chart and in an annotation, and an error names the
-//! invalid value and the fix. What Weir itself decides (ports, the app, the bootstrap snapshot, the identity) cannot
-//! be set here.
+//! invalid value and the fix. The values that Weir itself decides (ports, the app, the bootstrap snapshot, the
+//! identity) cannot be set here.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +31,7 @@ const RESERVED: [&str; 12] = [
     "WEIR_UPSTREAM",
     "WEIR_WAIT_FOR_CONFIG",
 ];
-/// Variables that have a setting of their own, with its annotation.
+/// Variables that have a separate setting, with its annotation.
 const SETTINGS: [(&str, &str); 8] = [
     ("WEIR_DRAIN", ANNOTATIONS[3]),
     ("WEIR_JWKS", keys::ANNOTATIONS[0]),
@@ -44,7 +43,7 @@ const SETTINGS: [(&str, &str); 8] = [
     ("WEIR_MAX_CONNECTIONS", ANNOTATIONS[2]),
 ];
 
-/// The restricted Pod Security Standard.
+/// Returns the security context that the restricted Pod Security Standard requires.
 fn restricted() -> Map<String, Value> {
     let context = json!({
         "runAsNonRoot": true,
@@ -58,17 +57,16 @@ fn restricted() -> Map<String, Value> {
     context.as_object().cloned().unwrap_or_default()
 }
 
-/// The settings of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     pub(super) log_format: Option<String>,
     pub(super) log_level: Option<String>,
     pub(super) max_connections: Option<u32>,
-    /// In seconds; `None`: as long as the pod's grace period allows.
+    /// The duration of the drain in seconds; `None` to use as much as the pod's grace period allows.
     pub(super) drain: Option<i64>,
-    /// Whether the value comes from the pod.
+    /// True if the duration of the drain comes from the pod.
     pub(super) drain_is_own: bool,
-    /// Whether to keep the last snapshot for the next start of the container.
+    /// True to keep the last snapshot for the next start of the container.
     pub(super) cache: bool,
     pub(super) keys: Option<Keys>,
     /// Variables in the form of a container's `env`.
@@ -92,7 +90,7 @@ impl Default for Settings {
     }
 }
 
-/// The chart's JSON. An empty text means that a value is absent.
+/// The chart's JSON. An empty string means that a value is absent.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct Json {
@@ -111,7 +109,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Which value is invalid, and what it must be.
+    /// A value is invalid. The message names it, and the values that are allowed.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let json: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -139,7 +137,7 @@ impl Settings {
         })
     }
 
-    /// These settings with the overrides of the pod's annotations. Invalid values are added to `faults`.
+    /// Returns these settings with the overrides of the pod's annotations. Invalid values are added to `faults`.
     pub(super) fn overridden(&self, annotations: &BTreeMap<String, String>, faults: &mut Vec<String>) -> Self {
         let mut of = Of { annotations, faults };
         let log_format = of.value(ANNOTATIONS[0], LOG_FORMAT, log_format);
@@ -179,7 +177,6 @@ impl Settings {
         }
     }
 
-    /// The agent's arguments for these settings.
     pub(super) fn args(&self) -> Vec<String> {
         let mut args = Vec::new();
         args.extend(self.log_format.as_ref().map(|format| format!("--log-format={format}")));
@@ -225,7 +222,7 @@ fn max_connections(text: &str) -> Option<u32> {
     text.parse().ok().filter(|most| *most > 0)
 }
 
-/// A list of variables that Weir does not set otherwise; an error says what it must be.
+/// Parses a list of variables that Weir does not set in another way. The error describes the allowed values.
 fn env(list: &Value) -> Result<Vec<Value>, String> {
     let typed: Vec<EnvVar> = serde_json::from_value(list.clone()).map_err(|_| ENV.to_owned())?;
     if serde_json::to_value(&typed).is_ok_and(|again| again != *list) {
@@ -242,11 +239,11 @@ fn env(list: &Value) -> Result<Vec<Value>, String> {
     Ok(list.as_array().cloned().unwrap_or_default())
 }
 
-/// A container's security context; a null removes a field.
+/// Parses a container's security context. A null removes a field.
 fn security_context(value: &Value) -> Option<Map<String, Value>> {
     let given = value.as_object()?;
     let set: Map<String, Value> = given.clone().into_iter().filter(|(_, value)| !value.is_null()).collect();
-    // Unknown fields get lost in the typed form, so a comparison finds them.
+    // The typed form drops unknown fields, so a comparison finds them.
     let typed: SecurityContext = serde_json::from_value(Value::Object(set.clone())).ok()?;
     (serde_json::to_value(typed).ok()? == Value::Object(set)).then(|| given.clone())
 }

@@ -1,10 +1,10 @@
 //! The added containers: the agent, and the init container of a redirect.
 //!
 //! The agent meets the restricted Pod Security Standard. Its bootstrap snapshot is in an environment variable. One
-//! volume keeps the last pushed snapshot for an agent that restarts inside its pod, because the environment is as old
-//! as the pod. Another volume holds a token that proves to the operator, and only to it, which pod the agent is in.
-//! The redirect cannot meet the standard, because it changes the pod's network rules in the kernel. Only pods that
-//! ask for it get it.
+//! volume stores the last pushed snapshot for an agent that restarts inside its pod, because the environment is as old
+//! as the pod. Another volume contains a token that proves the pod's identity, and that only the operator accepts. The
+//! redirect cannot meet the standard, because it changes the pod's network rules in the kernel. Only pods that request
+//! a redirect get it.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
@@ -21,15 +21,14 @@ use crate::compile::StoreSecrets;
 pub(super) const AGENT: &str = "weir-agent";
 /// The name of the init container that sets up a redirect.
 const REDIRECT: &str = "weir-redirect";
-/// The path of the program in the agent's images.
 const PROGRAM: &str = "/usr/local/bin/weir-agent";
-/// The name of the proxy port if it takes over no name.
+/// The name of the proxy port if no port's name is transferred to it.
 const UNNAMED: &str = "weir-proxy";
 /// The grace period of pods that do not set one.
 const DEFAULT_GRACE: i64 = 30;
-/// How much of the grace period is left for the agent to exit after its drain.
+/// The part of the grace period that is left for the agent to exit after its drain, in seconds.
 const MARGIN: i64 = 2;
-/// The longest snapshot for an environment variable: Linux allows 128 KiB for one.
+/// The maximum size of a snapshot in an environment variable: Linux allows 128 KiB for one.
 const LONGEST_BOOTSTRAP: usize = 96 * 1024;
 
 /// The volume with the last snapshot, and its mount path. It is in memory: a volume on the node's disk would keep the
@@ -37,7 +36,7 @@ const LONGEST_BOOTSTRAP: usize = 96 * 1024;
 const CACHE_VOLUME: &str = "weir-cache";
 const CACHE_FOLDER: &str = "/var/lib/weir";
 const CACHE_FILE: &str = "snapshot.json";
-/// The current snapshot and its replacement have at most 1 MiB each.
+/// The size limit of this volume. The current snapshot and its replacement have at most 1 MiB each.
 const CACHE_SIZE: &str = "4Mi";
 /// The volume with the token, and its mount path.
 const TOKEN_VOLUME: &str = "weir-identity";
@@ -46,24 +45,23 @@ const TOKEN_FILE: &str = "token";
 /// The volume with the Secrets of stores, and its mount path.
 const STORES_VOLUME: &str = "weir-stores";
 const STORES_FOLDER: &str = "/var/run/secrets/weir.dev/stores";
-/// How long a token is valid, in seconds; the kubelet renews it in time.
+/// The validity of a token, in seconds. The kubelet renews it in time.
 const TOKEN_LIVES: u32 = 3600;
 
 /// The images that the cluster owner configured.
 #[derive(Clone, Debug)]
 pub(super) struct Images {
-    /// The agent's image.
     pub(super) agent: String,
-    /// Its pull policy; `None`: the cluster's default.
+    /// The pull policy of the agent's image; `None` for the cluster's default.
     pub(super) pull_policy: Option<String>,
-    /// An image with `sh` and `iptables`; `None`: redirects are not available.
+    /// An image with `sh` and `iptables`; `None` if redirects are not available.
     pub(super) redirect: Option<String>,
 }
 
-/// The agent's container.
+/// Returns the agent's container.
 ///
-/// `native`: as a native sidecar, which starts before the app and stops after it. If there is no bootstrap snapshot,
-/// or it is too long, the agent keeps the proxy port closed until the operator's first push.
+/// If `native` is true, it is a native sidecar, which starts before the app and stops after it. If there is no
+/// bootstrap snapshot, or it is too long, the agent keeps the proxy port closed until the operator's first push.
 pub(super) fn agent(
     spec: &PodSpec,
     images: &Images,
@@ -75,7 +73,7 @@ pub(super) fn agent(
     let control = wishes.control_port.unwrap_or(CONTROL_PORT);
     let drain = drain(spec, wishes).unwrap_or(1);
     let first = match start.bootstrap {
-        // The kubelet would expand a dollar sign. JSON can escape it, and it only occurs in strings.
+        // The kubelet would expand a dollar sign. JSON can escape it, and it occurs only in strings.
         Some(snapshot) if snapshot.len() <= LONGEST_BOOTSTRAP => {
             json!({"name": "WEIR_BOOTSTRAP", "value": snapshot.replace('$', "\\u0024")})
         }
@@ -97,8 +95,8 @@ pub(super) fn agent(
             {"name": "weir-control", "containerPort": control, "protocol": "TCP"},
             {"name": "weir-telemetry", "containerPort": TELEMETRY_PORT, "protocol": "TCP"},
         ],
-        // This probe waits until the agent is up, not ready: an agent that waits for a snapshot must not delay the
-        // app's start.
+        // This probe waits until the agent is running, not until it is ready: an agent that waits for a snapshot must
+        // not delay the app's start.
         "startupProbe": {
             "httpGet": {"path": "/healthz", "port": TELEMETRY_PORT}, "periodSeconds": 1, "failureThreshold": 60,
         },
@@ -150,12 +148,12 @@ pub(super) fn agent(
     agent
 }
 
-/// How long the agent may drain, in seconds from the deletion of the pod: as long as the app may take, because the
-/// app's responses pass the agent, or as long as the pod sets.
+/// Returns the duration of the agent's drain, in seconds from the deletion of the pod. By default it is the time that
+/// the app has, because the app's responses pass the agent.
 ///
 /// # Errors
 ///
-/// The pod sets more than its grace period allows.
+/// The pod sets a longer drain than its grace period allows.
 pub(super) fn drain(spec: &PodSpec, wishes: &PodSettings) -> Result<i64, String> {
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
     let most = (grace - MARGIN).max(1);
@@ -168,21 +166,22 @@ pub(super) fn drain(spec: &PodSpec, wishes: &PodSettings) -> Result<i64, String>
     }
 }
 
-/// The volumes for the agent's settings: its cached snapshot, and keys.
+/// Returns the volumes for the agent's settings: its cached snapshot, and keys.
 pub(super) fn volumes(wishes: &PodSettings) -> Vec<Value> {
     let cache = json!({"name": CACHE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": CACHE_SIZE}});
     let cache = wishes.settings.cache.then_some(cache);
     cache.into_iter().chain(wishes.settings.keys.as_ref().map(|keys| keys.volume().0)).collect()
 }
 
-/// The volume with a token of the pod that only the operator accepts.
+/// Returns the volume with a token of the pod that only the operator accepts.
 pub(super) fn token(authority: &Authority) -> Value {
     let token = json!({"audience": authority.audience, "expirationSeconds": TOKEN_LIVES, "path": TOKEN_FILE});
     json!({"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
 }
 
-/// The volume with the Secrets of stores, each in its directory. The kubelet reads them, never the operator. They are
-/// optional, so a missing Secret does not keep the pod from starting, and the agent sees it when it appears.
+/// Returns the volume with the Secrets of stores, each in its directory. The kubelet reads the Secrets, and the
+/// operator never does. They are optional, so a missing Secret does not prevent the pod's start, and the agent finds
+/// the Secret when it appears.
 pub(super) fn store_secrets(secrets: &[StoreSecrets]) -> Option<Value> {
     let source = |name: &str, directory: &str, keys: &[&str]| {
         let items = keys.iter().map(|key| json!({"key": key, "path": format!("{directory}/{key}")}));
@@ -196,7 +195,7 @@ pub(super) fn store_secrets(secrets: &[StoreSecrets]) -> Option<Value> {
     (!sources.is_empty()).then(|| json!({"name": STORES_VOLUME, "projected": {"sources": sources}}))
 }
 
-/// The command that tells the agent that the pod is being deleted. The hooks of all containers run at that time. A
+/// Returns the command that notifies the agent of the pod's deletion. The hooks of all containers run at that time. A
 /// native sidecar gets SIGTERM after the app has ended. An ordinary container gets it together with the app, so there
 /// the hook waits for the app.
 fn leave(control: u16, native: bool, drain: i64) -> Vec<String> {
@@ -218,16 +217,16 @@ fn resources(wishes: &PodSettings) -> Value {
     resources
 }
 
-/// The init container that redirects requests for the guarded port's number to the agent. The rules belong to the pod
-/// and end with it. The agent's own requests to the app use loopback, which these rules do not match. The init
-/// container has ended when the agent starts, so both may use the same resources.
+/// Returns the init container that redirects requests for the guarded port's number to the agent. The rules belong to
+/// the pod and end with it. The agent's own requests to the app use loopback, which these rules do not match. The init
+/// container has ended when the agent starts, so both can use the same resources.
 pub(super) fn redirect(image: &str, wishes: &PodSettings, guarded: &Guarded) -> Value {
     let rule = format!("-t nat -A PREROUTING -p tcp --dport {} -j REDIRECT --to-ports {PROXY_PORT}", guarded.number);
     json!({
         "name": REDIRECT,
         "image": image,
-        // A pod without IPv6 has no table for it, and nothing to redirect. In a pod with IPv6, a failure must stop
-        // the start, because clients could bypass the agent.
+        // A pod without IPv6 has no table for it, and no IPv6 requests. In a pod with IPv6, a failure must stop the
+        // start, because clients could bypass the agent.
         "command": ["/bin/sh", "-c", format!("iptables -w {rule} && {{ [ ! -e /proc/net/if_inet6 ] || ip6tables -w {rule}; }}")],
         "resources": resources(wishes),
         "securityContext": {

@@ -1,8 +1,8 @@
-//! Reads a value from the chart or from an annotation. Both give the same error for the same value.
+//! Reads a value from the chart or from an annotation. The same wrong value gives the same error in both places.
 
 use std::collections::BTreeMap;
 
-/// Parses a value of the chart. The error names it and says what it must be.
+/// Parses a value of the chart. The error names the value and the allowed values.
 pub(super) fn read<T>(
     name: &str,
     text: Option<String>,
@@ -13,7 +13,7 @@ pub(super) fn read<T>(
     parse(&text).map(Some).ok_or_else(|| format!("{name} is {text:?}: it must be {expected}"))
 }
 
-/// The annotations of a pod, and their faults.
+/// The annotations of a pod, and a list that collects their faults.
 pub(super) struct Of<'a, 'b> {
     pub(super) annotations: &'a BTreeMap<String, String>,
     pub(super) faults: &'b mut Vec<String>,
@@ -31,7 +31,7 @@ impl Of<'_, '_> {
     }
 }
 
-/// The whole seconds of a duration such as `20s` or `1m30s`.
+/// Returns the whole seconds of a duration such as `20s` or `1m30s`.
 pub(super) fn seconds(text: &str) -> Option<i64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"hms".contains(&byte));
     let duration: jiff::SignedDuration = text.parse().ok().filter(|_| is_plain)?;

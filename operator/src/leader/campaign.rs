@@ -1,4 +1,4 @@
-//! The loop of one candidate: executes the steps of its [`Election`], and hands out the [`Term`].
+//! The loop of one candidate: executes the steps of its [`Election`], and publishes the [`Term`].
 
 use futures::{StreamExt, stream::BoxStream};
 use kube::Client;
@@ -19,7 +19,7 @@ use crate::{clock, metrics::Metrics};
 /// The receiver of terms; `None` while this operator does not lead.
 pub type TermReceiver = watch::Receiver<Option<Term>>;
 
-/// One candidate.
+/// One candidate for the Lease.
 pub struct Campaign {
     store: Store,
     timing: LeaseTiming,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Campaign {
 }
 
 impl Campaign {
-    /// A candidate for this Lease. No other candidate may have the same `identity`.
+    /// Returns a candidate for this Lease. No other candidate may have the same `identity`.
     pub fn new(
         client: Client,
         lease: &LeaseName,
@@ -51,7 +51,7 @@ impl Campaign {
         (Self { store: Store::new(client, lease), timing, identity, election, terms, metrics }, handed_out)
     }
 
-    /// Competes until `stop` is cancelled, and then releases the Lease. All writers must have stopped by then.
+    /// Competes until `stop` is cancelled, and then releases the Lease. All writers must have stopped before.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.store.changes();
         if stop.clone().run_until_cancelled_owned(self.compete(&mut changes)).await.is_none() {
@@ -106,7 +106,7 @@ impl Campaign {
         self.hand_out();
     }
 
-    /// Hands out the election's result: a new term, an extended one, or none.
+    /// Publishes the election's result: a new term, an extended one, or none.
     fn hand_out(&self) {
         if let Some(seen) = self.election.sign_of_life() {
             self.metrics.lease_seen(seen);
@@ -136,7 +136,7 @@ impl Campaign {
         }
         self.metrics.set_leader(false);
         if self.election.release().is_none() {
-            // A write was cancelled. It may have acquired the Lease.
+            // A write was cancelled, but it may have acquired the Lease.
             self.read().await;
         }
         let Some(claim) = self.election.release() else { return };

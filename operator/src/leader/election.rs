@@ -1,8 +1,9 @@
-//! What a candidate does next, given its observations and their times. Pure: no clock, no network.
+//! Decides the next step of a candidate from its observations and their times. The module is pure: it uses no clock and
+//! no network.
 //!
-//! One [`Election`] per process. The caller asks for the [`next`](Election::next) step, executes it, and reports the
-//! result: [`read`](Election::read), [`claimed`](Election::claimed), or [`shown`](Election::shown) for events of a
-//! watch. Watch events may be late or missing, so only a successful read or write starts or ends a term.
+//! There is one [`Election`] per process. The caller asks for the [`next`](Election::next) step, executes it, and
+//! reports the result: [`read`](Election::read), [`claimed`](Election::claimed), or [`shown`](Election::shown) for
+//! events of a watch. Watch events may be late or missing, so only a successful read or write starts or ends a term.
 
 use std::time::Duration;
 
@@ -10,98 +11,98 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use super::timing::{LONGEST_LEASE, LeaseTiming, micros};
 
-/// Time since this machine booted, including suspends. Never compare it with another machine's.
+/// The time since this machine booted, including suspends. It must never be compared with another machine's.
 pub type Moment = Duration;
 
-/// How far a Lease's sequences may be ahead of the clock. No operator writes a higher value.
+/// The maximum by which a Lease's sequences may be ahead of the clock. No operator writes a higher value.
 const SEQUENCE_HORIZON: u64 = 365 * 24 * 3_600_000_000;
 /// The upper limit of the first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The Lease at one moment.
+/// The content of the Lease at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its resource version.
+    /// The resource version of the Lease.
     pub version: String,
     /// The holder; `None` after a release.
     pub holder: Option<String>,
-    /// How long the holder keeps it without a renewal.
+    /// The time for which the holder keeps the Lease without a renewal.
     pub lease: Duration,
-    /// How often the holder changed.
+    /// The number of changes of the holder.
     pub transitions: i32,
-    /// The holder uses only smaller sequences for its snapshots.
+    /// The upper bound of the holder's sequences: its snapshots use only smaller ones.
     pub sequences_below: u64,
 }
 
 /// A write to the Lease. It fails if the Lease's version is not `version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The version that it is based on; `None` creates the Lease.
+    /// The version that the write is based on; `None` creates the Lease.
     pub version: Option<String>,
     /// The new holder; `None` releases the Lease.
     pub holder: Option<String>,
-    /// Whether the holder changes.
+    /// True if the holder changes.
     pub acquires: bool,
-    /// How long the Lease lasts.
+    /// The duration of the Lease.
     pub lease: Duration,
-    /// How often the holder changed.
+    /// The number of changes of the holder.
     pub transitions: i32,
-    /// The holder uses only smaller sequences.
+    /// The upper bound of the holder's sequences: its snapshots use only smaller ones.
     pub sequences_below: u64,
-    /// The first sequence, if this begins a term.
+    /// The first sequence of the term, if this write begins one.
     first_sequence: Option<u64>,
 }
 
 /// The result of a [`Claim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The Lease is now this record.
+    /// The Lease has this content.
     Stored(Record),
     /// The Lease's version was different.
     Conflict,
-    /// Unknown; the write may still arrive.
+    /// The result is unknown, and the write may still arrive.
     Unknown,
 }
 
-/// What to do.
+/// The next step of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read the Lease from the store itself.
+    /// Read the Lease from the apiserver.
     Read,
     /// Write the Lease.
     Claim(Claim),
-    /// Wait until then, or until a watch event.
+    /// Wait until this time, or until a watch event.
     Wait(Moment),
 }
 
-/// A term of leadership, as agreed so far.
+/// A term of leadership, as the Lease confirms it so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenure {
-    /// When it began.
+    /// The time at which the term began.
     pub since: Moment,
-    /// When it ends unless renewed.
+    /// The time at which the term ends without a renewal.
     pub until: Moment,
-    /// The sequence of its first moment; one more for each microsecond.
+    /// The sequence at the begin of the term. It grows by one per microsecond.
     pub first_sequence: u64,
-    /// All its sequences are smaller.
+    /// The upper bound of the term's sequences.
     pub sequences_below: u64,
 }
 
-/// One candidate.
+/// One candidate for the Lease.
 #[derive(Debug)]
 pub struct Election {
     identity: String,
     timing: LeaseTiming,
     view: View,
-    /// The version that was seen last, empty for no Lease. Seeing the same version again is no sign of life.
+    /// The version that was observed last; empty if the Lease did not exist. The same version again is no sign of life.
     seen: Option<String>,
-    /// When it was seen first.
+    /// The time at which this version was observed first.
     sign_of_life: Option<Moment>,
     tenure: Option<Tenure>,
     renew_at: Moment,
-    /// Until then the last seen holder may believe that it holds the Lease, even if the Lease was deleted.
+    /// The time until which the last observed holder may assume that it holds the Lease, even if the Lease was deleted.
     believed_until: Moment,
-    /// After a failure, no request is sent before this time.
+    /// The time before which no request is sent, after a failure.
     not_before: Moment,
     failures: u32,
     rng: SmallRng,
@@ -115,7 +116,7 @@ enum View {
 }
 
 impl Election {
-    /// A candidate without observations. No other candidate may have the same `identity`.
+    /// Returns a candidate without observations. No other candidate may have the same `identity`.
     pub fn new(identity: String, timing: LeaseTiming, seed: u64) -> Self {
         Self {
             identity,
@@ -132,17 +133,17 @@ impl Election {
         }
     }
 
-    /// The term, if this candidate leads now.
+    /// Returns the term, if this candidate leads at present.
     pub fn tenure(&self, now: Moment) -> Option<Tenure> {
         self.tenure.filter(|tenure| now < tenure.until)
     }
 
-    /// When the last write to the Lease was seen.
+    /// Returns the time at which the last write to the Lease was observed.
     pub fn sign_of_life(&self) -> Option<Moment> {
         self.sign_of_life
     }
 
-    /// What to do now. Sequences begin at `unix_micros` if the Lease names none.
+    /// Returns the next step. If the Lease contains no sequences, they begin at `unix_micros`.
     pub fn next(&mut self, now: Moment, unix_micros: u64) -> Step {
         self.tenure = self.tenure(now);
         if now < self.not_before {
@@ -156,9 +157,10 @@ impl Election {
         let is_mine = record.is_some_and(|record| record.holder.as_ref() == Some(&self.identity));
         let claim_at = match self.tenure {
             Some(_) if is_mine => self.renew_at,
-            // A user has removed this holder from the Lease. Reclaim it before another candidate takes it.
+            // A user has removed this holder from the Lease. The holder reclaims the Lease before another candidate
+            // takes it.
             Some(_) => now,
-            // Held under this name: by a write whose response got lost, or from before a restart.
+            // This candidate holds the Lease, because the response to its write was lost, or from before a restart.
             None if is_mine || record.is_some_and(|record| record.holder.is_none()) => now,
             None => self.believed_until,
         };
@@ -196,7 +198,7 @@ impl Election {
         }
     }
 
-    /// The write that releases the Lease, if it is held. Nothing may be written under the term from then on.
+    /// Returns the write that releases the Lease, if it is held. After this call, no write under the term is allowed.
     pub fn release(&mut self) -> Option<Claim> {
         self.tenure = None;
         let View::Present(record) = &self.view else { return None };
@@ -211,7 +213,7 @@ impl Election {
         })
     }
 
-    /// Reports a read of the store; `None`: there is no Lease. An error: no response.
+    /// Reports a read of the Lease. `None` means that the Lease does not exist, and an error that no response arrived.
     pub fn read(&mut self, now: Moment, answer: Result<Option<Record>, ()>) {
         let Ok(record) = answer else { return self.failed(now) };
         self.failures = 0;
@@ -221,7 +223,7 @@ impl Election {
         self.see(now, record);
     }
 
-    /// Reports a watch event, which may be out of date; `None`: the Lease was deleted.
+    /// Reports a watch event, which may be out of date. `None` means that the Lease was deleted.
     pub fn shown(&mut self, now: Moment, record: Option<Record>) {
         let is_mine = record.as_ref().is_some_and(|record| record.holder.as_ref() == Some(&self.identity));
         match self.tenure(now) {
@@ -245,7 +247,7 @@ impl Election {
                     (None, Some(first_sequence)) => {
                         Some(Tenure { since: sent, until, first_sequence, sequences_below })
                     }
-                    // The Lease expired in the meantime. A new term needs its own sequences, and so another claim.
+                    // The Lease expired in the meantime. A new term needs new sequences, so it needs another claim.
                     _ => None,
                 };
                 self.renew_at = sent + self.timing.renew().mul_f64(self.rng.random_range(0.9..=1.0));
@@ -256,17 +258,17 @@ impl Election {
         }
     }
 
-    /// Records the Lease, and when it becomes free.
+    /// Records the Lease, and the time at which it becomes free.
     fn see(&mut self, now: Moment, record: Option<Record>) {
         let version = record.as_ref().map_or("", |record| &record.version);
         if self.seen.as_deref() != Some(version) {
-            // Never less than this candidate's own duration: a smaller number written by hand must not lead to two
-            // leaders.
+            // The wait is never shorter than this candidate's own duration: a smaller value written by hand must not
+            // cause two leaders.
             let promised = record.as_ref().map_or(Duration::ZERO, |record| record.lease);
             let lease = promised.max(self.timing.lease()).min(LONGEST_LEASE);
             let jitter = self.timing.renew().mul_f64(self.rng.random_range(0.0..=0.1));
             let is_released = record.as_ref().is_some_and(|record| record.holder.is_none());
-            // If the Lease existed before, it was deleted by hand, and its holder may not know yet.
+            // If the Lease existed before, it was deleted by hand, and its holder may not have noticed.
             let is_new = record.is_none() && self.seen.is_none();
             self.believed_until = if is_released || is_new { now } else { now + lease + jitter };
             self.seen = Some(version.to_owned());

@@ -28,7 +28,7 @@ fn claim(election: &mut Election, at: f64) -> Claim {
     }
 }
 
-/// Stores the claim of this moment under this version, a tenth of a second later.
+/// Stores the claim of this time under this version, a tenth of a second later.
 fn win(election: &mut Election, at: f64, version: u32) -> Claim {
     let claim = claim(election, at);
     let stored = Record { sequences_below: claim.sequences_below, ..record(version, Some("a")) };
@@ -65,7 +65,7 @@ fn a_held_lease_is_waited_for_from_its_last_renewal() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(Some(record(5, Some("b")))));
     assert!((9.0..=9.2).contains(&wakes(&mut election, 1.0)));
-    // A renewal restarts the wait; seeing the same version again does not.
+    // A renewal restarts the wait; the same version again does not.
     election.shown(seconds(3.0), Some(record(6, Some("b"))));
     election.shown(seconds(5.0), Some(record(6, Some("b"))));
     election.read(seconds(6.0), Ok(Some(record(6, Some("b")))));
@@ -123,9 +123,9 @@ fn a_leader_that_cannot_renew_stops_before_another_begins() {
             Step::Wait(until) => at = until.as_secs_f64(),
         }
     }
-    assert!((at - 7.0).abs() < 1e-6, "woke at {at}, not when the term ends");
+    assert!((at - 7.0).abs() < 1e-6, "the candidate woke at {at}, not at the end of its term");
     assert!(leads(&election, 6.999) && !leads(&election, 7.0));
-    // It takes the Lease that still has its name, but in a new term, beyond the sequences reserved before.
+    // The candidate takes the Lease that still has its name, but in a new term, beyond the sequences reserved before.
     let reserved = UNIX + 60_000_000;
     let mut read = None;
     while read.is_none() {
@@ -136,7 +136,7 @@ fn a_leader_that_cannot_renew_stops_before_another_begins() {
     }
     assert_eq!(read, Some(Step::Read));
     election.read(seconds(at), Ok(Some(Record { sequences_below: reserved, ..record(4, Some("a")) })));
-    assert!(!leads(&election, at), "what was read makes no leader");
+    assert!(!leads(&election, at), "a read alone must not begin a term");
     let claim = win(&mut election, at, 5);
     assert!(!claim.acquires && claim.version.as_deref() == Some("4"));
     assert_eq!(election.tenure(seconds(at + 0.1)).unwrap().first_sequence, reserved);
@@ -159,7 +159,7 @@ fn only_a_read_ends_a_term_early() {
     let mut election = candidate();
     election.read(seconds(1.0), Ok(None));
     win(&mut election, 1.0, 9);
-    // The watch lags behind: it shows the state before the claim.
+    // The watch is late: it shows the state before the claim.
     election.shown(seconds(1.2), Some(record(8, None)));
     assert_eq!(election.next(seconds(1.2), UNIX), Step::Read);
     assert!(leads(&election, 1.2));
@@ -215,7 +215,7 @@ fn sequences_begin_above_the_reserved_ones_with_any_clock() {
         (0, UNIX),
         (UNIX - 1, UNIX),
         (UNIX + 3_600_000_000, UNIX + 3_600_000_000),
-        // No operator reserves decades, so this was written by hand. It must not use up all sequences.
+        // No operator reserves decades, so a person wrote this value. It must not use up all sequences.
         (u64::MAX, UNIX),
     ] {
         let mut election = candidate();

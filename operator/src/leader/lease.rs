@@ -1,4 +1,4 @@
-//! The Lease in the apiserver: read, claimed, watched. This module decides nothing.
+//! Reads, claims and watches the Lease in the apiserver. This module makes no decisions.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -31,30 +31,29 @@ use crate::{clock, source::cluster::ShortBackoff};
 /// larger ones.
 pub const SEQUENCES_BELOW: &str = "weir.dev/sequences-below";
 const FIELD_MANAGER: &str = "weir-operator";
-/// The label that names the release. The Lease has the value of its owner.
+/// The label that names the release. The Lease gets the label's value from its owner.
 const INSTANCE: &str = "app.kubernetes.io/instance";
 
 /// The namespace and name of the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseName {
-    /// Its namespace.
+    /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Lease.
     pub name: String,
-    /// The Deployment that owns it. Without an owner, an operator that still runs would create the Lease again after
-    /// helm has deleted it, and the next installation would wait for that operator.
+    /// The Deployment that owns the Lease. Without an owner, an operator that still runs would create the Lease again
+    /// after helm has deleted it, and the next installation would wait for that operator.
     pub owner: Option<String>,
 }
 
-/// Access to one Lease.
 #[derive(Clone)]
 pub(super) struct Store {
     leases: Api<Lease>,
     name: String,
     deployments: Api<Deployment>,
     owner: Option<String>,
-    /// The owner at this process's start. If a leader creates the Lease again after its Deployment is gone, the Lease
-    /// is deleted, too.
+    /// The owner at this process's start. If a leader creates the Lease again after its Deployment was deleted, this
+    /// owner causes the deletion of the Lease, too.
     known: Arc<OnceCell<Owner>>,
 }
 
@@ -92,7 +91,7 @@ impl Store {
         };
         match stored {
             Ok(lease) => Ok(Outcome::Stored(record(lease))),
-            // Changed, created or deleted by another writer in the meantime.
+            // Another writer has changed, created or deleted the Lease in the meantime.
             Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && claim.version.is_some()) => {
                 Ok(Outcome::Conflict)
             }
@@ -100,7 +99,7 @@ impl Store {
         }
     }
 
-    /// The Lease as it changes; `None`: it was deleted. Never ends.
+    /// Returns a stream of the Lease's changes, which never ends. `None` means that the Lease was deleted.
     pub(super) fn changes(&self) -> BoxStream<'static, Option<Record>> {
         let this_one = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let events = watch(self.leases.clone(), this_one).backoff(ShortBackoff::default());
@@ -118,7 +117,7 @@ impl Store {
         changes.chain(stream::pending()).boxed()
     }
 
-    /// The owner. A replica that cannot read the Deployment can still lead.
+    /// Returns the owner. A replica that cannot read the Deployment can still lead.
     async fn owner(&self) -> Option<Owner> {
         let name = self.owner.as_deref()?;
         let read = async || {
@@ -168,7 +167,7 @@ impl Store {
     }
 }
 
-/// The changed fields. The times are for people: no candidate reads them.
+/// Returns the changed fields. The times are for people: no candidate reads them.
 fn patch(claim: &Claim, version: &str, owner: Option<Owner>) -> Value {
     let now = MicroTime(clock::timestamp());
     let mut spec = json!({
@@ -188,8 +187,8 @@ fn patch(claim: &Claim, version: &str, owner: Option<Owner>) -> Value {
     json!({"metadata": metadata, "spec": spec})
 }
 
-/// What a candidate must know. Every Lease can be read, even one that a person wrote: missing and invalid fields have
-/// defaults.
+/// Extracts the values that a candidate needs. Every Lease is readable, even one that a person wrote: missing and
+/// invalid fields have defaults.
 fn record(lease: Lease) -> Record {
     let spec = lease.spec.unwrap_or_default();
     let annotations = lease.metadata.annotations.unwrap_or_default();

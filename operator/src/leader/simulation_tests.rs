@@ -1,5 +1,5 @@
 //! Simulates candidates whose clocks run fast and slow and are set, over a network that delays and loses messages.
-//! There are never two leaders at one time, and no two terms share a sequence.
+//! There must never be two leaders at one time, and no two terms may share a sequence.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,22 @@ use super::*;
 const CANDIDATES: usize = 3;
 const LEASE: f64 = 8.0;
 const RENEW: f64 = 2.0;
-/// Seconds of trouble, and of calm after it.
+/// The seconds of trouble, and of calm after it.
 const TROUBLE: f64 = 300.0;
 const CALM: f64 = 40.0;
-/// How far a clock's rate may be off; a quarter of a lease allows for this.
+/// The maximum error of a clock's rate. A quarter of a lease allows for this error.
 const DRIFT: f64 = 0.1;
-/// How far a wall clock is set, in either direction, in microseconds.
+/// The maximum by which a wall clock is set, in either direction, in microseconds.
 const HOUR: i64 = 3_600_000_000;
 
-/// A future event.
 enum Happening {
-    /// A candidate decides what to do, if it still waits for that.
+    /// A candidate decides on its next step, if it still waits for this turn.
     Turn { who: usize, life: u32, token: u64 },
     /// A request reaches the store.
     Arrive { who: usize, life: u32, token: u64, request: Request, lost: bool },
     /// A response reaches the candidate.
     Answer { who: usize, life: u32, token: u64, answer: Answer },
-    /// A watch shows a candidate an older state.
+    /// A watch reports an older state to a candidate.
     Show { who: usize, life: u32, record: Option<Record> },
     /// A process pauses for this long.
     Pause { who: usize, seconds: f64 },
@@ -53,7 +52,7 @@ struct Machine {
     speed: f64,
     unix_offset: i64,
     life: u32,
-    /// The awaited turn or response; any other one is out of date.
+    /// The number of the awaited turn or response. All other ones are out of date.
     token: u64,
     paused_until: f64,
     tenure: Option<Tenure>,
@@ -145,7 +144,7 @@ impl World {
     fn ask(&mut self, who: usize, request: Request) {
         let trouble = !self.is_calm();
         let lost = trouble && self.rng.random_bool(0.1);
-        // Sometimes a write arrives long after its sender has given up.
+        // Some writes arrive long after their sender has stopped waiting.
         let slow = trouble && self.rng.random_bool(0.1);
         let delay = if slow { self.rng.random_range(0.0..30.0) } else { self.rng.random_range(0.0..0.05) };
         let machine = &mut self.machines[who];
@@ -222,7 +221,7 @@ impl World {
             }
             Happening::Pause { who, seconds } => self.machines[who].paused_until = self.now + seconds,
             Happening::Restart { who, releases } => {
-                // A stopped process releases the Lease; a killed one may return under its name.
+                // A stopped process releases the Lease. A killed process can return under its name.
                 if releases && let Some(release) = self.machines[who].election.release() {
                     let sent = self.local(who);
                     self.store(Request::Claim(sent, release));
@@ -248,7 +247,7 @@ impl World {
         (self.machines[who].life, self.machines[who].token) == (life, token)
     }
 
-    /// Records a term that began or was renewed.
+    /// Records a term that has begun or was renewed.
     fn look(&mut self, who: usize) {
         let Some(tenure) = self.machines[who].election.tenure(self.local(who)) else { return };
         let bounds = (tenure.first_sequence, tenure.sequences_below);
@@ -269,14 +268,14 @@ impl World {
         (0..CANDIDATES).filter(|&who| self.machines[who].election.tenure(self.local(who)).is_some()).count()
     }
 
-    /// Runs to the end; returns the number of terms.
+    /// Runs to the end. Returns the number of terms.
     fn run(mut self, seed: u64) -> u32 {
         while let Some(((micros, _), happening)) = self.agenda.pop_first() {
             self.now = micros as f64 / 1e6;
             if self.now > TROUBLE + CALM {
                 break;
             }
-            // A paused process acts later, but its term still ends in time.
+            // A paused process acts later, but its term must still end in time.
             let who = match &happening {
                 Happening::Turn { who, .. } | Happening::Answer { who, .. } | Happening::Show { who, .. } => Some(*who),
                 _ => None,
@@ -288,7 +287,7 @@ impl World {
             let leaders = self.leaders();
             assert!(leaders <= 1, "seed {seed}: {leaders} lead at {} s", self.now);
         }
-        assert_eq!(self.leaders(), 1, "seed {seed}: nobody leads although all has been well for {CALM} s");
+        assert_eq!(self.leaders(), 1, "seed {seed}: no candidate leads after {CALM} s of calm");
         for pair in self.terms.windows(2) {
             assert!(pair[0].1 <= pair[1].0, "seed {seed}: two terms share sequences: {pair:?}");
         }
@@ -307,5 +306,5 @@ fn there_are_never_two_leaders_and_no_two_terms_share_a_sequence() {
     for seed in 0..300 {
         terms += World::new(seed).run(seed);
     }
-    assert!(terms > 3000, "only {terms} terms: too few");
+    assert!(terms > 3000, "only {terms} terms: the simulation has too few");
 }

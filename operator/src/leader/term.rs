@@ -14,10 +14,10 @@ use super::{
 };
 use crate::clock;
 
-/// A term of leadership. Cheap to clone; clones share its end, which each renewal moves.
+/// A term of leadership. A clone is cheap and shares the end of the term, which each renewal moves.
 ///
-/// A writer calls [`Term::holds`] right before it writes. The sequences of snapshots come from the term. They grow
-/// with time, and all sequences of a term are larger than those of earlier terms, because each leader reserves its
+/// A writer calls [`Term::holds`] immediately before it writes. The sequences of snapshots come from the term. They
+/// grow with time, and all sequences of a term are larger than those of earlier terms, because each leader reserves its
 /// sequences in the Lease.
 #[derive(Clone, Debug)]
 pub struct Term(Arc<Bounds>);
@@ -26,17 +26,17 @@ pub struct Term(Arc<Bounds>);
 struct Bounds {
     since: Moment,
     first_sequence: u64,
-    /// Microseconds since boot.
+    /// The end of the term, in microseconds since boot.
     until: AtomicU64,
 }
 
 impl Term {
-    /// The term of an operator without rivals; it never ends.
+    /// Returns the term of an operator without rivals, which never ends.
     pub fn unbounded() -> Self {
         Self::new(clock::since_boot(), Duration::MAX, clock::unix_micros())
     }
 
-    /// A term that is over.
+    /// Returns a term that has ended.
     pub fn over() -> Self {
         Self::new(Duration::ZERO, Duration::ZERO, 0)
     }
@@ -49,27 +49,25 @@ impl Term {
         Self(Arc::new(Bounds { since, first_sequence, until: AtomicU64::new(micros(until)) }))
     }
 
-    /// Whether the holder of this term may write now.
+    /// Returns true if the holder of this term may write at this time.
     pub fn holds(&self, now: Moment) -> bool {
         micros(now) < self.0.until.load(Ordering::Acquire)
     }
 
-    /// The sequence of a snapshot that is created now.
+    /// Returns the sequence of a snapshot that is created at this time.
     pub fn sequence(&self, now: Moment) -> u64 {
         self.0.first_sequence.saturating_add(micros(now.saturating_sub(self.0.since)))
     }
 
-    /// Extends the term after a renewal.
     pub(super) fn extend(&self, tenure: &Tenure) {
         self.0.until.store(micros(tenure.until), Ordering::Release);
     }
 
-    /// Ends the term now.
     pub(super) fn end(&self) {
         self.0.until.store(0, Ordering::Release);
     }
 
-    /// A term whose first sequence is `number`; it never ends.
+    /// Returns a term that never ends, whose first sequence is `number`.
     #[cfg(test)]
     pub(crate) fn numbered(number: u64) -> Self {
         Self::new(Duration::ZERO, Duration::MAX, number)

@@ -1,11 +1,11 @@
-//! How long a Lease lasts, how often it is renewed, and how long its holder may rely on it.
+//! The duration of a Lease, the interval of its renewals, and the time for which its holder may rely on it.
 
 use std::time::Duration;
 
-/// The longest wait for a silent holder, whatever duration a Lease has.
+/// The longest wait for a holder that does not renew, for any duration in the Lease.
 pub(super) const LONGEST_LEASE: Duration = Duration::from_secs(300);
 
-/// How long a Lease lasts and how often it is renewed.
+/// The duration of a Lease, and the interval of its renewals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTiming {
     lease: Duration,
@@ -15,10 +15,10 @@ pub struct LeaseTiming {
 /// An invalid [`LeaseTiming`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLeaseTiming {
-    /// The Lease API has whole seconds only.
+    /// The Lease API supports only whole seconds.
     #[error("a lease must last a whole number of seconds from 2 to 300, not {0:?}")]
     Lease(Duration),
-    /// A leader must have time for a second attempt.
+    /// The interval leaves the leader no time for a second attempt.
     #[error(
         "renewing every {renew:?} leaves no time for a second attempt in a lease of {lease:?}: renew at least three times in it"
     )]
@@ -46,24 +46,24 @@ impl LeaseTiming {
         Ok(Self { lease, renew })
     }
 
-    /// How long a leader may write after it sent a renewal. The rest of the lease allows for clock drift and for
-    /// writes in transit.
+    /// Returns the time for which a leader may write after it sent a renewal. The rest of the lease allows for clock
+    /// drift and for writes in transit.
     pub(super) fn term(&self) -> Duration {
         self.lease * 3 / 4
     }
 
-    /// How long the others wait for a silent holder.
+    /// Returns the time for which other candidates wait for a holder that does not renew.
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// The time between two renewals.
+    /// Returns the time between two renewals.
     pub fn renew(&self) -> Duration {
         self.renew
     }
 }
 
-/// Whole microseconds, the unit of sequences.
+/// Returns whole microseconds, the unit of sequences.
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -21,30 +21,29 @@ use super::{
 };
 use crate::{calling::Held, identity::Peer, plan::Content};
 
-/// How long a host may be silent before the kernel probes it, and the interval of the probes.
+/// The time for which a host can be silent before the kernel probes it, and the interval of the probes.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 2;
 
-/// Connects to one agent.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     address: Arc<str>,
     security: Security,
 }
 
-/// How an agent proves its identity.
+/// The way in which an agent proves its identity.
 #[derive(Clone, Debug)]
 enum Security {
-    /// It does not.
+    /// The agent does not prove its identity.
     Plain,
-    /// By its certificate.
+    /// The agent proves its identity by its certificate.
     Mutual { peer: Peer, credentials: Option<Held> },
 }
 
 /// An open connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub(super) enum Connection {
-    /// Boxed before it becomes part of a future, because nested futures would hold it several times.
+    /// The channel is boxed before it becomes part of a future, because nested futures would store it several times.
     Mutual(Box<Channel<TlsStream<TcpStream>>>),
     Plain(Box<Http>),
 }
@@ -53,13 +52,14 @@ pub(super) enum Connection {
 #[derive(Debug)]
 pub(super) struct Dialed {
     pub(super) connection: Connection,
-    /// When its certificates expire, in seconds of Unix time.
+    /// The time at which the connection's certificates expire, in seconds of Unix time.
     pub(super) not_after: u64,
     pub(super) greeting: ToOperator,
 }
 
 impl Dial {
-    /// For the agent at `url`. With `http`, the agent proves nothing; with `https`, it must prove to be `peer`.
+    /// Returns a dialer for the agent at `url`. With `http`, the agent proves nothing. With `https`, it must prove to
+    /// be `peer`.
     pub(super) fn new(url: &str, peer: impl Into<Peer>, credentials: Option<Held>) -> Self {
         let (security, address) = match url.split_once("://") {
             Some(("https", address)) => (Security::Mutual { peer: peer.into(), credentials }, address),
@@ -73,7 +73,7 @@ impl Dial {
     ///
     /// # Errors
     ///
-    /// Why there is no connection within `limit`.
+    /// The connection is not open within `limit`, or the peer is not the agent.
     pub(super) async fn connect(self, limit: Duration) -> Result<Dialed, ContactError> {
         match timeout(limit, self.open(limit)).await {
             Ok(opened) => opened.map_err(|error| self.contact_error(error)),
@@ -101,8 +101,8 @@ impl Dial {
                 let shown = session.peer_certificates().and_then(<[_]>::first).and_then(|shown| not_after(shown));
                 let not_after = shown.map_or(credentials.not_after, |shown| shown.min(credentials.not_after));
                 let mut channel = Box::new(Channel::new(stream));
-                // The agent speaks first. So the operator reads the reason if the agent does not accept its
-                // certificate.
+                // The agent sends the first message. So the operator can read the reason if the agent does not accept
+                // its certificate.
                 let greeting = channel.next().await.and_then(|frame| Ok(ToOperator::parse(&frame)?));
                 let greeting = greeting.map_err(DialError::Channel)?;
                 Ok(Dialed { connection: Connection::Mutual(channel), not_after, greeting })
@@ -114,7 +114,7 @@ impl Dial {
         let failed = |source| DialError::Connect { address: self.address.clone(), source };
         let stream = TcpStream::connect(&*self.address).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        // Detects a pod that vanished, even if nothing is being sent.
+        // TCP keepalive detects a pod that vanished, even if no data is being sent.
         let keepalive =
             TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(KEEPALIVE_PROBES);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(failed)?;
@@ -123,7 +123,7 @@ impl Dial {
         Ok(stream)
     }
 
-    /// The error, in words for the user who has to fix it.
+    /// Explains the error in words for the user who has to fix it.
     fn contact_error(&self, error: DialError) -> ContactError {
         let explained = match &self.security {
             Security::Mutual { peer, .. } => trust::explain(&error, peer),
@@ -145,7 +145,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Why the connection can no longer be used.
+    /// The connection can no longer be used.
     pub(super) async fn next(&mut self) -> Result<ToOperator, ContactError> {
         match self {
             Self::Mutual(channel) => {
@@ -156,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// Asks the agent to send its status at this interval.
+    /// Requests the agent's status at this interval.
     ///
     /// # Errors
     ///
@@ -198,11 +198,11 @@ async fn send(
     frame: Option<Outgoing>,
     limit: Duration,
 ) -> Result<(), ContactError> {
-    let frame = frame.ok_or_else(|| ContactError::Connection("it is too long for a message".to_owned()))?;
+    let frame = frame.ok_or_else(|| ContactError::Connection("the content is too long for a message".to_owned()))?;
     channel.send(frame, limit).await.map_err(contact_error)
 }
 
-/// Why an open connection ended.
+/// Returns the reason why an open connection ended.
 fn contact_error(error: ChannelError) -> ContactError {
     match error {
         ChannelError::Closed => ContactError::Closed { is_silent: false },

@@ -1,4 +1,4 @@
-//! Why there is no connection to an agent. [`trust`](super::trust) explains the errors of certificates.
+//! The errors of connecting to an agent. [`trust`](super::trust) explains the errors of certificates.
 
 use std::{io, sync::Arc};
 
@@ -6,7 +6,6 @@ use weir_channel::ChannelError;
 
 use super::ContactError;
 
-/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("cannot connect to {address}")]
@@ -28,13 +27,14 @@ pub(super) enum DialError {
     Answer(ContactError),
 }
 
-/// Whether the connection failed because the kernel's probes got no answer.
+/// Returns true if the connection failed because the kernel's probes got no answer.
 pub(super) fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
-/// An error with its causes: libraries put the important part ("connection refused") into the last one.
+/// Returns the text of an error with its causes: libraries put the important part ("connection refused") into the last
+/// one.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! The processes that may answer at a pod's address, and what the status says of each.
+//! Tests the processes that can answer at a pod's address, and the text of the status for each.
 
 use std::net::SocketAddr;
 
@@ -56,7 +56,7 @@ fn certificate(authorities: &Authorities, pod: &PodIdentity, usage: ExtendedKeyU
     authorities.leaf(&order, at).unwrap().unwrap()
 }
 
-/// TLS as an agent configures it: this certificate, for clients of these authorities.
+/// Returns TLS as an agent configures it: this certificate, for clients of these authorities.
 fn tls(leaf: Leaf, clients: &Authorities, protocol: &[u8]) -> ServerConfig {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(clients.certificates().as_bytes()) {
@@ -74,7 +74,7 @@ fn tls(leaf: Leaf, clients: &Authorities, protocol: &[u8]) -> ServerConfig {
     server
 }
 
-/// A listener that handles every connection in the same way.
+/// Starts a listener that handles every connection in the same way.
 async fn listen<F: Future<Output = ()> + Send + 'static>(
     with: impl Fn(TcpStream) -> F + Send + Sync + 'static,
 ) -> SocketAddr {
@@ -100,7 +100,7 @@ pub(in crate::link) fn status(revision: Option<&str>) -> ToOperator {
     }))
 }
 
-/// One connection, from the agent's side.
+/// The agent's side of one connection.
 pub(in crate::link) struct Served(Channel<tokio_rustls::server::TlsStream<TcpStream>>);
 
 impl Served {
@@ -108,20 +108,20 @@ impl Served {
         self.0.send(message.frame().unwrap(), LIMIT).await.unwrap();
     }
 
-    /// The next message from the operator. `None` once the operator has closed the connection.
+    /// Returns the next message from the operator; `None` once the operator has closed the connection.
     pub(in crate::link) async fn heard(&mut self) -> Option<ToAgent> {
         Some(ToAgent::parse(self.0.next().await.ok()?).unwrap())
     }
 }
 
-/// An agent and an operator that trust each other. The agent sends nothing by itself.
+/// Starts an agent that trusts the operator, and is trusted by it. The agent sends no message by itself.
 pub(in crate::link) async fn agent() -> (SocketAddr, mpsc::Receiver<Served>, Held) {
     let ours = authorities();
     let (address, served) = serve(tls(good(&ours), &ours, ALPN)).await;
     (address, served, watch::channel(Some(credentials(&ours))).1)
 }
 
-/// A server that passes on every connection that it accepts.
+/// Starts a server that passes on every connection that it accepts.
 async fn serve(server: ServerConfig) -> (SocketAddr, mpsc::Receiver<Served>) {
     let acceptor = TlsAcceptor::from(Arc::new(server));
     let (tell, served) = mpsc::channel(16);
@@ -136,7 +136,7 @@ async fn serve(server: ServerConfig) -> (SocketAddr, mpsc::Receiver<Served>) {
     (address, served)
 }
 
-/// An agent that sends this on every connection.
+/// Starts an agent that sends this message on every connection.
 async fn greeting(server: ServerConfig, greeting: ToOperator) -> SocketAddr {
     let (address, mut served) = serve(server).await;
     tokio::spawn(async move {
@@ -198,9 +198,9 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
         ("another protocol", tls(good(&ours), &ours, b"h2"), "not the operator's protocol (weir/1)"),
         ("no protocol", unnamed, "not the operator's protocol (weir/1)"),
         (
-            "does not know us",
+            "an agent that does not trust the operator",
             tls(good(&ours), &theirs, ALPN),
-            "it says that the operator's certificate is of an authority",
+            "it reports that the operator's certificate is of an authority",
         ),
     ] {
         let error = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap_err();
@@ -211,7 +211,7 @@ async fn a_peer_that_shows_no_certificate_of_the_pod_counts_for_nothing() {
     }
 }
 
-/// Deleting such a pod would not help, because its successor gets no valid certificate either.
+/// Deleting such a pod would not help, because the new pod gets no valid certificate either.
 #[tokio::test]
 async fn where_a_clock_is_wrong_it_is_the_clock_that_is_told_and_no_pod_to_delete() {
     let ours = authorities();
@@ -261,7 +261,7 @@ async fn a_peer_that_takes_for_ever_is_given_up_in_time() {
     })
     .await;
     let slow = listen(|mut stream| async move {
-        // A record that arrives byte by byte and never ends.
+        // The peer sends a record byte by byte, which never ends.
         for byte in [22, 3, 3, 0x40, 0].into_iter().chain(std::iter::repeat(0)) {
             if stream.write_all(&[byte]).await.is_err() {
                 return;
@@ -302,7 +302,7 @@ async fn a_connection_ends_with_the_first_of_its_certificates() {
         let order = Order { names: &names, usage, lives, signer: Signer::Newest };
         let server = tls(ours.leaf(&order, now()).unwrap().unwrap(), &ours, ALPN);
         let dialed = called(greeting(server, status(None)).await, credentials(&ours), LIMIT).await.unwrap();
-        // The operator's own certificate lasts for a day.
+        // The operator's own certificate is valid for a day.
         assert!(dialed.not_after.abs_diff(now() + lives.min(DAY)) < 60, "{lives}: {}", dialed.not_after);
     }
 }
@@ -358,7 +358,7 @@ fn what_thousands_of_links_keep_is_small() {
 
 const STATUS: &str = r#"{"wireVersion":1,"instance":"a","agentVersion":"0.1.0","uptimeMillis":1,"policies":[]}"#;
 
-/// A plain-text agent that sends these responses in order, and then closes the connection.
+/// Starts a plain-text agent that sends these responses in order, and then closes the connection.
 async fn plain(answers: &'static [(&'static str, &'static str)]) -> SocketAddr {
     listen(move |mut stream| async move {
         for (head, body) in answers {
@@ -406,7 +406,7 @@ async fn plain_http_looks_like_a_channel() {
     assert_eq!(connection.next().await.unwrap(), status(None));
     connection.push(&content, 7, LIMIT).await.unwrap();
     connection.ask(DAYS, LIMIT).await.unwrap();
-    assert!(matches!(connection.next().await, Err(ContactError::Garbage(_))), "no rejection");
+    assert!(matches!(connection.next().await, Err(ContactError::Garbage(_))), "this is not a rejection");
     let ended = connection.next().await.unwrap_err();
     assert!(matches!(ended, ContactError::Closed { is_silent: false }), "{ended:?}");
 }

@@ -1,5 +1,4 @@
-//! What happens on one link, and what its task must do: the input and the output of the link's
-//! [`Machine`](super::machine::Machine).
+//! The events and actions of one link: the input and the output of its [`Machine`](super::machine::Machine).
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,24 +14,23 @@ pub(super) struct Moment {
     pub(super) now: Instant,
     /// Seconds of Unix time, for the expiry of certificates.
     pub(super) unix: u64,
-    /// The sequence for a push at this moment. `None` if the term has ended and pushes are forbidden.
+    /// The sequence for a push at this time; `None` if the term has ended and pushes are forbidden.
     pub(super) sequence: Option<u64>,
-    /// How often the agent should send its status.
+    /// The interval at which the agent should send its status.
     pub(super) every: Duration,
 }
 
-/// An event.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The agent should enforce this content.
+    /// The agent should enforce this content from this time on.
     Wanted(Arc<Content>),
-    /// The moment [`Machine::due`](super::machine::Machine::due) has come.
+    /// The time returned by [`Machine::due`](super::machine::Machine::due) has come.
     Due,
     /// The permit that [`Action::AcquirePermit`] requested is granted.
     PermitGranted,
     /// The connection is open, and this is the agent's first message.
     Connected {
-        /// When its certificates expire, in seconds of Unix time.
+        /// The time at which the connection's certificates expire, in seconds of Unix time.
         not_after: u64,
         greeting: ToOperator,
     },
@@ -42,23 +40,23 @@ pub(super) enum Event {
     Ended(ContactError),
 }
 
-/// What the task must do. It performs actions in order.
+/// An action of the task. The task performs actions in order.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Wait for a permit of the lane (see [`Lanes`](super::Lanes)), then report [`Event::PermitGranted`].
     AcquirePermit { is_silent: bool },
-    /// Give the permit back.
+    /// Release the permit.
     ReleasePermit,
     /// Open a connection, then report [`Event::Connected`] or [`Event::Ended`].
     Call,
     /// Close the connection.
     HangUp,
-    /// Ask the agent for its status at this interval.
+    /// Request the agent's status at this interval.
     Ask(Duration),
     /// Send this content.
     Push { content: Arc<Content>, sequence: u64 },
     /// Count a push by its outcome.
     Count(&'static str, Duration),
-    /// Report to the engine.
+    /// Report this result to the engine.
     Report(Seen),
 }

@@ -1,7 +1,7 @@
-//! The control API over plain HTTP, for agents without certificates. It has the interface of the channel.
+//! The control API over plain HTTP, for agents without certificates. This module has the same interface as the channel.
 //!
-//! A snapshot is a `PUT /v1/config`, and its response is an acknowledgement or a rejection. A `GET /v1/status` requests
-//! the status at each interval. One request is in flight at a time.
+//! A snapshot is sent as `PUT /v1/config`, and the response is an acknowledgement or a rejection. A `GET /v1/status`
+//! requests the status at each interval. One request is in flight at a time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,16 +30,15 @@ use super::{
 };
 use crate::clock;
 
-/// Small, because responses of agents are short and connections are many.
+/// The size of the read buffer. It is small, because responses of agents are short and connections are many.
 const READ_BUFFER: usize = 4096;
-/// The longest accepted response.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
-/// The longest entity tag that is kept. Agents send tags of at most this length, and there are thousands of agents.
+/// The maximum length of a stored entity tag. Agents send tags of at most this length, and there are thousands of
+/// agents.
 const LONGEST_TAG: usize = 64;
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// One connection to one agent.
 pub(super) struct Http {
     authority: Arc<str>,
     limit: Duration,
@@ -47,7 +46,6 @@ pub(super) struct Http {
     sender: Option<Sender>,
     exchange: Option<BoxFuture<'static, (Sender, Result<Answer, ContactError>)>>,
     driver: JoinHandle<hyper::Result<()>>,
-    /// The next snapshot to send.
     queued: Option<Bytes>,
     /// The entity tag of the last status.
     known: Option<HeaderValue>,
@@ -103,8 +101,8 @@ impl Http {
         self.queued = Some(body);
     }
 
-    /// Requests the status at this interval. The first delay is random, so that agents that connected at the same
-    /// moment get requests at different ones.
+    /// Requests the status at this interval. The first delay is random, so that agents that connected at the same time
+    /// get requests at different times.
     pub(super) fn ask(&mut self, every: Duration) {
         self.every = every;
         self.poll_at = Some(clock::now() + every.mul_f64(rand::rng().random_range(0.0..=1.0)));
@@ -114,7 +112,7 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// Why the connection can no longer be used.
+    /// The connection can no longer be used.
     pub(super) async fn next(&mut self) -> Result<ToOperator, ContactError> {
         loop {
             if let Some(exchange) = &mut self.exchange {
@@ -231,7 +229,7 @@ fn status_answer(answer: &Response<Bytes>, is_known: bool) -> Result<Answer, Con
     }
 }
 
-/// An error if the agent refuses to serve this client.
+/// Returns an error if the agent refuses to serve this client.
 fn forbidden(answer: &Response<Bytes>) -> Result<(), ContactError> {
     #[derive(Deserialize)]
     struct Forbidden {

@@ -1,9 +1,9 @@
-//! Decides what one link does next: a pure function of the events and their times. It opens no connection, reads no
-//! clock and never waits. [`Task`](super::task::Task) does that for it.
+//! Decides what one link does next: a pure function of the events and their times. The machine opens no connection,
+//! reads no clock and never waits; [`Task`](super::task::Task) does.
 //!
 //! A link has one connection. On it the machine pushes the newest content until the agent has acknowledged it, one
-//! snapshot at a time, and it expects a status at each interval. A simulation (`machine_simulation_tests.rs`) tests it
-//! with agents that restart, refuse, fall silent and hang up.
+//! snapshot at a time, and it expects a status at each interval. A simulation (`machine_simulation_tests.rs`) tests the
+//! machine with agents that restart, reject snapshots, fall silent and close connections.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -23,24 +23,24 @@ use super::{
 };
 use crate::plan::Content;
 
-/// An agent is reported as failed from its second miss in a row. A single miss may only mean a stale connection.
+/// The number of misses in a row after which an agent is reported as failed. A single miss can be caused by a stale
+/// connection.
 const MISSES_UNTIL_FAILED: u32 = 2;
 /// The longest pause before the next call after a first miss, or after the agent closed the connection.
 const SOON: Duration = Duration::from_millis(100);
 /// The shortest time between two calls if the agent closes the connection. Otherwise an agent that closes after each
 /// greeting would be called in a tight loop.
 const BETWEEN_CALLS: Duration = Duration::from_secs(1);
-/// The longest pause that a goodbye can request.
+/// The longest pause that an agent's goodbye can request.
 const LONGEST_AWAY: Duration = Duration::from_secs(10);
-/// If a deadline is noticed this late, the operator had no processor time, and messages from agents may still be
-/// unread.
+/// If the machine handles a deadline this late, the operator had no processor time, and messages from agents may still
+/// be unread.
 const LATE: Duration = Duration::from_millis(500);
-/// How long to wait for those messages.
+/// The time to wait for those unread messages.
 const GRACE: Duration = Duration::from_secs(2);
-/// How many early messages an agent may send before its next status could be due.
+/// The maximum number of early messages from an agent before its next status can be scheduled.
 const MOST_EARLY: u32 = 1000;
 
-/// The state of one link.
 #[derive(Debug)]
 pub(super) struct Machine {
     timing: Timing,
@@ -48,22 +48,21 @@ pub(super) struct Machine {
     connection: Connection,
     permit: Permit,
     push: Push,
-    /// When to call next, while there is no connection.
+    /// The time of the next call, while there is no connection.
     call_at: Instant,
-    /// When the last call began.
     called_at: Instant,
     /// The end of the pause that the agent requested with a goodbye.
     away_until: Option<Instant>,
-    /// Whether the agent has acknowledged anything on this link. A new leader pushes to every agent once, even if the
-    /// agent has the content in force, because the push carries the sequence that fences off the old leader.
+    /// True if the agent has acknowledged any content on this link. A new leader pushes to every agent once, even if
+    /// the agent has the content in force, because the push carries the sequence that fences off the old leader.
     has_acknowledged: bool,
-    /// Failed pushes in a row.
+    /// The number of failed pushes in a row.
     attempts: u32,
-    /// Failed calls and silent connections in a row.
+    /// The number of failed calls and silent connections in a row.
     misses: u32,
-    /// A hash of the last reported status. `None` if something else was reported since.
+    /// A hash of the last reported status; `None` if another result was reported since.
     reported: Option<u64>,
-    /// The revision that `sequence` belongs to. A repeated push keeps its sequence, so that it does not look newer.
+    /// The revision that `sequence` belongs to. A repeated push keeps its sequence, so that it does not appear newer.
     numbered: String,
     sequence: u64,
     rivals: Rivals,
@@ -80,13 +79,13 @@ enum Connection {
 #[derive(Debug)]
 struct Open {
     not_after: u64,
-    /// The interval that the agent was asked for.
+    /// The interval that was requested from the agent.
     every: Duration,
-    /// The agent must send a message before this moment.
+    /// The time before which the agent must send a message.
     deadline: Instant,
-    /// Whether the deadline was extended because the operator itself was late.
+    /// True if the deadline was extended because the operator itself was late.
     is_graced: bool,
-    /// When the last message arrived that was not early. `early` counts the early messages since then.
+    /// The time of the last message that was not early. `early` counts the early messages since then.
     on_time_at: Instant,
     early: u32,
 }
@@ -103,14 +102,14 @@ enum Permit {
 enum Push {
     /// The agent enforces the wanted content.
     Idle,
-    /// Push, but not before this moment.
+    /// A push is needed, but not before this time.
     At(Instant),
     /// A push was sent and is unanswered.
     Sent { content: Arc<Content>, at: Instant },
 }
 
 impl Machine {
-    /// Calls at once. `seed` determines the random pauses.
+    /// Returns a machine that calls immediately. `seed` determines the random pauses.
     pub(super) fn new(timing: Timing, wanted: Arc<Content>, now: Instant, seed: u64) -> Self {
         Self {
             timing,
@@ -132,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// When to report [`Event::Due`], unless another event comes first.
+    /// Returns the time at which to report [`Event::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         let link = match (&self.connection, &self.push) {
             (Connection::None, _) => (self.permit == Permit::None).then_some(self.call_at),
@@ -144,7 +143,7 @@ impl Machine {
         [link, self.rivals.ends_at()].into_iter().flatten().min()
     }
 
-    /// Handles an event and returns what to do.
+    /// Handles an event, and returns the actions to perform.
     pub(super) fn handle(&mut self, event: Event, at: &Moment) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -196,7 +195,7 @@ impl Machine {
 
     fn heard(&mut self, message: ToOperator, at: &Moment, actions: &mut Vec<Action>) {
         let Connection::Open(open) = &mut self.connection else { return };
-        // The answer to a push may come at any time, so it is never early.
+        // The answer to a push can arrive at any time, so it is never early.
         let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));
         if !is_answer {
             if at.now.duration_since(open.on_time_at) < open.every / 2 {
@@ -205,7 +204,7 @@ impl Machine {
                 (open.on_time_at, open.early) = (at.now, 0);
             }
             if open.early > MOST_EARLY {
-                return self.nonsense("it sends its status more often than it was asked to", at, actions);
+                return self.nonsense("it sends its status more often than requested", at, actions);
             }
         }
         if !matches!(message, ToOperator::Unknown(_)) {
@@ -241,12 +240,12 @@ impl Machine {
         }
     }
 
-    /// Pushes at once if the agent does not enforce the wanted content: it restarted, came back, or another operator
-    /// wrote to it.
+    /// Pushes immediately if the agent does not enforce the wanted content: it restarted, was unreachable, or another
+    /// operator wrote to it.
     fn compare(&mut self, in_force: Option<&InForce>, was_silent: bool, at: &Moment, actions: &mut Vec<Action>) {
         let is_idle = matches!(self.push, Push::Idle);
         match (in_force, &self.push) {
-            // The answer to the push is on the way and is more recent.
+            // The answer to the push will arrive later, and is more recent than this status.
             (_, Push::Sent { .. }) => {}
             (Some(in_force), _) if in_force.revision == self.wanted.revision && self.has_acknowledged => {
                 self.push = Push::Idle;
@@ -330,9 +329,10 @@ impl Machine {
             self.push_later(at);
         }
         match (&before, error) {
-            // An agent that closes has ended or moved, so the next call follows soon.
+            // An agent that closes the connection has ended or moved, so the next call follows soon.
             (Connection::Open(_), ContactError::Closed { is_silent }) if pushed_at.is_none() => {
-                // The kernel's probes went unanswered for longer than an answer may take, so this counts as a miss.
+                // The kernel's probes were unanswered for longer than the timeout of an answer, so this counts as a
+                // miss.
                 self.misses = self.misses.saturating_add(u32::from(is_silent));
                 self.call_at = at.now + self.within(SOON);
             }
@@ -364,7 +364,7 @@ impl Machine {
         }
     }
 
-    /// Does everything that is possible now.
+    /// Performs each step that is possible at this time.
     fn proceed(&mut self, at: &Moment, actions: &mut Vec<Action>) {
         if let Connection::Open(open) = &mut self.connection
             && !matches!(self.push, Push::Sent { .. })
@@ -407,7 +407,7 @@ impl Machine {
 
     fn push(&mut self, at: &Moment, actions: &mut Vec<Action>) {
         let Some(sequence) = at.sequence else {
-            // The term has ended: the next leader has its own link, and this one ends soon.
+            // The term has ended. The next leader has its own link, and this link ends soon.
             self.push = Push::Idle;
             return;
         };
@@ -420,7 +420,7 @@ impl Machine {
         self.push = Push::Sent { content, at: at.now };
     }
 
-    /// Continues from the agent's sequence if that is higher.
+    /// Uses a higher sequence than the agent's.
     fn overtake(&mut self, in_force: Option<&InForce>) {
         if let Some(in_force) = in_force
             && in_force.sequence >= self.sequence
@@ -440,18 +440,18 @@ impl Machine {
         actions.push(Action::Report(seen));
     }
 
-    /// This moment, or the end of the agent's goodbye if that is later.
+    /// Returns this time, or the end of the pause that the agent requested, if that is later.
     fn not_away(&self, then: Instant) -> Instant {
         self.away_until.map_or(then, |until| until.max(then))
     }
 
-    /// Full jitter: any delay up to `most`.
+    /// Full jitter: returns a random delay up to `most`.
     fn within(&mut self, most: Duration) -> Duration {
         most.mul_f64(self.rng.random_range(0.0..=1.0))
     }
 }
 
-/// The text of a rejection for people.
+/// Formats a rejection for people.
 fn describe(rejection: &Rejection) -> String {
     let mut text = rejection.message.clone();
     for fault in rejection.faults.iter().take(3) {
@@ -460,12 +460,12 @@ fn describe(rejection: &Rejection) -> String {
     text
 }
 
-/// Whether the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.
+/// Returns true if the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.
 fn is_as_often(asked: Duration, wanted: Duration) -> bool {
     wanted.saturating_mul(4) <= asked.saturating_mul(5) && asked.saturating_mul(4) <= wanted.saturating_mul(5)
 }
 
-/// A hash of a status, without the elapsed time.
+/// Returns a hash of a status, without the elapsed time.
 fn digest(status: &Status) -> u64 {
     let mut hasher = DefaultHasher::new();
     let in_force = status.in_force.as_ref().map(|in_force| (in_force.sequence, &in_force.revision));
@@ -479,7 +479,7 @@ fn digest(status: &Status) -> u64 {
     hasher.finish()
 }
 
-/// The longest pause after this many failed pushes in a row.
+/// Returns the longest pause after this number of failed pushes in a row.
 fn longest_pause(timing: &Timing, failures: u32) -> Duration {
     timing.backoff_first.saturating_mul(1 << failures.min(16)).min(timing.backoff_most)
 }

@@ -1,6 +1,7 @@
-//! Simulates a link. The agent restarts, refuses, lies, falls silent and hangs up; another operator writes to it; the
-//! network delays messages; and the link's own process stops from time to time. After all that, either the agent
-//! enforces the wanted content and the engine knows it, or the agent is silent and the engine knows that.
+//! Simulates a link. The agent restarts, rejects snapshots, acknowledges wrong revisions, falls silent and closes
+//! connections. Another operator writes to it, the network delays messages, and the link's own process stops from time
+//! to time. At the end, either the agent enforces the wanted content and the engine knows it, or the agent is silent
+//! and the engine knows that.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,11 @@ use super::{
 };
 use crate::clock;
 
-/// How many seconds the trouble lasts, and how many seconds of calm follow.
+/// The duration of the trouble and of the following calm, in seconds.
 const TROUBLE: f64 = 120.0;
 const CALM: f64 = 60.0;
 const EVERY: f64 = 1.0;
 
-/// A planned event.
 enum Happening {
     /// An input for the machine.
     Machine(Input),
@@ -45,7 +45,7 @@ enum Sent {
 
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
-    /// From now on the agent behaves like this.
+    /// The agent behaves in this way from now on.
     Be(Manner),
     Restart,
     /// Another operator writes to the agent.
@@ -99,7 +99,7 @@ struct World {
     /// The agent's connection.
     served: Option<u64>,
     asked: u64,
-    /// When the last message in each direction arrives. Messages never overtake each other.
+    /// The times at which the last message in each direction arrives. Messages never overtake each other.
     arrives: [f64; 2],
 }
 
@@ -187,7 +187,7 @@ impl World {
         Moment { now: self.instant(), unix: 0, sequence, every: Duration::from_secs_f64(EVERY) }
     }
 
-    /// When a message that is sent now arrives: after all earlier ones.
+    /// Returns the time at which a message that is sent now arrives: after all earlier ones.
     fn arrival(&mut self, to_agent: bool) -> f64 {
         let is_slow = !self.is_calm() && self.rng.random_bool(0.1);
         let delay = if is_slow { self.rng.random_range(0.0..3.0) } else { self.rng.random_range(0.0..0.02) };
@@ -375,7 +375,7 @@ impl World {
             Action::Call => {
                 assert!(
                     self.connection.is_none() && self.permit == Permit::Held,
-                    "a second call, or a call without a permit"
+                    "the link made a second call, or a call without a permit"
                 );
                 self.connections += 1;
                 let connection = self.connections;
@@ -388,7 +388,7 @@ impl World {
                 self.plan(self.now + limit.as_secs_f64(), Happening::Machine(Input::Answered { connection, answer }));
             }
             Action::HangUp => {
-                assert!(self.is_open, "there is nothing to hang up");
+                assert!(self.is_open, "there is no connection to close");
                 self.served = self.served.filter(|served| Some(*served) != self.connection);
                 self.hung_up();
             }
@@ -396,9 +396,9 @@ impl World {
             Action::Push { content, sequence } => {
                 assert!(
                     !self.is_unanswered && self.permit == Permit::Held,
-                    "a second push, or a push without a permit"
+                    "the link sent a second push, or a push without a permit"
                 );
-                assert!(self.now >= self.lapsed_until, "a push after the term");
+                assert!(self.now >= self.lapsed_until, "the link pushed after the term");
                 let revision = content.revision.clone();
                 if let Some((before, last)) = self.pushed.replace((revision.clone(), sequence)) {
                     assert!(sequence > last || (sequence == last && before == revision), "{sequence} after {last}");
@@ -408,7 +408,7 @@ impl World {
             }
             Action::Count(..) => {}
             Action::Report(Seen::Contested(contested)) => {
-                assert_ne!(contested, self.is_contested, "it is reported twice");
+                assert_ne!(contested, self.is_contested, "the other operator was reported twice");
                 self.is_contested = contested;
             }
             Action::Report(seen) => self.last_seen = Some(seen),
@@ -416,17 +416,17 @@ impl World {
     }
 
     fn send(&mut self, message: Sent) {
-        assert!(self.is_open, "nobody is there");
+        assert!(self.is_open, "a message needs an open connection");
         let Some(connection) = self.connection else { return };
         let at = self.arrival(true);
         self.plan(at, Happening::Reach { connection, message });
     }
 
-    /// Plans the next call of the machine at the time that it returned. It must not wait forever.
+    /// Schedules the time that the machine returned. The machine must not wait forever.
     fn due(&mut self) {
         let is_waiting = self.permit == Permit::Waiting || (self.connection.is_some() && !self.is_open);
         let due = self.machine.due();
-        assert!(due.is_some() || is_waiting, "nothing will happen any more");
+        assert!(due.is_some() || is_waiting, "the machine waits forever");
         self.token += 1;
         if let Some(due) = due {
             let at = due.saturating_duration_since(self.start).as_secs_f64().max(self.now) + 1e-6;
@@ -435,7 +435,7 @@ impl World {
         }
     }
 
-    /// Runs to the end, where the agent behaves as `last`. Returns how often it was called.
+    /// Runs to the end, where the agent behaves as `last`. Returns the number of calls.
     fn run(mut self, seed: u64, last: Manner) -> usize {
         self.plan(TROUBLE, Happening::Trouble(Trouble::Be(last)));
         while let Some(((micros, _), happening)) = self.agenda.pop_first() {
@@ -485,5 +485,5 @@ fn after_any_trouble_the_agent_enforces_what_it_should_or_its_silence_is_known()
     for (seed, last) in (0..400).zip(lasts.into_iter().cycle()) {
         calls += World::new(seed).run(seed, last);
     }
-    assert!(calls > 4000, "only {calls} calls: nothing was tried");
+    assert!(calls > 4000, "only {calls} calls: the simulation has too few");
 }

@@ -1,4 +1,4 @@
-//! Single decisions of the machine.
+//! Tests single decisions of the machine.
 
 use weir_wire::{Fault, WIRE_VERSION};
 
@@ -47,7 +47,7 @@ impl Bench {
         Self { machine, at: Moment { now, unix: UNIX, sequence: Some(100), every: EVERY } }
     }
 
-    /// A machine that called an agent, got its greeting, and pushed.
+    /// Returns a machine that called an agent, got its greeting, and pushed.
     fn greeted(greeting: ToOperator) -> (Self, Vec<String>) {
         let mut bench = Self::new();
         assert_eq!(bench.does(Event::Due), ["acquire permit"]);
@@ -56,7 +56,7 @@ impl Bench {
         (bench, does)
     }
 
-    /// A machine whose agent enforces revision "one".
+    /// Returns a machine whose agent enforces revision "one".
     fn converged() -> Self {
         let (mut bench, _) = Self::greeted(status(None));
         bench.does(Event::Heard(acknowledgement(100, "one")));
@@ -73,9 +73,9 @@ impl Bench {
         self
     }
 
-    /// How long until the machine is due.
+    /// Returns the time until the machine is due.
     fn due(&self) -> Duration {
-        self.machine.due().expect("something is due").saturating_duration_since(self.at.now)
+        self.machine.due().expect("the machine must have a scheduled time").saturating_duration_since(self.at.now)
     }
 }
 
@@ -117,7 +117,7 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
     }
     let does = bench.does(Event::Heard(acknowledgement(100, "one")));
     assert_eq!(does, ["count applied", "applied one", "push three 101"]);
-    // A status from before the push says nothing about its result.
+    // A status from before the push does not show the push's result.
     assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
     let does = bench.does(Event::Heard(acknowledgement(101, "three")));
     assert_eq!(does, ["count applied", "applied three", "release permit"]);
@@ -134,7 +134,7 @@ fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
     assert!(bench.due() <= Duration::from_millis(100), "{:?}", bench.due());
     let pause = bench.due();
     assert_eq!(bench.after(pause).does(Event::Due), ["acquire permit"]);
-    assert_eq!(bench.does(Event::PermitGranted), ["push one 501"], "trying again is not newer");
+    assert_eq!(bench.does(Event::PermitGranted), ["push one 501"], "a repeated push keeps its sequence");
 }
 
 #[test]
@@ -159,9 +159,9 @@ fn an_agent_that_talks_too_much_is_left() {
         }
     };
     assert!((900..=1001).contains(&heard), "{heard}");
-    assert!(does[1].contains("more often than it was asked to"), "{does:?}");
+    assert!(does[1].contains("more often than requested"), "{does:?}");
 
-    // As many early messages as timely ones for a day: allowed, because few come in a row.
+    // As many early messages as timely ones are allowed for a day, because only few come in a row.
     let mut twice = Bench::converged();
     for _ in 0..10_000 {
         twice.after(EVERY);
@@ -183,7 +183,7 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     bench.after(SOON);
     assert_eq!(bench.does(Event::Due), ["acquire permit of silent"]);
     assert_eq!(bench.does(Event::PermitGranted), ["call"]);
-    assert_eq!(bench.machine.due(), None, "the task bounds a call");
+    assert_eq!(bench.machine.due(), None, "the task bounds the time of a call");
     let does = bench.does(Event::Ended(ContactError::Timeout(Duration::from_secs(1))));
     assert_eq!(does, ["Unreachable: no answer within 1s", "release permit"]);
     let pause = bench.due();
@@ -192,16 +192,16 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     bench.does(Event::Due);
     bench.does(Event::PermitGranted);
     let does = bench.does(Event::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
-    assert_eq!(does, ["ask 10s", "status", "release permit"], "it is back, and has what it should");
+    assert_eq!(does, ["ask 10s", "status", "release permit"], "the agent answers again, and enforces the content");
 }
 
-/// After the whole process was stopped, missing messages say nothing about the agent.
+/// After the whole process was stopped, missing messages do not show that the agent is silent.
 #[test]
 fn a_machine_that_is_late_takes_nobody_for_silent_at_once() {
     let mut bench = Bench::converged();
     assert_eq!(bench.after(Duration::from_secs(60)).does(Event::Due), [""; 0]);
     assert_eq!(bench.due(), GRACE);
-    assert_eq!(bench.after(GRACE + 2 * LATE).does(Event::Due), ["hang up"], "once");
+    assert_eq!(bench.after(GRACE + 2 * LATE).does(Event::Due), ["hang up"], "the grace period is given once");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn pauses_double_up_to_a_bound_and_no_two_agents_keep_step() {
     let mut pauses: Vec<Duration> = (0..100).map(|_| machine.within(timing.backoff_most)).collect();
     assert!(pauses.iter().all(|pause| *pause <= timing.backoff_most));
     pauses.sort_unstable();
-    // Pauses are spread over the whole range. By chance, a hundred lie within half of it in fewer than one of 10^27
-    // runs.
+    // Pauses are spread over the whole range. By chance, a hundred pauses are within half of it in fewer than one of
+    // 10^27 runs.
     assert!(pauses[99] - pauses[0] > timing.backoff_most / 2, "{pauses:?}");
 }

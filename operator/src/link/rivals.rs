@@ -1,18 +1,18 @@
-//! Detects another operator that writes to the same agent. Then each operator sees the other's snapshot as an error and
-//! pushes its own.
+//! Detects another operator that writes to the same agent. Two such operators each treat the other's snapshot as an
+//! error and push their own.
 //!
-//! In a cluster the Lease prevents that. In standalone mode nothing does, so the link detects it: a newer snapshot
-//! replaces what the agent acknowledged, and again after the link has pushed its own. One replacement alone may come
-//! from a user with curl.
+//! In a cluster, the Lease prevents this. In standalone mode, the link detects it: a newer snapshot replaces the one
+//! that the agent acknowledged, and again after the link has pushed its own. One replacement alone can come from a user
+//! with curl.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the other operator counts as active after its last write.
+/// The time for which the other operator counts as active after its last write.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// What the link knows about other operators that write to its agent.
+/// The state of detecting other operators that write to the agent of a link.
 #[derive(Debug, Default)]
 pub(super) struct Rivals {
     overwritten_at: Option<Instant>,
@@ -20,19 +20,19 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// Records that a newer snapshot replaced the one that the agent had acknowledged. True if this reveals another
-    /// operator.
+    /// Records that a newer snapshot replaced the one that the agent had acknowledged. Returns true if this reveals
+    /// another operator.
     pub(super) fn overwritten(&mut self, now: Instant) -> bool {
         let again = self.overwritten_at.replace(now).is_some_and(|before| now < before + LASTING);
         again && !std::mem::replace(&mut self.is_contested, true)
     }
 
-    /// When to check again. `None` if no other operator writes.
+    /// Returns the time of the next check; `None` if no other operator writes.
     pub(super) fn ends_at(&self) -> Option<Instant> {
         self.overwritten_at.filter(|_| self.is_contested).map(|at| at + LASTING)
     }
 
-    /// True if a known other operator no longer writes.
+    /// Returns true if a known other operator has stopped writing.
     pub(super) fn ended(&mut self, now: Instant) -> bool {
         let ended = self.ends_at().is_some_and(|end| now >= end);
         self.is_contested &= !ended;
@@ -50,15 +50,15 @@ mod tests {
         let start = clock::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut rivals = Rivals::default();
-        assert!(!rivals.overwritten(at(0)), "once is somebody with curl");
-        assert!(!rivals.overwritten(at(40)), "and so is once more after a while");
+        assert!(!rivals.overwritten(at(0)), "one replacement can come from curl");
+        assert!(!rivals.overwritten(at(40)), "another replacement much later can come from curl");
         assert!(!rivals.ended(at(80)));
         assert!(rivals.overwritten(at(45)));
-        assert!(!rivals.overwritten(at(46)), "it is reported once");
+        assert!(!rivals.overwritten(at(46)), "the begin is reported once");
         assert_eq!(rivals.ends_at(), Some(at(76)));
         assert!(!rivals.ended(at(75)));
         assert!(rivals.ended(at(76)));
-        assert_eq!((rivals.ends_at(), rivals.ended(at(80))), (None, false), "that is reported once, too");
+        assert_eq!((rivals.ends_at(), rivals.ended(at(80))), (None, false), "the end is reported once");
         assert!(!rivals.overwritten(at(90)));
         assert!(rivals.overwritten(at(91)));
     }

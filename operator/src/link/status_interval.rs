@@ -1,5 +1,5 @@
-//! How often agents send their status: each second while agents are few. With many agents the interval grows, so that
-//! one core can handle all statuses.
+//! The interval at which agents send their status: a second while agents are few. With many agents the interval grows,
+//! so that one core can handle all statuses.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -16,7 +16,7 @@ pub struct StatusInterval {
 }
 
 impl StatusInterval {
-    /// Starts with the shortest interval.
+    /// Returns the shortest interval.
     pub fn new(timing: Timing) -> Self {
         let interval = Self { timing, millis: AtomicU64::new(0) };
         interval.spread(0);
@@ -33,7 +33,7 @@ impl StatusInterval {
         self.millis.store(u64::try_from(every.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The current interval.
+    /// Returns the current interval.
     pub fn every(&self) -> Duration {
         Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }

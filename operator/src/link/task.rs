@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{clock, metrics::Contest, plan::Content, world::ObjectKey};
 
-/// Boxed: most of thousands of links are idle, and a rare operation must not enlarge each of them.
+/// A rare operation in progress. It is boxed, because most of the thousands of links are idle, and it must not enlarge
+/// each of them.
 type InProgress<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 pub(super) struct Task {
@@ -33,7 +34,7 @@ pub(super) struct Task {
     contest: Option<Contest>,
 }
 
-/// The engine has ended.
+/// The error that the engine has ended.
 struct Over;
 
 impl Task {
@@ -59,7 +60,6 @@ impl Task {
         }
     }
 
-    /// Waits for the next event.
     async fn next(&mut self) -> Result<Event, Over> {
         let due = self.machine.due();
         Ok(tokio::select! {
@@ -126,7 +126,7 @@ impl Task {
             Action::AcquirePermit { is_silent } => {
                 let lane = self.shared.lanes.lane(is_silent);
                 self.acquiring =
-                    Some(Box::pin(async move { lane.acquire_owned().await.expect("nobody closes the lanes") }));
+                    Some(Box::pin(async move { lane.acquire_owned().await.expect("the lanes are never closed") }));
             }
             Action::ReleasePermit => self.permit = None,
             Action::Call => self.calling = Some(Box::pin(self.dial.clone().connect(limit))),
@@ -152,13 +152,13 @@ impl Task {
             Seen::Contested(true) => {
                 tracing::warn!(
                     pod = %self.pod,
-                    "another operator writes to this agent, and each overwrites what the other has pushed: stop one \
+                    "another operator writes to this agent, and each overwrites the other's snapshots: stop one \
                      operator, or list the agent in only one of them"
                 );
                 self.contest = Some(self.shared.metrics.contest());
             }
             Seen::Contested(false) => {
-                tracing::info!(pod = %self.pod, "no other operator writes to this agent any more");
+                tracing::info!(pod = %self.pod, "the other operator no longer writes to this agent");
                 self.contest = None;
             }
             Seen::Applied(_) | Seen::Status(_) | Seen::Failed(_) => {}
@@ -168,7 +168,7 @@ impl Task {
     }
 }
 
-/// The next message from the connection. Never returns without a connection.
+/// Returns the next message from the connection. Without a connection, it waits forever.
 async fn hear(connection: &mut Option<Connection>) -> Result<weir_channel::ToOperator, ContactError> {
     match connection {
         Some(connection) => connection.next().await,
@@ -176,7 +176,7 @@ async fn hear(connection: &mut Option<Connection>) -> Result<weir_channel::ToOpe
     }
 }
 
-/// The result of an operation. Never returns if none is in progress.
+/// Returns the result of an operation. If none is in progress, it waits forever.
 async fn progress<T>(progress: &mut InProgress<T>) -> T {
     match progress {
         Some(progress) => progress.await,
@@ -184,7 +184,7 @@ async fn progress<T>(progress: &mut InProgress<T>) -> T {
     }
 }
 
-/// Sleeps until this moment. Never returns without one.
+/// Sleeps until this time. Without a time, it sleeps forever.
 async fn sleep(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,

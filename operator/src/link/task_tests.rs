@@ -1,4 +1,4 @@
-//! A whole link: the task, its machine and an agent on loopback.
+//! Tests a whole link: the task, its machine and an agent on loopback.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     plan::foresee,
 };
 
-/// The timeout for events that normally happen at once, on a busy machine.
+/// The timeout for events that normally happen immediately, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
 fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
@@ -59,8 +59,8 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     let (content, pod) = (content(), pod("web"));
     let url = format!("https://{address}");
     let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
-    let mut next = async || timeout(LONG, observed.recv()).await.expect("something is observed").unwrap().seen;
-    let mut call = async || timeout(LONG, calls.recv()).await.expect("a call").unwrap();
+    let mut next = async || timeout(LONG, observed.recv()).await.expect("the link must report a result").unwrap().seen;
+    let mut call = async || timeout(LONG, calls.recv()).await.expect("the link must call the agent").unwrap();
 
     let mut served = call().await;
     served.say(status(None)).await;
@@ -73,27 +73,27 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
 
     // Another operator has written.
     served.say(status(Some("another"))).await;
-    assert!(matches!(next().await, Seen::Status(_)), "it is reported");
+    assert!(matches!(next().await, Seen::Status(_)), "the status must be reported");
     acknowledge(&mut served).await;
-    assert!(matches!(next().await, Seen::Applied(_)), "and sent what it should enforce");
+    assert!(matches!(next().await, Seen::Applied(_)), "the link must push its content again");
 
-    // The agent sends nothing more, and does not greet on the next connection.
+    // The agent stops sending, and does not greet on the next connection.
     let _silent = call().await;
-    assert!(served.heard().await.is_none(), "nobody listens to it any more");
+    assert!(served.heard().await.is_none(), "the operator must close the connection");
     let seen = next().await;
     assert!(matches!(seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{seen:?}");
     let mut back = call().await;
     back.say(status(Some(&content.revision))).await;
-    assert!(matches!(next().await, Seen::Status(_)), "it is back");
+    assert!(matches!(next().await, Seen::Status(_)), "the new greeting must be reported");
 
     back.say(ToOperator::Goodbye(Goodbye { reason: "full".to_owned(), retry_after_millis: 0 })).await;
     let mut served = call().await;
     served.say(ToOperator::Goodbye(Goodbye { reason: "still full".to_owned(), retry_after_millis: 0 })).await;
-    let Seen::Failed(failure) = next().await else { panic!("it is reported") };
+    let Seen::Failed(failure) = next().await else { panic!("the goodbye must be reported") };
     assert_eq!(failure.message, "still full");
 }
 
-/// With thousands of agents the next status may be far in the future. Here it is a minute.
+/// With thousands of agents, the next status can be far in the future. Here it is a minute.
 #[tokio::test]
 async fn an_agent_that_ends_is_noticed_at_once() {
     let (address, mut calls, held) = agent().await;
@@ -121,11 +121,11 @@ async fn an_agent_that_ends_is_noticed_at_once() {
             }
         }
     };
-    let failure = timeout(Duration::from_secs(5), gone).await.expect("it is noticed");
+    let failure = timeout(Duration::from_secs(5), gone).await.expect("the end of the agent must be detected");
     assert_eq!(failure.kind, FailureKind::Unreachable);
 }
 
-/// If thousands of agents fall silent together, only a bounded number is called at once.
+/// If thousands of agents fall silent together, only a bounded number is called at the same time.
 #[tokio::test]
 async fn a_call_waits_for_a_permit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -134,7 +134,7 @@ async fn a_call_waits_for_a_permit() {
     let pod = PodIdentity { key: ObjectKey::new("shop", "a"), uid: "uid".to_owned() };
     let url = format!("http://{}", listener.local_addr().unwrap());
     let _link = Link::start(shared, pod.key, pod.uid, &url, content());
-    timeout(Duration::from_millis(500), listener.accept()).await.expect_err("it has called");
+    timeout(Duration::from_millis(500), listener.accept()).await.expect_err("the link called without a permit");
     drop(permits);
-    timeout(LONG, listener.accept()).await.expect("a permit is free").unwrap();
+    timeout(LONG, listener.accept()).await.expect("the link must call with the free permit").unwrap();
 }

@@ -1,7 +1,7 @@
 //! Explains errors of trust in words for the policy's status: which side did not trust the other, and how to fix it.
 //!
-//! The causes in the error's chain use the terms of TLS, while the readers of a status think in pods. Each text fits
-//! into the message of a drifted pod.
+//! The causes in the error's chain use the terms of TLS, while the readers of a status need the terms of Kubernetes.
+//! Each text fits into the message of a drifted pod.
 
 use std::{error::Error, io};
 
@@ -14,12 +14,12 @@ use crate::{
 };
 
 /// The text for a peer that did not select the protocol of `weir-channel`.
-const NO_CHANNEL: &str = "it speaks TLS and not the operator's protocol (weir/1): kubectl rollout restart its workload if its agent \
+const NO_CHANNEL: &str = "it speaks TLS but not the operator's protocol (weir/1): kubectl rollout restart its workload if its agent \
                           is of another version; if that does not help, something else listens there";
-const NO_CHANNEL_OF_HOST: &str = "it speaks TLS and not the operator's protocol (weir/1): start an agent of the operator's version \
+const NO_CHANNEL_OF_HOST: &str = "it speaks TLS but not the operator's protocol (weir/1): start an agent of the operator's version \
                                   there, if it is an agent";
 
-/// The text for an error about certificates. `None` for any other error.
+/// Returns the text for an error about certificates; `None` for any other error.
 pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     let pod = match peer {
         Peer::Pod(pod) => pod,
@@ -34,7 +34,7 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
         DialError::NoChannel => return Some(NO_CHANNEL.to_owned()),
         DialError::Name(_) => return Some(format!("{pod} cannot be named in a certificate")),
         DialError::NoCertificate => {
-            let problem = "the operator has no certificate to call it with: see the operator's log, or say \
+            let problem = "the operator has no certificate to call it with: see the operator's log, or set \
                            weir.dev/control: plaintext";
             return Some(problem.to_owned());
         }
@@ -54,7 +54,7 @@ pub(super) fn explain(error: &DialError, peer: &Peer) -> Option<String> {
     }
 }
 
-/// The text for an answer that is not HTTP, such as the alert of a server that only speaks TLS.
+/// Returns the text for an answer that is not HTTP, such as the alert of a server that only speaks TLS.
 pub(super) fn explain_plain(error: &DialError) -> Option<String> {
     match error {
         DialError::Http(cause) if cause.is_parse() => {
@@ -68,8 +68,8 @@ fn of_tls(cause: &TlsError, pod: &PodIdentity) -> String {
     match cause {
         TlsError::InvalidCertificate(problem) => of_certificate(problem, pod),
         TlsError::InvalidMessage(_) => {
-            "it does not speak TLS: kubectl rollout restart its workload if its agent is of an earlier version, or say \
-             weir.dev/control: plaintext in its template if that is meant"
+            "it does not speak TLS: kubectl rollout restart its workload if its agent is of an earlier version, or set \
+             weir.dev/control: plaintext in its template if that is intended"
                 .to_owned()
         }
         TlsError::AlertReceived(alert) => of_alert(&format!("{alert:?}")),
@@ -83,12 +83,12 @@ fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
         CertificateError::NotValidForName => format!("its certificate does not name {}", pod.key),
         CertificateError::NotValidForNameContext { presented, .. } => {
             let shown = presented.iter().find(|name| name.contains("weir://")).or(presented.first());
-            let shown = shown.map_or("nobody", |shown| uri_in(shown));
+            let shown = shown.map_or("an unnamed peer", |shown| uri_in(shown));
             format!("another process answers at its address, with the certificate of {shown}")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             "its certificate has expired: it could not get another, see the log of weir-agent; or a clock is wrong, its node's \
-             or, if all pods say so, the operator's"
+             or, if all pods report it, the operator's"
                 .to_owned()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
@@ -104,21 +104,23 @@ fn of_certificate(problem: &CertificateError, pod: &PodIdentity) -> String {
     }
 }
 
-/// The text for an alert, by its name in Rust, such as `UnknownCA`.
+/// Returns the text for an alert, by its name in Rust, such as `UnknownCA`.
 fn of_alert(alert: &str) -> String {
     let why = match alert {
         "UnknownCA" | "DecryptError" => "is of an authority that it does not know",
         // TLS has the same alert for a certificate that is not valid yet.
         "CertificateExpired" => {
-            return "it says that the operator's certificate has expired or is not valid yet: a clock is wrong, its node's or, if all \
-                    pods say so, the operator's; the fault ends when the clock is right"
+            return "it reports that the operator's certificate has expired or is not valid yet: a clock is wrong, its node's or, if all \
+                    pods report it, the operator's; the fault ends when the clock is right"
                 .to_owned();
         }
         "CertificateRequired" => "is missing",
         "NoApplicationProtocol" => return NO_CHANNEL.to_owned(),
         other => return format!("it ended TLS with the alert {other}"),
     };
-    format!("it says that the operator's certificate {why}: delete the pod, so that its agent gets the new authorities")
+    format!(
+        "it reports that the operator's certificate {why}: delete the pod, so that its agent gets the new authorities"
+    )
 }
 
 /// Explains a TLS error of an agent outside of a cluster. Both certificates are in files, and the text names them.
@@ -163,7 +165,7 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
                 "it does not know who signed --client-cert {client_cert}: add that authority to its --control-client-ca"
             ),
             "CertificateExpired" => format!(
-                "it says that --client-cert {client_cert} has expired or is not valid yet: put a new one there, or set the \
+                "it reports that --client-cert {client_cert} has expired or is not valid yet: put a new one there, or set the \
                  agent's clock"
             ),
             "NoApplicationProtocol" => NO_CHANNEL_OF_HOST.to_owned(),
@@ -176,7 +178,7 @@ fn of_files(cause: &TlsError, host: &str, files: &TlsFiles) -> String {
     }
 }
 
-/// The URI within `UniformResourceIdentifier("weir://…")`, the form in which errors print it.
+/// Returns the URI within `UniformResourceIdentifier("weir://…")`, the form in which errors print it.
 fn uri_in(shown: &str) -> &str {
     shown.split('"').nth(1).unwrap_or(shown)
 }
@@ -185,7 +187,8 @@ fn is_hang_up(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
-/// The TLS error in a chain of causes. It may be inside an [`io::Error`], which does not return it as its source.
+/// Returns the TLS error in a chain of causes. It can be inside an [`io::Error`], which does not return it as its
+/// source.
 fn tls_error(error: &DialError) -> Option<&TlsError> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(cause) = next {

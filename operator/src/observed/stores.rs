@@ -1,4 +1,4 @@
-//! Which pods reach the stores of their rules, as their agents reported it last.
+//! The pods that reach the stores of their rules, by the last reports of their agents.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,18 +6,18 @@ use weir_wire::StoreStatus;
 
 use crate::world::ObjectKey;
 
-/// What the agents said about stores, by the store's name on the wire.
+/// The agents' reports about stores, by the store's name on the wire.
 #[derive(Debug, Default)]
 pub struct ReachedStores {
     by_pod: HashMap<ObjectKey, Vec<StoreStatus>>,
-    /// How many pods use each store.
+    /// The number of pods that use each store.
     using: BTreeMap<String, usize>,
-    /// The pods that do not reach it.
+    /// The pods that do not reach each store.
     lost: BTreeMap<String, BTreeMap<ObjectKey, StoreStatus>>,
 }
 
 impl ReachedStores {
-    /// Records what the agent of a pod said. Returns the names of the stores for which that is news.
+    /// Records the report of a pod's agent. Returns the names of the stores whose state it changed.
     pub(super) fn set(&mut self, pod: &ObjectKey, told: &[StoreStatus]) -> Vec<String> {
         let before = self.by_pod.get(pod).map_or(&[][..], |before| before);
         if before == told {
@@ -43,7 +43,7 @@ impl ReachedStores {
         names
     }
 
-    /// Forgets a pod. Returns the names of its stores.
+    /// Removes a pod. Returns the names of its stores.
     pub(super) fn forget(&mut self, pod: &ObjectKey) -> Vec<String> {
         let before = self.by_pod.remove(pod).unwrap_or_default();
         for store in &before {
@@ -59,12 +59,12 @@ impl ReachedStores {
         before.into_iter().map(|store| store.name).collect()
     }
 
-    /// How many pods use a store.
+    /// Returns the number of pods that use a store.
     pub fn using(&self, name: &str) -> usize {
         self.using.get(name).copied().unwrap_or(0)
     }
 
-    /// The pods that do not reach a store, and what they say.
+    /// Returns the pods that do not reach a store, with their reports.
     pub fn lost(&self, name: &str) -> impl Iterator<Item = (&ObjectKey, &StoreStatus)> {
         self.lost.get(name).into_iter().flatten()
     }

@@ -1,4 +1,5 @@
-//! How requests can reach the pods of a policy without passing their agents or its limits. Pure.
+//! Finds the ways in which requests can reach the pods of a policy without passing their agents or its limits. The
+//! module is pure.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::{
     world::{Membership, ObjectKey, Workload, WorkloadKind, World},
 };
 
-/// The bypasses through Services and other policies, each once.
+/// Returns the bypasses through Services and other policies, each once.
 pub(super) fn bypasses<'a>(
     world: &World,
     policy: &ObjectKey,

@@ -11,22 +11,22 @@ use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, Store, log_bytes
 
 use crate::compile::{CompiledRules, StoreSecrets, revision_of};
 
-/// The most bytes that policies may have as JSON, so that the snapshot around them fits an agent's limit.
+/// The maximum length of policies as JSON, in bytes, so that the snapshot around them fits an agent's limit.
 const MOST: usize = MAX_SNAPSHOT_BYTES - 256;
 
 /// The policies of one or more agents: a snapshot without its sequence.
 #[derive(Debug)]
 pub struct Content {
-    /// Names the content.
+    /// The hash that names the content.
     pub revision: String,
-    /// Oldest policy first, then by name.
+    /// The policies, the oldest first, then by name.
     pub policies: Vec<Arc<CompiledRules>>,
     /// The end of the snapshot's JSON: the policies, their stores, and the brace after them.
     json: Bytes,
 }
 
 impl Content {
-    /// A content of these policies, as far as they fit, in this order.
+    /// Returns a content of these policies, as far as they fit, in this order.
     pub(super) fn new(policies: Vec<Arc<CompiledRules>>) -> Self {
         let content = Self::of(policies);
         if content.fits() { content } else { Self::of(fitting(content.policies, &[])) }
@@ -39,11 +39,11 @@ impl Content {
 
     fn named(revision: String, policies: Vec<Arc<CompiledRules>>) -> Self {
         let plain: Vec<&PolicyRules> = policies.iter().map(|policy| &policy.policy).collect();
-        let mut json = serde_json::to_vec(&plain).expect("rules are plain data, which always has a JSON form");
+        let mut json = serde_json::to_vec(&plain).expect("rules are plain data, which always serializes to JSON");
         let stores = stores(&policies);
         if !stores.is_empty() {
             json.extend_from_slice(br#","stores":"#);
-            json.extend(serde_json::to_vec(&stores).expect("stores are plain data, which always has a JSON form"));
+            json.extend(serde_json::to_vec(&stores).expect("stores are plain data, which always serializes to JSON"));
         }
         json.push(b'}');
         Self { revision, policies, json: json.into() }
@@ -54,12 +54,13 @@ impl Content {
         self.json.len() <= MOST && logs <= MAX_LOG_BYTES
     }
 
-    /// The Secrets that the agent needs for its stores, in order.
+    /// Returns the Secrets that the agent needs for its stores, in order.
     pub fn secrets(&self) -> BTreeSet<&StoreSecrets> {
         self.policies.iter().flat_map(|policy| &policy.secrets).collect()
     }
 
-    /// The snapshot as JSON, in two parts: the start has the sequence, and all agents with this content share the end.
+    /// Returns the snapshot as JSON, in two parts: the start contains the sequence, and all agents with this content
+    /// share the end.
     pub fn snapshot(&self, sequence: u64) -> (String, Bytes) {
         let start = format!(
             r#"{{"wireVersion":{},"sequence":{sequence},"revision":"{}","policies":"#,
@@ -69,7 +70,7 @@ impl Content {
         (start, self.json.clone())
     }
 
-    /// The snapshot as one piece of JSON.
+    /// Returns the snapshot as one piece of JSON.
     pub fn body(&self, sequence: u64) -> String {
         let (mut body, end) = self.snapshot(sequence);
         body.push_str(std::str::from_utf8(&end).expect("JSON is UTF-8"));
@@ -79,7 +80,7 @@ impl Content {
 
 #[cfg(test)]
 impl Content {
-    /// A content of no policies that claims this revision.
+    /// Returns a content without policies that claims this revision.
     pub(crate) fn claiming(revision: &str) -> Arc<Self> {
         Arc::new(Self::named(revision.to_owned(), Vec::new()))
     }
@@ -92,7 +93,8 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// The content of these policies, as far as they fit, which replaces `before`: an existing content or a new one.
+    /// Returns the content of these policies, as far as they fit. It is an existing content or a new one, and replaces
+    /// `before`.
     pub(super) fn of(&mut self, policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> Arc<Content> {
         let content = self.whole(policies);
         if content.fits() { content } else { self.whole(fitting(content.policies.clone(), before)) }
@@ -113,7 +115,8 @@ impl Contents {
     }
 }
 
-/// The policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from `before`.
+/// Returns the policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from
+/// `before`.
 fn fitting(policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> Vec<Arc<CompiledRules>> {
     let (mut left, mut logs_left) = (MOST, MAX_LOG_BYTES);
     let mut fits = |policy: &Arc<CompiledRules>| {
@@ -132,7 +135,7 @@ fn fitting(policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> 
     fitting
 }
 
-/// Each store of these policies once. Policies of one namespace share their stores.
+/// Returns each store of these policies once. Policies of one namespace share their stores.
 fn stores(policies: &[Arc<CompiledRules>]) -> Vec<&Store> {
     let mut stores: Vec<&Store> = Vec::new();
     for store in policies.iter().flat_map(|policy| &policy.stores) {
@@ -143,12 +146,12 @@ fn stores(policies: &[Arc<CompiledRules>]) -> Vec<&Store> {
     stores
 }
 
-/// The bytes of a value as JSON, and of the comma before the next one.
+/// Returns the number of bytes of a value as JSON, and of the comma before the next one.
 fn json_length(value: &impl Serialize) -> usize {
     serde_json::to_string(value).map_or(usize::MAX, |json| json.len().saturating_add(1))
 }
 
-/// The revision of a list of policies, independent of their order.
+/// Returns the revision of a list of policies, independent of their order.
 fn snapshot_revision(policies: &[Arc<CompiledRules>]) -> String {
     let mut names: Vec<(&str, &str)> = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str())).collect();
     names.sort_unstable();

@@ -1,4 +1,4 @@
-//! Which pods a policy selects. Pure: a function of labels, selectors and names.
+//! Decides which pods a policy selects. The module is pure: a function of labels, selectors and names.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
 /// The existing workloads, with the pods that each selects.
 pub(super) type Workloads = BTreeMap<Workload, Option<Selector>>;
 
-/// Whether a policy with this target and namespace selects pods of that namespace with that membership.
+/// Returns true if a policy with this target and namespace selects pods of that namespace with that membership.
 pub(super) fn selects(
     workloads: &Workloads,
     of_policy: &str,
@@ -35,7 +35,7 @@ pub(super) fn selects(
     }
 }
 
-/// What a pod of this namespace with these labels will have to enforce once it exists.
+/// Returns the content that a pod of this namespace with these labels will have to enforce once it exists.
 pub fn foresee(
     workloads: &Workloads,
     compiled: &BTreeMap<ObjectKey, Compiled>,
@@ -52,7 +52,7 @@ pub fn foresee(
     Content::new(in_order(on_pod))
 }
 
-/// The rules of these policies, oldest policy first, then by name.
+/// Returns the rules of these policies, the oldest policy first, then by name.
 pub(super) fn in_order<'a>(policies: impl Iterator<Item = (&'a ObjectKey, &'a Compiled)>) -> Vec<Arc<CompiledRules>> {
     let mut policies: Vec<_> = policies.collect();
     policies.sort_by_key(|(key, policy)| (policy.created, *key));

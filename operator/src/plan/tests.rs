@@ -19,7 +19,7 @@ fn member(labels: BTreeMap<String, String>) -> Membership {
     Membership::Pod(labels, PodPorts::default())
 }
 
-/// The ports of a template with an agent at 8480 in front of an app at 8080.
+/// Returns the ports of a template with an agent at 8480 in front of an app at 8080.
 fn guarded(labels: BTreeMap<String, String>) -> Membership {
     Membership::Pod(labels, PodPorts { guarded: Some(8080), agent: 8480, names: BTreeMap::new() })
 }
@@ -60,7 +60,7 @@ fn apply(world: &mut World, change: Change) {
     world.apply(change, &mut DirtySet::default());
 }
 
-/// All of the world is dirty.
+/// Returns a dirty set of the whole world.
 fn everything(world: &World) -> DirtySet {
     DirtySet {
         policies: world.policies.keys().cloned().collect(),
@@ -70,7 +70,7 @@ fn everything(world: &World) -> DirtySet {
     }
 }
 
-/// A plan of the whole world, computed from the beginning.
+/// Returns a plan of the whole world, computed from the beginning.
 fn planned(world: &World) -> Plan {
     let mut compiler = Compiler::default();
     let mut dirty = everything(world);
@@ -256,7 +256,7 @@ proptest! {
                 _ => Change::Service(key, None),
             };
             world.apply(change, &mut dirty);
-            // Some changes are handled together.
+            // Some changes are planned together.
             if place != 1 {
                 let mut dirty = std::mem::take(&mut dirty);
                 compiler.update(&world, &mut dirty, |_| None);
@@ -354,11 +354,11 @@ fn bypasses_follow_services_pods_and_policies() {
     assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8480)))), []);
     assert_eq!(ways(&mut world, Change::Service(key("web"), Some(service(web.clone(), 8080)))), past);
     assert_eq!(ways(&mut world, Change::Service(key("db"), Some(service(labels(&[("app", "db")]), 8080)))), past);
-    assert_eq!(ways(&mut world, Change::Pod(key("a"), None)), [], "there is no pod to reach");
+    assert_eq!(ways(&mut world, Change::Pod(key("a"), None)), [], "a policy without pods has no bypass");
     assert_eq!(ways(&mut world, Change::Pod(key("a"), Some(pod))), past);
     assert_eq!(ways(&mut world, Change::Service(key("web"), None)), []);
 
-    // Another policy that admits every request, and one that does so only for some.
+    // One other policy admits every request, and one admits only some.
     for (name, rule, expected) in [
         ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/healthz"]}]}), vec![]),
         ("q", json!({"name": "open", "action": "Bypass", "match": [{"paths": ["/a", "/**"]}]}), vec![("q", "open")]),
@@ -380,7 +380,8 @@ fn bypasses_follow_services_pods_and_policies() {
     assert_eq!(ways(&mut world, Change::Policy(key("q"), None)), []);
 }
 
-/// Logs of 57 MiB each, counted in the agent's words. Five do not fit into one pod, and agents would refuse them all.
+/// The logs of each policy take 57 MiB, counted in the agent's words. Five do not fit into one pod, and agents would
+/// reject all of them.
 #[test]
 fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
     let web = labels(&[("app", "web")]);
@@ -408,7 +409,7 @@ fn policies_whose_logs_do_not_fit_into_a_pod_are_left_out() {
     let left_out = (0..6).map(|number| plan.left_out(&ObjectKey::new("shop", format!("p{number}"))));
     assert_eq!(left_out.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 0]);
 
-    // The content stays, but whether the pod enforces all its policies changes.
+    // The content does not change, but it changes whether the pod enforces all its policies.
     let (before, web) = (content(&plan, "shop", "web").revision.clone(), ObjectKey::new("shop", "web"));
     let mut dirty = DirtySet::default();
     world.apply(Change::Policy(ObjectKey::new("shop", "p4"), None), &mut dirty);
@@ -464,11 +465,11 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
     let mut dirty = DirtySet::default();
     add(&mut world, &mut dirty, "c", 2, 2, 500);
     let (fits, out, told) = update(&world, std::mem::take(&mut dirty), &mut compiler, &names);
-    assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "its last good rules were removed");
+    assert_eq!(fits, r#"[("a", 300), ("b", 300), ("c", 300), ("small", 1)]"#, "the last good rules must stay");
     assert_eq!(out, r#"["c", "d"]"#);
     assert!(told.contains(&key("c")));
 
-    // The space goes to the policy that was left out, and the update reports it.
+    // The policy that was omitted gets the free space, and the update reports it.
     let mut dirty = DirtySet::default();
     world.apply(Change::Policy(key("a"), None), &mut dirty);
     let (fits, out, told) = update(&world, std::mem::take(&mut dirty), &mut compiler, &names);

@@ -1,4 +1,4 @@
-//! Limits how many Events one policy may cause. Pure.
+//! Limits the number of Events that one policy can cause. The module is pure.
 //!
 //! The announcer announces each fact once (see [`crate::announcer`]), but each pod that comes and goes is a new fact.
 //! The numbers are those of client-go's filter for the same purpose.
@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::world::ObjectKey;
 
-/// The most Events at once.
+/// The maximum number of Events in a burst.
 const BURST: u32 = 25;
-/// One more Event after each such time.
+/// The time after which one more Event is allowed.
 const EACH: Duration = Duration::from_secs(300);
 
 /// The remaining budget of each policy that caused an Event.
@@ -22,13 +22,14 @@ pub(super) struct Budget {
 
 #[derive(Debug)]
 struct Spent {
-    /// When the whole burst is available again.
+    /// The time at which the whole burst is available again.
     full_at: Instant,
     untold: u64,
 }
 
 impl Budget {
-    /// Whether one more Event may be written. If so, returns how many were dropped since the last one.
+    /// Takes one Event from the budget. Returns the number of Events that were dropped since the last one; `None` if
+    /// this Event must be dropped, too.
     pub(super) fn spend(&mut self, now: Instant, key: &ObjectKey) -> Option<u64> {
         let spent = self.spent.entry(key.clone()).or_insert(Spent { full_at: now, untold: 0 });
         let full_at = spent.full_at.max(now);
@@ -63,14 +64,11 @@ mod tests {
             }
         }
         assert_eq!(told, 25 + 24 * 12 - 1);
-        // Each Event says how many Events were dropped before it, so only those after the last one are lost.
+        // Each Event contains the number of Events that were dropped before it, so only those after the last one are
+        // lost.
         assert!((24 * 3600 - told - untold) < 300, "{told} {untold}");
-        assert_eq!(
-            budget.spend(now, &ObjectKey::new("shop", "other")),
-            Some(0),
-            "one policy has nothing to do with another"
-        );
+        assert_eq!(budget.spend(now, &ObjectKey::new("shop", "other")), Some(0), "each policy has a separate budget");
         budget.forget(&key);
-        assert_eq!(budget.spend(now, &key), Some(0), "another one of that name");
+        assert_eq!(budget.spend(now, &key), Some(0), "a new policy of the same name has a full budget");
     }
 }

@@ -27,9 +27,9 @@ const CONTROLLER: &str = "weir.dev/operator";
 #[derive(Clone)]
 pub struct ClusterSink {
     client: Client,
-    /// The name of this operator, for Events.
+    /// The name of this operator in Events.
     instance: String,
-    /// Whether the cluster's CRD turned out to be older than this program.
+    /// True once a write has shown that the cluster's CRD is older than this program.
     is_behind: Arc<AtomicBool>,
 }
 
@@ -40,13 +40,13 @@ impl std::fmt::Debug for ClusterSink {
 }
 
 impl ClusterSink {
-    /// `instance` is the name of this operator among several: its pod.
+    /// Returns a sink. `instance` is the name of this operator among several: its pod.
     pub fn new(client: Client, instance: String) -> Self {
         Self { client, instance, is_behind: Arc::default() }
     }
 
     pub(super) async fn write(&self, report: &Report) -> Result<Stored, SinkError> {
-        // Only the status of the response is parsed. An unknown field in the spec must not make a write fail.
+        // Only the status of the response is parsed, because an unknown field in the spec must not make a write fail.
         let resource = ApiResource::erase::<RateLimitPolicy>(&());
         let policies: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &report.key.namespace, &resource);
         let mut patch = json!({
@@ -65,7 +65,7 @@ impl ClusterSink {
         if answer.as_ref().is_err_and(is_of_an_unknown_field) && without_newest(&mut patch["status"]) {
             if !self.is_behind.swap(true, Relaxed) {
                 tracing::warn!(
-                    "the cluster's definition of RateLimitPolicy is older than this operator: no status.lastKnownGood is kept; \
+                    "the cluster's definition of RateLimitPolicy is older than this operator: no status.lastKnownGood is stored; \
                      upgrade the chart weir-crds"
                 );
             }
@@ -76,11 +76,11 @@ impl ClusterSink {
                 let status = objects::take_status(&mut policy);
                 Ok(Stored { status, version: policy.metadata.resource_version })
             }
-            // Any other 404 comes from an apiserver that does not serve policies now.
+            // Any other 404 comes from an apiserver that does not serve policies at present.
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Err(SinkError::Gone),
-            // Either the name belongs to a new policy, or another write was faster.
+            // Either a new policy has this name, or another write was faster.
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // A list instead of a get, because the operator may only list policies.
+                // The code uses a list instead of a get, because the operator may only list policies.
                 let named = ListParams::default().fields(&format!("metadata.name={}", report.key.name));
                 let found = policies.list_metadata(&named).await.map_err(Box::new)?.items.pop();
                 match found.map(|policy| policy.metadata) {
@@ -111,14 +111,15 @@ impl ClusterSink {
         }
     }
 
-    /// The Event for an announcement. Its name is fixed here, so a repeated write does not create a second one.
+    /// Returns the Event for an announcement. The name is fixed here, so a repeated write does not create a second
+    /// Event.
     pub(super) fn event(&self, announcement: &Announcement) -> Event {
         let Announcement { key, uid, warning, reason, note, .. } = announcement;
         let now = clock::timestamp();
         tracing::info!(policy = %key, reason, note, "event");
         Event {
             metadata: ObjectMeta {
-                // A new Event each time. A series would keep the first note for different facts.
+                // Each announcement gets a new Event, because a series would keep the first note for different facts.
                 name: Some(format!("{}.{:x}", key.name, now.as_nanosecond())),
                 namespace: Some(key.namespace.to_string()),
                 ..ObjectMeta::default()
@@ -142,19 +143,20 @@ impl ClusterSink {
         }
     }
 
-    /// Writes an Event, unless it exists.
+    /// Writes an Event, unless it already exists.
     pub(super) async fn announce(&self, event: &Event) -> Result<(), kube::Error> {
         let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
         let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         match events.create(&PostParams::default(), event).await {
-            // An earlier attempt succeeded, and its response got lost.
+            // An earlier attempt succeeded, and its response was lost.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             answer => answer.map(drop),
         }
     }
 }
 
-/// Server-side apply answers with a server error if a status has a field that the CRD does not have.
+/// Returns true for the server error of server-side apply that a status causes if the CRD does not have one of its
+/// fields.
 fn is_of_an_unknown_field(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains("field not declared in schema"))
 }
@@ -164,7 +166,7 @@ fn without_newest(status: &mut Value) -> bool {
     status.as_object_mut().is_some_and(|fields| fields.remove("lastKnownGood").is_some())
 }
 
-/// Cuts a note: the apiserver refuses notes above 1024 bytes.
+/// Shortens a note, because the apiserver refuses notes above 1024 bytes.
 fn shorten(note: &str, most: usize) -> String {
     if note.len() <= most {
         return note.to_owned();

@@ -7,7 +7,7 @@ fn status(enforced: &str) -> Shown {
     Some(Box::new(RateLimitPolicyStatus { summary: Some(summary), ..RateLimitPolicyStatus::default() }))
 }
 
-/// An [`Echo`] without a write in progress: one write has landed and was shown.
+/// Returns an [`Echo`] without a write in progress: one write has landed, and the source has reported it.
 fn at_rest(now: Instant) -> Echo {
     let mut echo = Echo::new(None);
     let number = echo.send(now);
@@ -16,7 +16,8 @@ fn at_rest(now: Instant) -> Echo {
     echo
 }
 
-/// Checks every 50 ms for this long, and writes whenever necessary. Each write lands and is shown at once.
+/// Checks every 50 ms for this time, and writes whenever necessary. Each write lands immediately, and the source
+/// reports it.
 fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
     let end = *now + time;
     let mut writes = 0;
@@ -39,7 +40,7 @@ async fn an_edit_is_fixed_once_within_a_second() {
         let mut echo = at_rest(now);
         now += Duration::from_secs(60);
         echo.shown(now, edit);
-        assert!(!echo.is_foreign(now), "an echo may be right behind");
+        assert!(!echo.is_foreign(now), "an echo may arrive soon");
         assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(1)), 1);
         assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
     }
@@ -62,10 +63,10 @@ async fn old_echoes_cause_no_write_in_any_order() {
     now += Duration::from_secs(60);
     let first = echo.send(now);
     let second = echo.send(now);
-    // Echoes before responses, responses before echoes, and a newer write in between.
+    // Some echoes arrive before responses, some after them, and a newer write is between them.
     echo.shown(now, status("1/3"));
     echo.landed(now, first, status("1/3"));
-    assert!(!echo.is_foreign(now + Duration::from_secs(60)), "the second is still on its way");
+    assert!(!echo.is_foreign(now + Duration::from_secs(60)), "the second write is in progress");
     echo.landed(now, second, status("2/3"));
     now += Duration::from_millis(100);
     echo.shown(now, status("2/3"));
@@ -79,7 +80,7 @@ async fn an_edit_right_after_a_write_is_fixed_once_it_landed() {
     let number = echo.send(now);
     echo.shown(now, status("1/1"));
     echo.shown(now, status("99/99"));
-    assert!(!echo.is_foreign(now + Duration::from_secs(60)), "a write is on its way");
+    assert!(!echo.is_foreign(now + Duration::from_secs(60)), "a write is in progress");
     echo.landed(now, number, status("1/1"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 1);
 }
@@ -118,7 +119,7 @@ async fn the_apiservers_form_of_a_write_is_not_foreign() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let number = echo.send(now);
-    // Merged with fields of another owner.
+    // The apiserver has merged the status with fields of another owner.
     echo.landed(now, number, status("1/1 and more"));
     echo.shown(now, status("1/1 and more"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);

@@ -1,6 +1,6 @@
 //! Writes statuses as files next to the policies, and announcements as lines on standard output.
 //!
-//! A status file (see [`status_file`]) is replaced atomically, so a reader never sees a partial file.
+//! A status file (see [`status_file`]) is replaced atomically, so a reader never reads a partial file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,18 +21,18 @@ use crate::{
     world::ObjectKey,
 };
 
-/// Writes into a directory.
+/// Writes statuses into a directory.
 #[derive(Debug)]
 pub struct FileSink {
     directory: PathBuf,
     shown: Mutex<Shown>,
 }
 
-/// The newest status of every policy. A status from before the start stays until there is a newer one.
+/// The newest status of every policy. A status from before the start stays until a newer one is written.
 #[derive(Debug, Default)]
 struct Shown {
     by_file: BTreeMap<String, Documents>,
-    /// The status files that have a policy: one, except after the policy moved to another file.
+    /// The status files that contain a policy: one, except after the policy moved to another file.
     files_of: BTreeMap<ObjectKey, BTreeSet<String>>,
 }
 
@@ -47,7 +47,8 @@ impl Shown {
         Self { by_file, files_of }
     }
 
-    /// Removes a policy from every status file except `except`. Returns the files that changed, with what is left.
+    /// Removes a policy from every status file except `except`. Returns the files that changed, with their remaining
+    /// documents.
     fn forget(&mut self, key: &ObjectKey, except: Option<&str>) -> Vec<(String, Documents)> {
         let Some(files) = self.files_of.get_mut(key) else { return Vec::new() };
         let left: Vec<String> = files.iter().filter(|file| Some(file.as_str()) != except).cloned().collect();
@@ -69,7 +70,7 @@ impl Shown {
 }
 
 impl FileSink {
-    /// Writes into `directory`.
+    /// Returns a sink that writes into `directory`.
     pub fn new(directory: PathBuf) -> Self {
         let shown = Shown::of(documents(&directory).unwrap_or_default());
         Self { directory, shown: Mutex::new(shown) }
@@ -89,7 +90,7 @@ impl FileSink {
         });
         let status_file = status_file(file);
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        // A policy that moved to another file leaves the old status file.
+        // The status of a policy that moved to another file is removed from the old status file.
         for (name, documents) in shown.forget(&report.key, Some(&status_file)) {
             self.render(&name, &documents)?;
         }
@@ -100,7 +101,7 @@ impl FileSink {
         next.insert(report.key.clone(), document);
         self.render(&status_file, &next)?;
         if is_new {
-            // A change of the file or its rules must survive a power cut. Traffic need not.
+            // A change of the file or its rules must survive a power failure. A change of traffic need not.
             let path = self.directory.join(&status_file);
             let folder = path.parent().unwrap_or(&self.directory);
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))?;
@@ -117,7 +118,7 @@ impl FileSink {
                 tracing::warn!(policy = %key, %error, "cannot remove the status");
             }
         }
-        say(&format!("{key} Removed: the policy is gone"));
+        say(&format!("{key} Removed: the policy was deleted"));
     }
 
     pub(super) fn announce(&self, announcement: &Announcement) {
@@ -164,8 +165,8 @@ fn at(path: &Path) -> impl Fn(io::Error) -> io::Error {
     }
 }
 
-/// Replaces a file atomically. After a power cut either the old file or the new one is there, complete, because it
-/// holds the last good generations. So the text is synced to the disk before the rename.
+/// Replaces a file atomically. The file contains the last good generations, so after a power failure the old or the new
+/// one must exist, complete. Therefore the text is synced to the disk before the rename.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
@@ -183,7 +184,7 @@ fn write_through(path: &Path, text: &str) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Writes one line to standard output. If the reader is gone, the operator continues.
+/// Writes one line to standard output. If the reader has closed the pipe, the operator continues.
 fn say(text: &str) {
     let _ = writeln!(io::stdout().lock(), "{} {text}", clock::timestamp());
 }
@@ -197,7 +198,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.status.yaml");
         replace(&path, "before").unwrap();
-        // A directory stands where the temporary file would go.
+        // A directory exists at the path of the temporary file.
         let temporary = directory.path().join(".a.status.yaml.tmp");
         std::fs::create_dir(&temporary).unwrap();
         let error = replace(&path, "after").map_err(at(&path)).unwrap_err().to_string();

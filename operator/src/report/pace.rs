@@ -1,33 +1,33 @@
-//! Decides when to write a status. Pure, one [`Pace`] per policy.
+//! Decides when to write a status. The module is pure, with one [`Pace`] per policy.
 //!
-//! A change of what the pods enforce is written at once. A state that waits for pods is held back for a moment: then a
-//! change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written from time to
-//! time if it changed by more than noise. It is written again when it has settled, so that the last write equals the
-//! agents' counts exactly. If one pod does not answer, the write still waits for the others.
+//! A change of enforcement is written immediately. A state that waits for pods is held back for a short time: then a
+//! change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written at intervals
+//! if it changed by more than noise. It is written again when it has settled, so that the last write equals the agents'
+//! counts exactly. If one pod does not answer, the write still waits for the others.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_api::{DriftReason, RateLimitPolicyStatus, Traffic};
 
-/// How long pods must be waited for before that is written.
+/// The time for which a state that waits for pods is held back.
 const HOLD: Duration = Duration::from_millis(250);
 /// The minimum time between two writes in which only pod counts and names changed, as in a rollout of thousands of
 /// pods.
 const COUNTS: Duration = Duration::from_secs(1);
-/// Traffic that did not change for this long has settled.
+/// The time after which unchanged traffic has settled.
 const SETTLED: Duration = Duration::from_millis(2500);
-/// A change of less than one part in this many is noise.
+/// The divisor for noise: a change of less than one part in this number is noise.
 const NOISE: i64 = 50;
 
-/// What was written, and when.
+/// The last written status, and the time of the write.
 #[derive(Debug)]
 pub struct Pace {
-    /// The minimum time between two writes that only update traffic.
+    /// The minimum time between two writes that change only traffic.
     interval: Duration,
     written: Option<RateLimitPolicyStatus>,
     written_at: Option<Instant>,
-    /// Whether the last written status waited for pods.
+    /// True if the last written status waited for pods.
     waited: bool,
     held_since: Option<Instant>,
     seen: Option<Traffic>,
@@ -35,23 +35,23 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `written` is the status that the policy already has.
+    /// Returns a pace. `written` is the status that the policy already has.
     pub fn new(interval: Duration, written: Option<RateLimitPolicyStatus>) -> Self {
         Self { interval, written, written_at: None, waited: false, held_since: None, seen: None, moved_at: None }
     }
 
-    /// The status that was written last.
+    /// Returns the status that was written last.
     pub fn written(&self) -> Option<&RateLimitPolicyStatus> {
         self.written.as_ref()
     }
 
-    /// Whether this status was written, and the passing of time causes no other write.
+    /// Returns true if this status was written, and time alone causes no other write.
     pub fn rests_with(&self, status: &RateLimitPolicyStatus) -> bool {
         self.held_since.is_none() && self.written.as_ref() == Some(status)
     }
 
-    /// Whether to write this status now. `waits` says whether pods are expected to change it soon. If true, the
-    /// status counts as written.
+    /// Returns true if this status must be written now; it then counts as written. `waits` is true if pods are expected
+    /// to change the status soon.
     pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
         if self.seen != status.traffic {
             self.seen.clone_from(&status.traffic);
@@ -65,8 +65,8 @@ impl Pace {
         admitted
     }
 
-    /// Whether to write this status although it is not new, because the written one was overwritten. If true, it
-    /// counts as written. A status that is held back is not repeated: it, or a better one, is written in a moment.
+    /// Returns true if this status must be written again, because another writer overwrote it; it then counts as
+    /// written. A status that is held back is not repeated, because it or a newer one is written soon.
     pub fn repeats(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
         let repeats = self.held_since.is_none();
         if repeats {
@@ -89,7 +89,7 @@ impl Pace {
                 return false;
             }
             let only_counts = self.written.as_ref().is_some_and(|written| said(written) == said(status));
-            // The last acknowledgement is written at once, even if only counts changed.
+            // The last acknowledgement is written immediately, even if only counts changed.
             let is_over = self.waited && !waits;
             return !only_counts || is_over || self.written_at.is_none_or(|at| now.duration_since(at) >= COUNTS);
         }
@@ -111,7 +111,7 @@ struct Essence<'a> {
     drifted: Vec<(&'a str, DriftReason)>,
 }
 
-/// The part of it that is written at once.
+/// The part of the essence whose change is written immediately.
 #[derive(PartialEq)]
 struct Said<'a> {
     generation: Option<i64>,

@@ -43,8 +43,8 @@ async fn pending_is_written_only_if_it_lasts() {
     let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
     assert!(!pace.admits(now, &status("Pending", 0, 0), true));
     assert!(!pace.admits(now + millis(100), &status("Pending", 2, 0), true));
-    assert!(!pace.admits(now + millis(200), &status("Enforced", 3, 0), false), "nothing was ever different");
-    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0), true), "it waits again");
+    assert!(!pace.admits(now + millis(200), &status("Enforced", 3, 0), false), "the written status is still right");
+    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0), true), "the status waits for pods again");
     assert!(pace.admits(now + millis(300) + HOLD, &status("Pending", 2, 0), true));
 }
 
@@ -87,7 +87,7 @@ async fn a_held_back_status_is_not_repeated() {
     assert!(!pace.admits(now, &status("Pending", 2, 0), true));
     assert!(!pace.repeats(now, &status("Pending", 2, 0)));
     assert!(pace.admits(now + HOLD, &status("Pending", 2, 0), true));
-    assert!(pace.repeats(now + HOLD, &status("Pending", 2, 0)), "it is not held back any more");
+    assert!(pace.repeats(now + HOLD, &status("Pending", 2, 0)), "the status is no longer held back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,20 +101,20 @@ async fn a_rollout_is_written_once_a_second_and_always_at_its_end() {
     }
     assert_eq!(written, 10);
     at += millis(10);
-    assert!(pace.admits(at, &status("Enforced", 1000, 0), false), "another word is written at once");
+    assert!(pace.admits(at, &status("Enforced", 1000, 0), false), "a new reason is written immediately");
     assert!(!pace.admits(at + millis(10), &status("Enforced", 1001, 0), false));
-    assert!(pace.admits(at + COUNTS, &status("Enforced", 1001, 0), false), "what was held back is written in the end");
+    assert!(pace.admits(at + COUNTS, &status("Enforced", 1001, 0), false), "the last count must be written");
 }
 
-/// A change for three pods, of which one does not answer.
+/// A policy with three pods changes, and one pod does not answer.
 #[tokio::test(start_paused = true)]
 async fn a_silent_pod_hides_no_acknowledgement_of_the_others() {
     let now = Instant::now();
     let changed = |enforcing| RateLimitPolicyStatus { observed_generation: Some(2), ..status("Drifted", enforcing, 0) };
     let mut pace = Pace::new(INTERVAL, Some(status("Drifted", 2, 0)));
-    assert!(!pace.admits(now, &changed(0), true), "none of them enforces it, and two will in a moment");
+    assert!(!pace.admits(now, &changed(0), true), "no pod enforces the change, and two will soon");
     assert!(!pace.admits(now + millis(5), &changed(1), true));
-    assert!(pace.admits(now + millis(10), &changed(2), false), "all who answer have answered");
+    assert!(pace.admits(now + millis(10), &changed(2), false), "all pods that answer have answered");
 
     // Slower pods are waited for, and reported as soon as they answer.
     let at = now + millis(10_000);

@@ -1,8 +1,7 @@
-//! Decides which status to write next. Pure.
+//! Decides which status to write next. The module is pure.
 //!
-//! For each policy at most one status is being written and at most one waits, the newest. After each failure the
-//! pause grows, until the write succeeds or the policy is deleted. A newer status replaces a waiting one, but keeps
-//! its turn.
+//! For each policy at most one status is being written, and at most one waits: the newest. After each failure the pause
+//! grows, until the write succeeds or the policy is deleted. A newer status replaces a waiting one, and takes its turn.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,23 +18,21 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The upper limit of the pause after many failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The statuses that were not written yet.
+/// The statuses that are not yet written.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     slots: HashMap<ObjectKey, Slot>,
-    /// The slots with a turn, by time.
+    /// The policies with a turn, by time.
     turns: BTreeSet<(Instant, ObjectKey)>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The waiting report.
     report: Option<Box<Report>>,
-    /// When it may be written; `None` while another status of this policy is being written.
+    /// The time from which the report may be written; `None` while another status of this policy is being written.
     turn: Option<Instant>,
-    /// Failures in a row.
     failures: u32,
-    /// The policy was deleted while a status was being written.
+    /// True if the policy was deleted while a status was being written.
     removed: bool,
 }
 
@@ -51,7 +48,7 @@ impl Queue {
         self.slots.insert(key, Slot { report: Some(report), turn: Some(now), ..Slot::default() });
     }
 
-    /// Takes the status whose turn it is. The caller must return it with [`Self::ended`] or [`Self::failed`].
+    /// Takes the status that has the next turn. The caller must then call [`Self::ended`] or [`Self::failed`].
     pub(super) fn take(&mut self, now: Instant) -> Option<Box<Report>> {
         if self.next_turn()? > now {
             return None;
@@ -62,17 +59,18 @@ impl Queue {
         slot.report.take()
     }
 
-    /// When the next status may be written.
+    /// Returns the time from which the next status may be written.
     pub(super) fn next_turn(&self) -> Option<Instant> {
         self.turns.first().map(|(turn, _)| *turn)
     }
 
-    /// Whether nothing waits and nothing is being written.
+    /// Returns true if no status waits or is being written.
     pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Ends a write that succeeded, or whose policy is gone. Returns true if the policy was deleted in the meantime.
+    /// Ends a write that succeeded, or whose policy does not exist. Returns true if the policy was deleted in the
+    /// meantime.
     pub(super) fn ended(&mut self, now: Instant, key: &ObjectKey) -> bool {
         let Some(slot) = self.slots.get_mut(key) else { return false };
         slot.failures = 0;
@@ -123,7 +121,7 @@ impl Queue {
     }
 }
 
-/// `share` of the longest pause after `failures` earlier failures.
+/// Returns `share` of the longest pause after `failures` earlier failures.
 pub(super) fn pause(failures: u32, share: f64) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE).mul_f64(share)
 }

@@ -32,7 +32,7 @@ async fn one_at_a_time_and_the_newest_next() {
     assert_eq!(taken(&mut queue, now), some("a", 1));
     queue.put(now, report("a", 2));
     queue.put(now, report("a", 3));
-    assert_eq!(taken(&mut queue, now), None, "one is being written");
+    assert_eq!(taken(&mut queue, now), None, "a status of this policy is being written");
     queue.put(now, report("b", 1));
     assert_eq!(taken(&mut queue, now), some("b", 1), "another policy does not wait");
     assert!(!queue.ended(now, &ObjectKey::new("shop", "a")));
@@ -49,9 +49,9 @@ async fn a_failed_write_is_retried_with_growing_pauses() {
     queue.put(now, report("a", 1));
     let mut pauses = Vec::new();
     for _ in 0..40 {
-        let report = queue.take(now).expect("it has its turn");
+        let report = queue.take(now).expect("the status has its turn");
         queue.failed(now, report, 1.0);
-        let turn = queue.next_turn().expect("it is tried again");
+        let turn = queue.next_turn().expect("the status is tried again");
         pauses.push(turn - now);
         assert_eq!(taken(&mut queue, turn - Duration::from_nanos(1)), None, "too soon");
         now = turn;
@@ -72,7 +72,7 @@ async fn a_newer_status_takes_the_place_of_a_failed_one_but_not_its_turn() {
     queue.put(now, report("a", 2));
     queue.failed(now, first, 1.0);
     queue.put(now, report("a", 3));
-    assert_eq!(taken(&mut queue, now), None, "it waits as the failed one would have");
+    assert_eq!(taken(&mut queue, now), None, "the new status waits for the turn of the failed one");
     assert_eq!(taken(&mut queue, now + FIRST_PAUSE), some("a", 3));
 }
 
@@ -81,18 +81,18 @@ async fn nothing_is_written_for_a_deleted_policy() {
     let now = Instant::now();
     let key = ObjectKey::new("shop", "a");
     let mut queue = Queue::default();
-    assert!(queue.remove(&key), "it was never there");
+    assert!(queue.remove(&key), "an unknown policy has no write in progress");
     queue.put(now, report("a", 1));
     assert!(queue.remove(&key));
     assert!(queue.is_empty() && queue.take(now).is_none());
 
     queue.put(now, report("a", 1));
     let first = queue.take(now).unwrap();
-    assert!(!queue.remove(&key), "it is being written");
-    assert!(queue.failed(now, first, 1.0), "now it is gone");
+    assert!(!queue.remove(&key), "a status is being written");
+    assert!(queue.failed(now, first, 1.0), "the policy was deleted");
     assert!(queue.is_empty() && queue.next_turn().is_none());
 
-    // A successor of the same name waits for the write to end.
+    // A new policy of the same name waits for the write to end.
     queue.put(now, report("a", 1));
     let first = queue.take(now).unwrap();
     queue.remove(&key);

@@ -1,4 +1,5 @@
-//! Writes the statuses of stores, one after the other. There are few stores, and the newest status of each counts.
+//! Writes the statuses of stores, one after the other. There are few stores, and only the newest status of each
+//! matters.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,10 +12,9 @@ use tokio::{
 use super::{ClusterSink, SinkError, StoreReport, queue::pause};
 use crate::{clock, world::ObjectKey};
 
-/// The timeout of one write.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Writes until the channel is closed and everything is written or has failed once more.
+/// Writes until the channel is closed and every status is written or has failed once more.
 pub(super) async fn run(sink: &ClusterSink, mut reports: mpsc::UnboundedReceiver<StoreReport>) {
     let mut waiting = BTreeMap::<ObjectKey, StoreReport>::new();
     let mut failures = 0;

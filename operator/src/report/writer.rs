@@ -1,5 +1,5 @@
-//! The writing loop. Statuses are written in parallel, announcements one after the other, and neither waits for the
-//! other.
+//! The writing loop. Statuses are written in parallel, announcements one after the other. Statuses and announcements do
+//! not wait for each other.
 
 use std::time::Duration;
 
@@ -18,16 +18,15 @@ use super::{
 };
 use crate::{clock, metrics::Metrics, world::ObjectKey};
 
-/// How many statuses to write in parallel.
+/// The number of statuses that are written in parallel.
 const WRITERS: usize = 8;
-/// How many announcements may wait. Further ones are dropped, because the status says the same.
+/// The maximum number of waiting announcements. Further ones are dropped, because the status contains the same facts.
 const ANNOUNCEMENTS: usize = 256;
-/// The timeout of one write.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long to retry an announcement. Later ones wait.
+/// The time for which an announcement is retried. Later announcements wait.
 const PERSISTENCE: Duration = Duration::from_secs(30);
 
-/// Writes until `messages` is closed and everything is written. Reports each status that landed.
+/// Writes until `messages` is closed and all messages are written. Reports each status that landed.
 pub async fn run(
     sink: Sink,
     messages: mpsc::UnboundedReceiver<Message>,
@@ -53,12 +52,13 @@ async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
             && let Err(error) = tell(sink, &announcement).await
         {
             let Announcement { key, reason, .. } = announcement;
-            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "gave up writing an event");
+            tracing::warn!(policy = %key, reason, error = %format!("{error:#}"), "an event was not written, despite retries");
         }
     }
 }
 
-/// Retries for a while, because the next leader starts from the status and does not repeat the announcement.
+/// Writes an announcement with retries for a limited time, because the next leader starts from the status and does not
+/// repeat it.
 async fn tell(sink: &ClusterSink, announcement: &Announcement) -> Result<(), SinkError> {
     let event = sink.event(announcement);
     let until = clock::now() + PERSISTENCE;
@@ -99,7 +99,7 @@ impl Writer<'_> {
                 && let Some(report) = self.queue.take(clock::now())
             {
                 if !report.term.holds(clock::since_boot()) {
-                    tracing::debug!(policy = %report.key, "not writing a status of a term that is over");
+                    tracing::debug!(policy = %report.key, "not writing a status of a term that has ended");
                     self.leave(&report.key);
                     continue;
                 }
@@ -123,7 +123,7 @@ impl Writer<'_> {
     fn take_in(&mut self, message: Message) {
         match message {
             Message::Status(report) => self.queue.put(clock::now(), report),
-            // Without a cluster nobody receives it.
+            // Without a cluster, the channel has no receiver.
             Message::Store(report) => drop(self.stores.send(*report)),
             Message::Removed(key) => {
                 self.budget.forget(&key);
@@ -161,7 +161,7 @@ impl Writer<'_> {
                 self.metrics.status_written(true);
                 let Report { key, uid, number, .. } = *report;
                 let removed = self.queue.ended(now, &key);
-                // The channel is closed only while the process ends.
+                // The channel closes only when the process ends.
                 let _ = self.landings.send(WrittenStatus { key: key.clone(), uid, number, stored }).await;
                 removed.then_some(key)
             }

@@ -1,4 +1,4 @@
-//! The writer against an apiserver that fails on demand, over real sockets.
+//! Tests the writer with an apiserver that fails on demand, over real sockets.
 
 use std::{
     collections::VecDeque,
@@ -24,7 +24,7 @@ use crate::{leader::Term, world::ObjectKey};
 const PATIENCE: Duration = Duration::from_secs(20);
 const UID: &str = "1";
 
-/// The result of a status write. The client in these tests retries 429, 503 and 504 itself.
+/// The result of a status write. The client in these tests itself retries 429, 503 and 504.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Status(u16),
@@ -32,18 +32,16 @@ enum Answer {
     Garbage,
 }
 
-/// The scripted responses to status writes (after them all writes succeed), and the requests that arrived.
+/// The scripted responses to status writes, and the requests that arrived. After the script, all writes succeed.
 #[derive(Debug, Default)]
 struct Script {
     answers: VecDeque<Answer>,
     /// The policy's current UID.
     uid: String,
     writes: Vec<Value>,
-    /// The resource versions in the writes.
     versions: Vec<Value>,
-    /// The scripted responses to Events; after them there is no response.
+    /// The scripted responses to Events. After the script, there is no response.
     event_answers: VecDeque<u16>,
-    /// The Events that arrived.
     events: Vec<Value>,
 }
 
@@ -85,7 +83,7 @@ fn failure(code: u16) -> Value {
 }
 
 impl Script {
-    /// The result of writing an Event.
+    /// Records an Event, and returns the scripted response.
     fn event(&mut self, event: &[u8]) -> Option<u16> {
         self.events.push(serde_json::from_slice(event).unwrap());
         self.event_answers.pop_front()
@@ -98,7 +96,7 @@ struct Stage {
     messages: mpsc::UnboundedSender<Message>,
     landed: mpsc::Receiver<WrittenStatus>,
     writer: JoinHandle<()>,
-    /// The address of the apiserver, even if it is not running.
+    /// The address of the apiserver, even while it is not running.
     address: SocketAddr,
     apiserver: Option<JoinHandle<()>>,
 }
@@ -140,14 +138,17 @@ impl Stage {
     }
 
     async fn lands(&mut self, number: u64) {
-        let landed = timeout(PATIENCE, self.landed.recv()).await.expect("it lands in time").expect("it lands");
+        let landed = timeout(PATIENCE, self.landed.recv())
+            .await
+            .expect("the status must be written in time")
+            .expect("the writer must report the write");
         assert_eq!((landed.number, landed.stored.status), (number, Some(Box::new(status(number)))));
     }
 
-    /// The writer ends without any further write.
+    /// Checks that the writer ends without any further write.
     async fn ends(self) -> usize {
         drop(self.messages);
-        timeout(PATIENCE, self.writer).await.expect("nothing is left to write").unwrap();
+        timeout(PATIENCE, self.writer).await.expect("the writer must end").unwrap();
         self.apiserver.inspect(JoinHandle::abort);
         self.script.lock().unwrap().writes.len()
     }
@@ -200,7 +201,7 @@ async fn a_newer_status_is_written_instead_of_one_that_failed() {
         }
     })
     .await
-    .expect("the first write fails");
+    .expect("the first write must fail");
     stage.write(2);
     stage.lands(2).await;
     let writes = stage.script.lock().unwrap().writes.clone();
@@ -231,7 +232,7 @@ async fn a_status_is_written_when_the_apiserver_returns() {
         }
     })
     .await
-    .expect("nobody listens there");
+    .expect("the apiserver is not running");
     let listener = TcpListener::bind(stage.address).await.unwrap();
     stage.serve(listener);
     stage.lands(1).await;
@@ -270,7 +271,7 @@ async fn a_retried_event_is_written_once() {
     }
 }
 
-/// Each Event is a separate fact, about another pod.
+/// Each Event announces a separate fact, about another pod.
 #[tokio::test]
 async fn pods_that_flap_do_not_flood_the_events_of_their_policy() {
     let stage = Stage::set(&[]).await;

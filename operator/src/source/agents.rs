@@ -1,4 +1,4 @@
-//! The agents of standalone mode: those of the command line, and those of a file that may change.
+//! The agents of standalone mode: those of the command line, and those of a file that can change.
 //!
 //! A file that is unreadable, empty or invalid removes no agent: the last good list stays in use.
 
@@ -21,24 +21,24 @@ const NAMESPACE: &str = "agents";
 /// An agent of standalone mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandaloneAgent {
-    /// Base URL of its control API, without a slash at its end.
+    /// The base URL of the agent's control API, without a slash at its end.
     pub url: String,
-    /// The labels for selectors. Without labels every policy targets the agent.
+    /// The labels for selectors. If there are none, every policy targets the agent.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Why a text does not describe an agent.
+/// The reason why a text does not describe an agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAgent {
     /// The URL is invalid.
-    #[error("{0:?} must be a URL with a host and a port, and nothing behind it, such as http://127.0.0.1:8481")]
+    #[error("{0:?} must be a URL with a host and a port, and without a path, such as http://127.0.0.1:8481")]
     Url(String),
-    /// Something stands behind the authority that would never be called.
+    /// The URL contains text after the authority that the operator would never use.
     #[error(
         "{url:?} contains {sign:?}: an agent's URL has only a host and a port; remove {sign:?} and all text after it"
     )]
     Behind {
-        /// What was written.
+        /// The URL in the text.
         url: String,
         /// `?` or `#`.
         sign: char,
@@ -47,14 +47,14 @@ pub enum InvalidAgent {
     #[error("{0:?} must be a label such as app=web")]
     Label(String),
     /// A label with two values.
-    #[error("{0:?} is a label that stands there already: keep one of them")]
+    #[error("{0:?} repeats a label of the same line: keep one of them")]
     LabelTwice(String),
 }
 
 impl std::str::FromStr for StandaloneAgent {
     type Err = InvalidAgent;
 
-    /// `URL[,LABEL=VALUE...]`.
+    /// Parses `URL[,LABEL=VALUE...]`.
     fn from_str(text: &str) -> Result<Self, InvalidAgent> {
         let mut parts = text.split(',').map(str::trim);
         let written = parts.next().unwrap_or_default();
@@ -68,7 +68,7 @@ impl std::str::FromStr for StandaloneAgent {
         let is_bare = uri.path() == "/" && !url.ends_with('/');
         let can_be_named = uri.authority().is_some_and(|authority| {
             let authority = authority.as_str();
-            // The library takes `a:1[::1]:80` for the host `a` and the port 80.
+            // The library parses `a:1[::1]:80` as the host `a` and the port 80.
             let behind = authority.strip_prefix(uri.host().unwrap_or_default()).and_then(|rest| rest.strip_prefix(':'));
             let is_whole = behind.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
             is_whole && ServerName::try_from(host::without_port(authority)).is_ok()
@@ -77,7 +77,7 @@ impl std::str::FromStr for StandaloneAgent {
         let (Some(scheme), Some(host), Some(port)) = (uri.scheme_str(), uri.host(), port) else {
             return Err(invalid());
         };
-        // In one spelling, so that an agent that is named twice is found.
+        // All URLs get one spelling, so that a duplicate agent is found.
         let url = format!("{scheme}://{}:{port}", host.to_ascii_lowercase());
         let mut labels = BTreeMap::new();
         for part in parts {
@@ -92,7 +92,7 @@ impl std::str::FromStr for StandaloneAgent {
 }
 
 impl StandaloneAgent {
-    /// The pod that represents the agent.
+    /// Returns the pod that represents the agent.
     fn pod(&self) -> (ObjectKey, Pod) {
         let name = self.url.split_once("://").map_or(&*self.url, |(_, authority)| authority).to_owned();
         let membership =
@@ -105,7 +105,7 @@ impl StandaloneAgent {
     }
 }
 
-/// Why a list of agents is invalid.
+/// The reason why a list of agents is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentsError {
     /// The file cannot be read.
@@ -121,7 +121,7 @@ pub enum AgentsError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The number of the line, from 1.
         line: usize,
         /// The cause.
         source: InvalidAgent,
@@ -135,7 +135,7 @@ pub enum AgentsError {
         /// The file.
         path: PathBuf,
     },
-    /// Two agents have one URL.
+    /// Two agents have the same URL.
     #[error("agent {0} is listed twice: list it once, with all its labels")]
     Twice(String),
 }
@@ -145,7 +145,7 @@ pub enum AgentsError {
 pub(super) struct Agents {
     fixed: Vec<StandaloneAgent>,
     file: Option<PathBuf>,
-    /// Whether there is a certificate to present to agents.
+    /// True if the operator has a certificate to present to agents.
     has_certificate: bool,
     current: BTreeMap<ObjectKey, Pod>,
 }
@@ -166,12 +166,12 @@ impl Agents {
         Ok(agents)
     }
 
-    /// The path of the file, to watch it.
+    /// Returns the path of the file, so that it can be watched.
     pub(super) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// The changes of the list.
+    /// Reads the list, and returns its changes.
     ///
     /// # Errors
     ///
@@ -215,7 +215,8 @@ fn read(path: &Path) -> Result<Vec<StandaloneAgent>, AgentsError> {
     if agents.is_empty() { Err(AgentsError::None { path: path.to_owned() }) } else { Ok(agents) }
 }
 
-/// A line without its comment, which begins behind a blank or at the start: within a URL, `#` is a fault. None if nothing is left.
+/// Returns a line without its comment; `None` if it is then empty. A comment begins after a blank or at the start.
+/// Within a URL, `#` is a fault.
 fn listed(line: &str) -> Option<&str> {
     let is_comment = |at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);
     let end = line.match_indices('#').map(|(at, _)| at).find(|at| is_comment(*at)).unwrap_or(line.len());

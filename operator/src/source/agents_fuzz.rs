@@ -1,4 +1,5 @@
-//! Lines of an agents file: an agent with one canonical URL, or a refusal that quotes what is wrong.
+//! Fuzzes lines of an agents file. A line is an agent with one canonical URL, or is refused with a quote of the wrong
+//! part.
 
 use weir_fuzz::{Choices, Target};
 
@@ -51,7 +52,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let line = format!("{start}{}", choices.text(PIECES, 6));
         let Some(written) = listed(&line) else {
             let is_empty = line.trim().is_empty() || line.trim_start().starts_with('#');
-            if is_empty { continue } else { return Err(format!("{line:?} was left out")) }
+            if is_empty { continue } else { return Err(format!("{line:?} was ignored")) }
         };
         let agent = match written.parse::<StandaloneAgent>() {
             Ok(agent) => agent,
@@ -60,9 +61,9 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         };
         let again = agent.labels.iter().fold(agent.url.clone(), |text, (name, value)| format!("{text},{name}={value}"));
         if again.parse::<StandaloneAgent>().as_ref() != Ok(&agent) {
-            return Err(format!("{line:?} is {agent:?}, which does not read as itself"));
+            return Err(format!("{line:?} is parsed as {agent:?}, whose text is parsed differently"));
         }
-        // Parsed by hand: a scheme, a host, a port, at most one slash, and the labels as written.
+        // The oracle parses the line by hand: a scheme, a host, a port, at most one slash, and the labels.
         let url = written.split(',').next().unwrap_or_default().trim();
         let plain = url.strip_suffix('/').unwrap_or(url).to_ascii_lowercase();
         let port = plain.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The apiserver as a source: one watch per kind and namespace.
 //!
-//! Objects are reduced to what the world needs when they arrive. Only their names are kept here, so that a new
-//! listing shows what was deleted.
+//! Objects are reduced to the fields that the world needs when they arrive. This module stores only their names, so
+//! that a new listing shows which objects were deleted.
 
 use std::{
     collections::BTreeSet,
@@ -40,13 +40,12 @@ use super::{
 };
 use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 
-/// The kind of stores.
 const STORE: &str = "RateLimitStore";
 
-/// How many watches have not sent their first listing.
+/// The number of watches that have not sent their first listing.
 type Unlisted = Arc<AtomicUsize>;
 
-/// Watches until `updates` is closed. Empty `namespaces`: all of them.
+/// Watches until `updates` is closed. If `namespaces` is empty, watches all namespaces.
 pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates: mpsc::Sender<Update>) {
     let scopes: Vec<Option<String>> =
         if namespaces.is_empty() { vec![None] } else { namespaces.into_iter().map(Some).collect() };
@@ -120,8 +119,8 @@ impl Sink {
         self.updates.send(Update { changes, complete: false }).await.is_ok()
     }
 
-    /// Records that one watch has sent its first listing. The last one makes the world complete: the others have sent
-    /// their listings through the same channel before.
+    /// Records that one watch has sent its first listing. The last one makes the world complete: the others have
+    /// already sent their listings through the same channel.
     async fn listed(&self) -> bool {
         if self.unlisted.fetch_sub(1, Ordering::AcqRel) > 1 {
             return true;
@@ -157,7 +156,8 @@ async fn follow<K>(
             Ok(Event::InitDone) => {
                 let listed: BTreeSet<ObjectKey> = listing.iter().map(|(key, _)| key.clone()).collect();
                 let lost = known.difference(&listed).cloned().map(&gone);
-                // Taken, so that its memory becomes free: a listing is the largest in a cold start.
+                // The listing is moved out, so that its memory is freed: a listing is the largest value in a cold
+                // start.
                 let changes = lost.chain(std::mem::take(&mut listing).into_iter().map(|(_, change)| change)).collect();
                 known = listed;
                 sink.send(changes).await && (!std::mem::take(&mut first) || sink.listed().await)
@@ -174,7 +174,7 @@ async fn follow<K>(
             }
             Err(error) if is_undefined(&error) => {
                 tracing::warn!(kind, "the cluster does not serve this kind, trying again: {}", what_is_missing(kind));
-                // An older chart of CRDs has no stores. Policies without them must not wait for it.
+                // An older chart of CRDs has no stores. Policies without stores must not wait for their CRD.
                 if kind == STORE && std::mem::take(&mut first) {
                     sink.listed().await
                 } else {
@@ -192,7 +192,7 @@ async fn follow<K>(
     }
 }
 
-/// Whether the apiserver does not know the watched kind.
+/// Returns true if the apiserver does not serve the watched kind.
 fn is_undefined(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
         return false;
@@ -204,7 +204,7 @@ fn what_is_missing(kind: &str) -> &'static str {
     if kind == "RateLimitPolicy" || kind == STORE {
         "its CRD is missing; install or upgrade the chart weir-crds. Until then agents keep their rules"
     } else {
-        "every Kubernetes does; is this the apiserver of a cluster?"
+        "every Kubernetes cluster serves it; is this the apiserver of a cluster?"
     }
 }
 
@@ -212,8 +212,8 @@ fn key_of(object: &impl ResourceExt) -> ObjectKey {
     ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Jittered delays of at most a few seconds, so that a CRD that is installed after the operator, or an apiserver that
-/// comes back, is noticed within seconds.
+/// Jittered delays of at most a few seconds. So a CRD that is installed after the operator, or an apiserver that
+/// becomes available again, is noticed within seconds.
 #[derive(Default)]
 pub(crate) struct ShortBackoff {
     failures: u32,

@@ -1,8 +1,8 @@
 //! A directory of policy files and a list of agents as a source.
 //!
-//! Files are read again as soon as the system reports a change and then none for a moment. A slow rescan covers file
-//! systems that report nothing, and a reload can be requested at any time. Status files, which the operator writes,
-//! and editors' temporary files are ignored.
+//! Files are read again when the system has reported a change and then no other for a short time. A slow rescan covers
+//! file systems that report nothing, and a reload can be requested at any time. Status files, which the operator
+//! writes, and editors' temporary files are ignored.
 
 use std::{
     collections::BTreeSet,
@@ -38,13 +38,13 @@ pub use super::{
     listing::{STATUS_SUFFIX, names},
 };
 
-/// Files are read when nothing changed for this long.
+/// The time without a change after which files are read.
 const QUIET: Duration = Duration::from_millis(20);
-/// Files are read after this long even if they keep changing.
+/// The time after which files are read even if they keep changing.
 const RESTLESS: Duration = Duration::from_millis(200);
 /// The interval of the rescan.
 const RESCAN: Duration = Duration::from_secs(2);
-/// How long to wait at most, before the first push, for a file that is broken at the start: it may be half written.
+/// The longest wait, before the first push, for a file that is broken at the start: it may be only partly written.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// The inputs of standalone mode.
@@ -52,9 +52,9 @@ const FIRST: Duration = Duration::from_secs(1);
 pub struct StandaloneInputs {
     /// The directory of policies.
     pub policies: PathBuf,
-    /// Where to write statuses, and read them at the start; `None`: next to the policies.
+    /// The directory of statuses, which are written there and read at the start; `None` for the directory of policies.
     pub state: Option<PathBuf>,
-    /// Whether to include subdirectories.
+    /// True to include subdirectories.
     pub recursive: bool,
     /// The agents of the command line.
     pub agents: Vec<StandaloneAgent>,
@@ -65,16 +65,16 @@ pub struct StandaloneInputs {
 }
 
 impl StandaloneInputs {
-    /// The directory of statuses.
+    /// Returns the directory of statuses.
     pub fn state(&self) -> &Path {
         self.state.as_deref().unwrap_or(&self.policies)
     }
 }
 
-/// Why a directory cannot be a source.
+/// The reason why a directory cannot be a source.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// It cannot be read.
+    /// The directory cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The directory.
@@ -82,7 +82,7 @@ pub enum DirectoryError {
         /// The cause.
         source: io::Error,
     },
-    /// It cannot be watched.
+    /// The directory cannot be watched.
     #[error("cannot watch {}", path.display())]
     Unwatchable {
         /// The directory.
@@ -90,7 +90,7 @@ pub enum DirectoryError {
         /// The cause.
         source: notify::Error,
     },
-    /// Statuses cannot be stored there.
+    /// Statuses cannot be stored in the directory.
     #[error("cannot store statuses in {}: choose another directory with --state-dir", path.display())]
     State {
         /// The directory.
@@ -106,12 +106,12 @@ pub enum DirectoryError {
     Tls(#[from] InvalidTls),
 }
 
-/// What a directory says about its files, besides their policies.
+/// A message about a directory's files, in addition to their policies.
 #[derive(Clone, Debug)]
 pub enum Remark {
     /// A message for the user.
     Notice(FileNotice),
-    /// This policy was stored before the start and is in no file any more.
+    /// This policy was stored before the start, and no file contains it.
     Forgotten(ObjectKey),
 }
 
@@ -138,8 +138,8 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// It cannot be read or watched, statuses cannot be stored, or the list of agents is invalid. A broken policy
-    /// file is not an error: see [`Kept`].
+    /// The directory cannot be read or watched, statuses cannot be stored, or the list of agents is invalid. A broken
+    /// policy file is not an error: see [`Kept`].
     pub fn open(inputs: &StandaloneInputs) -> Result<Self, DirectoryError> {
         let path = &inputs.policies;
         let (tell, moved) = mpsc::channel(1);
@@ -157,7 +157,7 @@ impl Directory {
             let is_input =
                 |event: &notify::Event| !event.kind.is_access() && event.paths.iter().any(|path| !is_status_file(path));
             if event.as_ref().map_or(true, is_input) {
-                // A full channel means that a read is pending already.
+                // A full channel means that a read is already scheduled.
                 let _ = tell.try_send(());
             }
         })
@@ -169,7 +169,7 @@ impl Directory {
         let parents = files.filter_map(Path::parent);
         let parents = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
         for parent in parents.collect::<BTreeSet<_>>() {
-            // The directory of policies is watched already, maybe with its subdirectories.
+            // The directory of policies is already watched, perhaps with its subdirectories.
             if parent != path.as_path() {
                 watcher.watch(parent, RecursiveMode::NonRecursive).map_err(unwatchable)?;
             }
@@ -184,13 +184,13 @@ impl Directory {
         })
     }
 
-    /// How to call agents over mutual TLS, and the files for it.
+    /// Returns the TLS configuration for calls to agents, and its files.
     pub(crate) fn calling(&self) -> Option<(Held, Arc<TlsFiles>)> {
         self.calling.as_ref().map(|calling| (calling.held(), calling.files().clone()))
     }
 
-    /// Sends the content of the directory, and every change, until `updates` is closed. Calls `remark` with what else
-    /// there is to say. `reload` asks for a read at once.
+    /// Sends the content of the directory, and every change, until `updates` is closed. Calls `remark` with further
+    /// messages. `reload` requests an immediate read.
     pub async fn run(
         mut self,
         updates: mpsc::Sender<Update>,
@@ -224,7 +224,7 @@ impl Directory {
                     metrics.set_files(counts);
                     unreadable.changed(Ok::<_, io::Error>(()));
                 }
-                // A missing directory says nothing about its policies.
+                // If the directory is missing, nothing is known about its policies.
                 Err(error) => {
                     if let Some(problem) = unreadable.changed(Err(error)) {
                         tracing::warn!(path = %self.path.display(), problem, "cannot read the policies: the previous ones stay in force");
@@ -246,7 +246,7 @@ impl Directory {
                 () = self.wait_for_quiet() => {}
                 () = reload.notified() => {
                     tracing::info!("reading the policies, agents and certificates again, as requested");
-                    // Some file systems report neither events nor new times.
+                    // Some file systems report neither events nor changed times.
                     self.files.iter_mut().for_each(|files| files.reader.forget());
                 }
                 () = sleep_until(look_again) => {}
@@ -257,7 +257,7 @@ impl Directory {
 
     /// Reads and parses on another thread than those that serve agents, because ten thousand files take a while.
     async fn look(&mut self) -> io::Result<(Outcome, FileCounts)> {
-        let mut files = self.files.take().expect("they are put back below");
+        let mut files = self.files.take().expect("the files are always put back below");
         let looked = tokio::task::spawn_blocking(move || {
             let listing = files.reader.list(SystemTime::from(clock::timestamp()));
             let outcome = listing.map(|listing| files.folder.absorb(clock::now(), listing));

@@ -3,7 +3,7 @@ use std::fs;
 use super::*;
 use crate::world::Change;
 
-/// The limit of every wait; after it the test fails.
+/// The limit of every wait. After it, the test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn policy(requests: u32) -> String {
@@ -14,16 +14,19 @@ fn policy(requests: u32) -> String {
     )
 }
 
-/// The limits of the policies in the next update that has any.
+/// Returns the limits of the policies in the next update that contains any.
 async fn next(updates: &mut mpsc::Receiver<Update>) -> Vec<i64> {
     let limit = |change: &Change| match change {
         Change::Policy(_, Some((policy, _))) => {
-            Some(policy.spec.as_ref().expect("it is valid").rules[0].limits[0].requests)
+            Some(policy.spec.as_ref().expect("the policy is valid").rules[0].limits[0].requests)
         }
         _ => None,
     };
     loop {
-        let update = timeout(PATIENCE, updates.recv()).await.expect("an update in time").expect("the source runs");
+        let update = timeout(PATIENCE, updates.recv())
+            .await
+            .expect("an update must arrive in time")
+            .expect("the source must run");
         let limits: Vec<i64> = update.changes.iter().filter_map(limit).collect();
         if !limits.is_empty() {
             return limits;
@@ -31,7 +34,8 @@ async fn next(updates: &mut mpsc::Receiver<Update>) -> Vec<i64> {
     }
 }
 
-/// The text changed and the metadata did not, as some network file systems show it. No event and no rescan finds that.
+/// The text changes and the metadata does not, as on some network file systems. No event and no rescan finds the
+/// change.
 #[tokio::test]
 async fn a_reload_reads_files_that_look_unchanged() {
     let directory = tempfile::tempdir().unwrap();
@@ -54,5 +58,5 @@ async fn a_reload_reads_files_that_look_unchanged() {
     reload.notify_one();
     assert_eq!(next(&mut updates).await, [60]);
     drop(updates);
-    timeout(PATIENCE, source).await.expect("it ends in time").unwrap();
+    timeout(PATIENCE, source).await.expect("the source must end in time").unwrap();
 }

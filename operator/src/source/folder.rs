@@ -1,12 +1,13 @@
-//! Interprets a directory of policy files, listing by listing. Pure: text and time in, changes out.
+//! Interprets a directory of policy files, listing by listing. The module is pure: its inputs are texts and times, and
+//! its output is changes.
 //!
 //! Editors replace files by renaming, truncate them before they write, and save partial files. So a bad change is not
-//! accepted at once: a policy that is gone, or a file that no longer parses, must still be so after [`CONFIRM`]. A
-//! broken file never removes its policies; it makes them invalid, and its status says so. The same holds for a file
-//! that was emptied or cut off, for example by a full disk. To remove a policy, users delete its file, or its document
-//! in the file.
+//! accepted immediately: a missing policy, or a file that does not parse, must stay in this state for [`CONFIRM`]. A
+//! broken file never removes its policies; it makes them invalid, and its status reports this. The same is true for a
+//! file that was emptied or cut off, for example by a full disk. To remove a policy, users delete its file, or its
+//! document in the file.
 //!
-//! A broken file does not affect other files, at the start either: its last good content is in its status file.
+//! A broken file never affects other files. At a start, its last good content comes from its status file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +27,7 @@ use crate::{
     world::{Change, Fault, ObjectKey, Policy, Store, StoredStatus},
 };
 
-/// How long a bad state must last to be accepted.
+/// The time for which a bad state must last to be accepted.
 pub(super) const CONFIRM: Duration = Duration::from_millis(250);
 
 /// The namespace of the placeholder for a file without any readable policy.
@@ -37,7 +38,7 @@ const UNNAMED: &str = "default";
 pub struct FileNotice {
     /// The file.
     pub file: Arc<str>,
-    /// The place in it, if there is one.
+    /// The place in the file, if there is one.
     pub place: Option<Position>,
     /// The message.
     pub message: String,
@@ -59,32 +60,31 @@ pub struct Kept {
     pub key: ObjectKey,
     /// The good generation.
     pub generation: i64,
-    /// Its spec.
+    /// The spec of the generation.
     pub spec: Arc<RateLimitPolicySpec>,
 }
 
 impl Kept {
-    /// The generation as the status would show it.
+    /// Returns the generation as a stored status would contain it.
     fn stored(&self) -> StoredStatus {
-        let spec = serde_json::to_string(&*self.spec).expect("a spec is plain data, which always has a JSON form");
+        let spec = serde_json::to_string(&*self.spec).expect("a spec is plain data, which always serializes to JSON");
         let last_known_good = Some(LastKnownGood { generation: self.generation, spec });
         let status = RateLimitPolicyStatus { last_known_good, ..RateLimitPolicyStatus::default() };
         StoredStatus { status: Some(Box::new(status)), version: None }
     }
 }
 
-/// The result of a listing.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) changes: Vec<Change>,
     pub(super) notices: Vec<FileNotice>,
-    /// Policies that were stored before the start and are in no file any more.
+    /// Policies that were stored before the start and that no file contains.
     pub(super) forgotten: Vec<ObjectKey>,
-    /// When to look again without a change.
+    /// The time at which to read again, even without a change.
     pub(super) look_again: Option<Instant>,
 }
 
-/// The directory as understood so far.
+/// The directory's policies and stores, as far as they were read.
 #[derive(Debug, Default)]
 pub(super) struct Folder {
     files: BTreeMap<Arc<str>, File>,
@@ -92,11 +92,11 @@ pub(super) struct Folder {
     gone: Gone,
     doubled: Doubled,
     stores: StoresOfFolder,
-    /// The stored generations, by file, until the directory was read.
+    /// The stored generations, by file, until the directory has been read.
     kept: BTreeMap<Arc<str>, Vec<Kept>>,
     /// The stored generations by policy.
     generations: BTreeMap<ObjectKey, Kept>,
-    /// Whether everything from the start was sent.
+    /// True once everything that existed at the start was sent.
     is_complete: bool,
 }
 
@@ -107,7 +107,7 @@ struct File {
     good: Specs,
     /// The stores of the last good content.
     stores: StoreSpecs,
-    /// Whether its text ended with a line break.
+    /// True if the text of the file ended with a line break.
     has_last_line: bool,
     broken: Option<Broken>,
 }
@@ -130,25 +130,24 @@ impl File {
         self.good.is_empty() && self.stores.is_empty()
     }
 
-    /// Whether it has been broken for long enough to be reported.
+    /// Returns true if the file has been broken for long enough to be reported.
     fn is_reported(&self) -> bool {
         self.broken.as_ref().is_some_and(|broken| broken.reported)
     }
 }
 
 impl Folder {
-    /// Starts from the stored generations.
+    /// Returns a folder with the stored generations.
     pub(super) fn new(kept: BTreeMap<Arc<str>, Vec<Kept>>) -> Self {
         let generations = kept.values().flatten().map(|kept| (kept.key.clone(), kept.clone())).collect();
         Self { kept, generations, ..Self::default() }
     }
 
-    /// Records that everything from the start was sent and compiled.
+    /// Records that everything that existed at the start was sent and compiled.
     pub(super) fn complete(&mut self) {
         self.is_complete = true;
     }
 
-    /// The state of the files.
     pub(super) fn counts(&self) -> FileCounts {
         let mut counts = FileCounts::default();
         for file in self.files.values() {
@@ -180,7 +179,7 @@ impl Folder {
                 let findings = broken.faulty.findings.iter();
                 outcome.notices.extend(findings.map(|it| tell(Some(it.place), it.fault.to_string())));
                 let rest = if file.is_empty() {
-                    "no policy of it is in force, because no good content is known"
+                    "none of its policies is in force, because no good content is known"
                 } else {
                     "its last good content stays in force"
                 };
@@ -232,7 +231,7 @@ impl Folder {
         self.files.insert(name, file);
     }
 
-    /// What should be in force, and the faults where nothing can be.
+    /// Returns the policies that should be in force, and the faults of those that cannot be.
     #[expect(clippy::type_complexity, reason = "a spec or its faults, with the file that they are from")]
     fn wanted(
         &mut self,
@@ -240,7 +239,8 @@ impl Folder {
     ) -> BTreeMap<ObjectKey, (Arc<str>, Result<Arc<RateLimitPolicySpec>, Vec<Fault>>)> {
         let mut wanted: BTreeMap<ObjectKey, (Arc<str>, _)> = BTreeMap::new();
         let mut doubled = Doubled::default();
-        // If a policy moved to another file before its first file was emptied or broken, the valid file counts.
+        // A policy may have moved to another file before its first file was emptied or broken. Then the valid file
+        // counts.
         let (reported, good): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| file.is_reported());
         for (name, file) in good.iter().chain(&reported) {
             let name = *name;
@@ -259,7 +259,7 @@ impl Folder {
                 wanted.insert(key.clone(), (name.clone(), spec));
             }
         }
-        // A policy that never was valid has a status, too. A file without any readable policy gets a placeholder.
+        // A policy that never was valid also has a status. A file without any readable policy gets a placeholder.
         for (name, file) in reported {
             let Some(broken) = &file.broken else { continue };
             let mut named: Vec<ObjectKey> = broken.faulty.named.iter().cloned().collect();
@@ -291,10 +291,11 @@ impl Folder {
                 None => 1,
             },
         };
-        // The same name gives the same UID, also after a restart, because the agents' counters belong to the UID.
+        // The UID depends only on the name, so it stays the same after a restart. The agents' counters belong to the
+        // UID.
         let uid = revision_of(&(&*key.namespace, &*key.name));
         let policy = Policy { uid, generation, created: None, spec, file: Some(file) };
-        // Needed only if the file is broken before the engine has compiled its good content.
+        // The stored status is needed only if the file is broken before the engine has compiled its good content.
         let kept = self.generations.get(&key).filter(|_| policy.spec.is_err() && !self.is_complete);
         let stored = kept.map(Kept::stored).unwrap_or_default();
         self.current.insert(key.clone(), policy.clone());
@@ -308,12 +309,13 @@ impl Outcome {
     }
 }
 
-/// Since when policies or stores are in no file. One that is gone must still be so after [`CONFIRM`].
+/// The policies or stores that no file contains, and the time since which they are missing. They are removed after
+/// [`CONFIRM`].
 #[derive(Debug, Default)]
 struct Gone(BTreeMap<ObjectKey, Instant>);
 
 impl Gone {
-    /// Takes out of `current` what has not been wanted for long enough.
+    /// Removes from `current` the entries that have been missing for long enough.
     fn take<V>(
         &mut self,
         now: Instant,
@@ -334,7 +336,7 @@ impl Gone {
     }
 }
 
-/// Policies or stores that a second file has as well, so that each is reported once.
+/// Policies or stores that a second file also contains, so that each is reported once.
 #[derive(Debug, Default)]
 struct Doubled(BTreeSet<(ObjectKey, Arc<str>)>);
 
@@ -342,14 +344,13 @@ impl Doubled {
     fn report(&self, kind: &str, key: &ObjectKey, file: &Arc<str>, first: &Arc<str>, now: &mut Self, to: &mut Outcome) {
         let double = (key.clone(), file.clone());
         if !self.0.contains(&double) {
-            let message = format!("{kind} {key} is ignored: it is in {first} already");
+            let message = format!("{kind} {key} is ignored: it is already in {first}");
             to.notices.push(FileNotice { file: file.clone(), place: None, message });
         }
         now.0.insert(double);
     }
 }
 
-/// The stores of all files.
 #[derive(Debug, Default)]
 struct StoresOfFolder {
     current: BTreeMap<ObjectKey, Store>,
@@ -358,7 +359,7 @@ struct StoresOfFolder {
 }
 
 impl StoresOfFolder {
-    /// Compares with the files.
+    /// Compares the files with the previous state.
     fn update(&mut self, now: Instant, files: &BTreeMap<Arc<str>, File>, outcome: &mut Outcome) {
         let mut wanted = BTreeMap::<&ObjectKey, (&Arc<str>, &Arc<RateLimitStoreSpec>)>::new();
         let mut doubled = Doubled::default();
@@ -387,7 +388,7 @@ impl StoresOfFolder {
     }
 }
 
-/// The policies and stores of a file. `known` is its earlier state.
+/// Parses the policies and stores of a file. `known` is its earlier state.
 fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<(Specs, StoreSpecs), Faulty> {
     let text = match seen {
         Ok(text) => text,
@@ -401,7 +402,7 @@ fn read(seen: &Result<Arc<str>, String>, known: Option<&File>) -> Result<(Specs,
     }
     let stores = std::mem::take(&mut read.stores);
     let specs = read.policies()?;
-    // A text in brackets that was cut off does not parse anyway.
+    // A text in brackets that was cut off does not parse in any case.
     let is_block = !text.trim_start().starts_with(['{', '[']);
     if held_something && is_block && known.is_some_and(|file| file.has_last_line) && !text.ends_with('\n') {
         let last = text.lines().last().unwrap_or_default();

@@ -12,7 +12,7 @@ fn listing(files: &[(&str, &str)]) -> Listing {
     files.iter().map(|&(name, text)| (name.into(), Ok(text.into()))).collect()
 }
 
-/// Each change as `name generation requests`, `name generation invalid` or `name gone`.
+/// Formats each change as `name generation requests`, `name generation invalid` or `name gone`.
 fn said(outcome: &Outcome) -> Vec<String> {
     let say = |change: &Change| match change {
         Change::Policy(key, None) => format!("{} gone", key.name),
@@ -28,7 +28,7 @@ fn said(outcome: &Outcome) -> Vec<String> {
             let servers = &store.spec.as_ref().unwrap().memcached.as_ref().unwrap().servers;
             format!("store {} {} {}", key.name, store.generation, servers.join(" "))
         }
-        other => panic!("a folder only has policies and stores, not {other:?}"),
+        other => panic!("a folder has only policies and stores, not {other:?}"),
     };
     outcome.changes.iter().map(say).collect()
 }
@@ -82,7 +82,7 @@ async fn stores_are_read_beside_policies() {
     let second = store("s", "m:3");
     let outcome = folder.absorb(now, listing(&[("a.yaml", &moved), ("b.yaml", &second)]));
     assert_eq!(said(&outcome), ["store s 2 m:2"]);
-    assert_eq!(notices(&outcome), ["b.yaml: store shop/s is ignored: it is in a.yaml already"]);
+    assert_eq!(notices(&outcome), ["b.yaml: store shop/s is ignored: it is already in a.yaml"]);
     // A broken file keeps its store.
     let broken = format!("{}---\n{}", store("s", "m"), policy("p", "50"));
     folder.absorb(now, listing(&[("a.yaml", &broken)]));
@@ -92,7 +92,7 @@ async fn stores_are_read_beside_policies() {
         notices(&outcome)[0].starts_with("a.yaml:4:20: spec.memcached.servers: servers must have a host"),
         "{outcome:?}"
     );
-    // A store that is gone for a moment is not gone.
+    // A store that is missing for a short time is not removed.
     let alone = policy("p", "50");
     assert_eq!(said(&folder.absorb(now, listing(&[("a.yaml", &alone)]))), ["p 3 50"]);
     assert_eq!(said(&folder.absorb(now + CONFIRM, listing(&[("a.yaml", &alone)]))), ["store s gone"]);
@@ -138,12 +138,16 @@ async fn a_policy_in_two_files_is_taken_from_the_first() {
     let files = listing(&[("a.yaml", &first), ("b.yaml", &second)]);
     let outcome = folder.absorb(now, files.clone());
     assert_eq!(said(&outcome), ["p 1 50"]);
-    assert_eq!(notices(&outcome), ["b.yaml: policy shop/p is ignored: it is in a.yaml already"]);
-    assert!(notices(&folder.absorb(now, files)).is_empty(), "told once");
-    assert_eq!(said(&folder.absorb(now, listing(&[("b.yaml", &second)]))), ["p 2 60"], "it moved, and was never gone");
+    assert_eq!(notices(&outcome), ["b.yaml: policy shop/p is ignored: it is already in a.yaml"]);
+    assert!(notices(&folder.absorb(now, files)).is_empty(), "a duplicate must be reported once");
+    assert_eq!(
+        said(&folder.absorb(now, listing(&[("b.yaml", &second)]))),
+        ["p 2 60"],
+        "the policy moved and was never missing"
+    );
 }
 
-/// The results of a full disk and an interrupted copy.
+/// The texts are results of a full disk and of an interrupted copy.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_is_emptied_or_cut_off_keeps_its_policies() {
     let now = Instant::now();
@@ -213,7 +217,7 @@ async fn a_broken_file_affects_no_other_and_never_valid_policies_are_reported() 
     let outcome = folder.absorb(now + CONFIRM, files);
     assert_eq!(said(&outcome), ["a.yaml 1 invalid", "q 1 invalid"]);
     assert_eq!(folder.counts(), FileCounts { good: 3, kept: 0, broken: 2 });
-    let last = "c.yaml: no policy of it is in force, because no good content is known";
+    let last = "c.yaml: none of its policies is in force, because no good content is known";
     assert_eq!(notices(&outcome).last().map(String::as_str), Some(last));
     let well = listing(&[("a.yaml", ""), ("b.yaml", &policy("p", "50")), ("c.yaml", &policy("q", "5"))]);
     assert_eq!(said(&folder.absorb(now + CONFIRM * 2, well.clone())), ["q 2 5"]);

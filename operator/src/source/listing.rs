@@ -12,15 +12,15 @@ use std::{
 
 /// The suffix of the operator's status files.
 pub const STATUS_SUFFIX: &str = ".status.yaml";
-/// The largest file that is read. A policy that fits a cluster is smaller than 1.5 MiB.
+/// The maximum size of a file. A policy that fits a cluster is smaller than 1.5 MiB.
 pub(crate) const LARGEST: u64 = 8 * 1024 * 1024;
-/// How many levels of directories to follow.
+/// The maximum depth of directories.
 const DEPTH: usize = 16;
-/// A file that was read so soon after a change may change again with the same signature, because clocks of file
-/// systems are coarse.
+/// The age below which a changed file is read again. It could change again with the same signature, because clocks of
+/// file systems are coarse.
 const COARSE: Duration = Duration::from_secs(2);
 
-/// The text of each file, or why it cannot be read, by the file's path below the directory.
+/// The text of each file, or the reason why it cannot be read, by the file's path below the directory.
 pub(super) type Listing = BTreeMap<Arc<str>, Text>;
 
 type Text = Result<Arc<str>, String>;
@@ -30,7 +30,7 @@ type Text = Result<Arc<str>, String>;
 pub(super) struct Reader {
     directory: PathBuf,
     recursive: bool,
-    /// The directory's device and inode when it last had a policy file.
+    /// The directory's device and inode when it last contained a policy file.
     held: Option<(u64, u64)>,
     /// Files that were good before the operator started, if their statuses are in another directory.
     awaited: Vec<Arc<str>>,
@@ -65,24 +65,24 @@ impl Reader {
         Self { directory: directory.to_owned(), recursive, held: None, awaited, known: HashMap::new() }
     }
 
-    /// Pretends that a file was read before, with this text and its metadata of now.
+    /// Pretends that a file was read before, with this text and its current metadata.
     #[cfg(test)]
     pub(super) fn believe(&mut self, name: &str, text: &str) {
-        let metadata = fs::metadata(self.directory.join(name)).expect("the file is there");
+        let metadata = fs::metadata(self.directory.join(name)).expect("the file exists");
         self.known.insert(name.into(), (Signature::of(&metadata), Ok(text.into())));
     }
 
-    /// Makes the next listing read every file, whatever its metadata says.
+    /// Makes the next listing read every file, even if its metadata is unchanged.
     pub(super) fn forget(&mut self) {
         self.known.clear();
     }
 
-    /// The files at this time.
+    /// Returns the files at this time.
     ///
     /// # Errors
     ///
-    /// The directory cannot be read, or an empty one has replaced the one with the policies. An unreadable file is an
-    /// entry of the listing.
+    /// The directory cannot be read, or an empty directory has replaced the one with the policies. An unreadable file
+    /// is an entry of the listing.
     pub(super) fn list(&mut self, now: SystemTime) -> io::Result<Listing> {
         let mut listing = Listing::new();
         let directory = fs::metadata(&self.directory)?;
@@ -92,7 +92,7 @@ impl Reader {
             self.held = Some(directory);
         } else if self.held.is_some_and(|held| held != directory) {
             return Err(io::Error::other(
-                "it is empty, and not the directory that held the policies, as if a volume had been unmounted: restore \
+                "it is empty, and not the directory that contained the policies, as if a volume had been unmounted: restore \
                  that one, or restart the operator to remove the policies",
             ));
         } else if self.held.is_none() {
@@ -103,7 +103,7 @@ impl Reader {
         for name in names {
             let path = self.directory.join(&*name);
             let Ok(metadata) = fs::metadata(&path) else {
-                // The file was deleted since, or is a dangling link.
+                // The file was deleted in the meantime, or is a dangling link.
                 continue;
             };
             let signature = Signature::of(&metadata);
@@ -128,7 +128,7 @@ impl Reader {
     }
 }
 
-/// The names of the input files of a directory, in order.
+/// Returns the names of the input files of a directory, in order.
 ///
 /// # Errors
 ///
@@ -164,11 +164,11 @@ fn collect(directory: &Path, prefix: &str, depth: usize, names: &mut Vec<Arc<str
     Ok(())
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 ///
 /// # Errors
 ///
-/// It cannot be read, is too large, or is not a regular file: a pipe would block the reader.
+/// The file cannot be read, is too large, or is not a regular file: a pipe would block the reader.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
     if !fs::metadata(path)?.is_file() {
@@ -184,7 +184,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     })
 }
 
-/// Whether a file of this name is input.
+/// Returns true if a file of this name is input.
 pub(crate) fn is_input(name: &str) -> bool {
     let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json");
     is_yaml && !name.starts_with('.') && !name.ends_with(STATUS_SUFFIX)
@@ -202,11 +202,11 @@ mod tests {
         fs::create_dir(&policies).unwrap();
         let mut reader = Reader::new(&policies, false, Vec::new());
         let mut list = || reader.list(SystemTime::UNIX_EPOCH).map(|listing| listing.len());
-        assert_eq!(list().unwrap(), 0, "it may begin empty");
+        assert_eq!(list().unwrap(), 0, "a directory may be empty at first");
         fs::write(policies.join("a.yaml"), "a").unwrap();
         assert_eq!(list().unwrap(), 1);
 
-        // The mount point of a volume that was unmounted.
+        // An unmounted volume leaves an empty mount point.
         fs::rename(&policies, &aside).unwrap();
         assert_eq!(list().unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::create_dir(&policies).unwrap();
@@ -216,12 +216,12 @@ mod tests {
         fs::rename(&aside, &policies).unwrap();
         assert_eq!(list().unwrap(), 1);
 
-        // Another release of the same policies, and the deletion of the last file.
+        // Another release of the same policies replaces the directory, and then the last file is deleted.
         fs::rename(&policies, &aside).unwrap();
         fs::create_dir(&policies).unwrap();
         fs::write(policies.join("a.yaml"), "b").unwrap();
         assert_eq!(list().unwrap(), 1);
         fs::remove_file(policies.join("a.yaml")).unwrap();
-        assert_eq!(list().unwrap(), 0, "who deletes the file means it");
+        assert_eq!(list().unwrap(), 0, "a deleted file must be accepted");
     }
 }

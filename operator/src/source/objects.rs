@@ -1,4 +1,4 @@
-//! Converts Kubernetes objects to what the world needs.
+//! Converts Kubernetes objects to the types of the world.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -22,7 +22,8 @@ use crate::{
 /// The control port of a pod without the annotation.
 const DEFAULT_CONTROL_PORT: u16 = 8481;
 
-/// A policy. If this program cannot read its spec, it is still a policy, and its last good rules stay in force.
+/// Converts a policy. If this program cannot read its spec, it is still a policy, and its last good rules stay in
+/// force.
 pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
     let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
     let spec: Result<RateLimitPolicySpec, _> = serde_path_to_error::deserialize(spec);
@@ -41,7 +42,7 @@ pub(super) fn policy(key: ObjectKey, mut object: DynamicObject) -> Change {
     Change::Policy(key, Some((policy, StoredStatus { status, version: object.metadata.resource_version })))
 }
 
-/// A store. If this program cannot read its spec, it is still a store.
+/// Converts a store. If this program cannot read its spec, it is still a store.
 pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
     let spec = object.data.get_mut("spec").map(serde_json::Value::take).unwrap_or_default();
     let spec: Result<RateLimitStoreSpec, _> = serde_path_to_error::deserialize(spec);
@@ -58,22 +59,22 @@ pub(super) fn store(key: ObjectKey, mut object: DynamicObject) -> Change {
     Change::Store(key, Some((store, status)))
 }
 
-/// A policy's status. One of another version may be unreadable; then it counts as absent.
+/// Returns a policy's status. A status of another version may be unreadable, and counts as absent.
 pub(crate) fn take_status(object: &mut DynamicObject) -> Option<Box<RateLimitPolicyStatus>> {
     let status = object.data.get_mut("status").map(serde_json::Value::take)?;
     serde_json::from_value(status).ok().map(Box::new)
 }
 
-/// Whether agents prove which pod they are, unless their pod opts out.
+/// The setting that decides whether agents prove their pod's identity. A pod can opt out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// No agent does: the operator has no authority.
+    /// No agent proves its identity: the operator has no authority.
     Nobody,
-    /// Every agent does, with the certificate that the operator issued for its pod.
+    /// Every agent proves its identity, with the certificate that the operator issued for its pod.
     Everybody,
 }
 
-/// A pod, unless it has ended or is being deleted.
+/// Converts a pod, unless it has ended or is being deleted.
 pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
     let status = pod.status.unwrap_or_default();
     let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -109,19 +110,20 @@ pub(super) fn pod(key: ObjectKey, pod: Pod, proof: Proof) -> Change {
     Change::Pod(key, Some(pod))
 }
 
-/// Why a pod has no agent, as far as its metadata shows. The namespace's label is not known here.
+/// Returns the reason why a pod has no agent, as far as its metadata shows it. The namespace's label is not available
+/// here.
 fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Cow<'static, str> {
     if let Some(why) = annotations.get(NOT_INJECTED) {
-        return format!("it was left alone at its creation: {why}").into();
+        return format!("it was created without an agent: {why}").into();
     }
     let says = |place: &BTreeMap<String, String>, value: &str| place.get(INJECT).is_some_and(|it| it == value);
     if says(labels, "disabled") || says(annotations, "disabled") {
         "it has weir.dev/inject: disabled: remove that, or target other pods"
     } else if says(labels, "enabled") {
-        "it asks for the agent (weir.dev/inject: enabled), but the webhook did not answer when it was created, or its \
-         namespace is left out: delete it, or kubectl rollout restart its workload"
+        "it requests the agent (weir.dev/inject: enabled), but the webhook did not answer when it was created, or its \
+         namespace is excluded: delete it, or kubectl rollout restart its workload"
     } else if says(annotations, "enabled") {
-        "weir.dev/inject is an annotation of it: make it a label, of the pod template or of the namespace"
+        "weir.dev/inject is one of its annotations: use a label, of the pod template or of the namespace"
     } else {
         "it has no agent: if its template or namespace has weir.dev/inject: enabled, no operator answered when it was \
          created, and kubectl rollout restart gives it one; else label it so first, or add the sidecar yourself, labelled \
@@ -130,13 +132,13 @@ fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, 
     .into()
 }
 
-/// A misspelled annotation does not opt out.
+/// Returns true if the annotation disables proof of identity. A misspelled annotation does not.
 fn is_plaintext(key: &ObjectKey, annotations: &BTreeMap<String, String>) -> bool {
     match annotations.get(CONTROL_ANNOTATION).map(String::as_str) {
         None => false,
         Some("plaintext") => true,
         Some(other) => {
-            tracing::warn!(pod = %key, value = other, "annotation {CONTROL_ANNOTATION} is not plaintext: its agent must prove who it is");
+            tracing::warn!(pod = %key, value = other, "annotation {CONTROL_ANNOTATION} is not plaintext: its agent must prove its identity");
             false
         }
     }
@@ -162,7 +164,7 @@ pub(super) fn daemon_set(key: ObjectKey, object: DaemonSet) -> Change {
     workload(WorkloadKind::DaemonSet, key, object.spec.map(|spec| spec.selector))
 }
 
-/// A Service without a selector selects no pods; its endpoints are managed elsewhere.
+/// Converts a Service. A Service without a selector selects no pods; its endpoints are managed elsewhere.
 pub(super) fn service(key: ObjectKey, object: Service) -> Change {
     let ports = Ports::of(&object);
     let labels = object.spec.and_then(|spec| spec.selector).filter(|labels| !labels.is_empty());
@@ -256,18 +258,18 @@ mod tests {
             (json!({"labels": {"weir.dev/agent": "disabled"}}), "it has no agent"),
             (
                 json!({"labels": {"weir.dev/inject": "enabled"}}),
-                "it asks for the agent (weir.dev/inject: enabled), but",
+                "it requests the agent (weir.dev/inject: enabled), but",
             ),
-            (json!({"annotations": {"weir.dev/inject": "enabled"}}), "weir.dev/inject is an annotation of it"),
+            (json!({"annotations": {"weir.dev/inject": "enabled"}}), "weir.dev/inject is one of its annotations"),
             (json!({"labels": {"weir.dev/inject": "disabled"}}), "it has weir.dev/inject: disabled"),
             (
                 json!({"labels": {"weir.dev/inject": "enabled"}, "annotations": {"weir.dev/not-injected": "no ports"}}),
-                "it was left alone at its creation: no ports",
+                "it was created without an agent: no ports",
             ),
         ] {
             let pod = seen(json!({"metadata": metadata, "status": {"podIP": "10.0.0.1"}})).unwrap();
             let Agent::Absent(why) = pod.agent else { panic!("{metadata} has an agent") };
-            // It must fit into the message of a drifted pod.
+            // The text must fit into the message of a drifted pod.
             assert!(why.starts_with(expected) && why.len() <= 256, "{metadata}: {why}");
         }
     }

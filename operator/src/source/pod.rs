@@ -10,16 +10,14 @@ use serde::Deserialize;
 
 use crate::pod_ports::Container;
 
-/// A pod.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Pod {
-    /// Its metadata, with labels and annotations.
+    /// The pod's metadata, with labels and annotations.
     pub(super) metadata: ObjectMeta,
     pub(super) spec: Option<PodSpec>,
     pub(super) status: Option<PodStatus>,
 }
 
-/// Its containers.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodSpec {

@@ -1,8 +1,8 @@
 //! The status files of standalone mode.
 //!
-//! `checkout.yaml` gets `checkout.status.yaml`, with one document per policy. It also stores the last good generation
-//! of each policy, for an operator that starts while the policy's file is broken. Files with the same stem (`a.yaml`,
-//! `a.yml`) share one status file; each document names its policy's file.
+//! `checkout.yaml` gets `checkout.status.yaml`, with one document per policy. The status file also stores the last good
+//! generation of each policy, for an operator that starts while the policy's file is broken. Files with the same stem
+//! (`a.yaml`, `a.yml`) share one status file; each document names its policy's file.
 
 use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
@@ -18,13 +18,13 @@ use crate::{documents::values, world::ObjectKey};
 
 /// The annotation of a status that names the policy's file.
 pub(crate) const FILE: &str = "weir.dev/file";
-/// How many levels of status directories to follow.
+/// The maximum depth of status directories.
 const DEPTH: usize = 16;
 
 /// The documents of one status file.
 pub(crate) type Documents = BTreeMap<ObjectKey, Value>;
 
-/// The last good generation of every policy, by its file.
+/// Returns the last good generation of every policy, by its file.
 ///
 /// # Errors
 ///
@@ -46,7 +46,7 @@ pub(super) fn kept(directory: &Path) -> io::Result<BTreeMap<Arc<str>, Vec<Kept>>
     Ok(kept)
 }
 
-/// Validated like a new policy, because every writer of the status can change this.
+/// Parses a stored generation. It is validated like a new policy, because every writer of the status can change it.
 fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
     let text = good["spec"].as_str().unwrap_or_default();
     let spec: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -62,7 +62,7 @@ fn spec(key: &ObjectKey, good: &Value) -> Result<Kept, String> {
     Ok(Kept { key: key.clone(), generation, spec: Arc::new(policy.spec) })
 }
 
-/// The documents in the status files of a directory.
+/// Returns the documents in the status files of a directory.
 pub(crate) fn documents(directory: &Path) -> io::Result<BTreeMap<String, Documents>> {
     let mut files = BTreeMap::new();
     collect(directory, "", DEPTH, &mut files)?;
@@ -77,7 +77,7 @@ fn collect(directory: &Path, prefix: &str, depth: usize, files: &mut BTreeMap<St
         if name.starts_with('.') {
             continue;
         }
-        // Links are not followed: no status is written through one.
+        // Links are not followed, because the operator writes no status through a link.
         if entry.file_type()?.is_dir() {
             if depth > 0 {
                 collect(&entry.path(), &format!("{below}/"), depth - 1, files)?;
@@ -94,14 +94,13 @@ fn collect(directory: &Path, prefix: &str, depth: usize, files: &mut BTreeMap<St
     Ok(())
 }
 
-/// The policy of a status; `None` if the operator did not write it.
+/// Returns the policy of a status; `None` if the operator did not write it.
 fn key(document: &Value) -> Option<ObjectKey> {
     let is_status = document["kind"] == *RateLimitPolicy::kind(&()) && document.get("spec").is_none();
     let metadata = |field: &str| document["metadata"][field].as_str();
     Some(ObjectKey::new(metadata("namespace")?, metadata("name")?)).filter(|_| is_status)
 }
 
-/// The status file of a policy file.
 pub(crate) fn status_file(file: &str) -> String {
     let path = Path::new(file);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(file);

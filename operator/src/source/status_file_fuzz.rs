@@ -1,5 +1,5 @@
-//! Status files that an operator of standalone mode reads at its start. It reads back what it wrote itself. Any other
-//! file is ignored, or holds a policy that a cluster would accept.
+//! Fuzzes the status files that an operator of standalone mode reads at its start. The operator must read back its own
+//! files. Any other file is ignored, or contains a policy that a cluster would accept.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,7 +9,7 @@ use weir_fuzz::{Choices, Target, json::change};
 
 use super::kept;
 
-/// What people and other programs could write there.
+/// Words that people and other programs could write into a status file.
 const WORDS: &[&str] = &[
     "",
     "a",
@@ -43,7 +43,7 @@ const WORDS: &[&str] = &[
     "#",
 ];
 
-/// By file, then policy: the generation and the spec.
+/// The generation and the spec of each policy, by file.
 type Known = BTreeMap<String, BTreeMap<(String, String), (i64, Value)>>;
 
 #[test]
@@ -97,12 +97,12 @@ fn states(choices: &mut Choices<'_>, directory: &Path) -> Result<(), String> {
             }
             let key = (policy.key.namespace.to_string(), policy.key.name.to_string());
             if read.entry(file.to_string()).or_default().insert(key, (policy.generation, spec)).is_some() {
-                return Err(format!("a policy came twice from {shown}"));
+                return Err(format!("a policy was read twice from {shown}"));
             }
         }
     }
     if is_whole && read != expected {
-        return Err(format!("{shown}\nholds {read:?}\nand should hold {expected:?}"));
+        return Err(format!("{shown}\ncontains {read:?}\nand should contain {expected:?}"));
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ fn spec(choices: &mut Choices<'_>) -> Value {
     }
     let spec =
         json!({"selector": {"matchLabels": {"app": *choices.one(&["web", "yes", "1", "0x1"])}}, "rules": [rule]});
-    // With the defaults, as the status has it.
+    // The spec contains the defaults, as in a status.
     let spec: RateLimitPolicySpec = serde_json::from_value(spec).unwrap();
     serde_json::to_value(&spec).unwrap()
 }
@@ -130,7 +130,7 @@ fn document(file: &str, namespace: &str, name: &str, generation: i64, spec: &Val
     })
 }
 
-/// A cluster would accept a policy with this spec.
+/// Checks that a cluster would accept a policy with this spec.
 fn valid(spec: &Value) -> Result<(), String> {
     let document =
         json!({"apiVersion": "weir.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": {"name": "p"}, "spec": spec});

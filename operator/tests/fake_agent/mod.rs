@@ -21,7 +21,7 @@ use weir_wire::{
     ApplyReply, Fault, InForce, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
 };
 
-/// How an agent answers.
+/// The way in which an agent answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     Good,
@@ -35,11 +35,11 @@ pub(crate) enum Manner {
     Closing,
     /// Responds byte by byte, without an end.
     Trickling,
-    /// Acknowledges another revision than the one it was sent, and applies nothing.
+    /// Acknowledges another revision than the pushed one, and applies nothing.
     Lying,
-    /// Refuses every snapshot.
+    /// Rejects every snapshot.
     Invalid,
-    /// Takes this long for each response.
+    /// Delays each response by this time.
     Slow(Duration),
 }
 
@@ -53,7 +53,7 @@ struct Inner {
     counts: (u64, u64),
 }
 
-/// How many agents have a request in progress.
+/// The number of agents with a request in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
     now: AtomicUsize,
@@ -61,7 +61,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// The most requests in progress at the same time so far.
+    /// Returns the maximum number of requests that were in progress at the same time.
     pub(crate) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
@@ -73,7 +73,7 @@ impl Crowd {
     }
 }
 
-/// Counts a request in progress, also if its client disconnects.
+/// Counts a request in progress, even if its client disconnects.
 struct Present(Arc<Crowd>);
 
 impl Drop for Present {
@@ -97,7 +97,7 @@ impl FakeAgent {
         Self::start_in(manner, Arc::default()).await
     }
 
-    /// An agent that counts its requests in `crowd`.
+    /// Starts an agent that counts its requests in `crowd`.
     pub(crate) async fn start_in(manner: Manner, crowd: Arc<Crowd>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -125,7 +125,7 @@ impl FakeAgent {
         inner.counts = (0, 0);
     }
 
-    /// Acts as if another client had pushed this sequence with other content.
+    /// Acts as if another client had pushed other content with this sequence.
     pub(crate) fn pretend(&self, sequence: u64) {
         let other = Snapshot {
             wire_version: WIRE_VERSION,
@@ -223,7 +223,13 @@ async fn config(State(shared): State<Shared>, body: Bytes) -> Response {
         snapshot.sequence < now.sequence || (snapshot.sequence == now.sequence && snapshot.revision != now.revision)
     });
     if stale {
-        return refuse(&mut inner, StatusCode::CONFLICT, RejectionKind::Stale, "older than what is in force", vec![]);
+        return refuse(
+            &mut inner,
+            StatusCode::CONFLICT,
+            RejectionKind::Stale,
+            "older than the snapshot in force",
+            vec![],
+        );
     }
     let reply = ApplyReply { in_force: in_force(&snapshot) };
     inner.in_force = Some(snapshot);

@@ -12,7 +12,7 @@ pub(super) fn check(document: &Value, kind: &Kind) -> Vec<Fault> {
 fn failures(rules: &CompiledSchema, schema: &Value, document: &Value) -> Vec<ValidationError> {
     let failures = Validator::new().validate_compiled(rules, document, None);
     let mut failures = failures.err().map(ValidationErrors::into_vec).unwrap_or_default();
-    // The validator reads the fields from a hash map, so their order is random.
+    // The validator iterates over the fields in a hash map, so the order of its failures is random.
     failures.sort_by_cached_key(|failure| place(failure, schema));
     failures
 }
@@ -21,8 +21,8 @@ fn faults(failures: Vec<ValidationError>, document: &Value, schema: &Value) -> V
     failures.into_iter().map(|failure| fault(failure, document, schema)).collect()
 }
 
-/// One step on the way from the root of the document to a rule. The order of steps is the apiserver's: the rules of an
-/// object come before the rules of its fields, and fields are in the schema's order.
+/// One step on the path from the root of the document to a rule. Steps are ordered as in the apiserver: the rules of an
+/// object precede the rules of its fields, and fields have the schema's order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Rule(usize),
@@ -34,7 +34,7 @@ fn place(failure: &ValidationError, mut schema: &Value) -> Vec<Step> {
     let mut place = Vec::new();
     let mut rest = failure.field_path.as_str();
     loop {
-        // A rule may report the path of a field below the object that has the rule.
+        // A rule can report the path of a field below the object that has the rule.
         let own = |rule: &Value| {
             let below = rule["fieldPath"].as_str().unwrap_or_default();
             rule["rule"] == failure.rule.as_str() && below.trim_start_matches('.') == rest.trim_start_matches('.')
@@ -62,7 +62,7 @@ fn place(failure: &ValidationError, mut schema: &Value) -> Vec<Step> {
 }
 
 fn fault(failure: ValidationError, document: &Value, schema: &Value) -> Fault {
-    debug_assert_eq!(failure.kind, ErrorKind::ValidationFailure, "one of our rules does not run: {failure:?}");
+    debug_assert_eq!(failure.kind, ErrorKind::ValidationFailure, "a CEL rule cannot be evaluated: {failure:?}");
     let path = failure.field_path.clone();
     match subject(&failure, document, schema) {
         Some(value) => Fault::invalid(path, quoted(value), failure.message),
@@ -70,8 +70,8 @@ fn fault(failure: ValidationError, document: &Value, schema: &Value) -> Fault {
     }
 }
 
-/// The value that the rule checks. The apiserver quotes it unless it is an object or a list. A rule that reports the
-/// path of a nested field applies to an object.
+/// Returns the value that the apiserver quotes: the value that the rule checks, unless it is an object or a list. A
+/// rule that reports the path of a nested field checks an object.
 fn subject<'a>(failure: &ValidationError, document: &'a Value, schema: &Value) -> Option<&'a Value> {
     let (mut value, mut schema) = (document, schema);
     for step in failure.field_path.split(['.', '[']) {
@@ -93,11 +93,11 @@ mod tests {
 
     use super::{super::POLICY, *};
 
-    /// Compares with rules that are compiled for each document, which run in the schema's order.
+    /// Compares failures with those of rules that are compiled for each document, which run in the schema's order.
     #[test]
     fn rules_that_were_compiled_once_find_the_same_in_the_same_order() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/bad");
-        // Each of them reads the fields in another order.
+        // Each compilation has another order of fields.
         let rules = [(); 4].map(|()| compile_schema(&POLICY.schema));
         let (mut documents, mut several) = (0, 0);
         for entry in fs::read_dir(root).expect("the policies") {
@@ -113,7 +113,7 @@ mod tests {
             for failure in &expected {
                 assert!(
                     matches!(place(failure, &POLICY.schema).last(), Some(Step::Rule(_))),
-                    "{failure:?} is in no place"
+                    "no rule of the schema is found for {failure:?}"
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! What the apiserver does with a document before it validates it: it drops nulls and fills in defaults.
+//! Drops nulls and fills in defaults, as the apiserver does before it validates a document.
 
 use serde_json::{Number, Value};
 
@@ -38,11 +38,11 @@ pub(super) fn apply(value: &mut Value, schema: &Value) {
     }
 }
 
-/// kubectl sends `1.0` as `1`.
+/// Converts a whole float to an integer, because kubectl sends `1.0` as `1`.
 fn whole(number: &Number) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
     let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() <= EXACT)?;
-    #[expect(clippy::cast_possible_truncation, reason = "whole, and small enough to be exact")]
+    #[expect(clippy::cast_possible_truncation, reason = "the number is whole, and small enough to be exact")]
     Some(float as i64)
 }
 

@@ -1,4 +1,4 @@
-//! Kind, version and name: what the apiserver checks outside of the schema.
+//! Checks the kind, the version and the name, which the apiserver checks outside of the schema.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ const API_VERSION: &str = "weir.dev/v1alpha1";
 const LONGEST_NAME: usize = 253;
 const NAME_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
-/// The apiserver has no such check: it would route the document to another resource.
+/// Checks version and kind. The apiserver has no such check, because it routes a document by its version and kind.
 pub(super) fn check_kind(document: &Value, kind: &Kind) -> Result<(), Vec<Fault>> {
     let faults: Vec<_> = [("apiVersion", API_VERSION), ("kind", kind.name)]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Checks a document and words the faults for people.
+//! Checks a document, and reports the faults with messages for users.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{RateLimitPolicy, RateLimitStore};
 
-/// The policy that a cluster would store for this document, or all its faults in words for people.
+/// Returns the policy that a cluster would store for this document, or all its faults with messages for users.
 ///
 /// # Errors
 ///
-/// Every fault. An unknown field hides no other fault: it is checked as the known field that it most resembles.
+/// All faults. An unknown field does not hide other faults: it is checked as the most similar known field.
 ///
 /// # Examples
 ///
@@ -37,11 +37,12 @@ pub fn review(document: &Value) -> Result<RateLimitPolicy, Vec<Fault>> {
     typed(examine(document, &POLICY)?)
 }
 
-/// The store that a cluster would store for this document, or all its faults in words for people.
+/// Returns the `RateLimitStore` that a cluster would store for this document, or all its faults with messages for
+/// users.
 ///
 /// # Errors
 ///
-/// Every fault, as for [`review`].
+/// All faults, as for [`review`].
 pub fn review_store(document: &Value) -> Result<RateLimitStore, Vec<Fault>> {
     typed(examine(document, &STORE)?)
 }
@@ -50,10 +51,10 @@ fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Vec<Fault>> {
     serde_json::from_value(object).map_err(|error| vec![Fault { path: "spec".to_owned(), message: error.to_string() }])
 }
 
-/// The document with the defaults of the schema.
+/// Checks the document. Returns it with the defaults of the schema.
 fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     if !document.is_object() {
-        let message = "must be a policy, which begins with apiVersion and kind".to_owned();
+        let message = "must be a policy, which is a map with apiVersion and kind".to_owned();
         return Err(vec![Fault { path: String::new(), message }]);
     }
     let schema = &kind.schema;
@@ -75,7 +76,7 @@ fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     faults.append(&mut unknown);
     defaults::apply(&mut object, schema);
     if let Some(fields) = object.as_object_mut() {
-        fields.remove("status"); // only the operator writes it; the default of the definition goes, too
+        fields.remove("status"); // only the operator writes the status; this also removes its default
     }
 
     let mut findings = metadata::check_name(&object);
@@ -85,14 +86,14 @@ fn examine(document: &Value, kind: &Kind) -> Result<Value, Vec<Fault>> {
     if !blocked {
         later.extend(cel::check(&object, kind));
     }
-    // If the schema and a rule both complain about a field, keep the rule's message: it says what to write instead.
+    // If the schema and a CEL rule both refuse a field, keep the message of the rule: it explains how to fix the field.
     let mut earlier: Vec<Fault> = findings.into_iter().map(Finding::into_fault).collect();
     earlier.retain(|fault| !later.iter().any(|later| later.path == fault.path));
     faults.extend(earlier);
     faults.append(&mut later);
     faults.retain(|fault| fault.path != WHOLE);
     for fault in &mut faults {
-        // For a list or a group of fields, no value follows the prefix.
+        // For a list or an object, no value follows the prefix.
         if let Some(rest) = fault.message.strip_prefix("Invalid value: ") {
             let value = at(&object, &fault.path).map(|value| format!("{}: ", quoted(value)));
             let is = if value.is_some_and(|value| rest.starts_with(&value)) { "is " } else { "" };
@@ -117,7 +118,7 @@ fn wrong_kind(document: &Value, kind: &Kind) -> Vec<Fault> {
     faults.into_iter().map(plain).collect()
 }
 
-/// The value at a path.
+/// Returns the value at a path.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     path.split(['.', '[']).try_fold(object, |value, step| match step.strip_suffix(']') {
         Some(index) => value.get(index.parse::<usize>().ok()?),
@@ -131,10 +132,10 @@ fn rename_in_metadata(value: &mut Value, unknown: &mut Vec<Fault>) {
     }
 }
 
-/// Finds fields that the schema does not have, and continues with the known fields that they most resemble.
+/// Reports fields that the schema does not have, and renames them to the most similar known fields.
 fn know(value: &mut Value, schema: Option<&Value>, path: &str, unknown: &mut Vec<Fault>) {
     match (value, schema) {
-        // If the schema has no object there, a group of fields is one fault, not one for each field.
+        // If the schema requires no object at this path, an object is one fault, instead of one fault for each field.
         (Value::Object(fields), Some(schema)) if schema.get("type").is_none_or(|kind| kind == "object") => {
             if schema.get("additionalProperties").is_none() {
                 let known = schema.get("properties").and_then(Value::as_object);
@@ -163,8 +164,8 @@ fn rename(fields: &mut Map<String, Value>, known: &[&str], path: &str, unknown: 
         let meant = unknown::nearest(&name, missing).or_else(|| unknown::nearest(&name, known.iter().copied()));
         let message = match &meant {
             Some(meant) => format!("unknown field: did you mean {meant:?}?"),
-            None if known.is_empty() => "unknown field: there is none here".to_owned(),
-            None => format!("unknown field: there are {}", known.join(", ")),
+            None if known.is_empty() => "unknown field: no fields are allowed here".to_owned(),
+            None => format!("unknown field: the known fields are {}", known.join(", ")),
         };
         if let Some(meant) = meant.filter(|meant| !fields.contains_key(meant)) {
             fields.insert(meant, value);

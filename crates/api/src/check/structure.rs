@@ -1,7 +1,7 @@
 //! The structural schema: types, required fields, enumerations, bounds.
 //!
-//! Supports the keywords that our own schema uses. Panics on any other keyword rather than let a document pass
-//! unchecked.
+//! This module supports only the keywords that Weir's schemas use. Debug builds panic on any other keyword, so that no
+//! document passes unchecked.
 
 use serde_json::{Map, Value};
 
@@ -13,14 +13,14 @@ pub(super) fn check(document: &Value, schema: &Value) -> Vec<Finding> {
     findings.found
 }
 
-/// Checks the structure, with messages for people.
+/// Checks the structure, with messages for users.
 pub(super) fn review(document: &Value, schema: &Value) -> Vec<Finding> {
     let mut findings = Findings { found: Vec::new(), words: Words::Plain };
     walk(document, schema, "", &mut findings);
     findings.found
 }
 
-/// Whose wording the messages have.
+/// The style of the messages: the apiserver's, or plain words for users.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Words {
     Apiserver,
@@ -33,7 +33,7 @@ struct Findings {
 }
 
 impl Findings {
-    /// The value is out of bounds.
+    /// Reports a value that is out of bounds.
     fn invalid(&mut self, path: &str, value: &Value, detail: &str) {
         let fault = match self.words {
             Words::Apiserver => Fault::invalid(path, quoted(value), format_args!("{path} in body {detail}")),
@@ -42,7 +42,7 @@ impl Findings {
         self.found.push(Finding::Harmless(fault));
     }
 
-    /// The value does not have the form that CEL rules need.
+    /// Reports a value that does not have the form that CEL rules need.
     fn blocking(&mut self, path: &str, message: String) {
         self.found.push(Finding::Blocking(Fault { path: path.to_owned(), message }));
     }
@@ -54,17 +54,17 @@ impl Findings {
 
 fn walk(value: &Value, schema: &Value, path: &str, findings: &mut Findings) {
     let Some(keywords) = schema.as_object() else { return };
-    let expected = keywords.get("type").and_then(Value::as_str).expect("a structural schema has a type everywhere");
+    let expected = keywords.get("type").and_then(Value::as_str).expect("each part of a structural schema has a type");
     let format = keywords.get("format").and_then(Value::as_str);
     let found = type_of(value);
     let wrong_type = found != expected;
     if wrong_type && findings.words == Words::Plain {
-        // A number in place of a list is a wrong type, not a number that is too small.
+        // A value of the wrong type is one fault: its size and its content are not checked.
         return findings.blocking(path, format!("must be {}, not {}", called(expected), shown(value)));
     }
     if wrong_type && !(value.is_null() && keywords.get("nullable") == Some(&Value::Bool(true))) {
         match (value, format) {
-            // Numbers report their own format; one without a format is compared with the schema's format.
+            // As in the apiserver, a message about a number, a boolean or an object names the format, if there is one.
             (Value::Number(_), Some(format)) => findings.wrong_type(path, format, "float64"),
             (Value::Bool(_) | Value::Object(_), Some(format)) => findings.wrong_type(path, format, ""),
             _ => findings.wrong_type(path, expected, found),
@@ -128,7 +128,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// The name of a type, for people.
+/// Returns the name of a type, for users.
 fn called(kind: &str) -> &str {
     match kind {
         "array" => "a list",
@@ -141,7 +141,7 @@ fn called(kind: &str) -> &str {
     }
 }
 
-/// A value, for people: whole if it is short.
+/// Describes a value, for users. A long text is cut.
 fn shown(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_owned(),
@@ -182,7 +182,7 @@ fn check_number(value: &Value, keywords: &Map<String, Value>, path: &str, findin
         let detail = format_args!("Checked value must be of type integer with format {format} in {path}");
         match findings.words {
             Words::Apiserver => findings.found.push(Finding::Harmless(Fault::invalid(WHOLE, "\"\"", detail))),
-            Words::Plain => findings.invalid(path, value, "must be a whole number that is not so large"),
+            Words::Plain => findings.invalid(path, value, "must be a smaller whole number"),
         }
     }
     let limit = |keyword| keywords.get(keyword).and_then(Value::as_f64);

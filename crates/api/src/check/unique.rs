@@ -1,4 +1,4 @@
-//! Lists that are sets, or maps by some of their fields: no two items may be equal, or have equal keys.
+//! Checks lists that are sets, or maps by some of their fields: no two items may be equal, or have equal keys.
 
 use serde_json::{Map, Value};
 
@@ -49,7 +49,7 @@ fn check_map(items: &[Value], names: &Value, path: &str, faults: &mut Vec<Fault>
     check_set(&keys, path, faults);
 }
 
-/// Reports only the second of several equal items.
+/// Reports the second of several equal items, but no further ones, as the apiserver does.
 fn check_set(items: &[Value], path: &str, faults: &mut Vec<Fault>) {
     for (index, item) in items.iter().enumerate() {
         if items[..index].iter().filter(|earlier| *earlier == item).count() == 1 {

@@ -1,10 +1,11 @@
-//! Fields that the schema does not have. kubectl asks the apiserver to refuse them instead of dropping them.
+//! Checks for fields that the schema does not have. kubectl requests that the apiserver refuses them instead of
+//! dropping them.
 
 use serde_json::Value;
 
 use super::{Fault, child};
 
-/// The fields of `ObjectMeta`, which the schema of a definition leaves to the apiserver.
+/// The fields of `ObjectMeta`. The schema of a definition does not contain them, because the apiserver checks them.
 pub(super) const METADATA: [&str; 15] = [
     "annotations",
     "creationTimestamp",
@@ -70,7 +71,7 @@ fn walk(value: &Value, schema: Option<&Value>, path: &str, unknown: &mut Vec<Str
     }
 }
 
-/// The known word that is most similar, if any is similar enough.
+/// Returns the most similar known word, if one is similar enough.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let plain = |word: &str| word.to_lowercase().replace(['_', '-'], "");
     let word = plain(word);

@@ -1,9 +1,9 @@
-//! Ten thousand agents in one process. Each has its own loopback address, and all share one listener: a socket that
-//! listens on all addresses knows by which one it was reached.
+//! Simulates ten thousand agents in one process. Each agent has a separate loopback address, and all share one listener
+//! on all addresses. The local address of a connection identifies the agent.
 //!
-//! They use the wire format and keep its rules (they refuse snapshots that are older than the one in force), but
-//! enforce nothing: their cost must not count as the operator's. Contents are parsed in full once, and identified by
-//! revision after that.
+//! The agents use the wire format and follow its rules: they refuse snapshots that are older than the one in force.
+//! They enforce nothing, so that they use little of the processor, which the operator shares. A content is parsed in
+//! full only once, and then identified by its revision.
 
 use std::{
     collections::HashMap,
@@ -25,13 +25,13 @@ use weir_wire::{
 
 use crate::clock;
 
-/// The address of the first agent; the others follow.
+/// The address of the first agent. The other agents have the following addresses.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
 
 /// All agents.
 pub(super) struct Agents {
     agents: Box<[Mutex<Agent>]>,
-    /// Contents that were parsed, by revision.
+    /// The parsed contents, by revision.
     contents: RwLock<HashMap<String, Arc<Content>>>,
     round: RwLock<Option<Arc<Round>>>,
     rounds: AtomicU64,
@@ -41,29 +41,29 @@ pub(super) struct Agents {
 
 #[derive(Default)]
 struct Agent {
-    /// How often it was started.
+    /// The number of starts of this agent.
     instance: u32,
     in_force: Option<(u64, Arc<Content>)>,
     since_unix_millis: u64,
-    /// The last round in which it was counted.
+    /// The last round in which the agent was counted.
     round: u64,
 }
 
-/// What an agent needs to know about the content that it has in force.
+/// A parsed content, as far as agents need it.
 struct Content {
     revision: String,
-    /// Name of each policy, and the number of its first limit.
+    /// The name of each policy, and the number of requests of its first limit.
     policies: Vec<(String, u64)>,
-    /// The end of a status: `"policies":[…]}`.
+    /// The last part of a status: `"policies":[…]}`.
     status: String,
 }
 
-/// What a round waits for.
+/// The snapshot for which a round waits.
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// Any snapshot.
     Anything,
-    /// This policy, with this number in its first limit.
+    /// A snapshot with this policy, and this number of requests in its first limit.
     Limit(String, u64),
 }
 
@@ -74,7 +74,7 @@ struct Round {
     over: Mutex<Option<oneshot::Sender<Instant>>>,
 }
 
-/// A round, which ends when the last agent has acknowledged the wanted snapshot.
+/// The wait for a round, which ends when the last agent has acknowledged the wanted snapshot.
 pub(super) struct Waiting {
     round: Arc<Round>,
     over: oneshot::Receiver<Instant>,
@@ -86,7 +86,7 @@ pub(super) struct Answer {
     pub(super) body: String,
     /// The entity tag of a status.
     pub(super) tag: Option<String>,
-    /// Set if this is the answer of the last agent of a round.
+    /// The sender that ends the round. Set only if this is the answer of the last agent of the round.
     last: Option<oneshot::Sender<Instant>>,
 }
 
@@ -95,17 +95,17 @@ impl Answer {
         Self { code, body, tag: None, last: None }
     }
 
-    /// The body, which is about to be written.
+    /// Returns the body just before it is written, and ends the round if this is its last answer.
     pub(super) fn given(self) -> String {
         if let Some(over) = self.last {
-            // Fails only if the round was given up.
+            // This fails only if the round has timed out.
             let _ = over.send(clock::now());
         }
         self.body
     }
 }
 
-/// A snapshot without its content.
+/// The fields of a snapshot besides its content.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Envelope<'a> {
@@ -130,17 +130,17 @@ impl Agents {
 
     /// The address of the agent with this number.
     pub(super) fn address(number: usize) -> Ipv4Addr {
-        let number = u32::try_from(number).expect("there are fewer agents than addresses");
+        let number = u32::try_from(number).expect("the number of an agent fits 32 bits");
         Ipv4Addr::from(u32::from(FIRST) + number)
     }
 
-    /// The agent at this address.
+    /// The number of the agent at this address.
     pub(super) fn number(&self, address: Ipv4Addr) -> Option<usize> {
         let number = usize::try_from(u32::from(address).checked_sub(u32::from(FIRST))?).ok()?;
         (number < self.agents.len()).then_some(number)
     }
 
-    /// Restarts all agents, with nothing in force.
+    /// Restarts all agents, without a snapshot in force.
     pub(super) fn restart(&self) {
         for agent in &self.agents {
             let mut agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +148,7 @@ impl Agents {
         }
     }
 
-    /// How often any agent reported its status, or that nothing had changed.
+    /// The number of reports from all agents: a status, or that nothing had changed.
     pub(super) fn statuses(&self) -> u64 {
         self.statuses.load(Ordering::Relaxed)
     }
@@ -166,7 +166,7 @@ impl Agents {
     pub(super) fn check(&self, agents: usize, expected: impl Fn(usize) -> Vec<String>) -> anyhow::Result<()> {
         for (number, agent) in self.agents.iter().enumerate().take(agents) {
             let agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
-            let (_, content) = agent.in_force.as_ref().with_context(|| format!("agent {number} has nothing"))?;
+            let (_, content) = agent.in_force.as_ref().with_context(|| format!("agent {number} has no snapshot"))?;
             let mut held: Vec<_> = content.policies.iter().map(|(name, _)| name.clone()).collect();
             held.sort_unstable();
             let mut expected = expected(number);
@@ -176,7 +176,7 @@ impl Agents {
         Ok(())
     }
 
-    /// The answer of the agent with this number to a client that knows the status with this tag.
+    /// Answers a request to the agent with this number. `known` is the tag of the last status that the client has.
     pub(super) fn answer(&self, number: usize, method: &str, path: &str, known: Option<&[u8]>, body: &[u8]) -> Answer {
         match (method, path) {
             ("PUT", "/v1/config") => self.put(number, body).unwrap_or_else(|error| {
@@ -196,19 +196,20 @@ impl Agents {
         if let Some((sequence, held)) = &agent.in_force
             && (envelope.sequence < *sequence || (envelope.sequence == *sequence && held.revision != content.revision))
         {
-            let message = "older than what is in force".to_owned();
+            let message = "older than the snapshot in force".to_owned();
             return Ok(rejection(409, RejectionKind::Stale, message, agent.reported_in_force()));
         }
         agent.in_force = Some((envelope.sequence, content.clone()));
         agent.since_unix_millis = unix_millis();
-        let in_force = agent.reported_in_force().context("it was just put")?;
+        let in_force = agent.reported_in_force().context("a snapshot was just accepted")?;
         let last = self.count(&mut agent, &content);
         drop(agent);
         let body = serde_json::to_string(&ApplyReply { in_force })?;
         Ok(Answer { last, ..Answer::new(200, body) })
     }
 
-    /// Counts an agent in the round if the round waits for it. Returns whom to notify if it was the last one.
+    /// Counts an agent in the round if the round waits for it. Returns the sender that ends the round if it was the
+    /// last agent.
     fn count(&self, agent: &mut Agent, content: &Content) -> Option<oneshot::Sender<Instant>> {
         let round = self.round.read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let counts = match &round.wanted {
@@ -235,7 +236,8 @@ impl Agents {
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
-    /// The next status of this agent; empty if nothing is new. `last_tag` is the tag of the last status that was sent.
+    /// The next status of this agent. Empty if nothing has changed. `last_tag` is the tag of the last status that was
+    /// sent.
     pub(super) fn line(&self, number: usize, last_tag: &mut Option<String>) -> Bytes {
         let answer = self.status(number, last_tag.as_deref().map(str::as_bytes));
         *last_tag = answer.tag;
@@ -246,7 +248,7 @@ impl Agents {
         self.statuses.fetch_add(1, Ordering::Relaxed);
         let agent = self.agents[number].lock().unwrap_or_else(PoisonError::into_inner);
         let instance = format!("{number}-{}", agent.instance);
-        // The counters are zero, so nothing else changes.
+        // The counters are always zero, so the tag needs no other parts.
         let sequence = agent.in_force.as_ref().map_or(0, |(sequence, _)| *sequence);
         let tag = format!("W/\"{instance}-{sequence}\"");
         if known == Some(tag.as_bytes()) {
@@ -263,7 +265,7 @@ impl Agents {
         };
         let content = agent.in_force.as_ref().map(|(_, content)| content.clone());
         drop(agent);
-        let mut text = serde_json::to_string(&status).expect("a status is plain data");
+        let mut text = serde_json::to_string(&status).expect("a status can be serialized");
         if let Some(content) = content {
             text.truncate(text.len() - EMPTY.len());
             text.push_str(&content.status);
@@ -272,7 +274,7 @@ impl Agents {
     }
 }
 
-/// The end of a status without policies.
+/// The last part of a status without policies.
 const EMPTY: &str = r#""policies":[]}"#;
 
 impl Content {
@@ -281,7 +283,7 @@ impl Content {
         let mut statuses = Vec::new();
         for policy in &snapshot.policies {
             let first = policy.rules.first().and_then(|rule| rule.limits.first());
-            let Some(limit) = first else { bail!("policy {} limits nothing", policy.name) };
+            let Some(limit) = first else { bail!("policy {} has no limit", policy.name) };
             policies.push((policy.name.clone(), limit.requests));
             let rule = |rule: &weir_wire::Rule| RuleStatus { name: rule.name.clone(), ..RuleStatus::default() };
             statuses.push(PolicyStatus {
@@ -306,7 +308,7 @@ impl Agent {
 }
 
 impl Waiting {
-    /// When the last agent had acknowledged.
+    /// Waits for the end of the round. Returns the time of the last acknowledgement.
     pub(super) async fn over(self, patience: Duration) -> anyhow::Result<Instant> {
         match timeout(patience, self.over).await {
             Ok(Ok(moment)) => Ok(moment),
@@ -320,7 +322,7 @@ impl Waiting {
 
 fn rejection(code: u16, error: RejectionKind, message: String, in_force: Option<InForce>) -> Answer {
     let rejection = Rejection { error, message, faults: Vec::new(), in_force };
-    Answer::new(code, serde_json::to_string(&rejection).expect("a rejection is plain data"))
+    Answer::new(code, serde_json::to_string(&rejection).expect("a rejection can be serialized"))
 }
 
 fn unix_millis() -> u64 {

@@ -1,8 +1,8 @@
-//! The objects in the apiserver: one namespace with policies and with Deployments of a hundred pods each, all of which
-//! look running. There are no controllers, so this module creates the pods one by one, as controllers and kubelets
-//! would have.
+//! Creates the objects in the apiserver: policies, and Deployments of a hundred pods each. The status of each pod is
+//! running. There are no controllers and kubelets, so this module creates the pods one by one.
 //!
-//! One namespace, because a policy reaches only its own namespace, and one policy must target all pods.
+//! All objects are in one namespace, because a policy applies only to its own namespace, and one policy must target all
+//! pods.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,31 +24,31 @@ use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE};
 use super::{agents::Agents, identities::Identities};
 
 pub(super) const NAMESPACE: &str = "fleet";
-/// Pods of one Deployment, which the small policy targets.
+/// The number of pods of a Deployment. The small policy targets the pods of one Deployment.
 pub(super) const PER_DEPLOYMENT: usize = 100;
-/// Policies of each Deployment: 500 for 10,000 pods, including the two that are changed.
+/// The number of policies of a Deployment: 500 for 10,000 pods, including the two that are changed.
 const PER_DEPLOYMENT_POLICIES: usize = 5;
 /// The policy for all pods.
 pub(super) const ALL: &str = "all";
 /// The policy for the pods of the first Deployment.
 pub(super) const SMALL: &str = "small";
-/// Requests in flight: more do not make the apiserver faster.
+/// The number of requests in flight. With more, the apiserver is not faster.
 const AT_ONCE: usize = 48;
 const LOOK: Duration = Duration::from_millis(200);
 /// The Secret of the operator's authority.
 const AUTHORITY: &str = "weir-operator-identity";
 
-/// An administrator of a private control plane.
+/// A private control plane, with an administrator's client.
 pub(super) struct Cluster {
     pub(super) control_plane: ControlPlane,
     port: u16,
-    /// None: agents use plain HTTP.
+    /// The certificates of agents. None if agents use plain HTTP.
     identities: Option<Arc<Identities>>,
     pods: usize,
     policies: usize,
 }
 
-/// How many pods and policies are enforced, according to the policies' statuses.
+/// The numbers of policies and pods that are enforced, according to the statuses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Enforced {
     pub(super) policies: usize,
@@ -64,7 +64,7 @@ impl Cluster {
             let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
             Api::<Namespace>::all(control_plane.client()).create(&PostParams::default(), &namespace).await?;
         }
-        // Empty, as the chart creates it.
+        // The Secret is empty, as the chart creates it.
         let secret = serde_json::from_value(json!({"metadata": {"name": AUTHORITY}}))?;
         let secrets: Api<Secret> = Api::namespaced(control_plane.client(), OPERATOR_NAMESPACE);
         secrets.create(&PostParams::default(), &secret).await?;
@@ -79,7 +79,7 @@ impl Cluster {
         Ok(Self { control_plane, port, identities: None, pods: 0, policies: 0 })
     }
 
-    /// Waits until an operator has created its authority. Returns certificate and key in PEM.
+    /// Waits until an operator has created its authority. Returns its certificate and key in PEM.
     pub(super) async fn authority(&self, patience: Duration) -> anyhow::Result<[String; 2]> {
         let secrets: Api<Secret> = Api::namespaced(self.control_plane.client(), OPERATOR_NAMESPACE);
         let looking = async {
@@ -91,15 +91,15 @@ impl Cluster {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        tokio::time::timeout(patience, looking).await.context("the operator makes no authority")?
+        tokio::time::timeout(patience, looking).await.context("the operator has not created an authority")?
     }
 
-    /// From now on, agents of new pods have certificates.
+    /// Sets the identities, so that agents of new pods have certificates.
     pub(super) fn certify(&mut self, identities: Arc<Identities>) {
         self.identities = Some(identities);
     }
 
-    /// Adds Deployments, pods and policies until there are this many pods.
+    /// Adds Deployments, pods and policies, up to this number of pods.
     pub(super) async fn grow(&mut self, pods: usize) -> anyhow::Result<()> {
         let client = self.control_plane.client();
         let (first, deployments) = (self.pods / PER_DEPLOYMENT, pods / PER_DEPLOYMENT);
@@ -123,7 +123,7 @@ impl Cluster {
         self.policies
     }
 
-    /// Changes the number of a policy's only limit, as `kubectl patch` would.
+    /// Changes the number of requests of a policy's only limit, like `kubectl patch`.
     pub(super) async fn set_limit(&self, policy: &str, requests: u64) -> anyhow::Result<()> {
         let policies: Api<RateLimitPolicy> = self.api();
         let patch = json!({"spec": {"rules": [rule(requests)]}});
@@ -131,7 +131,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every status says that all pods enforce the policy.
+    /// Waits until every status reports that all pods enforce the policy.
     pub(super) async fn until_enforced(&self, patience: Duration) -> anyhow::Result<()> {
         let mut last = None;
         let looking = async {
@@ -145,7 +145,7 @@ impl Cluster {
             }
         };
         let ended = tokio::time::timeout(patience, looking).await;
-        ended.with_context(|| format!("after {patience:?} the statuses say {last:?}"))?
+        ended.with_context(|| format!("after {patience:?} the statuses report {last:?}"))?
     }
 
     async fn enforced(&self) -> anyhow::Result<Enforced> {
@@ -189,7 +189,8 @@ pub(super) fn policies_of(pod: usize) -> Vec<String> {
     names
 }
 
-/// The first Deployment has two fewer, because of the policies that are changed.
+/// The names of a Deployment's policies. The first Deployment has two fewer, because of the two policies that are
+/// changed.
 fn names_of(deployment: usize) -> impl Iterator<Item = String> {
     let count = if deployment == 0 { PER_DEPLOYMENT_POLICIES - 2 } else { PER_DEPLOYMENT_POLICIES };
     (0..count).map(move |number| format!("d{deployment}-{number}"))
@@ -256,7 +257,7 @@ async fn create_pod(client: Client, number: usize, port: u16, identities: Option
     Ok(())
 }
 
-/// About as long as a typical one.
+/// A pod spec of typical length.
 fn pod_spec() -> Value {
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "http"}, "periodSeconds": 10});
     let resources = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}});

@@ -1,8 +1,8 @@
-//! The identities of the agents: each presents the certificate of its own pod, signed by the operator's own authority,
-//! and accepts only the operator.
+//! The identities of the agents. Each agent presents the certificate of its own pod, which the operator's authority has
+//! signed, and accepts only the operator.
 //!
-//! This is like real agents, except that the certificates are issued directly: ten thousand requests to the operator
-//! and the apiserver before each run would measure how fast the apiserver reviews tokens.
+//! Unlike those of real agents, the certificates are issued directly. Otherwise, ten thousand requests before each run
+//! would measure how fast the apiserver reviews tokens.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,20 +20,20 @@ use rustls::{
 /// The certificates of all agents.
 pub(super) struct Identities {
     issuer: Issuer<'static, KeyPair>,
-    /// One key for all: the certificate identifies the agent, and generating ten thousand keys takes long.
+    /// The key of all agents. The certificate identifies the agent, and generating ten thousand keys takes long.
     key: KeyPair,
-    /// Everything except the certificate.
+    /// The TLS configuration, without the certificate.
     server: ServerConfig,
     signing: Arc<dyn rustls::sign::SigningKey>,
     servers: Box<[OnceLock<Arc<ServerConfig>>]>,
 }
 
 impl Identities {
-    /// For this many agents. The authority's certificate and key are PEM.
+    /// Creates the identities of this number of agents. The certificate and the key of the authority are PEM.
     pub(super) fn new(agents: usize, certificate: &str, key: &str) -> anyhow::Result<Self> {
         let issuer = Issuer::from_ca_cert_pem(certificate, KeyPair::from_pem(key)?)?;
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).context("the authority is no PEM")?)?;
+        roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).context("the authority is not PEM")?)?;
         let provider = Arc::new(ring::default_provider());
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
         let key = KeyPair::generate()?;
@@ -60,12 +60,12 @@ impl Identities {
         let shown = SingleCertAndKey::from(CertifiedKey::new(chain, self.signing.clone()));
         let mut server = self.server.clone();
         server.cert_resolver = Arc::new(shown);
-        // It already has one only if the same pod was created twice.
+        // The agent already has a certificate only if the same pod was created twice.
         let _ = self.servers[number].set(Arc::new(server));
         Ok(())
     }
 
-    /// The TLS configuration of the agent with this number; none before its pod exists.
+    /// The TLS configuration of the agent with this number. None before its pod exists.
     pub(super) fn server(&self, number: usize) -> Option<Arc<ServerConfig>> {
         self.servers.get(number)?.get().cloned()
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench fleet`: see the module `fleet` of this package's library.
+//! The program of `cargo xtask bench fleet`: see the module `fleet` of this package's library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The operator under test: the program as it is shipped, in its own process, which is stopped when this value is
+//! The operator under test, as a separate process with its release profile. The process is stopped when this value is
 //! dropped.
 
 use std::{
@@ -16,7 +16,7 @@ use rustix::{
 
 use crate::clock;
 
-/// How long an operator may take to exit.
+/// The longest time for the exit of an operator.
 const GRACE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -27,7 +27,7 @@ pub(super) struct OperatorProcess {
     pub(super) started: Instant,
 }
 
-/// Its memory, in bytes.
+/// The memory of the operator, in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     pub(super) resident: u64,
@@ -35,14 +35,14 @@ pub(super) struct Memory {
 }
 
 impl OperatorProcess {
-    /// With its own authority, unless agents use plain HTTP.
+    /// Starts an operator. It has an authority, unless agents use plain HTTP.
     pub(super) fn start(program: &Path, kubeconfig: &Path, log: PathBuf, plaintext: bool) -> anyhow::Result<Self> {
         let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
         let started = clock::now();
-        // No agent uses it: they have their certificates already.
+        // No agent uses this service, because agents already have their certificates.
         let identity = ["--identity-listen", "127.0.0.1:0", "--identity-url", "https://127.0.0.1"];
         let child = Command::new("setpriv")
-            // If this program ends in any way, the operator ends, too.
+            // The operator ends with this program, also if this program is killed.
             .args(["--pdeathsig", "TERM"])
             .arg(program)
             .args(["run", "--telemetry", "127.0.0.1:0", "--lease-namespace", "default"])
@@ -56,7 +56,7 @@ impl OperatorProcess {
         Ok(Self { child, log, started })
     }
 
-    /// The processor time that it has used.
+    /// The processor time that the operator has used.
     pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
         parse_cpu(&self.read("stat")?).context("read the operator's processor time")
     }
@@ -72,7 +72,7 @@ impl OperatorProcess {
         fs::read_to_string(path).with_context(|| format!("the operator has ended: {}", self.last_words()))
     }
 
-    /// Asks it to exit, and waits for it.
+    /// Sends SIGTERM to the operator, and waits for its exit.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM);
         let asked = clock::now();
@@ -88,7 +88,7 @@ impl OperatorProcess {
         bail!("the operator does not end: {}", self.last_words())
     }
 
-    /// The end of its log.
+    /// The last lines of the operator's log.
     pub(super) fn last_words(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
@@ -96,7 +96,8 @@ impl OperatorProcess {
     }
 
     fn signal(&self, signal: Signal) {
-        // It was not waited for yet, so the id is still its own. Fails only if it has just exited.
+        // The exit status was not collected yet, so the ID is still valid. This call fails only if the process has just
+        // exited.
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(id, signal);
         }
@@ -105,13 +106,13 @@ impl OperatorProcess {
 
 impl Drop for OperatorProcess {
     fn drop(&mut self) {
-        // Both fail only if it has already exited.
+        // These calls fail only if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Fields 14 and 15 of `stat`, behind a name that may contain anything.
+/// Parses fields 14 and 15 of `stat`. They are after the program's name, which can contain any character.
 fn parse_cpu(stat: &str) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks: u64 =

@@ -1,4 +1,4 @@
-//! The one listener of all agents: the channel over mutual TLS like real agents, or plain HTTP/1.1.
+//! Serves the one listener of all agents: the channel over mutual TLS, like real agents, or plain HTTP/1.1.
 
 use std::{
     convert::Infallible,
@@ -28,16 +28,16 @@ use weir_channel::{Channel, Outgoing, ToAgent, tag};
 use super::{agents::Agents, identities::Identities};
 use crate::clock;
 
-/// Pending connections: a starting operator opens thousands at once.
+/// The maximum number of pending connections. A starting operator opens thousands at the same time.
 const BACKLOG: u32 = 8192;
-/// Larger than any snapshot of these fleets.
+/// The maximum size of a request, which is larger than any snapshot of these fleets.
 const LONGEST: usize = 4 << 20;
-/// How long the operator may take to read a message.
+/// The longest time for writing a message to the operator.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Statuses are sent at the start of a tenth of a second, in nanoseconds.
+/// A tenth of a second in nanoseconds. Statuses are sent at its start.
 const TENTH: u32 = 100_000_000;
 
-/// Listens on a free port, and returns it.
+/// Listens on a free port. Returns the listener and the port.
 pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
@@ -46,7 +46,7 @@ pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     Ok((listener, port))
 }
 
-/// Answers for all agents, and never ends. Uses plain HTTP without `identities`.
+/// Serves all agents, and never ends. Without `identities`, it uses plain HTTP.
 pub(super) async fn serve(
     listener: TcpListener,
     agents: Arc<Agents>,
@@ -56,12 +56,12 @@ pub(super) async fn serve(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                eprintln!("fleet: cannot take a connection: {error}");
+                eprintln!("fleet: cannot accept a connection: {error}");
                 tokio::task::yield_now().await;
                 continue;
             }
         };
-        // Other machines can reach this port, too, but no agent has the address that they use.
+        // Other machines can also reach this port, but at an address that belongs to no agent.
         let number = match stream.local_addr().map(|address| address.ip()) {
             Ok(IpAddr::V4(address)) => agents.number(address),
             _ => None,
@@ -75,7 +75,7 @@ pub(super) async fn serve(
     }
 }
 
-/// The outcome does not matter: the operator connects again.
+/// Serves one connection. Errors are ignored, because the operator connects again.
 async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Identities>>, stream: TcpStream) {
     let Some(identities) = identities else {
         let service = service_fn(move |request| {
@@ -90,7 +90,7 @@ async fn converse(number: usize, agents: Arc<Agents>, identities: Option<Arc<Ide
     let _ = talk(number, &agents, Box::new(stream)).await;
 }
 
-/// Answers over the channel, until it ends.
+/// Answers over the channel, until the channel ends.
 async fn talk(
     number: usize,
     agents: &Agents,
@@ -118,7 +118,7 @@ async fn talk(
                 ToAgent::Report(report) => {
                     let interval = Duration::from_millis(report.every_millis);
                     every = Some(interval);
-                    // Like real agents: not all at the same moment.
+                    // Like real agents, not all agents send at the same time.
                     next_at = clock::timer_now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));
                 }
                 ToAgent::Unknown(_) => {}
@@ -133,11 +133,11 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     tag: u8,
     payload: &[u8],
 ) -> anyhow::Result<()> {
-    let frame = Outgoing::new(tag, payload).context("a message that no frame can hold")?;
+    let frame = Outgoing::new(tag, payload).context("a message is too large for a frame")?;
     Ok(channel.send(frame, WRITE_TIMEOUT).await?)
 }
 
-/// Like real agents, at the start of a tenth of a second.
+/// The time until the next status. Like real agents, it ends at the start of a tenth of a second.
 fn until_next(every: Duration) -> Duration {
     let since_1970 = clock::since_1970();
     every - every.min(Duration::from_nanos(u64::from(since_1970.subsec_nanos() % TENTH)))

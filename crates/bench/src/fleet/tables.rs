@@ -1,4 +1,4 @@
-//! The figures of each fleet side by side, and the aims.
+//! Writes the report: the figures of all fleets, and the aims.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -48,7 +48,7 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
     Ok(report)
 }
 
-/// One line of progress.
+/// Formats one line of progress.
 pub(super) fn line(found: &Found) -> String {
     format!(
         "{} pods: 100 pods p50 {:.0} ms, p99 {:.0} ms; all p50 {:.0} ms, p99 {:.0} ms; cold {:.2} s; \
@@ -122,7 +122,7 @@ fn aims(largest: &Found, report: &mut Report) {
     }
 }
 
-/// A chart over all fleets: its name, title, unit and value.
+/// A chart of all fleets: its name, title, unit and value.
 type Figure = (&'static str, &'static str, &'static str, fn(&Found) -> f64);
 
 const FIGURES: [Figure; 4] = [
@@ -132,7 +132,7 @@ const FIGURES: [Figure; 4] = [
     ("rest", "Processor when idle", "% of a core", Found::rest_cpu),
 ];
 
-/// Every repetition, from the fastest to the slowest.
+/// The chart of all repetitions, from the fastest to the slowest.
 fn changes(found: &Found) -> Lines {
     let series = |name: String, took: &[Duration]| {
         let share = |place: usize| count(place + 1) / count(took.len()) * 100.0;

@@ -1,4 +1,4 @@
-//! The three limiters. Two are what a team would write by hand: a bucket of floats that is refilled on each request.
+//! The limiters that a team would write by hand: a bucket of floats, which is refilled on each request.
 
 use std::{
     collections::HashMap,
@@ -18,14 +18,14 @@ pub(super) const MUTEX: &str = "Mutex<HashMap>";
 pub(super) const LIMITERS: [&str; 3] = [WEIR, DASHMAP, MUTEX];
 
 pub(super) const PER_SECOND: f64 = 100.0;
-/// How many may come at once.
+/// The burst of a bucket.
 pub(super) const BUCKET: f64 = 200.0;
 
-/// The same default hasher for both maps.
+/// The buckets in a `DashMap`, with the default hasher of `HashMap`.
 pub(super) type DashBuckets = Arc<DashMap<IpAddr, Bucket, RandomState>>;
 pub(super) type MutexBuckets = Arc<Mutex<HashMap<IpAddr, Bucket>>>;
 
-/// The tokens at the time of the last request.
+/// A bucket: its tokens at the time of the last request.
 pub(super) struct Bucket {
     tokens: f64,
     at: Instant,
@@ -75,7 +75,7 @@ mod tests {
         let most = 100_000;
         let admitted = (0..most).take_while(|_| limiter.take(one)).count();
         assert!(admitted >= 200 && admitted < most, "{admitted}");
-        assert!(limiter.take(other), "another client has a bucket of its own");
+        assert!(limiter.take(other), "another client has a separate bucket");
     }
 
     #[test]

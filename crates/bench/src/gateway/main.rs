@@ -1,4 +1,4 @@
-//! One gateway of `cargo xtask bench gateway`: see the module `gateway` of this package's library.
+//! A gateway of `cargo xtask bench gateway`: see the module `gateway` of this package's library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! One gateway: a process that serves until it is stopped.
+//! A gateway: a process that serves until it is stopped.
 
 use std::{
     convert::Infallible,
@@ -27,7 +27,7 @@ use weir_tower::{Admit, Answer, HttpAnswer, IpKey, KeyedAdmit, LatencyLayer, Mon
 
 use super::limiters::{BUCKET, DASHMAP, DashBuckets, MUTEX, MutexBuckets, PER_SECOND, Take, WEIR};
 
-/// One gateway of `cargo xtask bench gateway`, which starts it itself.
+/// A gateway of `cargo xtask bench gateway`, which starts this program.
 #[derive(Parser)]
 pub(crate) struct GatewayArgs {
     limiter: String,
@@ -35,7 +35,7 @@ pub(crate) struct GatewayArgs {
     upstream: Option<SocketAddr>,
 }
 
-/// How to start a gateway.
+/// The command that starts a gateway.
 pub(super) struct GatewayCommand {
     pub(super) words: Vec<String>,
     pub(super) listen: SocketAddr,
@@ -64,7 +64,7 @@ impl GatewayArgs {
             WEIR => limited(router, LatencyLayer::new(weir()?, HttpAnswer)),
             DASHMAP => limited(router, LatencyLayer::new(ByHand(DashBuckets::default()), TooMany)),
             MUTEX => limited(router, LatencyLayer::new(ByHand(MutexBuckets::default()), TooMany)),
-            other => anyhow::bail!("there is no limiter {other}"),
+            other => anyhow::bail!("unknown limiter {other}"),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start a runtime")?;
         runtime.block_on(async {
@@ -94,13 +94,13 @@ fn weir()
     Ok(KeyedAdmit::new(rule, clock, IpKey::new(client), WithoutKey::Share))
 }
 
-/// The client address in the request, as the last proxy in front reports it.
+/// Returns the client address that the last proxy has added to the request.
 fn client(request: &Request) -> Option<IpAddr> {
     let forwarded = request.headers().get("x-forwarded-for")?.to_str().ok()?;
     forwarded.rsplit(',').next()?.trim().parse().ok()
 }
 
-/// A limiter written by hand, in Weir's own layer, so that only the limiters differ.
+/// A limiter that is written by hand, in Weir's layer, so that only the limiters differ.
 #[derive(Clone)]
 struct ByHand<T>(T);
 
@@ -129,7 +129,7 @@ struct Upstream {
     address: String,
 }
 
-/// The same answer to every client, or the upstream's answer.
+/// Answers every client in the same way, or with the upstream's response.
 async fn handle(State(upstream): State<Option<Upstream>>, mut request: Request) -> Response {
     let Some(Upstream { client, address }) = upstream else {
         return "hello, world\n".into_response();

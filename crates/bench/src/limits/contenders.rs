@@ -1,6 +1,6 @@
-//! All contenders that decide on one limit, each set up to always admit, to always deny, or to hold a budget.
+//! All contenders that decide on one limit. Each is set up to always admit, to always deny, or to enforce a budget.
 //!
-//! A peer is used as its documentation says, with its default clock; nothing is tuned for or against it.
+//! A peer is used as its documentation recommends, with its default clock, and without tuning.
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -21,20 +21,20 @@ use super::{
 };
 use crate::clock;
 
-/// What a limit is set up to do.
+/// The task for which a limit is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// 10^9 per second, with a burst of the same size: no contender can use that up.
+    /// 10^9 requests per second, with a burst of the same size, which no contender can use up.
     Admit,
-    /// One per day, which is already used.
+    /// One request per day, which is already used.
     Deny,
-    /// This many, and no more during the run.
+    /// This number of requests, without a refill during the run.
     Budget(u32),
-    /// [`REFILL`] per millisecond, with a burst of the same size.
+    /// [`REFILL`] requests per millisecond, with a burst of the same size.
     Refill,
 }
 
-/// Requests in each millisecond of [`Demand::Refill`].
+/// The requests per millisecond of [`Demand::Refill`].
 pub(super) const REFILL: u32 = 1000;
 
 pub(super) const DAY: Duration = Duration::from_secs(86_400);
@@ -43,16 +43,17 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Weir as its users have it, including the clock reading.
+    /// Weir as users call it, including the reading of the clock.
     Ours,
-    /// Weir's decision without the clock. On one thread only: with several, the shared time would be what is measured.
+    /// Weir's decision without the clock. It is measured on one thread only, because several threads would contend for
+    /// the shared time.
     Alone,
     Peer,
-    /// No limit: only a clock reading.
+    /// Only a reading of the clock, without a limit.
     Yardstick,
 }
 
-/// How a strategy counts, which bounds what it may admit while it is refilled.
+/// The way in which a strategy counts. It determines the maximum number of admissions while the limit refills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counts {
     Bucket,
@@ -63,12 +64,12 @@ pub(super) struct Contender {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) counts: Counts,
-    /// Not [`Sync`], or useless on more than one thread.
+    /// True if the contender is not [`Sync`], or is useless on more than one thread.
     pub(super) one_thread: bool,
-    /// It reads no clock to refuse: until a timer has run, it always refuses. Contenders that read a clock are not
-    /// compared with it.
+    /// True if the contender reads no clock for a refusal, because it refuses until a timer has run. Contenders that
+    /// read a clock are not compared with it.
     pub(super) refuses_unread: bool,
-    /// A new limit; none if the contender cannot be set up this way.
+    /// Creates a limit. None if the contender cannot be set up for this demand.
     pub(super) make: fn(Demand) -> Option<Batch>,
 }
 
@@ -117,7 +118,7 @@ const fn clock(name: &'static str, make: fn(Demand) -> Option<Batch>) -> Contend
     Contender { kind: Kind::Yardstick, ..peer(name, Counts::Bucket, make) }
 }
 
-/// Uses the first request up, so that a limit of one denies from then on.
+/// Uses up the first request, so that a limit of one request then always denies.
 fn used_up(demand: Demand, decide: impl Fn() -> bool + Send + Sync + 'static) -> Batch {
     if demand == Demand::Deny {
         decide();
@@ -177,14 +178,15 @@ fn leaky_bucket(demand: Demand) -> Option<Batch> {
     Some(used_up(demand, move || limiter.try_acquire(1)))
 }
 
-/// Tower's own layer needs `&mut`, so each thread would have its own limit: one thread only.
+/// Creates tower's own layer. It needs `&mut`, so each thread would have a separate limit. So it runs on one thread
+/// only.
 fn tower_rate_limit(demand: Demand) -> Option<Batch> {
     let (requests, period) = match demand {
         Demand::Admit => (1_000_000_000, SECOND),
         Demand::Deny => (1, DAY),
         Demand::Budget(_) | Demand::Refill => return None,
     };
-    // It sleeps when it is used up, which needs a runtime; nothing waits for the sleep.
+    // The layer creates a sleep when the limit is used up, which needs a runtime. No task waits for this sleep.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
     let service = tower::service_fn(|()| std::future::ready(Ok::<(), std::convert::Infallible>(())));
     let service = {
@@ -220,9 +222,9 @@ mod tests {
             if contender.kind == Kind::Yardstick {
                 continue;
             }
-            let admitted = (contender.make)(Demand::Admit).expect("everybody can admit")(0);
+            let admitted = (contender.make)(Demand::Admit).expect("every contender can admit")(0);
             assert_eq!(admitted, BATCH, "{} admits", contender.name);
-            let admitted = (contender.make)(Demand::Deny).expect("everybody can deny")(0);
+            let admitted = (contender.make)(Demand::Deny).expect("every contender can deny")(0);
             assert_eq!(admitted, 0, "{} denies", contender.name);
         }
     }

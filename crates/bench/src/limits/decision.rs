@@ -1,4 +1,4 @@
-//! One decision on one limit, as fast as the threads can.
+//! Measures one decision on one limit, made as fast as the threads can.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,25 +14,26 @@ use crate::{
 
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
-/// With a smaller share admitted (or denied) than this, the limit did not do what it was set up to do, which is
-/// reported.
+/// The share of decisions that must be admitted (or denied). A smaller share is reported, because the limit then did
+/// not do its task.
 const PURE: f64 = 0.999;
 
-/// In 61 rounds each contender goes first two or three times.
+/// The number of rounds, in which each contender goes first two or three times.
 const ROUNDS: usize = 61;
 
-/// A turn on one or two threads. It is no longer than a scheduler time slice, so that other processes spoil whole turns
-/// instead of a part of each. More threads than cores get longer turns, because they share the cores.
+/// The duration of a turn on one or two threads. It is at most a time slice of the scheduler, so that other processes
+/// disturb some turns completely, not a part of each turn. More threads than cores get longer turns, because they share
+/// the cores.
 const TURN: Duration = Duration::from_millis(4);
 
-/// The results of a contender on a number of threads, one per round.
+/// The results of a contender with a number of threads, one for each round.
 #[derive(Default)]
 struct Found {
     millions: Vec<f64>,
     admitted: Vec<f64>,
 }
 
-/// The key is the contender's index and the number of threads.
+/// The results by the contender's index and the number of threads.
 type Results = BTreeMap<(usize, usize), Found>;
 
 pub(super) fn measure(quick: bool, exact: &Exact, report: &mut Report) {
@@ -97,23 +98,23 @@ impl View<'_> {
     }
 
     fn named(&self, name: &str) -> usize {
-        self.contenders.iter().position(|contender| contender.name == name).expect("a name of the list")
+        self.contenders.iter().position(|contender| contender.name == name).expect("a known name")
     }
 
-    /// How many times as fast the left contender is as the right one, in the median of rounds.
+    /// The speed of the left contender divided by that of the right one, as the median of rounds.
     fn ratio(&self, left: usize, right: usize, threads: usize) -> Option<f64> {
         let millions = |contender| Some(self.results.get(&(contender, threads))?.millions.as_slice());
         Some(ratio(millions(left)?, millions(right)?))
     }
 
-    /// How many nanoseconds longer a decision takes on one thread, in the median of rounds.
+    /// The additional nanoseconds of a decision of the left contender on one thread, as the median of rounds.
     fn slower_by(&self, left: usize, right: usize) -> Option<f64> {
         let millions = |contender| Some(self.results.get(&(contender, 1))?.millions.as_slice());
         Some(in_pairs(millions(left)?, millions(right)?, |left, right| 1e3 / left - 1e3 / right).median)
     }
 
-    /// The strongest peer, and our ratio to it: among peers that read a clock, like us, or among those that also held
-    /// their limit.
+    /// The best peer, and Weir's ratio to it. For denials, only peers that read a clock are compared. With
+    /// `among_exact`, only peers that never exceeded their limit are compared.
     fn best(&self, demand: Demand, threads: usize, among_exact: bool) -> Option<(&'static str, f64)> {
         let ours = self.named("weir TokenBucket");
         let peers = self.of(Kind::Peer).filter(|(_, peer)| !among_exact || self.exact.held(peer.name));
@@ -195,7 +196,7 @@ impl View<'_> {
         });
     }
 
-    /// Each of our contenders compared with each peer.
+    /// Compares each contender of Weir with each peer.
     fn ratios(&self, demand: Demand, threads: usize) -> Table {
         let peers: Vec<_> = self.of(Kind::Peer).filter(|(index, _)| self.speed(*index, threads).is_some()).collect();
         let rows = self.of(Kind::Ours).filter_map(|(index, contender)| {
@@ -216,7 +217,7 @@ impl View<'_> {
         }
     }
 
-    /// The share of decisions with the outcome that the limit was set up for.
+    /// The share of decisions with the outcome for which the limit was set up.
     fn wanted(&self, index: usize, threads: usize, demand: Demand) -> Option<f64> {
         let admitted = Spread::of(self.results.get(&(index, threads))?.admitted.clone()).median;
         Some(if demand == Demand::Admit { admitted } else { 1.0 - admitted })

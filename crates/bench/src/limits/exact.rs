@@ -1,4 +1,4 @@
-//! Whether the limit was held: how many were admitted compared with how many were allowed.
+//! Measures whether contenders enforce their limit: the admitted requests compared with the allowed ones.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 const THREADS: [usize; 3] = [2, 4, 8];
 const BUDGET: u32 = 100_000;
 
-/// The highest ratio of admitted to allowed, indexed by contender, then by column.
+/// The highest ratio of admitted to allowed requests, by contender and column.
 pub(super) struct Exact {
     worst: BTreeMap<&'static str, Vec<Option<f64>>>,
     order: Vec<&'static str>,
@@ -35,7 +35,7 @@ pub(super) fn measure(quick: bool) -> Exact {
                 columns.chain(THREADS.iter().map(|threads| refill(contender, *threads, time))).collect();
             let worst = worst.entry(contender.name).or_insert_with(|| vec![None; found.len()]);
             for (worst, found) in worst.iter_mut().zip(found) {
-                // None is less than any number.
+                // In comparisons, None is less than any number.
                 *worst = if found > *worst { found } else { *worst };
             }
         }
@@ -43,7 +43,7 @@ pub(super) fn measure(quick: bool) -> Exact {
     Exact { worst, order, repetitions }
 }
 
-/// Asks for four times the budget, which is not refilled.
+/// Sends four times as many requests as the budget, which is not refilled.
 fn budget(contender: &Contender, threads: usize) -> Option<f64> {
     let batch = (contender.make)(Demand::Budget(BUDGET))?;
     let asked = 4 * u64::from(BUDGET);
@@ -52,8 +52,8 @@ fn budget(contender: &Contender, threads: usize) -> Option<f64> {
     Some(share(&rate, f64::from(BUDGET)))
 }
 
-/// Refilled each millisecond, and always asked for more. The allowance is generous: from before the limit was created
-/// until after the last decision, and every window that was touched counts as a whole.
+/// Sends more requests than a limit that refills each millisecond. The allowed number is an upper bound: the time runs
+/// from before the creation of the limit until after the last decision, and the first and last window count in full.
 fn refill(contender: &Contender, threads: usize, time: Duration) -> Option<f64> {
     let before = clock::now();
     let batch = (contender.make)(Demand::Refill)?;
@@ -67,13 +67,13 @@ fn refill(contender: &Contender, threads: usize, time: Duration) -> Option<f64> 
     Some(share(&rate, allowed * f64::from(REFILL)))
 }
 
-/// A limiter that panics holds nothing.
+/// The ratio of admitted to allowed requests. A limiter that panics gets infinity.
 fn share(rate: &Rate, allowed: f64) -> f64 {
     if rate.panicked { f64::INFINITY } else { to_f64(rate.admitted) / allowed }
 }
 
 impl Exact {
-    /// Whether no run admitted one too many.
+    /// Returns true if no run of the contender admitted too many requests.
     pub(super) fn held(&self, contender: &str) -> bool {
         self.worst.get(contender).is_some_and(|worst| worst.iter().flatten().all(|worst| *worst <= 1.0))
     }

@@ -1,4 +1,4 @@
-//! Threads that decide as fast as they can on shared state, for a while.
+//! Runs threads that make decisions on shared state as fast as they can, for some time.
 
 use std::{
     sync::{
@@ -13,10 +13,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::clock;
 
-/// How many decisions are made between two checks of the stop flag.
+/// The number of decisions between two checks of the stop flag.
 pub(super) const BATCH: u64 = 256;
 
-/// Makes [`BATCH`] decisions on the given thread. Returns how many were admitted.
+/// Makes [`BATCH`] decisions on the given thread. Returns the number of admissions.
 pub(super) type Batch = Box<dyn Fn(usize) -> u64 + Send + Sync>;
 
 /// The result of one repetition.
@@ -24,20 +24,21 @@ pub(super) type Batch = Box<dyn Fn(usize) -> u64 + Send + Sync>;
 pub(super) struct Rate {
     pub(super) decisions: u64,
     pub(super) admitted: u64,
-    /// From before the first decision until after the last, without starting the threads.
+    /// The time from before the first decision until after the last one, without the start of the threads.
     pub(super) elapsed: Duration,
-    /// A thread panicked: a peer's arithmetic overflowed, which wraps around in release. Its decisions are not counted.
+    /// True if a thread panicked because a peer's arithmetic overflowed. In release builds, this arithmetic wraps
+    /// around. The decisions of such a thread are not counted.
     pub(super) panicked: bool,
 }
 
 impl Rate {
-    /// Millions of decisions per second, of all threads together.
+    /// The millions of decisions per second, summed over all threads.
     pub(super) fn millions(&self) -> f64 {
         to_f64(self.decisions) / self.elapsed.as_secs_f64() / 1e6
     }
 }
 
-/// A batch whose loop inlines the decision, so that there is no indirect call per decision.
+/// Creates a batch whose loop inlines the decision, so that a decision needs no indirect call.
 pub(super) fn batch(decide: impl Fn() -> bool + Send + Sync + 'static) -> Batch {
     Box::new(move |_| (0..BATCH).map(|_| u64::from(std::hint::black_box(decide()))).sum())
 }
@@ -74,8 +75,8 @@ pub(super) fn hammer(threads: usize, time: Duration, rounds: u64, batch: &(dyn F
     })
 }
 
-/// Binds each thread to its own core, in turn. A turn is over before the scheduler would separate two threads on one
-/// core, where nothing contends. If binding is not allowed, the scheduler decides.
+/// Binds each thread to a core, round robin. Otherwise two threads could share one core for a whole turn, without
+/// contention. If binding is not permitted, the scheduler decides.
 fn bind(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
@@ -84,7 +85,7 @@ fn bind(thread: usize) {
     let _ = sched_setaffinity(None, &own);
 }
 
-/// What one thread did, and when.
+/// The work of one thread: its counts, its start and its end.
 struct Worked {
     decisions: u64,
     admitted: u64,
@@ -98,12 +99,12 @@ fn elapsed(worked: &[Worked]) -> Duration {
     started.zip(ended).map_or(Duration::ZERO, |(started, ended)| ended - started)
 }
 
-/// "1 thread", "2 threads".
+/// Formats a number of threads: "1 thread", "2 threads".
 pub(super) fn in_words(threads: usize) -> String {
     format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
 }
 
-/// Counts here are far below 2^52.
+/// Converts a count to a float, which is exact because counts are far below 2^52.
 pub(super) fn to_f64(count: u64) -> f64 {
     count as f64
 }
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn a_panic_is_told() {
         let rate = hammer(2, Duration::ZERO, 1, &|thread| {
-            assert_eq!(thread, 0, "as some peers do");
+            assert_eq!(thread, 0, "a panic, as in some peers");
             BATCH
         });
         assert!(rate.panicked);

@@ -1,4 +1,4 @@
-//! Limits by key: throughput with known keys, and bytes per key.
+//! Measures limits by key: the throughput with known keys, and the bytes per key.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ const THREADS: [usize; 2] = [1, 2];
 const SIZES: [usize; 2] = [1_000, 1_000_000];
 const QUICK_SIZES: [usize; 2] = [1_000, 10_000];
 
-/// Bytes per key, indexed by store, then by [`columns`].
+/// The bytes per key, by store and by the [`columns`].
 type Bytes = Vec<Vec<f64>>;
 
 /// A way of using the stores.
@@ -34,13 +34,14 @@ struct Use {
     threads: usize,
 }
 
-/// Millions of requests per second, indexed by use, then by store, then by round.
+/// The millions of requests per second, by use, store and round.
 type Speeds = BTreeMap<Use, Vec<Vec<f64>>>;
 
-/// In 25 rounds each store goes first three or four times.
+/// The number of rounds, in which each store goes first three or four times.
 const ROUNDS: usize = 25;
 
-/// Longer than for one limit: every turn starts with the processor's caches filled by the store before.
+/// The duration of a turn. It is longer than for one limit, because each turn starts with the processor's caches full
+/// of data of the store before.
 const TURN: Duration = Duration::from_millis(20);
 
 pub(super) fn measure(quick: bool, report: &mut Report) -> anyhow::Result<()> {
@@ -85,7 +86,7 @@ fn run<K: Key>(quick: bool, size: usize) -> Speeds {
     found
 }
 
-/// Every thread cycles through the sequence from its own start.
+/// Each thread cycles through the sequence, and starts at a different position.
 fn pass<K: Key>(store: &dyn Store<K>, sequence: &[K], threads: usize, time: Duration) -> Rate {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let step = usize::try_from(BATCH).expect("small");
@@ -97,10 +98,10 @@ fn pass<K: Key>(store: &dyn Store<K>, sequence: &[K], threads: usize, time: Dura
     })
 }
 
-/// The strongest peer: its index among the stores, and how many times as fast we are in the median of rounds.
+/// The best peer: its index among the stores, and the speed of Weir divided by its speed, as the median of rounds.
 fn best_peer(stores: &[Vec<f64>]) -> (usize, f64) {
     let ratios = stores.iter().enumerate().skip(OURS).map(|(place, peer)| (place, ratio(&stores[0], peer)));
-    ratios.min_by(|(_, left), (_, right)| left.total_cmp(right)).expect("there are peers")
+    ratios.min_by(|(_, left), (_, right)| left.total_cmp(right)).expect("at least one peer")
 }
 
 fn in_full(case: &Use) -> String {
@@ -195,7 +196,7 @@ fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut 
     report.chart(Bars { name: "memory".into(), title, unit: "bytes for each key".into(), bars });
 }
 
-/// Runs the program with the counting allocator.
+/// Runs the program `weir-bench-memory`, which has a counting allocator.
 fn count(sizes: [usize; 2]) -> anyhow::Result<Bytes> {
     let mut program = std::env::current_exe()?;
     program.set_file_name("weir-bench-memory");
@@ -211,8 +212,8 @@ fn count(sizes: [usize; 2]) -> anyhow::Result<Bytes> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The program `weir-bench-memory`: for the given sizes, the bytes per key of every store, as JSON. `live` returns how
-/// many bytes are on the heap.
+/// Runs the program `weir-bench-memory`. For the given sizes, it prints the bytes per key of every store, as JSON.
+/// `live` returns the number of bytes on the heap.
 pub fn count_bytes(live: impl Fn() -> usize) -> ExitCode {
     let sizes: Result<Vec<usize>, _> = std::env::args().skip(1).map(|size| size.parse()).collect();
     let Ok(sizes) = sizes else {

@@ -1,4 +1,4 @@
-//! Keys and their order: prepared before anything is timed, and the same for every contender.
+//! Prepares the keys and their order before the measurements. They are the same for every contender.
 
 use std::hash::Hash;
 
@@ -14,12 +14,12 @@ pub(super) trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     fn with_bytes<T>(&self, then: impl FnOnce(&[u8]) -> T) -> T;
 }
 
-/// Eight bytes: an account's number, or an address.
+/// A key of eight bytes, such as the number of an account, or an address.
 impl Key for u64 {
     const NAME: &'static str = "8 bytes";
 
     fn numbered(number: u64) -> Self {
-        // A bijection, so that keys differ and are not in order.
+        // This is a bijection, so the keys differ, and are not in order.
         number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
     }
 
@@ -28,7 +28,7 @@ impl Key for u64 {
     }
 }
 
-/// Twenty bytes, the number last, like typical API keys.
+/// A key of twenty bytes with the number at its end, like typical API keys.
 impl Key for String {
     const NAME: &'static str = "20 bytes";
 
@@ -44,7 +44,7 @@ impl Key for String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Uniform,
-    /// The n-th key comes as often as the first divided by n.
+    /// Zipf's distribution: the frequency of the n-th key is that of the first key, divided by n.
     Zipf,
 }
 
@@ -58,7 +58,7 @@ impl Order {
         }
     }
 
-    /// This many draws from `keys` keys. The same numbers every time.
+    /// Draws this number of times from `keys` keys. The draws are the same in every run.
     pub(super) fn draw<K: Key>(self, keys: usize, draws: usize) -> Vec<K> {
         let mut random = StdRng::seed_from_u64(42);
         let sums: Vec<f64> = match self {

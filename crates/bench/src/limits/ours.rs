@@ -1,4 +1,5 @@
-//! Weir among the contenders: each strategy with a clock reading, as users have it, and with the time given.
+//! The contenders of Weir: each strategy with a reading of the clock, as users call it, and with the time as an
+//! argument.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -16,13 +17,13 @@ use crate::clock::QuantaClock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Entries of a log that admits 10^9 per second.
+/// The number of entries of a log that admits 10^9 requests per second.
 const LOG: u32 = 1 << 18;
 
-/// How much later each decision is than the one before, if the time is given.
+/// The time between two decisions in nanoseconds, if the time is given.
 const STEP: u64 = 16;
 
-/// The name, the strategy, the names with the time given.
+/// Creates the contenders of each strategy: with a clock, and with the time given.
 macro_rules! strategies {
     ($($name:literal, $strategy:ident, $counts:ident;)*) => {
         pub(super) fn contenders() -> Vec<Contender> {
@@ -66,10 +67,11 @@ fn quota(strategy: Strategy, demand: Demand) -> Option<Quota> {
     let window =
         matches!(strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog);
     let (requests, period, burst) = match demand {
-        // Without a queue it admits one per interval, whatever its burst: there is no budget to count.
+        // Without waiting requests, a leaky bucket admits one request per interval, independent of its burst. So it has
+        // no budget.
         Demand::Budget(_) if strategy == Strategy::LeakyBucket => return None,
-        // The same rate with a long ring. It takes longer to fill than a thread may be preempted, so the entry of a
-        // preempted thread blocks no other request.
+        // The log has the same rate, but a longer period, and so a long ring. Filling the ring takes longer than a
+        // preemption, so the entry of a preempted thread blocks no other request.
         Demand::Admit if strategy == Strategy::SlidingWindowLog => (LOG, Duration::from_nanos(u64::from(LOG)), LOG),
         Demand::Admit => (1_000_000_000, SECOND, 1_000_000_000),
         Demand::Deny => (1, DAY, 1),
@@ -86,7 +88,7 @@ fn with_clock(strategy: Strategy, demand: Demand) -> Option<Batch> {
     on(strategy, demand, move || clock.now())
 }
 
-/// With the same clock as shot-limit and governor.
+/// Creates a limit with the same clock as shot-limit and governor.
 fn with_quanta(demand: Demand) -> Option<Batch> {
     let clock = QuantaClock::start();
     on(Strategy::TokenBucket, demand, move || clock.now())
@@ -95,13 +97,13 @@ fn with_quanta(demand: Demand) -> Option<Batch> {
 fn on(strategy: Strategy, demand: Demand, now: impl Fn() -> Time + Send + Sync + 'static) -> Option<Batch> {
     let limiter = Limiter::new(now(), quota(strategy, demand)?);
     if demand == Demand::Deny {
-        // The one request of the day.
+        // This uses up the one request per day.
         let _ = limiter.check(now(), 1);
     }
     Some(batch(move || limiter.check(now(), 1).is_ok()))
 }
 
-/// The time advances by itself, in a register.
+/// Creates a limit that is called with a computed time, which is in a register.
 fn alone(strategy: Strategy, demand: Demand) -> Option<Batch> {
     let quota = quota(strategy, demand)?;
     let start = MonotonicClock::start().now();

@@ -1,7 +1,8 @@
-//! Tables of limits by key: ours, governor's, and the simplest correct one on each map, as a user would write it.
+//! Tables of limits by key: those of Weir and governor, and the simplest correct table on each map, as a user would
+//! write it.
 //!
-//! Every table uses the same seeded hasher (foldhash), which is faster than the maps' defaults, and stores the smallest
-//! possible token bucket: one word, the theoretical arrival time. None of the peers bounds or reclaims keys.
+//! All peers use the same seeded hasher (foldhash), which is faster than the defaults of the maps. They store the
+//! smallest possible token bucket: one word, the theoretical arrival time. No peer bounds or reclaims keys.
 
 use std::{
     collections::HashMap,
@@ -26,7 +27,8 @@ use weir_tower::MonotonicClock;
 use super::keys::Key;
 use crate::clock::QuantaClock;
 
-/// One per second, and a billion at once: no bucket is used up during the run, and none is full, so none is idle.
+/// The limit of a key: one request per second, with a burst of a billion. During the run, no bucket is used up, and no
+/// bucket becomes full, so no key is idle.
 const INTERVAL: Duration = Duration::from_secs(1);
 const BURST: u32 = 1_000_000_000;
 
@@ -41,21 +43,21 @@ pub(super) const NAMES: [&str; 8] = [
     "papaya HashMap",
 ];
 
-/// The first ones of [`NAMES`] are ours.
+/// The number of stores of Weir, which are the first ones of [`NAMES`].
 pub(super) const OURS: usize = 2;
 
 /// A limit for each key.
 pub(super) trait Store<K>: Send + Sync {
-    /// Charges one request of the key. Returns whether it was admitted.
+    /// Charges one request of the key. Returns true if it was admitted.
     fn take(&self, key: &K) -> bool;
 
-    /// All keys, in a method here, so that there is no indirect call per key.
+    /// Charges one request of each key. This is a method of the trait, so that a key needs no indirect call.
     fn take_all(&self, keys: &[K]) -> u64 {
         keys.iter().map(|key| u64::from(self.take(key))).sum()
     }
 }
 
-/// The store with this index in [`NAMES`], for this many keys.
+/// Creates the store with this index in [`NAMES`], for this number of keys.
 pub(super) fn store<K: Key>(place: usize, keys: usize) -> Box<dyn Store<K>> {
     let clock = MonotonicClock::start();
     let hasher = RandomState::default();
@@ -77,7 +79,7 @@ pub(super) fn store<K: Key>(place: usize, keys: usize) -> Box<dyn Store<K>> {
     }
 }
 
-/// The arrival time after one more request at `now`, if it is admitted.
+/// The theoretical arrival time after one more request at `now`. None if the request is refused.
 fn after(arrival: u64, now: u64) -> Option<u64> {
     let interval = 1_000_000_000;
     let after = arrival.max(now) + interval;
@@ -134,7 +136,7 @@ struct Locked<K> {
 impl<K: Key> Store<K> for Locked<K> {
     fn take(&self, key: &K) -> bool {
         let now = self.clock.now().as_nanos();
-        let mut map = self.map.lock().expect("nobody panics with it");
+        let mut map = self.map.lock().expect("no thread panics with the lock");
         match map.get_mut(key) {
             Some(arrival) => take(arrival, now),
             None => take(map.entry(key.clone()).or_insert(now), now),

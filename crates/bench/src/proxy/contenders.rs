@@ -1,4 +1,4 @@
-//! The contenders, and how each is configured for the same work.
+//! The contenders, and their configurations for the same work.
 
 use std::{fs, net::SocketAddr, path::Path, process::Command};
 
@@ -15,9 +15,9 @@ const NGINX: &str = include_str!("peers/nginx.conf");
 const HAPROXY: &str = include_str!("peers/haproxy.cfg");
 const ENVOY: &str = include_str!("peers/envoy.yaml");
 
-/// Client connections that each contender accepts: the idle ones, and some more.
+/// The number of client connections that each contender must accept: the idle ones, and some more.
 const CONNECTIONS: usize = 12_000;
-/// Descriptors for these and for some connections to the app.
+/// The limit of descriptors: for client connections, and for some connections to the app.
 pub(super) const FILES: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum Contender {
     Weir,
 }
 
-/// The order in every round and table: the reference peer comes first, ours last.
+/// The contenders in the order of the tables: the reference peer is the first one, and Weir is the last one.
 pub(super) const CONTENDERS: [Contender; 4] = [Contender::Nginx, Contender::Haproxy, Contender::Envoy, Contender::Weir];
 
 /// A running contender.
@@ -48,10 +48,10 @@ impl Contender {
         }
     }
 
-    /// Starts it with the limits of the scenario.
+    /// Starts the contender with the limits of the scenario.
     pub(super) fn start(self, scenario: Scenario, upstream: SocketAddr, folder: &Path) -> anyhow::Result<Proxy> {
         let http1 = free_address()?;
-        // nginx and HAProxy need one protocol per port.
+        // nginx and HAProxy need a separate port for each protocol.
         let http2 = if matches!(self, Self::Nginx | Self::Haproxy) { free_address()? } else { http1 };
         let values = values(scenario, upstream, http1, http2, folder);
         let put = |file: &str, template: &str| {
@@ -119,7 +119,7 @@ fn values(
         ("listen_port", http1.port().to_string()),
         ("listen_http2", http2.to_string()),
         ("zone", zone.to_owned()),
-        // Its longest period is a minute, with one request in each.
+        // The lowest rate of nginx is one request per minute.
         ("nginx_rate", if scenario.refused { "1r/m".to_owned() } else { format!("{UNREACHED}r/s") }),
         ("nginx_burst", if scenario.refused { String::new() } else { format!(" burst={UNREACHED} nodelay") }),
         ("table", (scenario.keys + 100_000).to_string()),
@@ -131,7 +131,7 @@ fn values(
     ]
 }
 
-/// The versions that the programs report.
+/// Reads the versions of the programs.
 pub(super) fn versions() -> Vec<(String, String)> {
     let programs = [("nginx", "-v"), ("HAProxy", "-v"), ("Envoy", "--version"), ("wrk", "-v"), ("h2load", "--version")];
     let versions = programs.map(|(name, flag)| {
@@ -142,7 +142,7 @@ pub(super) fn versions() -> Vec<(String, String)> {
     versions.into()
 }
 
-/// The first part that looks like a version: `1.22.1`, or `1.40.0` between slashes.
+/// Finds the first version in a text, such as `1.22.1`, or `1.40.0` between slashes.
 fn version_in(text: &str) -> Option<&str> {
     let mut words = text.split(|at: char| at.is_whitespace() || matches!(at, '/' | '[' | ']' | '-'));
     words.find(|word| {

@@ -1,5 +1,5 @@
-//! Requests and answers on a connection that stays open: to check a proxy before the load, to fill tables of keys, and
-//! to leave connections idle. It measures nothing.
+//! Sends requests on a connection that stays open. This is used to check a proxy before the load, to fill tables of
+//! keys, and to keep idle connections. It is not used for measurements.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,7 +15,7 @@ const LENGTH: &[u8] = b"content-length:";
 
 pub(super) struct Connection {
     stream: TcpStream,
-    /// Read, but not yet parsed.
+    /// The bytes that are read, but not yet parsed.
     read: Vec<u8>,
 }
 
@@ -23,23 +23,23 @@ impl Connection {
     pub(super) fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
         stream.set_read_timeout(Some(PATIENCE)).context("set a timeout")?;
-        stream.set_nodelay(true).context("send at once")?;
+        stream.set_nodelay(true).context("set TCP_NODELAY")?;
         Ok(Self { stream, read: Vec::new() })
     }
 
-    /// The status of `GET <path>` with this key.
+    /// Sends `GET <path>` with this key. Returns the status.
     pub(super) fn get(&mut self, path: &str, key: &str) -> anyhow::Result<u16> {
         Ok(self.exchange(get(path, key).as_bytes())?.0)
     }
 
-    /// The statuses of `GET <path>` with each of these keys, all sent before the first answer is read.
+    /// Sends `GET <path>` with each of these keys, before it reads the first response. Returns the statuses.
     pub(super) fn get_all(&mut self, path: &str, keys: impl Iterator<Item = u64>) -> anyhow::Result<Vec<u16>> {
         let requests: Vec<_> = keys.map(|key| get(path, &key.to_string())).collect();
         self.stream.write_all(requests.concat().as_bytes()).context("send requests")?;
         requests.iter().map(|_| Ok(self.receive()?.0)).collect()
     }
 
-    /// The status and the body of the answer.
+    /// Sends a request. Returns the status and the body of the response.
     pub(super) fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, String)> {
         self.stream.write_all(request).context("send a request")?;
         self.receive()
@@ -78,13 +78,13 @@ pub(super) fn get(path: &str, key: &str) -> String {
 #[derive(Debug, PartialEq)]
 pub(super) struct Head {
     pub(super) status: u16,
-    /// Length of the head.
+    /// The length of the head.
     pub(super) length: usize,
-    /// Length of the body.
+    /// The length of the body.
     pub(super) body: usize,
 }
 
-/// The head at the beginning of these bytes; none if it is incomplete.
+/// Parses the head at the beginning of these bytes. None if it is incomplete.
 pub(super) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     let (mut status, mut body, mut length) = (None, None, 0);
     for end in memchr::memchr_iter(b'\n', bytes) {
@@ -119,14 +119,14 @@ mod tests {
     #[test]
     fn answers_to_pipelined_requests_are_separated() {
         let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let mut connection = Connection::open(server.local_addr().expect("bound")).expect("it listens");
-        let (mut peer, _) = server.accept().expect("somebody came");
+        let mut connection = Connection::open(server.local_addr().expect("bound")).expect("a connection");
+        let (mut peer, _) = server.accept().expect("a connection");
         let answers = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n";
-        peer.write_all(answers.as_bytes()).expect("it reads");
-        assert_eq!(connection.get_all("/", 7..9).expect("both were answered"), [200, 429]);
+        peer.write_all(answers.as_bytes()).expect("sent");
+        assert_eq!(connection.get_all("/", 7..9).expect("two responses"), [200, 429]);
         let expected = get("/", "7") + &get("/", "8");
         let mut asked = vec![0; expected.len()];
-        peer.read_exact(&mut asked).expect("it asked");
+        peer.read_exact(&mut asked).expect("two requests");
         assert_eq!(String::from_utf8_lossy(&asked), expected);
     }
 
@@ -137,9 +137,9 @@ mod tests {
         let expected = Head { status: 429, length: head.len(), body: 12 };
         assert_eq!(parse(&format!("{head}\r\n\r\n")).expect("well formed"), Some(expected));
         for end in 0..head.len() {
-            assert_eq!(parse(&head[..end]).expect("the beginning of one"), None, "{end}");
+            assert_eq!(parse(&head[..end]).expect("an incomplete head"), None, "{end}");
         }
-        assert!(parse("HTTP/1.1 200 OK\r\n\r\n").is_err(), "the end of its body is unknown");
+        assert!(parse("HTTP/1.1 200 OK\r\n\r\n").is_err(), "a head without the length of the body");
         assert!(parse("HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n").is_err());
         assert!(parse("SSH-2.0-x\r\n").is_err());
     }

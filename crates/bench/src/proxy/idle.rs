@@ -1,4 +1,5 @@
-//! What an idle proxy takes: time to start, memory when fresh and after a load, and memory per kept-alive connection.
+//! Measures an idle proxy: the time to start, the memory after the start and after a load, and the memory per
+//! kept-alive connection.
 
 use super::{
     contenders::{CONTENDERS, Contender},
@@ -9,15 +10,15 @@ use super::{
 
 /// The figures of one contender.
 pub(super) struct Idle {
-    /// Milliseconds of every start.
+    /// The duration of every start in milliseconds.
     pub(super) starts: Vec<f64>,
-    /// Bytes.
+    /// The resident memory after the start, in bytes.
     pub(super) fresh: f64,
     pub(super) after_load: f64,
     pub(super) per_connection: f64,
 }
 
-/// By contender, in their order.
+/// Measures all contenders, in their order.
 pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Vec<Result<Idle, String>>> {
     Ok(CONTENDERS
         .into_iter()
@@ -47,11 +48,11 @@ fn one(bench: &Bench<'_>, contender: Contender) -> anyhow::Result<Idle> {
     for _ in 0..bench.effort.idle_connections {
         let mut connection = Connection::open(proxy.http1)?;
         let status = connection.get(&PROXIED.path(), "0")?;
-        anyhow::ensure!(status == 200, "a request got {status}");
+        anyhow::ensure!(status == 200, "a request got the status {status}");
         connections.push(connection);
     }
     let with_connections = proxy.process.resident()?;
-    // Connections that were closed meanwhile take no memory.
+    // Closed connections take no memory, so this checks that some connections are still open.
     for connection in connections.iter_mut().step_by(100) {
         connection.get(&PROXIED.path(), "0")?;
     }

@@ -1,5 +1,5 @@
-//! The latency that a proxy adds: on one connection that sends the next request immediately, and on many at a steady
-//! rate well below the capacity of every contender.
+//! Measures the latency that a proxy adds: on one connection that sends requests one after another, and on many
+//! connections at a constant rate well below the capacity of every contender.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,18 +12,18 @@ use super::{
     scenarios::{ONE_CONNECTION, PROXIED},
 };
 
-/// Requests per second: half of what the slowest contender can carry.
+/// The rate in requests per second: half the capacity of the slowest contender.
 pub(super) const RATE: usize = 6_400;
 const LENGTH: Duration = Duration::from_secs(1);
 
-/// P50 and P99 of the rounds in microseconds, less those of the app without a proxy in the same round.
+/// P50 and P99 of each round in microseconds, minus those of the app without a proxy in the same round.
 #[derive(Clone, Default)]
 pub(super) struct Added {
     pub(super) alone: Vec<[f64; 2]>,
     pub(super) steady: Vec<[f64; 2]>,
 }
 
-/// The absolute figures of the app alone, and the added figures of every contender in their order.
+/// The figures of the app alone, and the added latencies of all contenders in their order.
 pub(super) struct Latencies {
     pub(super) direct: Added,
     pub(super) added: Vec<Result<Added, String>>,

@@ -1,8 +1,8 @@
-//! An HTTP/1.1 client with minimal work of its own, so that one core of it keeps a proxy's core busy.
+//! An HTTP/1.1 client with minimal work for each request, so that a client on one core can keep a proxy's core busy.
 //!
-//! One core of wrk is too slow for that: a proxy that is faster than its clients sleeps in between and pays for
-//! wake-ups, which a proxy under full load does not. Each connection sends the same request as soon as the last one was
-//! answered, and reads only the status and the end of an answer.
+//! wrk on one core is too slow for that. A proxy that is faster than its clients sleeps between requests, and the
+//! wake-ups cost CPU that a proxy under full load does not need. Each connection of this client sends the same request
+//! when the last one was answered, and reads only the status and the end of a response.
 
 use std::{
     collections::VecDeque,
@@ -27,18 +27,19 @@ use super::{
 };
 use crate::clock;
 
-/// The longest wait for an answer.
+/// The longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_ANSWER: usize = 16 * 1024;
 
-/// The request, and how many connections send it.
+/// The settings of the client: the request, and the number of connections that send it.
 pub(super) struct Lean<'a> {
     pub(super) address: SocketAddr,
     pub(super) path: &'a str,
     pub(super) key: &'a str,
     pub(super) connections: usize,
     pub(super) length: Duration,
-    /// The rate of all connections together, evenly spaced. None: a connection sends as soon as it is answered.
+    /// The rate of all connections together, evenly spaced. None: a connection sends as soon as it has got its
+    /// response.
     pub(super) per_second: Option<NonZeroU32>,
 }
 
@@ -48,20 +49,20 @@ struct Connection {
     answer: Answer,
 }
 
-/// The part of an incomplete answer that was received.
+/// The received part of an incomplete response.
 #[derive(Default)]
 struct Answer(Vec<u8>);
 
 impl Lean<'_> {
-    /// At the end, everything that was sent is answered or counted as failed. It measures no latencies.
+    /// Runs the client. At the end, every sent request was answered, or counts as failed. Latencies are not measured.
     pub(super) fn run(&self) -> anyhow::Result<Load> {
         let request = get(self.path, self.key);
-        let epoll = epoll::create(CreateFlags::CLOEXEC).context("make an epoll")?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).context("create an epoll instance")?;
         let mut connections = Vec::new();
         for number in 0..self.connections {
             let stream = TcpStream::connect(self.address).with_context(|| format!("connect to {}", self.address))?;
-            stream.set_nodelay(true).context("send at once")?;
-            stream.set_nonblocking(true).context("wait for all at once")?;
+            stream.set_nodelay(true).context("set TCP_NODELAY")?;
+            stream.set_nonblocking(true).context("make a socket non-blocking")?;
             epoll::add(&epoll, &stream, EventData::new_u64(number as u64), EventFlags::IN | EventFlags::ET)
                 .context("wait for answers")?;
             connections.push(Connection { stream, answer: Answer::default() });
@@ -90,7 +91,7 @@ impl Lean<'_> {
                 load.failed = (connections.len() - idle.len()) as u64;
                 break;
             }
-            // It does not sleep before the next request is due: it has its own core.
+            // The client polls without sleeping until the next request is scheduled, because it has a separate core.
             let wait = if gap.is_some() { Duration::ZERO } else { PATIENCE };
             let wait = Timespec::try_from(wait).context("wait for answers")?;
             epoll::wait(&epoll, spare_capacity(&mut events), Some(&wait)).context("wait for answers")?;
@@ -114,20 +115,20 @@ impl Lean<'_> {
 
 impl Connection {
     fn ask(&mut self, request: &str) -> anyhow::Result<()> {
-        // A socket without a request in flight has room for one.
+        // The send buffer of a socket without a request in flight has room for one request.
         let sent = self.stream.write(request.as_bytes()).context("send a request")?;
-        ensure!(sent == request.len(), "{sent} bytes of a request were taken");
+        ensure!(sent == request.len(), "only {sent} bytes of a request were sent");
         Ok(())
     }
 
-    /// Reads what was received. Returns the status and the length of a complete answer.
+    /// Reads the received bytes. Returns the status and the length of a complete response.
     fn hear(&mut self, room: &mut [u8]) -> anyhow::Result<Option<(u16, usize)>> {
         loop {
             let count = match self.stream.read(room) {
                 Ok(0) => bail!("a connection was closed"),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error).context("read an answer"),
+                Err(error) => return Err(error).context("read a response"),
             };
             if let Some(whole) = self.answer.take(&room[..count])? {
                 return Ok(Some(whole));
@@ -137,21 +138,21 @@ impl Connection {
 }
 
 impl Answer {
-    /// Adds bytes. Returns the status and the length of the answer if they complete it.
+    /// Adds received bytes. Returns the status and the length of the response if it is complete.
     fn take(&mut self, bytes: &[u8]) -> anyhow::Result<Option<(u16, usize)>> {
         let Self(before) = self;
-        // Nearly all answers come in one piece, which is not copied.
+        // Nearly all responses arrive in one piece, which is not copied.
         let all = if before.is_empty() {
             bytes
         } else {
             before.extend_from_slice(bytes);
             &*before
         };
-        ensure!(all.len() <= LARGEST_ANSWER, "an answer of more than {LARGEST_ANSWER} bytes");
+        ensure!(all.len() <= LARGEST_ANSWER, "a response of more than {LARGEST_ANSWER} bytes");
         let whole = match parse_head(all)? {
             Some(head) => {
                 let length = head.length + head.body;
-                ensure!(all.len() <= length, "{} bytes behind an answer", all.len() - length);
+                ensure!(all.len() <= length, "{} bytes after a response", all.len() - length);
                 (all.len() == length).then_some((head.status, length))
             }
             None => None,
@@ -192,17 +193,17 @@ mod tests {
     #[test]
     fn what_was_not_asked_for_is_an_error() {
         assert!(Answer::default().take(&[REFUSED, REFUSED].concat()).is_err());
-        assert!(Answer::default().take(b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "its end is unknown");
+        assert!(Answer::default().take(b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "a response of unknown length");
         assert!(Answer::default().take(b"SSH-2.0\r\n\r\n").is_err());
         assert!(Answer::default().take(&[b'x'; LARGEST_ANSWER + 1]).is_err());
     }
 
-    /// Answers every request in two pieces, and counts them.
+    /// Answers every request in two pieces. Returns the number of requests.
     fn serve(listener: &TcpListener, connections: usize) -> u64 {
         thread::scope(|scope| {
             let served: Vec<_> = (0..connections)
                 .map(|number| {
-                    let (mut stream, _) = listener.accept().expect("somebody comes");
+                    let (mut stream, _) = listener.accept().expect("a connection");
                     stream.set_nodelay(true).expect("a socket");
                     scope.spawn(move || {
                         let request = get("/a", "k");
@@ -211,8 +212,8 @@ mod tests {
                         while stream.read_exact(&mut asked).is_ok() {
                             assert_eq!(asked, request.as_bytes());
                             let (head, rest) = REFUSED.split_at(number * 10);
-                            stream.write_all(head).expect("it reads");
-                            stream.write_all(rest).expect("it reads");
+                            stream.write_all(head).expect("sent");
+                            stream.write_all(rest).expect("sent");
                             count += 1;
                         }
                         count
@@ -231,7 +232,7 @@ mod tests {
         let server = thread::spawn(move || serve(&listener, connections));
         let lean =
             Lean { address, path: "/a", key: "k", connections, length: Duration::from_millis(100), per_second: None };
-        let load = lean.run().expect("it answers");
+        let load = lean.run().expect("a result");
         let served = server.join().expect("no panic");
         assert!(served > connections as u64, "{served}");
         assert_eq!((load.refused, load.served, load.failed), (served, 0, 0));
@@ -245,8 +246,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let server = thread::spawn(move || serve(&listener, 5));
         let (length, per_second) = (Duration::from_millis(200), NonZeroU32::new(500));
-        let load =
-            Lean { address, path: "/a", key: "k", connections: 5, length, per_second }.run().expect("it answers");
+        let load = Lean { address, path: "/a", key: "k", connections: 5, length, per_second }.run().expect("a result");
         assert_eq!(load.refused, server.join().expect("no panic"));
         assert!((50..=100).contains(&load.refused), "{} of 100", load.refused);
     }
@@ -255,7 +255,7 @@ mod tests {
     fn a_closed_connection_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let server = thread::spawn(move || drop(listener.accept().expect("somebody comes")));
+        let server = thread::spawn(move || drop(listener.accept().expect("a connection")));
         let lean =
             Lean { address, path: "/a", key: "k", connections: 1, length: Duration::from_secs(1), per_second: None };
         assert!(lean.run().is_err());

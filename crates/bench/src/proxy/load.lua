@@ -1,4 +1,5 @@
--- What wrk does besides its work: a key for each request if there are several, and its counts as one line of JSON.
+-- The script of wrk. It sets a random key in each request if there are several keys, and prints the counts as one line
+-- of JSON.
 local keys = tonumber(os.getenv("WEIR_KEYS") or "1")
 
 if keys > 1 then
@@ -6,7 +7,7 @@ if keys > 1 then
    local before, after
    request = function()
       if not before then
-         -- Formatted once: only the key differs.
+         -- The request is formatted only once, because only the key differs.
          wrk.headers[os.getenv("WEIR_HEADER")] = "@key@"
          before, after = wrk.format():match("^(.*)@key@(.*)$")
          before = before .. os.getenv("WEIR_PREFIX")

@@ -1,4 +1,4 @@
-//! The clients: wrk for HTTP/1.1, h2load for HTTP/2 and for a steady rate. This module parses their reports.
+//! Runs the clients, and parses their reports: wrk for HTTP/1.1, and h2load for HTTP/2 and for a constant rate.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -9,36 +9,36 @@ use crate::stats::quantile;
 
 const SCRIPT: &str = include_str!("load.lua");
 
-/// How many HTTP/2 connections share the requests in flight.
+/// The number of HTTP/2 connections that share the requests in flight.
 const HTTP2_CONNECTIONS: usize = 8;
 
-/// A client's counts, with latencies in microseconds.
+/// The counts of a client, with latencies in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Load {
     pub(crate) served: u64,
-    /// Answered with a status of 400 or more.
+    /// Requests that were answered with a status of 400 or more.
     pub(crate) refused: u64,
-    /// Not answered.
+    /// Requests without an answer.
     pub(crate) failed: u64,
     pub(crate) seconds: f64,
-    /// All bytes of the responses, including heads.
+    /// The bytes of all responses, including heads.
     pub(crate) bytes: u64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
 }
 
-/// A run of wrk.
+/// The settings of a run of wrk.
 pub(crate) struct Wrk<'a> {
     pub(crate) url: &'a str,
     pub(crate) threads: usize,
     pub(crate) connections: usize,
     pub(crate) length: Duration,
-    /// The header with the key: `prefix` and one of `keys` numbers.
+    /// The header with the key. Its value is `prefix` and one of `keys` numbers.
     pub(crate) header: &'a str,
     pub(crate) prefix: &'a str,
     pub(crate) keys: u64,
     pub(crate) seed: usize,
-    /// The folder for its script.
+    /// The folder for wrk's script.
     pub(crate) folder: &'a Path,
 }
 
@@ -68,13 +68,13 @@ impl Wrk<'_> {
     }
 }
 
-/// HTTP/2 with prior knowledge, as fast as answers come.
+/// Runs h2load over HTTP/2 with prior knowledge, as fast as the answers arrive.
 pub(super) fn http2(url: &str, in_flight: usize, length: Duration, folder: &Path) -> anyhow::Result<Load> {
     let streams = in_flight.div_ceil(HTTP2_CONNECTIONS);
     h2load(url, &[format!("-c{HTTP2_CONNECTIONS}"), format!("-m{streams}")], length, folder)
 }
 
-/// HTTP/1.1 at a steady rate per connection.
+/// Runs h2load over HTTP/1.1, with a constant rate per connection.
 pub(super) fn steady(
     url: &str,
     connections: usize,
@@ -88,7 +88,7 @@ pub(super) fn steady(
 
 fn h2load(url: &str, flags: &[String], length: Duration, folder: &Path) -> anyhow::Result<Load> {
     let log = folder.join("h2load.log");
-    // h2load appends to it.
+    // The old log is removed, because h2load appends to it.
     let _ = fs::remove_file(&log);
     let mut command = Command::new("h2load");
     command.args(flags).arg(format!("-D{}", length.as_secs().max(1))).args(["-H", "x-key: 0", "--log-file"]).arg(&log);
@@ -134,7 +134,8 @@ fn parse_h2load(said: &str, log: &str) -> anyhow::Result<Load> {
     Ok(Load {
         served: statuses[0] + statuses[1],
         refused: statuses[2] + statuses[3],
-        // Errors and timeouts; what it calls failed are statuses, which are counted separately.
+        // These are errors and timeouts. The requests that h2load reports as failed have error statuses, which are
+        // counted separately.
         failed: requests[5] + requests[6],
         seconds,
         bytes,
@@ -143,7 +144,7 @@ fn parse_h2load(said: &str, log: &str) -> anyhow::Result<Load> {
     })
 }
 
-/// `2.00s` or `950.10ms`.
+/// Parses a time such as `2.00s` or `950.10ms`.
 fn parse_seconds(text: &str) -> Option<f64> {
     match text.strip_suffix("ms") {
         Some(millis) => Some(millis.parse::<f64>().ok()? / 1e3),

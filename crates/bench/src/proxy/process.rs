@@ -1,4 +1,4 @@
-//! A proxy's processes: started on their own core, measured by /proc, stopped by their ids.
+//! The processes of a proxy. They are started on a separate core, measured with /proc, and stopped by their IDs.
 
 use std::{
     fs,
@@ -17,15 +17,15 @@ use rustix::{
 
 use crate::clock;
 
-/// The core of the clients, the app and this program.
+/// The core for the clients, the app and this program.
 pub(crate) const CLIENT_CORE: usize = 0;
-/// The core of the proxy alone.
+/// The core for the proxy.
 const PROXY_CORE: usize = 1;
 
-/// The cores that a program may use.
+/// The cores on which a program runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Cores {
-    /// The proxies' core.
+    /// The core for the proxy.
     Own,
     /// All cores.
     All,
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_micros(200);
 
-/// Used CPU time.
+/// The used CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cpu {
     pub(crate) user: Duration,
@@ -58,16 +58,16 @@ impl Sub for Cpu {
     }
 }
 
-/// A started program and its descendants; stopped when dropped.
+/// A started program and its children. They are stopped when the value is dropped.
 pub(crate) struct Process {
     name: String,
     child: Child,
-    /// From the start of the program to the first accepted connection.
+    /// The time from the start of the program to the first accepted connection.
     pub(crate) listening_after: Duration,
 }
 
 impl Process {
-    /// Starts it with its output in a log, and waits until it accepts connections.
+    /// Starts a program, with its output in a log, and waits until it accepts connections.
     pub(crate) fn start(
         name: &str,
         command: &[String],
@@ -78,7 +78,7 @@ impl Process {
         let output = fs::File::create(log).with_context(|| format!("write {}", log.display()))?;
         let started = clock::now();
         let mut words = Command::new("setpriv");
-        // If this program ends in any way, its proxies end, too.
+        // The proxies end with this program, also if this program is killed.
         words.args(["--pdeathsig", "TERM"]);
         if let Cores::Own = cores {
             words.args(["taskset", "-c", &PROXY_CORE.to_string()]);
@@ -92,8 +92,8 @@ impl Process {
             .with_context(|| format!("start {name}"))?;
         let mut process = Self { name: name.to_owned(), child, listening_after: Duration::ZERO };
         while TcpStream::connect(listen).is_err() {
-            if let Some(status) = process.child.try_wait().context("ask for its status")? {
-                bail!("{name} ended at once ({status}): {}", last_words(log));
+            if let Some(status) = process.child.try_wait().context("read its status")? {
+                bail!("{name} ended during its start ({status}): {}", last_words(log));
             }
             if clock::since(started) > PATIENCE {
                 bail!("{name} does not listen on {listen} after {PATIENCE:?}: {}", last_words(log));
@@ -104,7 +104,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The CPU time that it has used so far.
+    /// The CPU time of all processes so far.
     pub(crate) fn cpu(&self) -> anyhow::Result<Cpu> {
         let mut total = Cpu::default();
         for id in self.ids() {
@@ -115,7 +115,7 @@ impl Process {
         Ok(total)
     }
 
-    /// Resident memory of all its processes, in bytes; shared pages count in each.
+    /// The resident memory of all processes, in bytes. Shared pages count in each process.
     pub(crate) fn resident(&self) -> anyhow::Result<u64> {
         let mut total = 0;
         for id in self.ids() {
@@ -126,7 +126,7 @@ impl Process {
         Ok(total)
     }
 
-    /// Open files and sockets of all its processes.
+    /// The number of open files and sockets of all processes.
     pub(crate) fn descriptors(&self) -> anyhow::Result<usize> {
         let count = |id| {
             let folder = fs::read_dir(format!("/proc/{id}/fd")).with_context(|| format!("{} ended", self.name))?;
@@ -135,12 +135,12 @@ impl Process {
         self.ids().into_iter().map(count).sum()
     }
 
-    /// Asks it to exit, and returns its status; none if it had to be killed.
+    /// Sends SIGTERM to the program, and returns its exit status. None if the program had to be killed.
     pub(crate) fn end(mut self) -> anyhow::Result<Option<ExitStatus>> {
         signal(self.child.id(), Signal::TERM);
         let asked = clock::now();
         while clock::since(asked) < PATIENCE {
-            if let Some(status) = self.child.try_wait().context("ask for its status")? {
+            if let Some(status) = self.child.try_wait().context("read its status")? {
                 return Ok(Some(status));
             }
             clock::sleep(POLL);
@@ -148,7 +148,7 @@ impl Process {
         Ok(None)
     }
 
-    /// Its id, and those of its children.
+    /// The IDs of the program and its children.
     fn ids(&self) -> Vec<u32> {
         let mut ids = vec![self.child.id()];
         let mut next = 0;
@@ -172,29 +172,29 @@ impl Drop for Process {
             }
             clock::sleep(POLL);
         }
-        // Not waited for yet, so the ids are still theirs.
+        // The exit statuses were not collected yet, so the IDs are still valid.
         for id in ids {
             signal(id, Signal::KILL);
         }
-        // SIGKILL cannot be ignored: this only collects the status.
+        // A process cannot ignore SIGKILL, so this only collects the exit status.
         let _ = self.child.wait();
     }
 }
 
 fn signal(id: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-        // Fails only if it has just exited.
+        // This call fails only if the process has just exited.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// A free address on this machine.
+/// Finds a free address on this machine.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    listener.local_addr().context("ask for the address")
+    listener.local_addr().context("read the address")
 }
 
-/// Fields 14 and 15 of `stat`; the program's name before them may contain anything, even a parenthesis.
+/// Parses fields 14 and 15 of `stat`. The program's name before them can contain any character, even a parenthesis.
 fn parse_cpu(stat: &str) -> Option<Cpu> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut ticks = fields.split_whitespace().skip(11).map(str::parse::<u64>);

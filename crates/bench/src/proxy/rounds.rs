@@ -1,4 +1,4 @@
-//! A scenario, round by round: each contender in turn has the machine to itself.
+//! Runs a scenario, round by round. In each round, the contenders are measured one after another.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -16,31 +16,32 @@ use super::{
 };
 use crate::clock;
 
-/// The key that the clients send, if there is only one.
+/// The key that the clients send if the scenario has only one key.
 const KEY: &str = "0";
-/// Connections that fill a table of keys.
+/// The number of connections that fill a table of keys.
 const FILLERS: u64 = 8;
 const FILL: u64 = 100;
-/// The longest time to fill it.
+/// The longest time for filling a table.
 const FILL_TIME: Duration = Duration::from_secs(30);
-/// The share of a load that may get through although it should be refused: nginx admits one request per minute.
+/// The accepted share of admitted requests in a scenario in which all are refused, because nginx admits one request per
+/// minute.
 const LET_THROUGH: f64 = 0.001;
 
-/// What all scenarios share.
+/// The settings that all scenarios share.
 pub(super) struct Bench<'a> {
     pub(super) upstream: SocketAddr,
     pub(super) folder: &'a Path,
     pub(super) effort: Effort,
 }
 
-/// One round of one contender.
+/// The figures of one contender in one round.
 #[derive(Clone, Copy)]
 pub(super) struct Sample {
-    /// Microseconds per request.
+    /// The CPU time in user mode, in microseconds per request.
     pub(super) user: f64,
     pub(super) system: f64,
     pub(super) per_second: f64,
-    /// How busy it was, in percent of one core.
+    /// The used share of the core, in percent.
     pub(super) busy: f64,
 }
 
@@ -62,11 +63,11 @@ impl Sample {
     }
 }
 
-/// All rounds of a contender, or why there are none.
+/// All rounds of a contender, or the reason why they are missing.
 pub(super) type Outcome = Result<Vec<Sample>, String>;
 
 impl Bench<'_> {
-    /// By contender, in their order.
+    /// Runs a scenario. Returns the outcomes of all contenders, in their order.
     pub(super) fn run(&self, scenario: Scenario) -> anyhow::Result<Vec<Outcome>> {
         let mut running: Vec<Result<(Proxy, Vec<Sample>), String>> = Vec::new();
         for contender in CONTENDERS {
@@ -88,19 +89,19 @@ impl Bench<'_> {
         Ok(running.into_iter().map(|running| running.map(|(_, samples)| samples)).collect())
     }
 
-    /// A contender that was started, does what the scenario says, and knows all keys.
+    /// Starts a contender, checks that it works as the scenario requires, and fills its table of keys.
     fn ready(&self, contender: Contender, scenario: Scenario) -> anyhow::Result<Proxy> {
         let proxy = contender.start(scenario, self.upstream, self.folder)?;
         let mut connection = Connection::open(proxy.http1)?;
         let path = scenario.path();
         let first = connection.get(&path, KEY)?;
-        ensure!(first == 200, "the first request got {first}");
+        ensure!(first == 200, "the first request got the status {first}");
         let second = connection.get(&path, KEY)?;
         let expected = if scenario.refused { 429 } else { 200 };
         ensure!(second == expected, "the second request got {second}, not {expected}");
         if scenario.keys > 1 && self.effort.fill {
             let met = fill(&proxy, &path, scenario.keys)?;
-            eprintln!("proxy: {} has met {met} of {} keys", contender.name(), scenario.keys);
+            eprintln!("proxy: {} has got {met} of {} keys", contender.name(), scenario.keys);
         }
         Ok(proxy)
     }
@@ -148,8 +149,8 @@ impl Bench<'_> {
     }
 }
 
-/// The contenders of a round, by their indices. The start moves by one per round, so that none is always first or last;
-/// and the direction alternates, so that none always follows the same one.
+/// The order of the contenders in a round, as their indices. The first one changes with each round, so that no
+/// contender is always first or last. The direction alternates, so that no contender always follows the same one.
 fn order(round: usize) -> impl Iterator<Item = usize> {
     let all = CONTENDERS.len();
     let backwards = !(round / all).is_multiple_of(2);
@@ -161,24 +162,24 @@ fn failed(contender: Contender, scenario: Scenario, error: &anyhow::Error) -> St
     format!("{error:#}")
 }
 
-/// Whether all responses were as the scenario says.
+/// Checks that the responses are as the scenario requires.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
 fn check(scenario: Scenario, load: &Load) -> anyhow::Result<()> {
     ensure!(load.failed == 0, "{} requests were not answered", load.failed);
     ensure!(load.served + load.refused > 0, "no request was answered");
     if scenario.refused {
         let most = (load.refused as f64 * LET_THROUGH).max(1.0);
-        ensure!(load.served as f64 <= most, "{} of {} requests got through", load.served, load.served + load.refused);
+        ensure!(load.served as f64 <= most, "{} of {} requests were admitted", load.served, load.served + load.refused);
     } else {
         ensure!(load.refused == 0, "{} of {} requests were refused", load.refused, load.served + load.refused);
     }
     if scenario.large {
-        ensure!(load.bytes >= load.served * LARGE_BYTES, "bodies were cut short: {} bytes in all", load.bytes);
+        ensure!(load.bytes >= load.served * LARGE_BYTES, "bodies were incomplete: {} bytes in total", load.bytes);
     }
     Ok(())
 }
 
-/// Sends one request with each key, or with as many as there is time for. Returns how many.
+/// Sends one request with each key, until the time is over. Returns the number of keys.
 fn fill(proxy: &Proxy, path: &str, keys: u64) -> anyhow::Result<u64> {
     let address = proxy.http1;
     let end = clock::now() + FILL_TIME;
@@ -225,7 +226,7 @@ mod tests {
         assert!(check(REFUSED, &TURNED_AWAY).is_ok());
         assert!(check(REFUSED, &SERVED).is_err());
         assert!(check(REFUSED, &Load { served: 3, ..TURNED_AWAY }).is_err());
-        let large = SCENARIOS.into_iter().find(|scenario| scenario.large).expect("there is one");
+        let large = SCENARIOS.into_iter().find(|scenario| scenario.large).expect("a scenario with large bodies");
         assert!(check(large, &SERVED).is_err());
         assert!(check(large, &Load { bytes: 2_000 * LARGE_BYTES, ..SERVED }).is_ok());
     }
@@ -234,10 +235,14 @@ mod tests {
     fn turns_are_fair() {
         let rounds: Vec<Vec<_>> = (0..2 * CONTENDERS.len()).map(|round| order(round).collect()).collect();
         for place in 0..CONTENDERS.len() {
-            assert_eq!(rounds.iter().filter(|round| round[0] == place).count(), 2, "each begins as often: {rounds:?}");
+            assert_eq!(
+                rounds.iter().filter(|round| round[0] == place).count(),
+                2,
+                "each contender is first equally often: {rounds:?}"
+            );
             let pairs = rounds.iter().flat_map(|round| round.windows(2)).filter(|pair| pair[1] == place);
             let followed: BTreeSet<_> = pairs.map(|pair| pair[0]).collect();
-            assert_eq!(followed.len(), 2, "none follows one only: {rounds:?}");
+            assert_eq!(followed.len(), 2, "no contender always follows the same one: {rounds:?}");
         }
         assert!(rounds.iter().all(|round| (0..CONTENDERS.len()).all(|place| round.contains(&place))), "{rounds:?}");
     }

@@ -1,4 +1,4 @@
-//! The scenarios for every proxy.
+//! The scenarios, which are the same for every proxy.
 
 use std::num::NonZeroU32;
 
@@ -6,28 +6,28 @@ use std::num::NonZeroU32;
 pub(super) const MANY_KEYS: u64 = 1_000_000;
 pub(super) const MANY_RULES: usize = 1_000;
 
-/// One kind of load, and the limits that apply to it.
+/// A load, and the limits that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
     pub(super) client: Client,
-    /// HTTP/1.1 connections, or requests in flight on eight HTTP/2 connections.
+    /// The number of HTTP/1.1 connections, or of requests in flight on eight HTTP/2 connections.
     pub(super) connections: usize,
     pub(super) large: bool,
     pub(super) rules: usize,
     pub(super) keys: u64,
-    /// Whether every request is refused, or none.
+    /// True if every request must be refused. Otherwise none.
     pub(super) refused: bool,
-    /// Whether an aim depends on it: then it has more rounds.
+    /// True if an aim depends on this scenario. Then it has more rounds.
     pub(super) aimed_at: bool,
 }
 
-/// The client.
+/// The client of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Client {
     /// wrk, over HTTP/1.1.
     Wrk,
-    /// Our own client, over HTTP/1.1: as fast as one core can send, or at this rate.
+    /// The client in `lean.rs`, over HTTP/1.1: as fast as one core can send, or at this rate.
     Lean { per_second: Option<NonZeroU32> },
     /// h2load, over HTTP/2.
     H2load,
@@ -43,7 +43,7 @@ impl Client {
     }
 }
 
-/// Small bodies on 64 connections, one rule, one key.
+/// The basic scenario: small bodies on 64 connections, one rule, one key.
 const PLAIN: Scenario = Scenario {
     name: "proxied",
     client: Client::Wrk,
@@ -83,8 +83,8 @@ pub(super) const SCENARIOS: [Scenario; 12] = [
 ];
 
 impl Scenario {
-    /// The requested path. With many rules only the last one matches, so that a proxy that tries them in order tries
-    /// all of them.
+    /// The requested path. With many rules, only the last rule matches, so that a proxy that tries rules in order must
+    /// try all of them.
     pub(super) fn path(&self) -> String {
         let file = if self.large { "large" } else { "small" };
         if self.rules == 1 { format!("/{file}") } else { format!("{}{file}", rule_prefix(self.rules - 1)) }

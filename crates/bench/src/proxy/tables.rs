@@ -1,4 +1,4 @@
-//! Turns rounds into tables, charts and aims.
+//! Computes tables, charts and aims from the rounds.
 
 use super::{
     contenders::{CONTENDERS, Contender},
@@ -12,7 +12,7 @@ use crate::{
     stats::{Spread, figure},
 };
 
-/// The aim: at most this share of the best peer's CPU.
+/// The aim: the agent uses at most this share of the best peer's CPU.
 const AIM: f64 = 0.90;
 const MEGABYTE: f64 = 1e6;
 const IDLE: f64 = 15.0 * MEGABYTE;
@@ -68,7 +68,7 @@ fn samples(results: &Results, scenario: Scenario, contender: Contender) -> Optio
 }
 
 fn place(contender: Contender) -> usize {
-    CONTENDERS.iter().position(|at| *at == contender).expect("all are in the list")
+    CONTENDERS.iter().position(|at| *at == contender).expect("a known contender")
 }
 
 fn spread(samples: &[Sample], figure: fn(&Sample) -> f64) -> Spread {
@@ -79,12 +79,12 @@ fn cpu(samples: &[Sample]) -> Spread {
     spread(samples, Sample::cpu)
 }
 
-/// The ratios within each round.
+/// The ratios of CPU per request within each round.
 fn ratio(of: &[Sample], to: &[Sample]) -> Spread {
     Spread::of(of.iter().zip(to).map(|(of, to)| of.cpu() / to.cpu()).collect())
 }
 
-/// The peer that uses the least CPU, and the agent's ratio to it.
+/// The peer with the least CPU per request, and the agent's ratio to it.
 fn best_peer(results: &Results, scenario: Scenario) -> Option<(Contender, Spread)> {
     let ours = samples(results, scenario, Contender::Weir)?;
     let peers = CONTENDERS.into_iter().filter(|contender| *contender != Contender::Weir);
@@ -117,7 +117,7 @@ fn idle_aims(idle: &[Result<Idle, String>], report: &mut Report) {
 
 const BUSY: &str = "How busy its core was, %";
 
-/// A reported figure of the samples: title and value.
+/// A reported figure of the samples: its title and value.
 type Figure = (&'static str, fn(&Sample) -> f64);
 
 const FIGURES: [Figure; 4] = [
@@ -230,7 +230,7 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
     }
 }
 
-/// Why figures are missing; no table if none is.
+/// Adds a table with the reasons for missing figures. It adds none if no figure is missing.
 fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, String>], report: &mut Report) {
     let mut rows = Vec::new();
     let mut add = |what: &str, contender: Contender, error: &str| {
@@ -280,7 +280,7 @@ mod tests {
             rounds([9.0, 20.0, 24.0]),
         ];
         let (peer, ratio) = best_peer(&[(PROXIED, outcomes)], PROXIED).expect("measured");
-        assert_eq!(peer, Contender::Nginx, "its median is the same as HAProxy's, and it comes first");
+        assert_eq!(peer, Contender::Nginx, "nginx has the same median as HAProxy, and is the first in the order");
         assert!((ratio.median - 0.5).abs() < 1e-9, "{ratio:?}");
     }
 

@@ -1,7 +1,7 @@
-//! Configuration files with placeholders: `{{name}}` is a value. The lines from `# each rule` to `# end` are repeated
-//! for every rule, with `{{rule}}`, its number, and `{{path}}`, its path prefix.
+//! Fills in configuration files with placeholders. `{{name}}` is replaced by a value. The lines from `# each rule` to
+//! `# end` are repeated for every rule, where `{{rule}}` is the number of the rule, and `{{path}}` is its path prefix.
 
-/// Values by name.
+/// The values of placeholders, by name.
 pub(super) type Values<'a> = [(&'a str, String)];
 
 pub(super) fn fill(template: &str, values: &Values<'_>, prefixes: &[String]) -> String {
@@ -24,7 +24,7 @@ pub(super) fn fill(template: &str, values: &Values<'_>, prefixes: &[String]) -> 
 }
 
 fn push(text: &mut String, line: &str, values: &Values<'_>) {
-    // Comments may mention placeholders, which are not replaced.
+    // Placeholders in comments are not replaced.
     let line = if line.trim_start().starts_with('#') { line.to_owned() } else { put(line, values) };
     text.push_str(&line);
     text.push('\n');

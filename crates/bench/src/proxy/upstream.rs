@@ -1,4 +1,5 @@
-//! The app behind the proxies: the same answer to every request, over HTTP/1.1 and HTTP/2 with prior knowledge.
+//! The app behind the proxies. It gives the same answer to every request, over HTTP/1.1 and HTTP/2 with prior
+//! knowledge.
 
 use std::{convert::Infallible, net::SocketAddr};
 
@@ -14,19 +15,19 @@ use hyper_util::{
 use tokio::net::TcpListener;
 
 static SMALL: &[u8] = b"hello, world\n";
-/// 64 KiB.
+/// The large body, of 64 KiB.
 static LARGE: [u8; 65_536] = [b'x'; 65_536];
 
 /// The size of the body of `/…/large`.
 pub(super) const LARGE_BYTES: u64 = LARGE.len() as u64;
 
-/// Serves until this program ends.
+/// A running app, which serves until this program ends.
 pub(crate) struct Upstream {
     address: SocketAddr,
 }
 
 impl Upstream {
-    /// Starts it on its own thread.
+    /// Starts the app on a separate thread.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").context("bind the app")?;
@@ -47,7 +48,7 @@ impl Upstream {
 async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
-        // Without a file descriptor, the clients report the failure, too.
+        // Accepting fails only if no file descriptor is free. Then the clients also report the failure.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::task::yield_now().await;
             continue;
@@ -55,7 +56,7 @@ async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
         let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
             let http = auto::Builder::new(TokioExecutor::new());
-            // The client counts a broken connection.
+            // An error is ignored, because the client counts broken connections.
             let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
         });
     }

@@ -1,4 +1,4 @@
-//! The agent among the contenders: its flags, and the snapshot with a scenario's rules.
+//! The agent as a contender: its flags, and the snapshot with a scenario's rules.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{exchange::Connection, scenarios::Scenario};
 
-/// More than any contender can do.
+/// A rate that no contender can reach.
 pub(super) const UNREACHED: u64 = 1_000_000;
 const SECOND: u64 = 1_000;
 const DAY: u64 = 24 * 3600 * SECOND;
@@ -19,7 +19,7 @@ pub(super) struct Addresses {
     pub(super) telemetry: SocketAddr,
 }
 
-/// The program in `WEIR_AGENT`, or the one that was built next to this program.
+/// The path of the agent: the value of `WEIR_AGENT`, or the agent next to this program.
 pub(crate) fn agent_program() -> anyhow::Result<String> {
     let program = match std::env::var_os("WEIR_AGENT") {
         Some(named) => named.into(),
@@ -41,7 +41,7 @@ pub(super) fn command(upstream: SocketAddr, at: &Addresses) -> anyhow::Result<Ve
     Ok(std::iter::once(agent_program()?).chain(flags).collect())
 }
 
-/// Puts the scenario's rules in force.
+/// Sends a snapshot with the scenario's rules to the agent.
 pub(super) fn configure(control: SocketAddr, scenario: Scenario) -> anyhow::Result<()> {
     let body = snapshot(scenario).to_string();
     let head = format!("PUT /v1/config HTTP/1.1\r\nhost: {control}\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -50,7 +50,7 @@ pub(super) fn configure(control: SocketAddr, scenario: Scenario) -> anyhow::Resu
     Ok(())
 }
 
-/// As a person would write it.
+/// The snapshot of a scenario, with the rules that a user would write.
 fn snapshot(scenario: Scenario) -> Value {
     let (requests, period) = if scenario.refused { (1, DAY) } else { (UNREACHED, SECOND) };
     let rules = scenario.rule_prefixes().into_iter().enumerate().map(|(number, prefix)| {

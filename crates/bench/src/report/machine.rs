@@ -1,4 +1,4 @@
-//! The machine and the versions: without these, a figure means nothing.
+//! Reads the properties of the machine and the versions of programs, without which figures are not meaningful.
 
 use std::{fmt, fs, path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use cargo_metadata::MetadataCommand;
 use serde::Serialize;
 
-/// Peers whose versions are reported, if this package depends on them.
+/// The peers whose versions are reported, if this package depends on them.
 const PEERS: [&str; 9] =
     ["shot-limit", "tower-shot", "governor", "leaky-bucket", "tower", "tokio", "dashmap", "scc", "papaya"];
 
@@ -16,7 +16,7 @@ pub(super) struct Machine {
     cores: usize,
     kernel: String,
     rustc: String,
-    /// `release`, or another build profile; only release figures are meaningful.
+    /// The build profile. Only figures of the profile `release` are meaningful.
     profile: &'static str,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The versions of the peers, as cargo resolved them for this package.
+/// Reads the versions of the peers that cargo resolved for this package.
 pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let metadata = MetadataCommand::new()
@@ -50,7 +50,7 @@ pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
         .other_options(["--locked".to_owned(), "--offline".to_owned()])
         .exec()
         .context("cargo metadata")?;
-    let resolve = metadata.resolve.as_ref().context("cargo metadata came without a dependency graph")?;
+    let resolve = metadata.resolve.as_ref().context("cargo metadata contains no dependency graph")?;
     let ours = metadata.workspace_packages().into_iter().find(|package| package.name == env!("CARGO_PKG_NAME"));
     let ours = ours.context("this package is not in its workspace")?;
     let node = resolve.nodes.iter().find(|node| node.id == ours.id).context("this package is not in the graph")?;

@@ -1,5 +1,5 @@
-//! Charts as SVG: line charts and bar charts. They have no fonts and no scripts, so they work wherever Markdown is
-//! rendered. Text uses the viewer's font, and colours follow the viewer's light or dark theme.
+//! Draws line charts and bar charts as SVG. They contain no fonts and no scripts, so they can be shown wherever
+//! Markdown is rendered. Text uses the viewer's font, and colours follow the viewer's light or dark theme.
 
 use std::fmt::Write as _;
 
@@ -11,14 +11,14 @@ const WIDTH: f64 = 760.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 56.0;
 const HEIGHT: f64 = 320.0;
-/// Room for the names at the right end of lines.
+/// The width for the names at the right end of lines.
 const LEGEND: f64 = 210.0;
 
-/// Values that differ by more than this factor get a logarithmic scale.
+/// The factor between the lowest and the highest value above which a scale is logarithmic.
 const FAR_APART: f64 = 100.0;
 
-/// Colours of the themes. Those of the contenders are distinct for colour-blind readers (Okabe and Ito). A viewer that
-/// knows no themes uses the first ones.
+/// The colours of both themes. Colour-blind readers can distinguish those of the contenders (Okabe and Ito). A viewer
+/// without themes uses the first colours.
 const STYLE: &str = "\
 text { fill: #1f2328 } .ground { fill: #fff } .grid { stroke: #d8dee4 }
 .line { fill: none; stroke: var(--c) } .bar { fill: var(--c) } .refused { fill: #d1242f; fill-opacity: 0.2 }
@@ -30,7 +30,7 @@ text { fill: #e6edf3 } .ground { fill: #0d1117 } .grid { stroke: #30363d } .limi
 .refused { fill: #ff7b72 } .c0 { --c: #58a6ff } .c6 { --c: #fff }
 }";
 const COLOURS: usize = 8;
-/// Make lines distinct in print, too.
+/// The dash patterns, which also distinguish lines in print.
 const DASHES: [&str; 4] = ["", "6 3", "2 3", "8 3 2 3"];
 
 #[derive(Serialize, Deserialize)]
@@ -40,16 +40,16 @@ pub(crate) enum Chart {
     Bars(Bars),
 }
 
-/// Lines over a number, such as threads or requests per second.
+/// A line chart. Its x axis is a number, such as threads or requests per second.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Lines {
-    /// Part of the file's name.
+    /// The name of the chart, which is a part of the file name.
     pub(crate) name: String,
     pub(crate) title: String,
     pub(crate) x: String,
     pub(crate) y: String,
     pub(crate) series: Vec<Series>,
-    /// What the first series must not exceed for long.
+    /// The limit, which the first series must not exceed for long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<LimitLine>,
 }
@@ -60,18 +60,18 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A line at a limit, and the area by which the second series is above the first.
+/// A line at a limit, and the area between the first and the second series.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct LimitLine {
     pub(crate) at: f64,
-    /// What happens to the requests of this area.
+    /// The label of this area: what happens to its requests.
     pub(crate) above: String,
 }
 
-/// One bar for each contender.
+/// A bar chart, with one bar for each contender.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Bars {
-    /// Part of the file's name.
+    /// The name of the chart, which is a part of the file name.
     pub(crate) name: String,
     pub(crate) title: String,
     pub(crate) unit: String,
@@ -113,15 +113,15 @@ impl Chart {
     }
 }
 
-/// A scale for values, with round ticks.
+/// A scale of values, with round ticks.
 struct Scale {
-    /// Low to high, the first and the last tick included.
+    /// The ticks in ascending order. The first and the last tick are the ends of the scale.
     ticks: Vec<f64>,
     logarithmic: bool,
 }
 
 impl Scale {
-    /// From 0, or from a power of ten if the values are far apart.
+    /// Creates a scale. It starts at 0, or at a power of ten if the values are far apart.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         if low > 0.0 && high / low > FAR_APART {
@@ -135,7 +135,7 @@ impl Scale {
         Self { ticks: multiples(step, 0.0, (high / step).ceil().max(1.0) * step), logarithmic: false }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// The position of a value, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let (first, last) = (self.ticks[0], self.ticks[self.ticks.len() - 1]);
         if self.logarithmic { (value / first).ln() / (last / first).ln() } else { (value - first) / (last - first) }
@@ -176,17 +176,17 @@ impl Lines {
             label(svg, right + 46.0, y + 4.0, "start", name);
         };
         if let (Some(limit), [below, above, ..]) = (&self.limit, &self.series[..]) {
-            // Late answers can raise the first series above the second. They are not refusals, so the area ends at the
-            // lower one.
+            // Late responses can raise the first series above the second. They are not refusals, so there the area ends
+            // at the lower series.
             let back = below.points.iter().zip(&above.points).rev().map(|((x, low), (_, high))| (*x, low.min(*high)));
             let area = [above.points.clone(), back.collect()].concat();
             let _ = writeln!(svg, r#"<path class="refused" d="M{}Z"/>"#, path(&area));
             let y = y_at(limit.at);
             let _ = writeln!(svg, r#"<path class="limit" d="M{LEFT} {y:.1}H{right}"/>"#);
         }
-        // A series without points has no line.
+        // A series without points is not drawn.
         for (index, series) in self.series.iter().enumerate().filter(|(_, series)| !series.points.is_empty()) {
-            // Ours has the first colour in every chart, and no other contender has it.
+            // Weir has the first colour in every chart, and no other contender has this colour.
             let ours = series.name.starts_with("weir");
             let colour = if ours { 0 } else { 1 + index % (COLOURS - 1) };
             let dash = if ours { "" } else { DASHES[(index + 2 * (index / 7)) % DASHES.len()] };
@@ -214,7 +214,7 @@ impl Bars {
             let share = if !logarithmic {
                 value / high
             } else if value > 0.0 {
-                // The lowest bar stays visible.
+                // The lowest bar must be visible.
                 0.03 + 0.97 * (value / low).ln() / (high / low).ln()
             } else {
                 0.0
@@ -258,7 +258,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The measured places, or round ones if there are more than a dozen.
+/// The ticks of the x axis: the measured values, or round values if there are more than a dozen.
 fn x_ticks(mut measured: Vec<f64>) -> Vec<f64> {
     measured.sort_by(f64::total_cmp);
     measured.dedup();
@@ -269,7 +269,7 @@ fn x_ticks(mut measured: Vec<f64>) -> Vec<f64> {
     multiples(step((last - first) / 9.0), first, last)
 }
 
-/// The multiples of a step in a range. Each is divided by a power of ten, so that 3 times 0.1 is 0.3.
+/// The multiples of a step in a range. They are computed with a division by a power of ten, so that 3 times 0.1 is 0.3.
 fn multiples(step: f64, from: f64, to: f64) -> Vec<f64> {
     let scale = 10f64.powf((-step.log10().floor()).max(0.0));
     let whole = (step * scale).round();
@@ -277,14 +277,14 @@ fn multiples(step: f64, from: f64, to: f64) -> Vec<f64> {
     let mut ticks = Vec::new();
     let mut tick = (count(from) - 1e-9).ceil();
     while tick <= count(to) + 1e-9 {
-        // Plus zero, because the tick at zero may be -0.
+        // Zero is added, because the tick at zero can be -0.
         ticks.push(tick * whole / scale + 0.0);
         tick += 1.0;
     }
     ticks
 }
 
-/// The next of 1, 2 and 5 times a power of ten.
+/// The smallest of 1, 2 and 5 times a power of ten that is at least this value.
 fn step(at_least: f64) -> f64 {
     let power = 10f64.powf(at_least.max(1e-9).log10().floor());
     let fits = [1.0, 2.0, 5.0].into_iter().map(|factor| factor * power).find(|step| *step >= at_least);

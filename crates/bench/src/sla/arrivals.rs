@@ -1,5 +1,5 @@
-//! Open-loop arrivals: a request does not wait for the last one. A separate thread keeps the times, because the
-//! runtime's timers have a resolution of a millisecond.
+//! Sends requests in an open loop: a request does not wait for the one before. A separate thread starts requests on
+//! time, because the runtime's timers have a resolution of a millisecond.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tokio::{runtime::Runtime, task::JoinSet};
 use super::guards::Guard;
 use crate::clock;
 
-/// One load, and the results of all guards.
+/// One step of the load, and the results of all guards.
 pub(super) struct Step {
     pub(super) rate: u32,
-    /// In the order of the guards' names.
+    /// The results, in the order of the guards' names.
     pub(super) guards: Vec<Durations>,
 }
 
-/// How long requests took, sorted.
+/// The durations of requests, sorted.
 #[derive(Default)]
 pub(super) struct Durations {
     pub(super) served: Vec<Duration>,
@@ -44,7 +44,7 @@ pub(super) fn run_step(runtime: &Runtime, rate: u32, length: Duration) -> Step {
         if let Some(early) = (start + at).checked_duration_since(clock::now()) {
             clock::sleep(early);
         }
-        // Each guard is first as often as last.
+        // Each guard is first as often as it is last.
         for turn in 0..guards.len() {
             let place = (turn + number as usize) % guards.len();
             let guard = guards[place].clone();

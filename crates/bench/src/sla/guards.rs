@@ -1,4 +1,4 @@
-//! The four ways to guard the service.
+//! The four guards, which are ways to protect the service.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,14 +31,14 @@ pub(super) enum Guard {
     Ours(BoxCloneSyncService<(), (), BoxError>),
 }
 
-/// A channel of ticks: full at first, one more with each tick, and ticks that do not fit are dropped.
+/// A channel of ticks. It is full at first, gets one tick after each interval, and drops ticks that do not fit.
 pub(super) struct Ticker {
     ticks: Arc<Semaphore>,
     filling: JoinHandle<()>,
 }
 
 impl Guard {
-    /// One of each, in the order of [`NAMES`], each with its own service. Call it on a runtime.
+    /// Creates all guards, in the order of [`NAMES`], each with a separate service. Call it on a runtime.
     pub(super) fn all() -> [Self; 4] {
         let ticker = || Arc::new(Ticker::start());
         [
@@ -64,7 +64,7 @@ impl Guard {
         Self::Ours(BoxCloneSyncService::new(service.map_err(|_| BoxError::from("not served"))))
     }
 
-    /// Whether the request was served.
+    /// Sends a request. Returns true if it was served.
     pub(super) async fn request(&self) -> bool {
         match self {
             Self::Unlimited(upstream) => upstream.call().await.is_ok(),
@@ -87,7 +87,7 @@ impl Ticker {
         let filling = tokio::spawn(async move {
             let period = Duration::from_secs(1) / RATE;
             let mut interval = interval_at(clock::timer_now() + period, period);
-            // Timers wake up once a millisecond: late ticks are made up for, so that the rate is exact.
+            // Timers wake up once per millisecond. Late ticks are added later, so that the rate is exact.
             interval.set_missed_tick_behavior(MissedTickBehavior::Burst);
             loop {
                 interval.tick().await;

@@ -1,5 +1,5 @@
-//! The service behind the limits: a number of slots with a fixed service time, first come first served. It gives up on
-//! requests that it cannot serve in time.
+//! The service behind the limits. It has a number of slots with a fixed service time, and serves requests in the order
+//! of their arrival. It drops requests that it cannot serve in time.
 
 use std::{
     collections::VecDeque,
@@ -18,15 +18,15 @@ const SLOTS: usize = 10;
 const WORK: Duration = Duration::from_millis(25);
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The service gave up.
+/// The error of a request that the service has dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimedOut;
 
 #[derive(Clone)]
 pub(super) struct Upstream {
     slots: Arc<Semaphore>,
-    /// Since when each slot is free. Work is timed from there, so that a runtime whose timers are a millisecond late
-    /// does not make the service slower.
+    /// The times since which slots are free. Work is timed from there, so that late timers of the runtime do not make
+    /// the service slower.
     free: Arc<Mutex<VecDeque<Instant>>>,
 }
 
@@ -36,7 +36,7 @@ impl Upstream {
         Self { slots: Arc::new(Semaphore::new(SLOTS)), free: Arc::new(Mutex::new(free)) }
     }
 
-    /// Works on a request. Work that has begun is finished, even if the caller has left.
+    /// Processes a request. Work that has begun is finished, even if the caller has cancelled the request.
     pub(super) async fn call(&self) -> Result<(), TimedOut> {
         let arrived = clock::timer_now();
         let deadline = arrived + TIMEOUT;
@@ -44,15 +44,15 @@ impl Upstream {
             return Err(TimedOut);
         };
         let slot = slot.expect("never closed");
-        let free = self.free.lock().expect("nobody panics with it").pop_front().expect("as many as slots");
+        let free = self.free.lock().expect("no thread panics with the lock").pop_front().expect("as many as slots");
         let done = free.max(arrived) + WORK;
         let upstream = self.clone();
         let work = tokio::spawn(async move {
             sleep_until(done).await;
-            upstream.free.lock().expect("nobody panics with it").push_back(done);
+            upstream.free.lock().expect("no thread panics with the lock").push_back(done);
             drop(slot);
         });
-        timeout_at(deadline, work).await.map_err(|_| TimedOut)?.expect("sleeping does not fail");
+        timeout_at(deadline, work).await.map_err(|_| TimedOut)?.expect("the work does not panic");
         Ok(())
     }
 }
@@ -86,7 +86,8 @@ mod tests {
         });
         let answers = futures::future::join_all(calls).await;
         let failed: Vec<_> = answers.iter().filter(|(result, _)| result.is_err()).collect();
-        // 20 rounds of 10 fit into the timeout. The last one ends exactly at the timeout, and may count either way.
+        // 20 rounds of 10 requests fit into the timeout. The last round ends exactly at the timeout, so it can be
+        // served or fail.
         assert!((50..=60).contains(&failed.len()), "{}", failed.len());
         assert!(failed.iter().all(|(_, took)| *took == TIMEOUT), "{failed:?}");
     }

@@ -1,4 +1,4 @@
-//! The agent under test: a process of its own, with figures from /proc and its metrics.
+//! The agent under test, as a separate process. Its figures come from /proc and from its metrics.
 
 use std::{
     net::SocketAddr,
@@ -14,7 +14,7 @@ use crate::{
     proxy::{Cores, Process, agent_program, free_address},
 };
 
-/// Enough for races between workers, and typical for a sidecar.
+/// The number of workers: enough for races between workers, and typical for a sidecar.
 const WORKERS: &str = "2";
 
 pub(super) struct SoakedAgent {
@@ -25,7 +25,7 @@ pub(super) struct SoakedAgent {
     log: PathBuf,
 }
 
-/// How it exited, and its log until then.
+/// The exit of the agent, and figures of its log.
 pub(super) struct Ended {
     pub(super) status: String,
     pub(super) well: bool,
@@ -65,9 +65,9 @@ impl SoakedAgent {
     pub(super) async fn sample(&self, started: Instant) -> anyhow::Result<Sample> {
         let mut connection = http1::Connection::open(self.telemetry).await?;
         let (status, metrics) = connection.get("/metrics", &[]).await?;
-        ensure!(status == 200, "/metrics answered {status}");
+        ensure!(status == 200, "/metrics has the status {status}");
         let metrics = std::str::from_utf8(&metrics).context("read the metrics")?;
-        // This connection is one of the agent's descriptors in every sample.
+        // The connection of this scrape is one of the agent's descriptors in every sample.
         let cpu = self.process.cpu()?;
         Ok(Sample {
             seconds: clock::since(started).as_secs_f64(),
@@ -78,7 +78,7 @@ impl SoakedAgent {
         })
     }
 
-    /// Asks it to exit, and reads its log.
+    /// Sends SIGTERM to the agent, waits for its exit, and reads its log.
     pub(super) fn end(self) -> anyhow::Result<Ended> {
         let Self { process, log, .. } = self;
         let status = process.end()?;
@@ -91,7 +91,7 @@ impl SoakedAgent {
             errors: lines(" ERROR "),
         };
         for line in said.lines().filter(|line| line.contains("panicked at") || line.contains(" ERROR ")).take(10) {
-            eprintln!("soak: the agent said: {line}");
+            eprintln!("soak: the agent's log: {line}");
         }
         Ok(ended)
     }

@@ -1,5 +1,5 @@
-//! The app behind the agent: bodies of all sizes and speeds, uploads, an echoing WebSocket. A restart ends all its
-//! connections.
+//! The app behind the agent. It serves bodies of all sizes and speeds, uploads, and a WebSocket that echoes messages. A
+//! restart closes all its connections.
 
 use std::{
     convert::Infallible,
@@ -35,12 +35,12 @@ use tokio_tungstenite::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Bytes of `/large` and of `/huge`.
+/// The sizes of `/large` and `/huge` in bytes.
 pub(super) const LARGE: usize = 1 << 20;
 pub(super) const HUGE: usize = 16 << 20;
 static ZEROES: [u8; HUGE] = [0; HUGE];
 
-/// How long it is down.
+/// The time for which the app is down during a restart.
 const GAP: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(200);
 const DRIP: Duration = Duration::from_millis(30);
@@ -50,13 +50,14 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 pub(super) struct App {
     address: SocketAddr,
-    /// Keeps the port while the app is down: no outgoing connection may get it.
+    /// A socket that reserves the port while the app is down, so that no outgoing connection can get it.
     _place: TcpSocket,
     changes: Changes,
     running: Option<Running>,
 }
 
-/// Clients use it to detect restarts: it is odd while the app is down, and increases each time.
+/// A counter that clients use to detect restarts. It increases when the app stops or starts, and is odd while the app
+/// is down.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes(Arc<AtomicU64>);
 
@@ -65,7 +66,7 @@ impl Changes {
         self.0.load(SeqCst)
     }
 
-    /// Whether the app was up from a point in time until now.
+    /// Returns true if the app has been running since `moment`, a value of the counter.
     pub(super) fn none_since(&self, moment: u64) -> bool {
         moment.is_multiple_of(2) && self.now() == moment
     }
@@ -83,7 +84,7 @@ struct Running {
 impl App {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let place = socket("127.0.0.1:0".parse().context("an address")?)?;
-        let address = place.local_addr().context("ask for the address")?;
+        let address = place.local_addr().context("read the address")?;
         let running = Some(run(address).await?);
         Ok(Self { address, _place: place, changes: Changes::default(), running })
     }
@@ -96,14 +97,14 @@ impl App {
         self.changes.clone()
     }
 
-    /// Stops and starts it repeatedly, and leaves it stopped. Returns how often.
+    /// Stops and starts the app repeatedly, and finally leaves it stopped. Returns the number of restarts.
     pub(super) async fn keep_restarting(mut self, every: Duration, stop: CancellationToken) -> u64 {
         let mut restarts = 0;
         while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
             self.changes.change();
             self.leave().await;
             tokio::time::sleep(GAP).await;
-            self.running = Some(run(self.address).await.expect("the port is kept for it"));
+            self.running = Some(run(self.address).await.expect("the port is reserved"));
             self.changes.change();
             restarts += 1;
         }
@@ -114,13 +115,13 @@ impl App {
 
     async fn leave(&mut self) {
         let Some(Running { stop, thread }) = self.running.take() else { return };
-        // The dropped sender stops it, too.
+        // If sending fails, the dropped sender also stops the app.
         let _ = stop.send(());
         let _ = tokio::task::spawn_blocking(|| thread.join()).await;
     }
 }
 
-/// One of several sockets that may share the port.
+/// Creates a socket that can share its port with other sockets.
 fn socket(address: SocketAddr) -> anyhow::Result<TcpSocket> {
     let socket = TcpSocket::new_v4().context("make a socket")?;
     socket.set_reuseaddr(true).and_then(|()| socket.set_reuseport(true)).context("share the app's port")?;
@@ -128,7 +129,7 @@ fn socket(address: SocketAddr) -> anyhow::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Runs it on its own thread, with which all its connections end.
+/// Runs the app on a separate thread. When the thread ends, all connections are closed.
 async fn run(address: SocketAddr) -> anyhow::Result<Running> {
     let (stop, stopped) = oneshot::channel();
     let (tell, listening) = oneshot::channel();
@@ -160,7 +161,7 @@ async fn accept(listener: TcpListener) {
         let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
             let http = auto::Builder::new(TokioExecutor::new());
-            // The client counts a broken connection.
+            // An error is ignored, because the client counts broken connections.
             let _ = http.serve_connection_with_upgrades(TokioIo::new(stream), service_fn(answer)).await;
         });
     }
@@ -192,7 +193,7 @@ fn with_status(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// The length of the body, if it was complete.
+/// Responds with the length of the request's body, if the body is complete.
 async fn upload(mut body: Incoming) -> Response<Body> {
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {
@@ -202,7 +203,7 @@ async fn upload(mut body: Incoming) -> Response<Body> {
     plain(bytes.to_string())
 }
 
-/// Some bytes now and then, and a trailer.
+/// Responds with a slow body: some bytes after each pause, and a trailer at its end.
 fn dripping() -> Response<Body> {
     let drips = futures::stream::iter(0..=DRIPS).then(|drip| async move {
         tokio::time::sleep(DRIP).await;
@@ -214,7 +215,7 @@ fn dripping() -> Response<Body> {
     Response::new(StreamBody::new(drips).boxed_unsync())
 }
 
-/// Echoes every message.
+/// Accepts a WebSocket, and echoes every message.
 fn websocket(mut request: Request<Incoming>) -> Response<Body> {
     let Some(key) = request.headers().get("sec-websocket-key") else { return with_status(StatusCode::BAD_REQUEST) };
     let accept = derive_accept_key(key.as_bytes());
@@ -247,9 +248,9 @@ mod tests {
         assert!(changes.none_since(before));
         changes.change();
         assert!(!changes.none_since(before));
-        assert!(!changes.none_since(changes.now()), "it is away");
+        assert!(!changes.none_since(changes.now()), "the app is down");
         changes.change();
-        assert!(!changes.none_since(before), "it was away");
+        assert!(!changes.none_since(before), "the app was down");
         assert!(changes.none_since(changes.now()));
     }
 }

@@ -1,4 +1,4 @@
-//! All clients at once: each kind in its own module, in lanes that repeat a round and a pause.
+//! Runs all clients concurrently. Each kind of client runs in several lanes, and each lane repeats a round and a pause.
 
 mod control;
 mod held;
@@ -31,11 +31,11 @@ pub(super) use self::{
     held::Held,
 };
 
-/// The rules that clients rely on: in every snapshot, and always the same.
+/// The rules on which clients rely. Every snapshot contains them, unchanged.
 pub(super) const FIXED: [fn() -> Value; 6] =
     [control::rule, held::paced_rule, held::once_rule, keys::passing_rule, keys::staying_rule, websockets::rule];
 
-/// The longest round: the agent must answer or close the connection.
+/// The longest duration of a round, in which the agent must answer or close the connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The target of the clients.
@@ -50,13 +50,13 @@ impl Target {
     }
 }
 
-/// A client of some kind, with its state between rounds.
+/// A kind of client, with the state that it keeps between rounds.
 trait Client: 'static {
-    /// Runs one round. An error is something that the agent should not have done.
+    /// Runs one round. An error describes a wrong behaviour of the agent.
     async fn round(&mut self, target: &Target) -> anyhow::Result<()>;
 }
 
-/// How many of a kind there are at once, and how long each waits between rounds.
+/// The number of lanes of a kind, and the pause between the rounds of a lane.
 #[derive(Clone, Copy)]
 struct Pace {
     lanes: usize,
@@ -73,7 +73,7 @@ pub(super) struct Crowd {
     held: Vec<Rc<held::Counter>>,
 }
 
-/// Starts all of them. The limits that are counted exactly are in force since `started`.
+/// Starts all clients. The limits that are counted exactly are in force since `started`.
 pub(super) fn start(target: &Arc<Target>, started: Instant, stop: &CancellationToken) -> Crowd {
     let held: Vec<_> = held::counters(started).into_iter().map(Rc::new).collect();
     let mut crowd = Crowd { lanes: JoinSet::new(), tallies: Vec::new(), held: held.clone() };
@@ -115,7 +115,7 @@ pub(super) fn start(target: &Arc<Target>, started: Instant, stop: &CancellationT
     crowd
 }
 
-/// Adds kinds of clients.
+/// A builder that adds kinds of clients.
 struct Add<'a> {
     crowd: &'a mut Crowd,
     target: &'a Arc<Target>,
@@ -140,14 +140,14 @@ async fn lane(mut client: impl Client, target: Arc<Target>, tally: Rc<Tally>, pa
     loop {
         let (moment, started) = (target.app.now(), clock::now());
         let round = tokio::time::timeout(PATIENCE, client.round(&target)).await;
-        let outcome = round.unwrap_or_else(|_| Err(anyhow!("no end after {PATIENCE:?}")));
+        let outcome = round.unwrap_or_else(|_| Err(anyhow!("the round did not end within {PATIENCE:?}")));
         tally.count(&outcome, target.app.none_since(moment), clock::since(started));
         tokio::time::sleep(pace.pause).await;
     }
 }
 
 impl Crowd {
-    /// Waits until all have left, which they do when they are stopped.
+    /// Waits until all clients have disconnected, after the stop token was cancelled.
     pub(super) async fn leave(mut self) -> anyhow::Result<(Vec<Kind>, Vec<Held>)> {
         while let Some(lane) = self.lanes.join_next().await {
             lane.context("a client panicked")?;

@@ -1,4 +1,4 @@
-//! The program that soaks an agent: see the module of this name in the library of this package.
+//! The program `weir-bench-soak`: see the module `soak` of this package's library.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What the agent holds at one time, and how it changed over time.
+//! Samples of the agent's resources over time.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use crate::stats::Spread;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Sample {
-    /// Since the start.
+    /// The time of the sample, in seconds since the start.
     pub(super) seconds: f64,
-    /// Bytes.
+    /// The resident memory in bytes.
     pub(super) resident: u64,
-    /// Open files and sockets.
+    /// The number of open files and sockets.
     pub(super) descriptors: usize,
-    /// Seconds of CPU so far.
+    /// The used CPU time so far, in seconds.
     pub(super) cpu: f64,
-    /// Client connections, as the agent counts them.
+    /// The number of client connections that the agent reports.
     pub(super) connections: f64,
-    /// In all tables.
+    /// The number of keys in all tables.
     pub(super) keys: f64,
     pub(super) evicted: f64,
     pub(super) overflowed: f64,
@@ -43,7 +43,7 @@ impl Sample {
         })
     }
 
-    /// Whether all resources of the clients are released.
+    /// Returns true if the agent has released all resources of clients.
     pub(super) fn is_at_rest(&self, before: &Self) -> bool {
         self.connections == 0.0 && self.descriptors <= before.descriptors
     }
@@ -60,7 +60,8 @@ impl fmt::Display for Sample {
     }
 }
 
-/// A third of the samples: 0 is warm-up, 1 is the reference, 2 is compared with it.
+/// Returns a third of the samples. The first one is the warm-up, the second one is the reference, and the third one is
+/// compared with the reference.
 pub(super) fn third(samples: &[Sample], place: usize) -> &[Sample] {
     let at = |place: usize| samples.len() * place / 3;
     &samples[at(place)..at(place + 1)]
@@ -70,9 +71,9 @@ pub(super) fn spread(samples: &[Sample], figure: fn(&Sample) -> f64) -> Spread {
     Spread::of(samples.iter().map(figure).collect())
 }
 
-/// The sum of all series of a family whose labels contain this text.
+/// Adds up all series of a metric family whose labels contain this text.
 fn sum(text: &str, family: &str, label: &str) -> anyhow::Result<f64> {
-    ensure!(text.contains(&format!("# TYPE {family} ")), "there is no metric {family}");
+    ensure!(text.contains(&format!("# TYPE {family} ")), "the metric {family} is missing");
     let series = text.lines().filter_map(|line| line.strip_prefix(family));
     let own = series.filter(|rest| rest.starts_with(['{', ' ']) && rest.contains(label));
     own.map(|rest| {

@@ -1,4 +1,5 @@
-//! Snapshots sent all the time: valid ones that change what is in force, and invalid ones that must change nothing.
+//! Sends snapshots constantly: valid ones, which change the rules in force, and invalid ones, which must change
+//! nothing.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,16 +11,16 @@ use tokio_util::sync::CancellationToken;
 use super::clients::{FIXED, http1};
 
 const EVERY: Duration = Duration::from_millis(500);
-/// One in this many is invalid.
+/// One of this number of snapshots is invalid.
 const BAD: u64 = 5;
 const REASONS: usize = 3;
 
-/// The results.
+/// The results of all snapshots.
 #[derive(Default)]
 pub(super) struct Pushed {
     pub(super) taken: u64,
     pub(super) refused: u64,
-    /// Valid ones that were refused, invalid ones that were accepted, and those without an answer.
+    /// Valid snapshots that were refused, invalid snapshots that were accepted, and snapshots without an answer.
     pub(super) wrong: u64,
     pub(super) reasons: Vec<String>,
 }
@@ -35,9 +36,9 @@ impl Pusher {
         Self { control, sequence: 0, pushed: Pushed::default() }
     }
 
-    /// Sends the first one, which must be accepted.
+    /// Sends the first snapshot, which must be accepted.
     pub(super) async fn first(&mut self) -> anyhow::Result<()> {
-        self.next().await.context("the first snapshot")
+        self.next().await.context("send the first snapshot")
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) -> Pushed {
@@ -63,17 +64,17 @@ impl Pusher {
         let (status, said) = connection.put("/v1/config", body).await?;
         let said = String::from_utf8_lossy(&said);
         if bad {
-            ensure!((400..500).contains(&status), "a bad one got {status}: {said}");
+            ensure!((400..500).contains(&status), "an invalid snapshot got the status {status}: {said}");
             self.pushed.refused += 1;
         } else {
-            ensure!(status == 200, "a good one got {status}: {said}");
+            ensure!(status == 200, "a valid snapshot got the status {status}: {said}");
             self.pushed.taken += 1;
         }
         Ok(())
     }
 }
 
-/// The rules that clients rely on, and others that are never the same twice.
+/// Creates a snapshot with the rules on which clients rely, and with other rules that change each time.
 fn snapshot(sequence: u64) -> Value {
     let mut rules = FIXED.map(|rule| rule()).to_vec();
     rules.push(retuned(sequence));
@@ -93,7 +94,7 @@ fn snapshot(sequence: u64) -> Value {
     })
 }
 
-/// For clients that come and go: another strategy, number and answer each time.
+/// A rule for the client `churn`, with another strategy, limit and style of headers each time.
 fn retuned(sequence: u64) -> Value {
     let strategies = ["TokenBucket", "FixedWindow", "SlidingWindowCounter", "SlidingWindowLog", "GCRA", "LeakyBucket"];
     let turn = usize::try_from(sequence).unwrap_or_default();
@@ -112,7 +113,7 @@ fn retuned(sequence: u64) -> Value {
     })
 }
 
-/// Comes and goes; its key has an override.
+/// A rule that only some snapshots contain. It has an override for a key.
 fn spare(place: u64, sequence: u64) -> Value {
     let limit = |requests: u64| json!({ "name": "limit", "strategy": "TokenBucket", "requests": requests, "periodMillis": 1000 });
     json!({
@@ -129,7 +130,7 @@ fn spare(place: u64, sequence: u64) -> Value {
     })
 }
 
-/// Each one is invalid in another way.
+/// Creates an invalid snapshot. Consecutive ones are invalid in different ways.
 fn bad_snapshot(sequence: u64) -> String {
     let mut snapshot = snapshot(sequence);
     let rule = &mut snapshot["policies"][0]["rules"][0];

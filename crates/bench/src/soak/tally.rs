@@ -1,13 +1,13 @@
-//! The results of the rounds of one kind of client.
+//! Counts the results of the rounds of one kind of client.
 
 use std::{cell::RefCell, time::Duration};
 
 use serde::Serialize;
 
-/// How many reasons are kept.
+/// The maximum number of reasons that are kept.
 const REASONS: usize = 3;
 
-/// One kind of client.
+/// The results of one kind of client.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
@@ -17,14 +17,14 @@ pub(super) struct Kind {
     pub(super) good: u64,
     /// Rounds that failed while the app was down or restarting.
     pub(super) app_away: u64,
-    /// Rounds that failed without an excuse.
+    /// Rounds that failed although the app was running.
     pub(super) wrong: u64,
-    /// The reasons of the first few.
+    /// The reasons of the first wrong rounds.
     pub(super) reasons: Vec<String>,
     pub(super) slowest: Duration,
 }
 
-/// Counts the rounds of all lanes of a kind; they share a thread.
+/// A counter for the rounds of all lanes of a kind. The lanes run on one thread.
 #[derive(Debug)]
 pub(super) struct Tally(RefCell<Kind>);
 

@@ -1,4 +1,4 @@
-//! Turns the observations into figures, and judges each.
+//! Computes figures from the observations, and compares them with the aims.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::{
 };
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// How far the median of the last third may be above that of the middle third.
+/// The largest accepted increase of the median from the middle third to the last third, in bytes.
 const GROWTH: f64 = 2.0 * MEBIBYTE;
 const PERIODS: usize = 6;
 
-/// Writes the report. Returns whether every aim was met.
+/// Writes the report. Returns true if every aim was met.
 pub(super) fn write(outcome: &Outcome, length: Duration, report: &mut Report) -> anyhow::Result<bool> {
     let aims = aims(outcome);
     let good = aims.iter().all(|(_, _, met)| *met);
@@ -34,7 +34,7 @@ pub(super) fn write(outcome: &Outcome, length: Duration, report: &mut Report) ->
     Ok(good)
 }
 
-/// An aim, the figure, and whether the aim was met.
+/// An aim, its figure, and true if the aim was met.
 type Judged = (String, String, bool);
 
 fn aims(outcome: &Outcome) -> Vec<Judged> {
@@ -80,7 +80,7 @@ fn aims(outcome: &Outcome) -> Vec<Judged> {
                 figure_of(held.asked),
                 figure_of(held.allowed)
             ),
-            // A limit that admits next to nothing proves nothing.
+            // A limit must also admit most of the allowed requests. Otherwise its exactness would prove nothing.
             held.most_beyond == 0 && held.asked > held.allowed && held.admitted * 10 >= held.allowed * 9,
         ));
     }
@@ -236,7 +236,7 @@ fn figure_of(count: u64) -> String {
     if count < 1000 { count.to_string() } else { figure(count as f64) }
 }
 
-/// Without a meaningless decimal.
+/// Formats minutes, without a decimal zero.
 fn short(minutes: f64) -> String {
     if minutes.fract() == 0.0 { format!("{minutes}") } else { format!("{minutes:.1}") }
 }
@@ -250,10 +250,10 @@ mod tests {
         (0..30).map(|at| Sample { resident: resident(at), ..Sample::default() }).collect()
     }
 
-    /// A word of the aim that the fault breaks, and the fault.
+    /// A word of the aim that is missed because of a fault, and the fault.
     type Fault = (&'static str, fn(&mut Outcome));
 
-    /// A run without faults.
+    /// Creates the outcome of a run without faults.
     fn good() -> Outcome {
         let kind = |name| Kind { name, good: 9, ..Kind::default() };
         Outcome {
@@ -280,9 +280,9 @@ mod tests {
 
     #[test]
     fn growth_after_the_warm_up_is_a_leak() {
-        assert!(memory(&samples(|at| at.min(10) << 24)).2, "it grows in the first third only");
-        assert!(!memory(&samples(|at| at << 20)).2, "a MiB a sample");
-        assert!(!memory(&[]).2, "nothing was looked at");
+        assert!(memory(&samples(|at| at.min(10) << 24)).2, "memory grows in the first third only");
+        assert!(!memory(&samples(|at| at << 20)).2, "memory grows by a MiB with each sample");
+        assert!(!memory(&[]).2, "without samples, the aim is missed");
     }
 
     #[test]

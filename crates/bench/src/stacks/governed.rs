@@ -1,4 +1,5 @@
-//! governor as tower middleware, in the straightforward way: readiness asks the limiter, and sleeps as long as it says.
+//! governor as tower middleware, written in the simplest way: `poll_ready` calls the limiter, and sleeps for the time
+//! that the limiter returns.
 
 use std::{
     future::Future as _,

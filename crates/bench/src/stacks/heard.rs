@@ -1,4 +1,4 @@
-//! The failure that a caller gets, with the same names for all contenders.
+//! The failures that callers get, with the same names for all contenders.
 
 use tower::BoxError;
 use tower_shot::ShotError;
@@ -7,9 +7,9 @@ use weir_tower::LimitError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Failure {
-    /// The limit refused.
+    /// The limit refused the request.
     Refused,
-    /// The service was not ready, and the request was rejected at once.
+    /// The service was not ready, and the request was rejected immediately.
     Shed,
     TimedOut,
     Other,
@@ -26,7 +26,7 @@ impl Failure {
     }
 }
 
-/// An error that says what happened to the request.
+/// An error that can be converted to a failure.
 pub(crate) trait Heard {
     fn failure(&self) -> Failure;
 }

@@ -1,16 +1,19 @@
-//! How new keys enter the table and idle keys leave it. Only this module writes marks, under the lock of the region.
+//! The entry of new keys into the table, and the removal of idle keys. Only this module writes marks, under the lock of
+//! the region.
 //!
-//! A known key takes no lock, so it may be charged while another thread takes its cell away. Both threads write first
-//! and read afterwards. The charging thread charges and then reads the mark again. The evicting thread puts
-//! [`EVICTING`] into the mark, orders itself behind all charges of the words so far, and then reads whether the words
-//! are still idle. So either the evicting thread sees the charge, and the key stays; or the charging thread sees the
-//! mark, gives the charge back, and charges the key again where it is counted now.
+//! A known key takes no lock, so it can be charged while another thread removes it from its cell. Both threads write
+//! first and read afterwards. The charging thread charges the words and then reads the mark again. The evicting thread
+//! puts [`EVICTING`] into the mark, orders itself after all earlier charges of the words, and then checks that the
+//! words are still idle. There are two cases. If the evicting thread observes the charge, the key stays. Otherwise, the
+//! charging thread observes the mark and gives the charge back. Then it charges the key again, in its new cell or in
+//! the overflow.
 //!
-//! A key that finds no cell is counted in the `overflow` until it is idle. The state of the overflow is read and
-//! written under the lock of the region, too.
+//! A key without a cell is counted in the `overflow` until it is idle. The state of the overflow is also read and
+//! written under the lock of the region.
 //!
-//! Idle words are reused as they are. A thread may have read the clock before a key was forgotten, and use that time
-//! afterwards: a new key enters at the latest time at which a key was forgotten, or later.
+//! A new key reuses the idle words of a forgotten key without clearing them. A thread can read the clock before a key
+//! was forgotten, and use this time afterwards. So a new key enters at the latest time at which a key was forgotten, or
+//! later.
 
 use std::time::Duration;
 
@@ -28,28 +31,29 @@ use crate::{
     time::SET_BACK,
 };
 
-/// How many cells of its region one decision searches for an idle one.
+/// The number of cells that one decision searches for an idle key.
 const SWEEP: usize = 256;
 
-/// How many cells it searches shortly after a search found none: a flood of keys must not be expensive while no key is
-/// idle.
+/// The number of cells that one decision searches shortly after a search without a result: a flood of keys must not be
+/// expensive while no key is idle.
 const GLANCE: usize = 16;
 
-/// How long "shortly" is: long compared with a search, short compared with the time after which a key is idle.
+/// The time in which a search without a result is recent: long compared with a search, and short compared with the time
+/// after which a key is idle.
 const SHORTLY: Duration = Duration::from_millis(1);
 
-/// How many attempts to forget an idle key one decision makes if the keys turn out to be in use.
+/// The number of idle keys that one decision tries to forget, if these keys are charged at the same time.
 const TRIES: usize = 4;
 
 /// The state of a region besides its cells.
 #[derive(Debug, Default)]
 pub(super) struct Region {
     pub(super) hold: Mutex<Hold>,
-    /// All its keys have cells in the successor.
+    /// Whether all keys of the region have cells in the successor.
     pub(super) closed: AtomicBool,
-    /// When it was closed, in nanoseconds of [`Time`].
+    /// The time at which the region was closed, in nanoseconds of [`Time`].
     pub(super) since: AtomicU64,
-    /// Some key is farther along its path than [`NEAR`].
+    /// Whether a key is more than [`NEAR`] blocks along its path.
     far: AtomicBool,
 }
 
@@ -57,19 +61,19 @@ pub(super) struct Region {
 pub(super) struct Hold {
     /// The next cell to sweep.
     hand: usize,
-    /// When the last sweep found no idle key. None if it found one.
+    /// The time of the last search, if it found no idle key.
     barren: Option<Time>,
     /// The latest time at which idle keys were forgotten.
     swept: Time,
-    /// The keys without a cell, since there was one.
+    /// The keys without a cell. None until there is such a key.
     pub(super) overflow: Option<Box<Overflow>>,
 }
 
 /// A cell for a new key.
 enum Vacancy<'a> {
     Free(Cell<'a>),
-    /// The cell of an idle key to forget, and the cell for the new key. Both are one cell, or the new key takes a free
-    /// cell on its path because the idle key is elsewhere.
+    /// The cell of an idle key to forget, and the cell for the new key. They are the same cell, or the new key takes a
+    /// free cell on its path because the idle key is elsewhere.
     Idle {
         victim: Cell<'a>,
         into: Cell<'a>,
@@ -87,13 +91,13 @@ impl Region {
 }
 
 impl Hold {
-    /// Whether a search found no idle key shortly before or after `now`. It may be after, because threads read the
-    /// clock before they take the lock.
+    /// Returns true if a search found no idle key shortly before or after `now`. The search can be after `now`, because
+    /// threads read the clock before they take the lock.
     fn is_barren(&self, now: Time) -> bool {
         self.barren.is_some_and(|at| now.duration_since(at).max(at.duration_since(now)) < SHORTLY)
     }
 
-    /// The request at a time that is not before any forgotten key was found idle.
+    /// Returns the request at its own time, or at the latest time at which a key was forgotten, if that is later.
     fn not_before_swept(&mut self, request: &Request) -> Request {
         if let Some(overflow) = &self.overflow {
             self.swept = self.swept.max(overflow.swept());
@@ -111,7 +115,7 @@ impl Hold {
 }
 
 impl Table {
-    /// Charges a key that was not found, or whose cell is being taken away.
+    /// Charges a key that was not found, or that is being removed from its cell.
     #[cold]
     pub(super) fn let_in(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
         let region = self.region_of(mark);
@@ -128,7 +132,7 @@ impl Table {
         }
         let at_swept = hold.not_before_swept(request);
         self.thin_out(mark, &mut hold, at_swept.now);
-        // A key with usage stays where it is counted.
+        // A key with usage in the overflow stays there.
         let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
         let tries = if look == Look::Stranger { TRIES } else { 0 };
         for _ in 0..tries {
@@ -170,7 +174,7 @@ impl Table {
         Box::new(Overflow::new(self.overflow_places, &self.overflow_blank))
     }
 
-    /// Gives back what a key in the overflow was charged. If the key has left the overflow, the charge stays.
+    /// Gives back a charge of a key in the overflow. If the key has left the overflow, the charge stays.
     pub(super) fn refund_in_overflow(&self, mark: u64, receipts: &[meter::Receipt], clock: Clock<'_>) {
         let region = self.region_of(mark);
         let hold = lock(&region.hold);
@@ -182,7 +186,7 @@ impl Table {
         }
     }
 
-    /// The answer for a key that was not found.
+    /// Returns the result of a charge for a key that was not found, and charges nothing.
     pub(super) fn peek_new_key(&self, mark: u64, request: &Request) -> Answer<Tightest> {
         let region = self.region_of(mark);
         let mut hold = lock(&region.hold);
@@ -205,7 +209,8 @@ impl Table {
         self.book.overflow.ask(words, &at_swept).into()
     }
 
-    /// Looks for a cell along the key's path; if there is a free cell, also for an idle key elsewhere in the region.
+    /// Looks for a cell along the key's path. If a cell is free but the table has no room for another key, also looks
+    /// for an idle key elsewhere in the region.
     fn vacancy(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Vacancy<'_>> {
         let has_room = self.tracked() < self.capacity.load(Ordering::Relaxed);
         let (mut free, mut idle) = (None, None);
@@ -240,13 +245,14 @@ impl Table {
         is_key(cell.mark.load(Ordering::Relaxed)) && self.book.plain.is_idle(cell.words, now)
     }
 
-    /// The next cells of the key's region, wrapping around.
+    /// Returns the next cells of the key's region, wrapping around.
     fn sweep<'a>(&'a self, mark: u64, hold: &mut Hold, now: Time) -> impl Iterator<Item = Cell<'a>> {
         let most = if hold.is_barren(now) { GLANCE } else { SWEEP };
         self.cells.round(self.cells.region_of(mark), hold.hand).take(most).inspect(|_| hold.hand += 1)
     }
 
-    /// Puts a key into a free cell, and charges it. None if other threads took the last room meanwhile.
+    /// Puts a key into a free cell, and charges it. None if the table is full, because other threads added keys
+    /// meanwhile.
     fn claim(&self, mark: u64, cell: Cell<'_>, request: &Request, clock: Clock<'_>) -> Option<Result<Granted, Halt>> {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let room = |tracked| (tracked < capacity).then_some(tracked + 1);
@@ -262,13 +268,13 @@ impl Table {
         Some(taken)
     }
 
-    /// Whether the limits refuse this even to a new key. If they do not and the request was refused, another thread is
-    /// just giving back a charge.
+    /// Returns true if the limits refuse this request even for a new key. Otherwise, a refusal means that another
+    /// thread is giving back a charge at the moment.
     fn is_too_much(&self, request: &Request) -> bool {
         self.book.plain.ask(&self.blank, request).is_err()
     }
 
-    /// Puts a key into the cell of an idle one, and charges it. None if the cell is in use again.
+    /// Puts a key into the cell of an idle key, and charges it. None if the idle key is in use again.
     fn replace(
         &self,
         mark: u64,
@@ -294,8 +300,8 @@ impl Table {
         Some(taken)
     }
 
-    /// Starts to take the cell from an idle key, so that the mark can be replaced. Returns the mark to restore
-    /// otherwise; none if the key is no longer idle.
+    /// Starts to forget the key of a cell, so that its mark can be replaced. Returns the old mark, for a caller that
+    /// keeps the key. None if the key is in use again.
     fn start_to_forget(&self, cell: Cell<'_>, now: Time) -> Option<u64> {
         let old = cell.mark.load(Ordering::Relaxed);
         cell.mark.store(old | EVICTING, Ordering::Relaxed);
@@ -307,7 +313,7 @@ impl Table {
         None
     }
 
-    /// Removes what is remembered about an idle key.
+    /// Removes the history and the journal of an idle key.
     fn forget(&self, mark: u64) {
         if let Some(histories) = &self.histories {
             histories.forget(mark);
@@ -345,15 +351,15 @@ impl Table {
         self.lineage.counts.tracked.load(Ordering::Relaxed)
     }
 
-    /// Puts a key of the table before into a cell whose words are not computed yet.
+    /// Puts a key of the previous table into a cell whose words are not computed yet.
     pub(super) fn place(&self, mark: u64) {
         let region = self.region_of(mark);
         let _hold = lock(&region.hold);
         let cells =
             self.cells.path(mark).enumerate().flat_map(|(seen, block)| block.cells(mark).map(move |cell| (seen, cell)));
         let mut empty = cells.filter(|(_, cell)| cell.mark.load(Ordering::Relaxed) == EMPTY);
-        // There are cells for all keys and a ninth more. It is practically impossible that a large region has no free
-        // cell left; small tables have one region.
+        // There are cells for all keys and a ninth more. So it is practically impossible that a large region has no
+        // free cell. Small tables have only one region.
         if let Some((seen, cell)) = empty.next() {
             if seen >= NEAR {
                 region.far.store(true, Ordering::Release);

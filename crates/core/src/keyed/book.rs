@@ -17,36 +17,37 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) terms: Terms,
-    /// For keys without an override.
+    /// The limits of keys without an override.
     pub(super) plain: Set,
-    /// The same limits for keys without a cell.
+    /// The same limits, for keys without a cell.
     pub(super) overflow: Set,
     overrides: Vec<Set>,
 }
 
-/// The meters of all limits for one key. The words of a key are those of its first limit, then those of its second, and
-/// so on.
+/// The meters of all limits for one key. The words of a key are the words of its first limit, then the words of its
+/// second limit, and so on.
 #[derive(Debug)]
 pub(super) struct Set {
     meters: Vec<Meter>,
     override_index: Option<usize>,
 }
 
-/// The words of a key under the old terms, and when the new terms take over.
+/// The words of a key under the old terms, and the time at which the new terms come into force.
 pub(super) struct Old<'a> {
     pub(super) set: &'a Set,
     pub(super) words: &'a [AtomicU64],
     pub(super) since: Time,
-    /// When the old terms took over, and whether they were the first, so that nothing was counted before.
+    /// The time at which the old terms came into force. If they were the first terms, nothing was counted before.
     pub(super) began: Time,
     pub(super) is_first: bool,
-    /// What is known of the time before the old terms, if it was kept.
+    /// The admissions before the old terms, if they were kept.
     pub(super) histories: Option<Arc<[History]>>,
-    /// The journals in which charges under the old terms were noted, and the key's mark.
+    /// The journals that recorded charges under the old terms, and the key's mark.
     pub(super) journals: Option<(&'a Journals, u64)>,
 }
 
-/// Stores what is known about a key: takes the value of one thread, and returns the value of the first thread.
+/// A function that stores the histories of a key. It takes the value of one thread, and returns the value of the first
+/// thread.
 pub(super) type Agree<'a> = &'a dyn Fn(Arc<[History]>) -> Arc<[History]>;
 
 /// A request to the limits of a key.
@@ -54,11 +55,11 @@ pub(super) type Agree<'a> = &'a dyn Fn(Arc<[History]>) -> Arc<[History]>;
 pub(crate) struct Request {
     pub(crate) now: Time,
     pub(crate) cost: u64,
-    /// The latest time until which it may wait, if it may.
+    /// The latest time until which the request can wait. None if it does not wait.
     pub(crate) latest: Option<Time>,
 }
 
-/// What all limits of a key were charged.
+/// The charges of all limits of a key.
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) at: Time,
@@ -66,7 +67,7 @@ pub(super) struct Granted {
     pub(super) tightest: Tightest,
 }
 
-/// Why a request was not charged.
+/// The reason why a request was not charged.
 #[derive(Debug)]
 pub(super) enum Halt {
     Refused(RuleRefused),
@@ -82,7 +83,7 @@ impl Book {
         Self { plain, overflow, overrides: overrides.collect(), terms }
     }
 
-    /// Whether the words of a key hold less than those of the old book.
+    /// Returns true if the words of a key contain less information than its words in the old book.
     pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
         // An override that is added or removed moves a key from one set to the other.
         let all = || iter::once(&self.plain).chain(&self.overrides);
@@ -90,7 +91,7 @@ impl Book {
         all().any(|set| olds().any(|old| set.forgets(old, kept)))
     }
 
-    /// The longest period.
+    /// Returns the longest period.
     pub(super) fn longest(&self) -> u64 {
         iter::once(&self.plain).chain(&self.overrides).map(Set::longest).max().unwrap_or(0)
     }
@@ -125,17 +126,17 @@ impl Set {
         Self { meters: quotas.iter().map(|&quota| Meter::new(quota, base)).collect(), override_index }
     }
 
-    /// For words that are guarded by a lock.
+    /// Returns meters for words that are guarded by a lock.
     fn overflow(quotas: &[Quota], base: Time) -> Self {
         Self { meters: quotas.iter().map(|&quota| Meter::guarded(quota, base)).collect(), override_index: None }
     }
 
-    /// How many words one key has.
+    /// Returns the number of words of one key.
     pub(super) fn words(&self) -> usize {
         self.meters.iter().map(Meter::words).sum()
     }
 
-    /// The only limit, if its state is one level.
+    /// Returns the only limit, if its state is one level.
     #[inline(always)]
     pub(super) fn line(&self) -> Option<&Supply> {
         match self.meters.as_slice() {
@@ -155,8 +156,8 @@ impl Set {
         })
     }
 
-    /// Charges all limits, or none. If there are several, all are asked first, so that a refusal charges nothing;
-    /// charges are given back only if another thread was faster in between.
+    /// Charges all limits, or none. Several limits are all checked first, so that a refusal charges nothing. Charges
+    /// are given back only if another thread took the capacity between the check and the charge.
     #[inline(always)]
     pub(super) fn take(&self, words: &[AtomicU64], request: &Request, clock: Clock<'_>) -> Result<Granted, Halt> {
         if let [meter] = self.meters.as_slice() {
@@ -189,7 +190,7 @@ impl Set {
         Ok(Granted { at, receipts, tightest: tightening.with_override(self.override_index) })
     }
 
-    /// The answer that a charge would get.
+    /// Returns the result that a charge would have, and charges nothing.
     pub(super) fn ask(&self, words: &[AtomicU64], request: &Request) -> Result<Tightest, Halt> {
         let mut tightening: Tightening = Tightest::none();
         for (limit, (meter, own)) in self.limits(words).enumerate() {
@@ -201,8 +202,8 @@ impl Set {
         Ok(tightening.with_override(self.override_index))
     }
 
-    /// Gives charges back to the limits that were charged: the first ones, in order. After a retune there is nothing to
-    /// give back to.
+    /// Gives charges back to the limits that were charged, which are the first ones in order. After a retune, the
+    /// charges stay.
     pub(super) fn give_back(&self, words: &[AtomicU64], receipts: &[Receipt], clock: Clock<'_>) {
         for ((meter, own), receipt) in self.limits(words).zip(receipts) {
             let _ = meter.refund(own, receipt, &clock);
@@ -213,12 +214,12 @@ impl Set {
         self.limits(words).all(|(meter, own)| meter.is_idle(own, now))
     }
 
-    /// For how many periods a request may count.
+    /// Returns the number of periods for which a request can count.
     pub(super) fn lives(&self) -> usize {
         if self.meters.iter().any(|meter| meter.quota().strategy() == Strategy::SlidingWindowCounter) { 2 } else { 1 }
     }
 
-    /// A measure of how much is used of the most used limit.
+    /// Returns the usage of the most used limit, for comparison with other keys.
     pub(super) fn used(&self, words: &[AtomicU64], now: Time) -> u64 {
         self.limits(words).map(|(meter, own)| meter.used(own, now)).max().unwrap_or(0)
     }
@@ -230,12 +231,12 @@ impl Set {
         }
     }
 
-    /// Takes part in the order of changes to the words without changing them. Later charges see what this thread wrote
-    /// before, and this thread then sees earlier charges. Every charge moves one of the first two words.
+    /// Joins the order of changes to the words, without changing them. Later charges observe the earlier writes of this
+    /// thread, and this thread observes earlier charges. Every charge changes one of the first two words.
     ///
-    /// `AcqRel` would be enough for the memory model. But LLVM compiles a `fetch_or(0)` whose result is not used to no
-    /// instruction at all on x86-64, unless its ordering is `SeqCst`. Then the store before it could become visible
-    /// after the loads behind it.
+    /// `AcqRel` would be enough for the memory model. But on x86-64, LLVM removes a `fetch_or(0)` whose result is not
+    /// used, unless its ordering is `SeqCst`. Without this instruction, an earlier store could become visible after
+    /// later loads.
     pub(super) fn order_after_charges(&self, words: &[AtomicU64]) {
         for (_, own) in self.limits(words) {
             for word in own.iter().take(2) {
@@ -244,14 +245,14 @@ impl Set {
         }
     }
 
-    /// Leaves words that were never used to be computed from the predecessor's words.
+    /// Marks words that were never used, so that they are computed from the predecessor's words.
     pub(super) fn unset(&self, words: &[AtomicU64]) {
         for (_, own) in self.limits(words) {
             own[0].store(UNSET, Ordering::Relaxed);
         }
     }
 
-    /// Unsets words that may have been used. Only under a lock.
+    /// Unsets words that were possibly used. Only under a lock.
     pub(super) fn clear_unset(&self, words: &[AtomicU64]) {
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.unset(words);
@@ -261,9 +262,9 @@ impl Set {
         self.limits(words).any(|(_, own)| own[0].load(Ordering::Acquire) == UNSET)
     }
 
-    /// Computes unset words from the words under the old terms, or starts them if there are none. Threads that do so at
-    /// the same time agree. `kept` is the old index of each limit. Without `agree`, nothing about the time before now
-    /// is kept except in the words.
+    /// Computes unset words from the words under the old terms, or starts them if there are no such words. Threads that
+    /// do so at the same time compute the same words. `kept` is the old index of each limit. Without `agree`, only the
+    /// words keep information about earlier admissions.
     pub(super) fn succeed<'a>(
         &self,
         words: &[AtomicU64],
@@ -282,8 +283,8 @@ impl Set {
         let before =
             |place: Option<usize>| Some(old.set.limits(old.words).nth(place?).expect("a place among the old limits"));
         let memory = if agree.is_some() { Memory::Few } else { Memory::None };
-        // Read after the words are sealed: all charges that they hold are noted then. Threads may read different
-        // values, unless they agree.
+        // The journal is read after the words are sealed, so it includes all charges in the words. Threads can read
+        // different values; `agree` selects one of them.
         let journal = agree.and(old.journals).and_then(|(journals, mark)| journals.get(mark));
         let histories = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
             Some((meter_before, old_words)) => {
@@ -303,8 +304,9 @@ impl Set {
         }
     }
 
-    /// The words of a key of which nothing is known, when these terms take over from terms whose unknown keys have
-    /// `old` words. The key may have been forgotten when it was idle, so a bucket starts with no more than it had then.
+    /// Returns the words of an unknown key under these terms, after terms under which unknown keys have `old_words`.
+    /// The key was possibly forgotten when it was idle, so a bucket starts with at most the tokens that it had at that
+    /// time.
     pub(super) fn start_after(
         &self,
         old: &Self,
@@ -330,12 +332,13 @@ impl Set {
         }
     }
 
-    /// Whether the new words cannot hold all information of the old words, because strategies or windows differ.
+    /// Returns true if the new words cannot contain all information of the old words, because strategies or windows
+    /// differ.
     pub(super) fn forgets(&self, old: &Self, kept: &[Option<usize>]) -> bool {
         self.meters.iter().zip(kept).any(|(meter, &place)| place.is_some_and(|place| meter.forgets(&old.meters[place])))
     }
 
-    /// The longest period.
+    /// Returns the longest period.
     pub(super) fn longest(&self) -> u64 {
         self.meters.iter().map(|meter| meter.quota().period_nanos()).max().unwrap_or(0)
     }

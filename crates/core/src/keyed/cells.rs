@@ -1,10 +1,10 @@
 //! The memory of the keys' words: one flat array of cells of fixed size.
 //!
-//! A cell is a *mark* and the words of the limits. Four cells make a *block*: first their marks, then their words, so
-//! that with one limit of one word, a block is one cache line. Blocks make regions; the number of blocks in a region is
-//! a prime. A key's fingerprint determines its region, the first block of its path there, and the step between the
-//! blocks of the path, so the path visits every block of the region. Used cells never become empty again, so a path
-//! ends at the first block with an empty cell.
+//! A cell is a *mark* and the words of the limits. Four cells are a *block*: first their marks, then their words. So
+//! with one limit of one word, a block is one cache line. Several blocks are a *region*. A key's fingerprint determines
+//! its region, the first block of its *path* through the region, and the step between the blocks of the path. The
+//! number of blocks in a region is a prime, so the path visits every block. Used cells never become empty again, so a
+//! path ends at the first block with an empty cell.
 
 use std::ops::Range;
 
@@ -14,28 +14,29 @@ use crate::sync::{AtomicU64, Ordering};
 /// The mark of a cell that never had a key.
 pub(super) const EMPTY: u64 = 0;
 
-/// The mark of a cell whose key was forgotten. Paths continue behind it.
+/// The mark of a cell whose key was forgotten. Paths continue behind such a cell.
 pub(super) const VACANT: u64 = 1;
 
-/// Set in a mark while its key is being forgotten.
+/// The bit of a mark while its key is being forgotten.
 pub(super) const EVICTING: u64 = 1 << 63;
 
-/// Cells per block.
+/// The number of cells in a block.
 const BLOCK: usize = 4;
 
-/// The most blocks per region, a prime. Under loom, a few keys must fill more than one region.
+/// The largest number of blocks in a region, a prime. Under loom, a few keys must fill more than one region.
 const REGION: usize = if cfg!(loom) { 1 } else { 1021 };
 
-/// The most words of all cells, before rounding up: 1 GiB. The system provides the memory only as it is used.
+/// The largest number of words of all cells, before rounding up: 1 GiB. The system provides the memory only when it is
+/// used.
 const MOST: usize = 1 << 27;
 
 /// An array of cells.
 #[derive(Debug)]
 pub(super) struct Cells {
     words: Vec<AtomicU64>,
-    /// Index of the first word that begins a cache line.
+    /// The index of the first word at the start of a cache line.
     start: usize,
-    /// Words per cell, without the mark.
+    /// The number of words in a cell, without the mark.
     width: usize,
     blocks: usize,
     regions: usize,
@@ -44,35 +45,35 @@ pub(super) struct Cells {
 /// A cell for one key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell<'a> {
-    /// Its index in the array.
+    /// The index of the cell in the array.
     pub(super) index: usize,
     pub(super) mark: &'a AtomicU64,
     pub(super) words: &'a [AtomicU64],
 }
 
-/// The mark of a key, computed from a seeded hash of it.
+/// Returns the mark of a key from its seeded hash.
 #[inline(always)]
 pub(super) fn fingerprint(hash: u64) -> u64 {
     (hash & !EVICTING).max(VACANT + 1)
 }
 
-/// Whether this is the mark of a key.
+/// Returns true if this is the mark of a key.
 pub(super) fn is_key(mark: u64) -> bool {
     mark > VACANT
 }
 
 impl Cells {
-    /// The largest number of keys with words of this width that a table accepts.
+    /// Returns the largest number of keys with words of this width that fit into a table.
     pub(super) fn most(width: usize) -> usize {
         (MOST / (width + 1) / 10 * 9).max(1)
     }
 
-    /// Cells for this many keys and a ninth more, which keeps paths short.
+    /// Returns cells for this many keys and a ninth more, which keeps paths short.
     pub(super) fn new(keys: usize, width: usize) -> Self {
         let blocks = (keys + keys / 9 + 1).div_ceil(BLOCK);
         let regions = blocks.div_ceil(REGION);
         let blocks = next_prime(blocks.div_ceil(regions));
-        // Zeros from the allocator are memory that was not touched yet, and the conversion costs nothing.
+        // The allocator provides zeros as untouched memory, and the conversion costs nothing.
         let mut zeros = vec![0; regions * blocks * BLOCK * (width + 1) + CACHE_LINE];
         pages::ask_for_large(&mut zeros);
         let words: Vec<_> = zeros.into_iter().map(AtomicU64::new).collect();
@@ -89,17 +90,17 @@ impl Cells {
         part(fingerprint >> 31, self.regions)
     }
 
-    /// The region of a key, by the 32 bits of the fingerprint that determine it.
+    /// Returns the region of a key, from the 32 bits of its fingerprint that determine the region.
     pub(super) fn region_of_tag(&self, tag: u32) -> usize {
         part(u64::from(tag), self.regions)
     }
 
-    /// The regions that can have the keys of one region in a table with `others` regions.
+    /// Returns the regions of this table that can have the keys of `region` in a table with `others` regions.
     pub(super) fn regions_of(&self, region: usize, others: usize) -> Range<usize> {
         region * self.regions / others..((region + 1) * self.regions).div_ceil(others)
     }
 
-    /// The blocks where a key may be, nearest first.
+    /// Returns the blocks where a key can be, nearest first.
     #[inline(always)]
     pub(super) fn path(&self, fingerprint: u64) -> impl Iterator<Item = Block<'_>> {
         let mut block = part(fingerprint & 0xffff_ffff, self.blocks);
@@ -115,8 +116,8 @@ impl Cells {
         })
     }
 
-    /// Looks through the nearest block of a path, for cells with one word: returns the key's index in the array, its
-    /// mark and its word.
+    /// Looks for a key in the nearest block of its path, for cells with one word. Returns the cell's index in the
+    /// array, its mark and its word.
     #[inline(always)]
     pub(super) fn nearest(&self, fingerprint: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
         let block = self.region_of(fingerprint) * self.blocks + part(fingerprint & 0xffff_ffff, self.blocks);
@@ -126,7 +127,7 @@ impl Cells {
         Some((block * BLOCK + place, &marks[place], &words[place]))
     }
 
-    /// All cells of a region, starting from one of them, wrapping around.
+    /// Returns all cells of a region, starting from one of them, wrapping around.
     pub(super) fn round(&self, region: usize, from: usize) -> impl Iterator<Item = Cell<'_>> {
         let cells = self.blocks * BLOCK;
         (from..from + cells).map(move |cell| {
@@ -135,7 +136,7 @@ impl Cells {
         })
     }
 
-    /// This many consecutive cells, starting where `from` determines, wrapping around.
+    /// Returns this many consecutive cells, starting at a block that `from` determines, wrapping around.
     pub(super) fn run(&self, from: u64, most: usize) -> impl Iterator<Item = Cell<'_>> {
         let blocks = self.regions * self.blocks;
         let first = usize::try_from(from % blocks as u64).unwrap_or(0);
@@ -151,7 +152,7 @@ impl Cells {
     }
 }
 
-/// Cells that are searched together.
+/// Four cells that are searched together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
     first: usize,
@@ -161,7 +162,7 @@ pub(super) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// The key's cell, if it is in this block; otherwise whether the key's path ends here.
+    /// Returns the key's cell if it is in this block. Otherwise, the error is true if the key's path ends here.
     #[inline(always)]
     pub(super) fn find(&self, fingerprint: u64) -> Result<Cell<'a>, bool> {
         let mut ends = false;
@@ -175,7 +176,7 @@ impl<'a> Block<'a> {
         Err(ends)
     }
 
-    /// The cells in the order in which a key takes them.
+    /// Returns the cells in the order in which a key takes them.
     pub(super) fn cells(self, fingerprint: u64) -> impl Iterator<Item = Cell<'a>> {
         turns(fingerprint).map(move |place| self.cell(place))
     }
@@ -187,8 +188,8 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The order in which a key takes the cells of a block. Different keys start with different cells. So half of all keys
-/// are in the cell that is read first, and the processor, which speculates while that cell is loading, is usually
+/// Returns the order in which a key takes the cells of a block. Different keys start with different cells. So half of
+/// all keys are in the cell that is read first. The processor speculates while that cell is loading, and is usually
 /// right.
 #[inline(always)]
 fn turns(fingerprint: u64) -> impl Iterator<Item = usize> {
@@ -196,7 +197,7 @@ fn turns(fingerprint: u64) -> impl Iterator<Item = usize> {
     (0..BLOCK).map(move |turn| turn ^ own)
 }
 
-/// Words per cache line.
+/// The number of words in a cache line.
 const CACHE_LINE: usize = 8;
 
 /// Maps numbers below 2^32 evenly to numbers below `parts`.
@@ -207,7 +208,7 @@ pub(super) fn part(number: u64, parts: usize) -> usize {
 
 fn next_prime(from: usize) -> usize {
     let is_prime = |number: usize| (2..).take_while(|n| n * n <= number).all(|n| !number.is_multiple_of(n));
-    (from..).find(|&number| is_prime(number)).expect("there is always another")
+    (from..).find(|&number| is_prime(number)).expect("there is always a larger prime")
 }
 
 #[cfg(all(test, not(loom)))]

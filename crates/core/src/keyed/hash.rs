@@ -1,20 +1,20 @@
 //! The hash that the table stores instead of a key.
 //!
-//! Folded multiplication, as in wyhash, over 16 bytes at a time, with 256 secret bits that are random for each table. A
-//! client that does not know them cannot choose keys that collide, and nothing that a client sees depends on them.
-//! Unlike SipHash it is not a proven pseudo-random function. It takes 3 ns instead of 15 ns, and 12 ns are as much as
-//! the rest of a decision on a cached key.
+//! The hash is a folded multiplication, as in wyhash, over 16 bytes at a time. Its 256 secret bits are random for each
+//! table. A client that does not know these bits cannot choose keys that collide, and no response to a client depends
+//! on them. Unlike SipHash, this hash is not a proven pseudo-random function. But it takes 3 ns instead of 15 ns, and
+//! 12 ns are as long as the rest of a decision on a cached key.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Secrets of one table and all its successors.
+/// The secrets of one table and all its successors.
 #[derive(Clone, Debug)]
 pub(super) struct Secrets([u64; 4]);
 
 impl Default for Secrets {
     fn default() -> Self {
         if cfg!(loom) {
-            // Loom runs a test many times, and must find the same cells each time.
+            // Loom runs a test many times, and must use the same cells each time.
             return Self([0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db, 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3]);
         }
         let random = RandomState::new();
@@ -35,7 +35,7 @@ impl Secrets {
             state = fold(low ^ second, high ^ state);
             rest = others;
         }
-        // The last sixteen bytes, or fewer. Halves and chunks may overlap: the length distinguishes such keys.
+        // The last sixteen bytes, or fewer. Halves and chunks can overlap: the length distinguishes such keys.
         let (low, high) = match (
             key.last_chunk::<16>(),
             key.first_chunk::<8>(),
@@ -58,7 +58,7 @@ impl Secrets {
 #[inline(always)]
 fn halves(chunk: &[u8; 16]) -> (u64, u64) {
     let whole = u128::from_le_bytes(*chunk);
-    // Takes the lower half.
+    // The mask takes the lower half.
     ((whole & u128::from(u64::MAX)).try_into().unwrap_or(0), (whole >> 64).try_into().unwrap_or(0))
 }
 

@@ -1,6 +1,6 @@
-//! What a table remembers about each key besides its words. Histories hold what was admitted before the terms came into
-//! force; only a change of terms reads and writes them. Journals hold when keys were charged since; for a while after a
-//! change, each charge writes them.
+//! The data that a table stores about each key besides its words. Histories contain the admissions before the terms
+//! came into force; only a change of terms reads and writes them. Journals contain the times of charges under the terms
+//! in force; for some periods after a change, each charge writes them.
 
 use std::{
     collections::HashMap,
@@ -12,19 +12,21 @@ use crate::{
     meter::{History, Journal},
 };
 
-/// How many keys are remembered, with up to two kilobytes each. For a larger table, only the words of the keys are
-/// known; what the words do not hold counts as used.
+/// The largest number of keys with histories, of up to two kilobytes each. A larger table has only the words of the
+/// keys, and unknown usage counts as used.
 pub(super) const MOST: usize = 1 << 15;
 
-/// This many keys are always remembered: a second change soon afterwards may need what the new terms do not.
+/// Up to this number of keys, a table always has histories: a second change soon afterwards can need data that the new
+/// terms do not need.
 pub(super) const FEW: usize = 1 << 12;
 
 /// The history of all limits for each key.
 #[derive(Debug)]
 pub(super) struct Histories {
-    /// The longest period since they are kept, in nanoseconds: histories matter for this long.
+    /// The longest period of all terms since the histories were started, in nanoseconds. Histories are needed for this
+    /// time.
     pub(super) longest: u64,
-    /// Invisible to loom: no ordering depends on this lock.
+    /// Loom does not check this lock: no ordering depends on it.
     of_keys: Mutex<Keys>,
 }
 
@@ -43,23 +45,23 @@ impl Histories {
         self.lock().get(&mark).cloned()
     }
 
-    /// Stores the value unless another thread did, and returns the stored value.
+    /// Stores the value unless another thread has stored one, and returns the stored value.
     pub(super) fn keep(&self, mark: u64, history: Arc<[History]>) -> Arc<[History]> {
         Arc::clone(self.lock().entry(mark).or_insert(history))
     }
 
-    /// Removes an idle key: if the key comes again, it is a new key.
+    /// Removes an idle key. If a request with this key arrives again, it is a new key.
     pub(super) fn forget(&self, mark: u64) {
         self.lock().remove(&mark);
     }
 }
 
-/// The journals of keys, for a while after the terms changed. Either all charges of a key are noted from its first one
-/// on, or none.
+/// The journals of keys, for some periods after the terms changed. Either all charges of a key are recorded, from its
+/// first charge on, or none.
 #[derive(Debug)]
 pub(super) struct Journals {
     until: u64,
-    /// Invisible to loom: no ordering depends on this lock.
+    /// Loom does not check this lock: no ordering depends on it.
     of_keys: Mutex<Noted>,
 }
 
@@ -69,7 +71,7 @@ struct Noted {
     /// The number of journals so far. Each journal has its own number, so that a running charge never settles in a later
     /// journal of the same key.
     begun: u64,
-    /// There was no room for another journal at some time. Keys that came later were charged without a note.
+    /// Whether there was no room for another journal at some time. Later keys were charged without a journal.
     is_full: bool,
 }
 
@@ -78,12 +80,12 @@ impl Journals {
         Self { until, of_keys: Mutex::default() }
     }
 
-    /// The time until which charges are noted, in nanoseconds of [`Time`].
+    /// Returns the time until which charges are recorded, in nanoseconds of [`Time`].
     pub(super) fn until(&self) -> u64 {
         self.until
     }
 
-    /// Charges a key at this time or earlier, and notes the charge. All limits of a key are charged or none, so one
+    /// Charges a key at this time or earlier, and records the charge. All limits of a key are charged or none, so one
     /// journal is enough.
     pub(super) fn noting<T>(
         &self,
@@ -98,7 +100,7 @@ impl Journals {
             let is_admitted = is_admitted(&charged);
             self.with(|noted| match noted.journals.get_mut(&mark) {
                 Some((number, journal)) if *number == noted_in => journal.settle(cost, is_admitted),
-                _ => {} // forgotten meanwhile
+                _ => {} // the key was forgotten meanwhile
             });
         }
         charged
@@ -108,7 +110,7 @@ impl Journals {
         self.with(|noted| noted.journals.get(&mark).map(|(_, journal)| journal.clone()))
     }
 
-    /// Removes an idle key: if the key comes again, it is a new key.
+    /// Removes an idle key. If a request with this key arrives again, it is a new key.
     pub(super) fn forget(&self, mark: u64) {
         self.with(|noted| noted.journals.remove(&mark));
     }
@@ -119,7 +121,7 @@ impl Journals {
 }
 
 impl Noted {
-    /// Notes a charge. Returns the number of the journal that holds it, if one does.
+    /// Records a charge. Returns the number of the journal that contains it, if there is room for the key.
     fn note(&mut self, mark: u64, at: Time, cost: u64) -> Option<u64> {
         self.is_full |= self.journals.len() >= FEW && !self.journals.contains_key(&mark);
         if self.is_full && !self.journals.contains_key(&mark) {

@@ -1,17 +1,17 @@
-//! The overflow: keys without a cell. Each is counted separately, so a flood of keys never closes the table to other
-//! clients.
+//! The overflow, which counts each key without a cell separately. So a flood of keys never excludes other clients.
 //!
-//! Each region has its own overflow. It is created when the first key of the region finds no cell, and the region's
-//! lock guards it. So its words need no atomic steps, and are the smaller ones of [`Guarded`](crate::meter::Guarded). A
-//! key in the overflow is identified by 32 bits of its fingerprint. They also determine where its words may be in any
-//! table, before and after a change of the terms. Two keys with the same 32 bits share one count, which can only refuse
-//! too much.
+//! Each region has its own overflow, which is created when the first key of the region finds no cell. The region's lock
+//! guards the overflow. So its words need no atomic steps, and are the smaller words of
+//! [`Guarded`](crate::meter::Guarded). A key in the overflow is identified by 32 bits of its fingerprint. These bits
+//! also determine the places of its words in every table, before and after a change of the terms. Two keys with the
+//! same 32 bits share one count, which can only refuse too many requests.
 //!
-//! The overflow consists of buckets. A key has two buckets and takes a place in the emptier one, which fills buckets
-//! evenly. If both are full, the key that has used the least loses its place, and the bucket's *rest* is raised to what
-//! that key had used. A key that is not found starts with the rest of its buckets. This is an upper bound of what it
-//! may have used (as in the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more than its
-//! limit, however many keys come. Keys refuse each other only if more keys are in use than there are places.
+//! The overflow consists of buckets. A key has two buckets and takes a place in the emptier bucket, so buckets fill
+//! evenly. If both buckets are full, the key with the lowest usage loses its place, and the bucket's *rest* is raised
+//! to the usage of that key. A key that is not found starts with the rests of its buckets. A rest is an upper bound of
+//! the key's real usage (as in the Space-Saving sketch of Metwally, Agrawal and El Abbadi, 2005). So no key gets more
+//! than its limit, with any number of keys. A key is refused because of other keys only if more keys are in use than
+//! there are places.
 //!
 //! A key stays in the overflow until it is idle: only a key without any usage can move to a cell.
 
@@ -23,14 +23,14 @@ use crate::{
     sync::{AtomicU64, Ordering},
 };
 
-/// Places for each key of a table: 16 for floods, 2 for well-behaved clients, and the rest as a reserve, because
+/// The number of places for each key of a table: 16 for floods, 2 for well-behaved clients, and 6 as a reserve, because
 /// buckets do not fill quite evenly.
 const CROWD: usize = 24;
 
-/// Places per bucket. Loom cannot explore more than two.
+/// The number of places in a bucket. Loom cannot explore more than two.
 const BUCKET: usize = if cfg!(loom) { 2 } else { 16 };
 
-/// The most bytes for the overflow of a table: 1 GiB. The system provides the memory only as it is used.
+/// The largest overflow of a table, in bytes: 1 GiB. The system provides the memory only when it is used.
 const MOST: usize = 1 << 30;
 
 /// The tag of a free place.
@@ -42,9 +42,9 @@ pub(super) struct Overflow {
     tags: Vec<u32>,
     words: Vec<AtomicU64>,
     rests: Vec<AtomicU64>,
-    /// Which buckets have a rest.
+    /// Whether each bucket has a rest.
     has_rest: Vec<bool>,
-    /// Scratch words: the state of a key before it gets a place.
+    /// Scratch words for the state of a key before it gets a place.
     draft: Vec<AtomicU64>,
     /// The words of an unknown key.
     start: Vec<AtomicU64>,
@@ -53,23 +53,23 @@ pub(super) struct Overflow {
     swept: Time,
 }
 
-/// What is known about a key.
+/// The result of looking for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is in the overflow, at this place.
+    /// The key is in the overflow, at this place.
     Found(usize),
-    /// It may have lost its place: the draft is an upper bound of what it has used.
+    /// The key has possibly lost its place: the draft is an upper bound of its usage.
     Crowded,
-    /// It has used nothing.
+    /// The key has used nothing.
     Stranger,
 }
 
-/// The part of a key's fingerprint that identifies it in the overflow. Never [`FREE`].
+/// Returns the part of a key's fingerprint that identifies the key in the overflow. Never [`FREE`].
 pub(super) fn tag_of(fingerprint: u64) -> u32 {
     u32::try_from(fingerprint >> 31).unwrap_or(u32::MAX).max(FREE + 1)
 }
 
-/// The number of places per region.
+/// Returns the number of places per region.
 pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
     let most = MOST / (size_of::<u32>() + set.words() * size_of::<u64>());
     let places = keys.saturating_mul(CROWD).saturating_mul(set.lives()).min(most);
@@ -77,7 +77,8 @@ pub(super) fn places(keys: usize, regions: usize, set: &Set) -> usize {
 }
 
 impl Overflow {
-    /// Zeros from the allocator are memory that was not touched yet. `start` are the words of an unknown key.
+    /// Returns an empty overflow. `start` are the words of an unknown key. The allocator provides zeros as untouched
+    /// memory, which takes no space yet.
     pub(super) fn new(places: usize, start: &[AtomicU64]) -> Self {
         let width = start.len();
         let places = if cfg!(loom) { 2 * BUCKET } else { places };
@@ -120,7 +121,7 @@ impl Overflow {
         look
     }
 
-    /// The latest time at which idle keys were forgotten.
+    /// Returns the latest time at which idle keys were forgotten.
     pub(super) fn swept(&self) -> Time {
         self.swept
     }
@@ -129,7 +130,7 @@ impl Overflow {
         part_of(&self.words, place, self.width)
     }
 
-    /// The words of the last key that was looked for, if it has no place.
+    /// Returns the words of the last key that `look` did not find.
     pub(super) fn draft(&self) -> &[AtomicU64] {
         &self.draft
     }
@@ -138,7 +139,7 @@ impl Overflow {
     pub(super) fn seat(&mut self, set: &Set, tag: u32, now: Time) {
         let buckets = self.buckets(tag);
         let place = self.free(buckets).unwrap_or_else(|| {
-            // Sweeping waits until here: while there are free places, the words of other keys are not read.
+            // The buckets are swept only now: while there are free places, the words of other keys are not read.
             buckets.into_iter().for_each(|bucket| self.sweep(set, bucket, now));
             self.free(buckets).unwrap_or_else(|| self.make_room(set, tag, now))
         });
@@ -146,7 +147,7 @@ impl Overflow {
         copy(&self.draft, self.words(place));
     }
 
-    /// A free place in the emptier bucket.
+    /// Returns a free place in the emptier bucket.
     fn free(&self, buckets: [usize; 2]) -> Option<usize> {
         let [first, second] = buckets.map(|bucket| {
             let mut free = (0, None);
@@ -169,7 +170,7 @@ impl Overflow {
         }
     }
 
-    /// Takes the place of the key that has used the least in the first bucket.
+    /// Takes the place of the key with the lowest usage in the first bucket.
     fn make_room(&mut self, set: &Set, tag: u32, now: Time) -> usize {
         let [bucket, _] = self.buckets(tag);
         let first = bucket * BUCKET;
@@ -195,7 +196,7 @@ impl Overflow {
         [spread >> 32, spread & 0xffff_ffff].map(|half| part(half, self.has_rest.len()))
     }
 
-    /// A copy of the upper bound of a key's usage, if the key may have used anything.
+    /// Returns a copy of the upper bound of a key's usage. None if the key has used nothing.
     pub(super) fn copy_of(&self, set: &Set, tag: u32) -> Option<Vec<AtomicU64>> {
         let own = copied(&self.start);
         match self.find(tag) {
@@ -208,20 +209,20 @@ impl Overflow {
         Some(own)
     }
 
-    /// All keys that are not idle.
+    /// Returns all keys that are not idle.
     pub(super) fn all<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (u32, &'a [AtomicU64])> {
         let overflow = self.tags.iter().enumerate().filter(|&(_, &tag)| tag != FREE);
         overflow.map(|(place, &tag)| (tag, self.words(place))).filter(move |(_, words)| !set.is_idle(words, now))
     }
 
-    /// All rests that are not idle, by bucket.
+    /// Returns all rests that are not idle, by bucket.
     pub(super) fn rests<'a>(&'a self, set: &'a Set, now: Time) -> impl Iterator<Item = (usize, &'a [AtomicU64])> {
         let buckets = (0..self.has_rest.len()).filter(|&bucket| self.has_rest[bucket]);
         let rests = buckets.map(|bucket| (bucket, part_of(&self.rests, bucket, self.width)));
         rests.filter(move |(_, rest)| !set.is_idle(rest, now))
     }
 
-    /// Takes over a key from the table before; `put` computes its words.
+    /// Takes over a key from the previous table. `put` computes its words.
     pub(super) fn receive(&mut self, set: &Set, tag: u32, now: Time, put: impl FnOnce(&[AtomicU64])) {
         put(&self.draft);
         match self.find(tag) {
@@ -272,7 +273,7 @@ mod tests {
     use super::{super::book::Book, *};
     use crate::{Quota, Strategy, Terms};
 
-    /// The memory matches the documentation of `RuleLimiter::keyed`.
+    /// Compares the memory of an overflow with the documentation of `RuleLimiter::keyed`.
     #[test]
     fn the_overflow_takes_as_much_memory_as_documented() {
         let book = |strategies: &[Strategy]| {

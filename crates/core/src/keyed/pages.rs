@@ -1,32 +1,35 @@
-//! Large pages for a large table: advice to the system. No decision depends on it.
+//! Large pages for a large table: advice to the system. No decision depends on this advice.
 //!
 //! A decision on one of a million keys reads a random cache line. With pages of 4 KiB, the processor must first look up
-//! the page of that line; in a virtual machine this walks two sets of page tables. Measured in a virtual machine, on
-//! one thread of a busy machine, with 1,000,000 keys of 8 bytes: 14 and 21 % more decisions a second with uniform keys,
-//! 8 and 27 % with Zipf-distributed keys. The price is memory while few keys are in use: keys are spread over the
-//! table, so 10,000 keys touch nine tenths of the small pages of a table for 1,000,000, but 100 keys touch 400 KiB, and
-//! all 16 MiB with large pages.
+//! the page of that line; in a virtual machine, this lookup walks two sets of page tables. Measurements used one thread
+//! of a busy virtual machine and 1,000,000 keys of 8 bytes. Large pages gave 14 and 21 % more decisions a second with
+//! uniform keys, and 8 and 27 % more with Zipf-distributed keys. The price is memory while few keys are in use, because
+//! keys are spread over the table. In a table for 1,000,000 keys, 100 keys touch 400 KiB of small pages, but all 16 MiB
+//! of large pages. With 10,000 keys there is little difference: they touch nine tenths of the small pages.
 //!
-//! This is the only unsafe code in this crate: the standard library cannot give this advice. It is sound because the
-//! range lies within memory that the caller owns exclusively, and `MADV_HUGEPAGE` changes neither contents nor validity
-//! of any address. There is no atomic here for loom to explore, and miri, which does not support the call, skips it.
+//! This module has the only unsafe code in this crate, because the standard library cannot give this advice. The call
+//! is sound: the range is within memory that the caller owns exclusively, and `MADV_HUGEPAGE` changes neither the
+//! contents nor the validity of any address. Loom and miri skip the call: it uses no atomics, and miri does not support
+//! it.
 
-/// Asks for large pages for the part of `words` that has whole ones. Call it before any of the memory is touched.
+/// Requests large pages for the part of `words` that consists of whole large pages. Call this before any of the memory
+/// is touched.
 #[cfg(all(target_os = "linux", not(miri), not(loom)))]
 #[expect(unsafe_code, reason = "no safe function of the standard library gives advice on memory")]
 pub(super) fn ask_for_large(words: &mut [u64]) {
     use std::ffi::{c_int, c_void};
 
-    /// The size on x86-64, and on aarch64 with small pages of 4 KiB. Where the size differs, the system uses what fits.
+    /// The size of a large page on x86-64, and on aarch64 with small pages of 4 KiB. On other systems, the system uses
+    /// the pages that fit.
     const LARGE: usize = 2 << 20;
 
-    /// Below this size there is little to gain: the processor caches the addresses of some hundred to some thousand
-    /// small pages.
+    /// The least size for large pages. Below this size there is little gain, because the processor caches the addresses
+    /// of some hundred to some thousand small pages.
     const LEAST: usize = 2 * LARGE;
 
     const MADV_HUGEPAGE: c_int = 14;
 
-    // A function of the C library, which the standard library links anyway.
+    // A function of the C library, which the standard library always links.
     unsafe extern "C" {
         fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int;
     }
@@ -38,11 +41,11 @@ pub(super) fn ask_for_large(words: &mut [u64]) {
         return;
     }
     let whole = (length - before) / LARGE * LARGE;
-    // SAFETY: `before + whole <= length`, so the range lies within `words`, which is borrowed exclusively; the advice
-    // changes no contents. On an error the advice is not followed, and nothing else is different.
+    // SAFETY: `before + whole <= length`, so the range is within `words`, which is borrowed exclusively. The advice
+    // changes no contents. If the call fails, the system ignores the advice, and nothing else is different.
     let _ = unsafe { madvise(start.add(before).cast(), whole, MADV_HUGEPAGE) };
 }
 
-/// On other systems, the system decides.
+/// Does nothing: other systems select the pages themselves.
 #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
 pub(super) fn ask_for_large(_words: &mut [u64]) {}

@@ -1,10 +1,10 @@
-//! How terms change: a successor table is created, and every key moves there while decisions continue.
+//! The change of terms: a successor table is created, and every key moves there while decisions continue.
 //!
-//! Region by region, under the region's lock: each key gets a cell in the successor, with unset words. Then the region
-//! is closed, so that no new key enters. Then the words are sealed one by one, and the successor's words are computed.
-//! A thread that finds sealed words, or misses a key in a closed region, computes this key's words itself unless they
-//! are there already (all threads compute the same), and decides in the successor. So no known key waits, and each
-//! decision uses either the old terms or the new ones.
+//! The regions move one by one, under the region's lock. Each key gets a cell in the successor, with unset words. Then
+//! the region is closed, so that no new key enters. Then the words are sealed one by one, and the successor's words are
+//! computed. A thread that finds sealed words, or does not find a key in a closed region, computes this key's words if
+//! no other thread has. All threads compute the same words. Then the thread decides in the successor. So no known key
+//! waits, and each decision uses either the old terms or the new terms.
 
 use std::{num::NonZeroUsize, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Table {
-    /// Puts other terms in force. The returned table has all keys; this table forwards each key to it.
+    /// Puts other terms in force. The returned table has all keys. This table forwards each key to it.
     pub(crate) fn retune(self: &Arc<Self>, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> Arc<Self> {
         let mut table = self;
         let guard = loop {
@@ -47,7 +47,7 @@ impl Table {
     fn make_successor(&self, clock: Clock<'_>, terms: Terms, max_keys: NonZeroUsize) -> &Arc<Self> {
         let kept = terms.places_in(&self.book.terms);
         let book = Book::new(terms, clock());
-        // From here on, no more keys enter than the successor has cells for.
+        // From here on, no key enters for which the successor has no cell.
         self.capacity.fetch_min(Self::capacity(&book, max_keys), Ordering::Relaxed);
         for region in &self.regions {
             drop(lock(&region.hold));
@@ -71,10 +71,10 @@ impl Table {
     }
 
     fn next(&self) -> &Arc<Self> {
-        self.successor.get().expect("it is there before any word is sealed and any region closed")
+        self.successor.get().expect("the successor is set before a word is sealed or a region is closed")
     }
 
-    /// Moves all keys. Only for the holder of `retuning`.
+    /// Moves all keys. Only for the thread that has locked `retuning`.
     fn move_to(&self, next: &Self, clock: Clock<'_>) {
         let now = clock().as_nanos();
         next.began.store(now, Ordering::Release);
@@ -114,7 +114,8 @@ impl Table {
         }
     }
 
-    /// The successor, with this key's words computed. Only after a region was closed or words were sealed.
+    /// Returns the successor after computing this key's words there. Called only after a region was closed or words
+    /// were sealed.
     #[cold]
     pub(super) fn follow(&self, mark: u64) -> &Self {
         let next = self.next();
@@ -127,7 +128,8 @@ impl Table {
             if !set.is_unset(words) {
                 return;
             }
-            // A key that has neither a cell nor words of its own may be in the overflow, and may have an override now.
+            // A key that has neither a cell nor separate words is possibly in the overflow. In the successor, it
+            // possibly has an override.
             let overflow = if self.place_of(mark).is_none() { self.overflow_words(mark) } else { None };
             let overflow = overflow.as_ref().map(|words| self.old_in_overflow(words, self.closed_at(mark)));
             next.succeed(mark, set, words, || overflow.or_else(|| self.old(mark)));
@@ -143,7 +145,7 @@ impl Table {
             words,
             since,
             began: self.began(),
-            // A key that entered later is new.
+            // A key that entered later has no earlier admissions.
             is_first: self.lineage.retunes == 0 || self.histories.is_some(),
             histories: self.histories.as_ref().and_then(|histories| histories.get(mark)),
             journals: self.journals(since).map(|journals| (journals, mark)),
@@ -154,7 +156,7 @@ impl Table {
         Time::from_nanos(self.began.load(Ordering::Acquire))
     }
 
-    /// Keys in the overflow have no history, so requests that their words do not hold count as used.
+    /// Keys in the overflow have no history, so requests that their words do not contain count as used.
     fn old_in_overflow<'a>(&'a self, words: &'a [AtomicU64], since: Time) -> Old<'a> {
         let is_first = self.lineage.retunes == 0;
         Old { set: &self.book.overflow, words, since, began: self.began(), is_first, histories: None, journals: None }
@@ -166,7 +168,8 @@ impl Table {
         set.succeed(words, old, &self.lineage.kept, agree);
     }
 
-    /// Room for the histories of keys, if the new words do not hold them, or if the histories of this table still matter.
+    /// Returns empty histories for the successor, if its words do not contain all information, or if the histories of
+    /// this table are still needed.
     fn histories_for(&self, book: &Book, kept: &[Option<usize>], keys: usize, now: Time) -> Option<Histories> {
         let mut longest = book.longest().max(self.book.longest());
         let mut matters = keys <= FEW || book.forgets(&self.book, kept);
@@ -181,13 +184,13 @@ impl Table {
         Time::from_nanos(self.region_of(mark).since.load(Ordering::Acquire))
     }
 
-    /// An upper bound of what a key without a cell has used, under terms whose region is closed.
+    /// Returns an upper bound of the usage of a key without a cell, whose region is closed.
     fn overflow_words(&self, mark: u64) -> Option<Vec<AtomicU64>> {
         lock(&self.region_of(mark).hold).overflow.as_ref()?.copy_of(&self.book.overflow, tag_of(mark))
     }
 
-    /// Moves the overflow of a region before the region is closed: until then, no thread looks for its keys in the
-    /// successor.
+    /// Moves the overflow of a region before the region is closed. Until the region is closed, no thread looks for its
+    /// keys in the successor.
     fn move_overflow(&self, next: &Self, index: usize, hold: &mut Hold, since: Time) {
         let Some(overflow) = &hold.overflow else { return };
         let (set, next_set) = (&self.book.overflow, &next.book.overflow);
@@ -220,13 +223,13 @@ impl Table {
             }
         }
         if next.overrides.is_empty() {
-            hold.overflow = None; // not used any more
+            hold.overflow = None; // no thread uses it again
         }
     }
 }
 
 impl Drop for Table {
-    /// Drops the chain in a loop: recursion would go as deep as the chain is long.
+    /// Drops the chain of successors in a loop, because recursion on a long chain overflows the stack.
     fn drop(&mut self) {
         let mut next = self.successor.take();
         while let Some(table) = next {

@@ -1,5 +1,5 @@
-//! How near keys are to their limits, for metrics. A survey reads a bounded number of keys. It charges nothing, takes
-//! no lock and blocks no decision.
+//! The survey of keys for metrics: how near keys are to their limits. A survey reads a bounded number of keys. It
+//! charges nothing, takes no lock and blocks no decision.
 
 use super::{Table, book::Set, cells::is_key};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     sync::{AtomicU64, Ordering},
 };
 
-/// How near the surveyed keys of a rule are to their limits.
+/// The result of a survey: how near the keys of a rule are to their limits.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -27,13 +27,14 @@ use crate::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySurvey {
-    /// How many keys were surveyed.
+    /// The number of surveyed keys.
     pub keys: u64,
-    /// How many of them have a limit with nothing left.
+    /// The number of surveyed keys that have a limit without remaining requests.
     pub exhausted: u64,
-    /// What is left of the limit that is nearest to its end, in requests. Without a key, the same as [`of`](Self::of).
+    /// The remaining requests of the limit with the smallest remaining share. Equal to [`of`](Self::of) if no key was
+    /// surveyed.
     pub remaining: u64,
-    /// The size of that limit: burst and debt of a bucket, requests of a window. At least 1.
+    /// The size of this limit: burst plus debt of a bucket, or requests of a window. At least 1.
     pub of: u64,
 }
 
@@ -49,7 +50,7 @@ impl KeySurvey {
     }
 }
 
-/// Whether the first fraction is less than the second.
+/// Returns true if the first fraction is less than the second.
 fn is_less((part, whole): (u64, u64), (other_part, other_whole): (u64, u64)) -> bool {
     u128::from(part) * u128::from(other_whole) < u128::from(other_part) * u128::from(whole)
 }
@@ -77,7 +78,8 @@ impl Table {
 }
 
 impl Set {
-    /// What is left of the limit with the smallest fraction left. None while the words move to other terms.
+    /// Returns the remaining requests and the size of the limit with the smallest remaining share. None while the words
+    /// move to other terms.
     fn least(&self, words: &[AtomicU64], now: Time) -> Option<(u64, u64)> {
         let mut least = (1, 1);
         for (meter, own) in self.limits(words) {

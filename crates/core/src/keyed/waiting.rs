@@ -1,5 +1,5 @@
-//! Requests that wait for a key of the table. Their turns are forecast from the key's words. A key without words is
-//! forecast as a new key, and decided like any other at its turn.
+//! Requests that wait for a key of the table. Their turns are predicted from the key's words. A key without words is
+//! predicted like a new key. The decision at its turn uses the real count.
 
 use super::{
     Table,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Table {
-    /// Takes the last position in the key's queue, if its turn comes by `latest`.
+    /// Takes the last position in the key's queue, if the request's turn comes by `latest`.
     pub(crate) fn enqueue(
         &self,
         key: &[u8],
@@ -26,7 +26,7 @@ impl Table {
         joined.map_err(|longest| self.refused(mark, longest, cost))
     }
 
-    /// When a new request with this key would be admitted, behind all that wait.
+    /// Returns the time at which a new request with this key would be admitted, after all waiting requests.
     pub(crate) fn opens(&self, key: &[u8], now: Time, cost: u64) -> Result<Time, RuleRefused> {
         let mark = self.lineage.mark_of(key);
         let opens = match self.lineage.queues.find(mark) {
@@ -40,14 +40,15 @@ impl Table {
         self.lineage.queues.len(self.lineage.mark_of(key))
     }
 
-    /// Reacts to a charge of this key that was given back.
+    /// Wakes the head of the key's queue after a refund.
     pub(super) fn wake(&self, mark: u64) {
         if let Some(queue) = self.lineage.queues.find(mark) {
             queue.wake_head();
         }
     }
 
-    /// Reacts to a change of the terms: requests whose turn no longer comes in time are refused at once.
+    /// Computes all turns again after a change of the terms. Requests whose turn does not come in time are refused
+    /// immediately.
     pub(super) fn reassess(&self, now: Time) {
         for (mark, queue) in self.lineage.queues.all() {
             queue.reassess(now, || self.forecast(mark, now));
@@ -66,7 +67,7 @@ impl Table {
             match set.copy(words) {
                 Ok(limits) => return Forecast::new(now, limits),
                 Err(Halt::Sealed) => table = table.follow(mark),
-                Err(Halt::Refused(_)) => unreachable!("nothing is asked for"),
+                Err(Halt::Refused(_)) => unreachable!("a copy charges nothing"),
             }
         }
     }

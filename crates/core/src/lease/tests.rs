@@ -1,4 +1,4 @@
-//! Leases on their own slots, without threads: what each step takes, keeps and loses.
+//! Leases without threads: which admissions each step takes, keeps and loses.
 
 use super::*;
 use crate::{Quota, Strategy};
@@ -9,7 +9,7 @@ fn after(millis: u64) -> Time {
     Time::from_nanos(START.as_nanos() + millis * 1_000_000)
 }
 
-/// Two slots of a bucket of 1,000 per second. The first has a lease that the floor passes within 62 ms.
+/// Returns two slots of a bucket of 1,000 per second. The first slot has a lease that the floor passes within 62 ms.
 fn leased() -> (Supply, AtomicU64, Leases) {
     let quota = Quota::new(Strategy::TokenBucket, 1000, std::time::Duration::from_secs(1), None).expect("valid");
     let (supply, word) = (Supply::new(quota, START), AtomicU64::new(0));
@@ -38,7 +38,7 @@ fn a_lease_is_its_owners_until_half_its_time_has_passed() {
     }
 }
 
-/// The word restarts below leased seats and passes them again.
+/// The word restarts below leased admissions and reaches them again.
 #[test]
 fn what_was_leased_before_the_clock_was_set_back_is_not_there_twice() {
     const DAYS: u64 = 10 * 86_400_000;
@@ -50,7 +50,7 @@ fn what_was_leased_before_the_clock_was_set_back_is_not_there_twice() {
     let lent = requests(&leases)[1];
     let take = |now| leases.fetch(0, &supply, &word, now, 1).is_ok();
     let (now, later) = (after(0), after(DAYS));
-    assert!(lent > 50 && !take(now), "all is used up until the clock goes on");
+    assert!(lent > 50 && !take(now), "no admission is left until the clock has advanced");
     let got = (0..2000).filter(|_| take(later)).count();
     assert_eq!(got, 1000);
 }
@@ -73,13 +73,14 @@ fn what_is_closed_meets_no_cost() {
     assert_eq!(leases.left(&supply, floor), 61 * supply.unit());
 }
 
-/// This includes seats of an earlier lease that the floor has passed: they would count as seats of the new one.
+/// This includes admissions of an earlier lease that the floor has passed: they would count as admissions of the new
+/// lease.
 #[test]
 fn while_a_slot_is_filled_it_meets_no_cost() {
     let (supply, _, leases) = leased();
     let (slot, floor) = (&leases.slots[0], supply.floor(after(100)));
     let take = || slot.take_at_once(&supply, floor, 1, |units| supply.whole_or_less(units));
-    let filling = slot.begin(floor).expect("all of it is lost");
+    let filling = slot.begin(floor).expect("the whole lease is lost");
     let end = floor + 100 * supply.unit();
     slot.end.store(end, Ordering::SeqCst);
     assert_eq!(take(), Attempt::TooFew);
@@ -87,7 +88,7 @@ fn while_a_slot_is_filled_it_meets_no_cost() {
     assert_eq!(take(), Attempt::Taken { end: end - 9 * supply.unit() });
 }
 
-/// Exactly the seats above the floor are available.
+/// Exactly the admissions above the floor are available.
 #[test]
 fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
     for millis in [0, 1, 2, 30, 60, 61] {
@@ -113,7 +114,7 @@ fn later_it_goes_to_who_asks_and_is_not_handed_back_at_once() {
     assert!(first > 50 && second == 29, "{first}, {second}");
 }
 
-/// A number below `below`.
+/// Returns a random number below `below`.
 fn random(state: &mut u64, below: u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -121,8 +122,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// How many requests the word alone admits, and how many leases admit, with bursts and lulls of up to `longest` ms, at
-/// random ones of these percentages of the limit and on some of the slots.
+/// Returns the number of requests that the word alone admits, and the number that leases admit. Each burst or lull
+/// takes up to `longest` ms, has a random one of these percentages of the limit, and uses some of the slots.
 fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64, u64) {
     let supply = Supply::new(quota, START);
     let (alone, word) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -149,7 +150,7 @@ fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64,
     (by_word, by_leases)
 }
 
-/// In hundredths of a percent, for 144 patterns. The random numbers are the same in every run.
+/// The losses in 144 patterns, in hundredths of a percent. The random numbers are the same in every run.
 #[test]
 fn under_bursts_and_lulls_leases_lose_a_thousandth() {
     let (mut all, mut lost, mut worst) = (0, 0, 0);

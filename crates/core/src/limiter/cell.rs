@@ -1,10 +1,10 @@
 //! The state of a limiter under one quota, and the transition to its successor under the next quota.
 //!
-//! A retune must not lose what was consumed while other threads decide. It links a successor behind the cell in force,
-//! and then seals the cell's words, so that no charge can change them any more. A thread that finds a sealed word
-//! computes the successor's first state from it (all threads compute the same), stores it unless another thread was
-//! faster, and decides in the successor. So deciding threads complete the change instead of waiting for it, and no
-//! charge is lost in between. Only retunes wait for each other.
+//! A retune must not lose usage while other threads decide. So it links a successor to the cell in force and then seals
+//! the cell's words: no charge can change a sealed word. A thread that finds a sealed word computes the successor's
+//! first state from the sealed words. All threads compute the same state, and the first of them stores it. Then each
+//! thread decides in the successor. So deciding threads complete the change instead of waiting for it, and no charge is
+//! lost. Only retunes wait for each other.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,52 +22,53 @@ use crate::{
     word::{SEALED, Sealed, UNSET, load},
 };
 
-/// How many lost races make threads use leases; see `lease`.
+/// The number of lost races after which threads use leases; see `lease`.
 const HOT: u64 = if cfg!(loom) { 0 } else { 16 };
 
-/// No window has this number.
+/// A number that no window has.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) meter: Meter,
-    /// How many retunes came before. A charge is given back only to the cell in which it was made.
+    /// The number of earlier retunes. A charge is given back only to the cell in which it was made.
     pub(super) retunes: u64,
-    /// [`Supply::direct`] if levels are times; zero otherwise, and when there are leases.
+    /// [`Supply::direct`] if levels are times and there are no leases; otherwise zero.
     direct: AtomicU64,
-    /// The window of the last decision, so that later decisions in it need no division. [`NEVER`] without windows, and
-    /// when there are leases. It is only a hint: the time decides whether it is right.
+    /// The window of the last decision: later decisions in this window need no division. [`NEVER`] if the limit has no
+    /// windows or has leases. The value is only a hint: each decision compares it with the time.
     window: AtomicU64,
     words: Words,
-    /// Set after threads lost [`HOT`] races.
+    /// Set after threads have lost [`HOT`] races.
     leases: Once<Leases>,
-    /// The number of lost races; far more than `HOT` if this limit cannot have leases.
+    /// The number of races that threads have lost.
     heat: AtomicU64,
-    /// When this cell took over, in nanoseconds of [`Time`]. Final once the predecessor's first word is sealed.
+    /// The time at which this cell came into force, in nanoseconds of [`Time`]. Final once the predecessor's first word
+    /// is sealed.
     since: AtomicU64,
-    /// What is known of the time before, and the first words. Set before the words are set; the first cell has none.
-    /// Invisible to loom: the words order all accesses to it.
+    /// The admissions before this cell, and its first words. Set before the words are set; the first cell has no
+    /// history. Loom does not check this field: the words order all accesses to it.
     history: OnceLock<Box<History>>,
-    /// Set for a while after a change. The first cell has none.
+    /// The journal after a change. The first cell has no journal.
     watch: Option<Box<Watching>>,
     /// Set before the words are sealed.
     successor: Once<Arc<Cell>>,
     /// The waiting requests of this cell and all its successors. Set by the first request that waits.
     queue: Once<Arc<Queue>>,
-    /// Held by the thread that may set `successor` and seal the words.
+    /// Held by the thread that sets `successor` and seals the words.
     pub(super) retuning: Mutex<()>,
 }
 
-/// Until it is over, no decision takes the fast path.
+/// A journal and its end. Until the journal ends, no decision takes the fast path.
 #[derive(Debug)]
 struct Watching {
     watch: Watch,
     is_over: AtomicBool,
-    /// Set by the thread that ends it.
+    /// Set by the thread that ends the journal.
     is_ending: AtomicBool,
 }
 
-/// The state of one limit, inside of the cell if it is small.
+/// The words of one limit. One or two words are stored in the cell itself.
 #[derive(Debug)]
 struct Words {
     few: Alone,
@@ -75,7 +76,7 @@ struct Words {
     many: Box<[AtomicU64]>,
 }
 
-/// On its own cache lines: fields that never change must not share them with words that always do.
+/// Words on separate cache lines: fields that never change must not share a cache line with words that change often.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Alone([AtomicU64; 2]);
@@ -106,7 +107,7 @@ impl Cell {
         }
     }
 
-    /// Enables the fast path, if the quota allows it. Only while there are no leases.
+    /// Enables the fast path if the quota allows it. Called only while there are no leases.
     fn decide_at_once(&self) {
         let (direct, window) = match &self.meter.kind {
             Kind::Level(supply) if supply.is_time() => (supply.direct(), NEVER),
@@ -117,7 +118,7 @@ impl Cell {
         self.window.store(window, Ordering::Relaxed);
     }
 
-    /// The journal, if a charge at this time must be noted.
+    /// Returns the journal if it must record a charge at this time.
     fn watch(&self, now: Time) -> Option<&Watch> {
         let Watching { watch, is_over, is_ending } = self.watch.as_deref()?;
         if watch.is_on(now) {
@@ -135,7 +136,7 @@ impl Cell {
         self.watch.as_ref().is_some_and(|watching| !watching.is_over.load(Ordering::Acquire))
     }
 
-    /// Decides, and notes the charge if required.
+    /// Decides, and records the charge if there is a journal.
     fn noting(
         &self,
         now: Time,
@@ -160,7 +161,7 @@ impl Cell {
         self.queue.get().expect("filled above")
     }
 
-    /// A copy of the limit in its current state, to continue elsewhere.
+    /// Returns a copy of the limit in its current state, for a forecast.
     pub(super) fn copy(&self, now: Time) -> Result<(Meter, Vec<u64>), Sealed> {
         let mut words = self.meter.copy(self.words.all())?;
         if let (Kind::Level(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) {
@@ -174,17 +175,17 @@ impl Cell {
         &self.words.all()[0]
     }
 
-    /// The fast path of a decision. None if the case is not that simple.
+    /// The fast path of a decision. None if the decision needs the slow path.
     #[inline(always)] // as in `Limiter::check`
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         let supply = match &self.meter.kind {
             Kind::Level(supply) => supply,
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
             Kind::Log(log) => return self.log_at_once(log, now, cost),
-            Kind::Guarded(_) => return None, // never in a cell, whose words no lock guards
+            Kind::Guarded(_) => return None, // not in a cell: a guarded meter needs a lock
         };
-        // If levels are times, as for most quotas, the first comparison is the only one; for leases it is the second
-        // one.
+        // If levels are times, as for most quotas, the first comparison selects the path. With leases, the second
+        // comparison does.
         let elapsed = supply.elapsed(now);
         if elapsed < self.direct.load(Ordering::Relaxed) {
             return self.charge_at_once(supply, elapsed, now, cost, Supply::charge_at_once);
@@ -206,19 +207,19 @@ impl Cell {
         self.charge_at_once(supply, self.flowed(supply, elapsed), now, cost, Supply::charge_at_once)
     }
 
-    /// Computes the flow by a division, and remembers the window.
+    /// Computes the floor by a division, and stores the window.
     #[inline(never)]
     fn flowed(&self, supply: &Supply, elapsed: u64) -> u64 {
         let floor = supply.flowed(elapsed);
         let before = self.window.load(Ordering::Relaxed);
         if before != NEVER {
-            // Fails if there are leases meanwhile.
+            // The exchange fails if leases were created meanwhile.
             let _ = self.window.compare_exchange(before, floor / supply.each(), Ordering::Relaxed, Ordering::Relaxed);
         }
         floor
     }
 
-    /// Moves the level to what `charge` returns for level, floor and cost.
+    /// Replaces the level by the result of `charge` for level, floor and cost.
     #[inline(always)]
     fn charge_at_once(
         &self,
@@ -311,14 +312,14 @@ impl Cell {
     #[cold]
     fn heat_up(&self, supply: &Supply) {
         if self.is_watched() {
-            return; // charges that are noted lease nothing
+            return; // a limit with a journal has no leases
         }
         if self.heat.fetch_add(1, Ordering::Relaxed) == HOT {
             self.lend(supply);
         }
     }
 
-    /// Starts to use leases, if this limit can.
+    /// Creates the leases, if this limit can have leases.
     fn lend(&self, supply: &Supply) -> Option<&Leases> {
         if self.leases.get().is_none() {
             if self.is_watched() {
@@ -344,7 +345,7 @@ impl Cell {
 
     pub(super) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
         match self.meter.ask(self.words.all(), now, cost) {
-            // The leases have room, too.
+            // The leases can have room for this cost.
             Err(Stop::Refused(refused)) if self.leases.get().is_some() => {
                 let standing = self.standing(now)?;
                 if standing.remaining() >= cost { Ok(standing) } else { Err(Stop::Refused(refused)) }
@@ -353,7 +354,7 @@ impl Cell {
         }
     }
 
-    /// The standing, with leased seats counted as unused.
+    /// Returns the standing. Leased admissions that no request used count as free.
     pub(super) fn standing(&self, now: Time) -> Result<Standing, Sealed> {
         let (Kind::Level(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
             return self.meter.standing(self.words.all(), now);
@@ -363,7 +364,8 @@ impl Cell {
         Ok(Standing::of_level(supply, level, floor, now))
     }
 
-    /// If seats can be leased, they are given back as the same seats: the last ones to the word, others to a slot.
+    /// Gives a charge back. If the limit can have leases, the last charge returns to the word, and other charges return
+    /// to a slot.
     pub(super) fn refund(&self, receipt: &Receipt, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         let Kind::Level(supply) = &self.meter.kind else {
             return self.meter.refund(self.words.all(), receipt, clock);
@@ -372,7 +374,7 @@ impl Cell {
         loop {
             let level = load(word)?;
             if receipt.mark > supply.ceiling(clock()) {
-                // Reserved ahead, and so beyond all leases.
+                // The charge is a reservation, which is beyond all leases.
                 return level::refund(supply, word, receipt, clock);
             }
             if level == receipt.mark {
@@ -389,7 +391,7 @@ impl Cell {
         }
     }
 
-    /// Seals the words and returns the successor. Only for the holder of `retuning`.
+    /// Seals the words and returns the successor. Only for the thread that has locked `retuning`.
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         let base = clock();
         let watch = Watch::new(self.meter.quota(), quota, base);
@@ -399,7 +401,7 @@ impl Cell {
         successor.queue.fill(Arc::clone(self.queue()));
         let mut word = self.first().load(Ordering::SeqCst);
         loop {
-            // Not earlier than any charge in the sealed word.
+            // This time must not be earlier than any charge in the sealed word.
             successor.since.store(clock().as_nanos(), Ordering::Relaxed);
             match self.first().compare_exchange_weak(word, word | SEALED, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return self.follow(),
@@ -408,7 +410,7 @@ impl Cell {
         }
     }
 
-    /// With leases: the sealed word as it would be without them.
+    /// Returns the sealed word without the unused leased admissions. None without leases.
     fn take_back(&self, since: Time) -> Option<AtomicU64> {
         let (Kind::Level(supply), Some(leases)) = (&self.meter.kind, self.leases.get()) else {
             return None;
@@ -418,10 +420,10 @@ impl Cell {
         Some(AtomicU64::new(level.max(floor).saturating_sub(leases.left(supply, floor)) | SEALED))
     }
 
-    /// The successor, with its state set. A word of this cell is sealed.
+    /// Returns the successor after setting its state. A word of this cell must be sealed.
     #[cold]
     pub(super) fn follow(&self) -> &Arc<Self> {
-        let successor = self.successor.get().expect("the successor is there before a word is sealed");
+        let successor = self.successor.get().expect("the successor is set before a word is sealed");
         if successor.first().load(Ordering::SeqCst) == UNSET {
             self.meter.seal(self.words.all());
             let since = Time::from_nanos(successor.since.load(Ordering::Relaxed));
@@ -440,7 +442,8 @@ impl Cell {
                         successor.meter.history_after(&self.meter, words, &none, since, Memory::Many)
                     }
                 };
-                // If another thread was faster, its value is equal, except for times that were being written just then.
+                // If another thread was faster, its history is equal, except for times that a thread was writing at
+                // that moment.
                 let _ = successor.history.set(Box::new(history));
             }
             let history = successor.history.get().expect("filled above");
@@ -463,13 +466,13 @@ impl Words {
         Self { few: Alone([word(0), word(1)]), many }
     }
 
-    /// The only word, without a check of how many there are.
+    /// The first word, which is the only word of a level.
     #[inline]
     fn line(&self) -> &AtomicU64 {
         &self.few.0[0]
     }
 
-    /// All words; one more than needed if there is one.
+    /// All words. A limit with one word gets a second, unused word.
     #[inline]
     fn all(&self) -> &[AtomicU64] {
         if self.many.is_empty() { &self.few.0 } else { &self.many }
@@ -477,7 +480,7 @@ impl Words {
 }
 
 impl Drop for Cell {
-    /// Drops the chain in a loop: recursion would go as deep as the chain is long.
+    /// Drops the chain of successors in a loop, because recursion on a long chain overflows the stack.
     fn drop(&mut self) {
         let mut next = self.successor.take();
         while let Some(cell) = next {

@@ -1,10 +1,10 @@
-//! The sliding window counter: one word for even windows and one for odd windows. Each word holds the index of its
-//! window and the count in it.
+//! The sliding window counter: one word for even windows and one word for odd windows. Each word contains the index of
+//! its window and the count in it.
 //!
-//! A decision in window *w* changes the word of *w* and needs the final count of *w - 1*: that word is *frozen* before
-//! its count is used. A thread with a lagging clock, which would still count in *w - 1*, finds the frozen word and
-//! decides at the start of *w* instead. So only one word changes at any time, and one compare-and-swap admits, although
-//! the state has two words.
+//! A decision in window *w* changes the word of *w* and needs the final count of *w - 1*: the word of *w - 1* is
+//! *frozen* before its count is used. A thread with a slow clock would still count in *w - 1*. This thread finds the
+//! frozen word and decides at the start of *w* instead. So only one word changes at any time, and an admission is one
+//! compare-and-swap, although the state has two words.
 //!
 //! ```text
 //! admitted when      previous * (period - elapsed) + (current + cost) * period  <=  requests * period
@@ -29,24 +29,24 @@ use crate::{
     word::{SEALED, Sealed, load},
 };
 
-/// Marks the final count of a window.
+/// The bit that marks the final count of a window.
 const FROZEN: u64 = 1 << 62;
 
-/// Index of the window at the base. Not zero, so that a word that is zero belongs to no window.
+/// The index of the window at the base. The index is not zero, so that a word that is zero belongs to no window.
 const FIRST: u64 = 2;
 
-/// Bits of the count, unless the quota needs more: enough for 2^31 requests.
+/// The bits of the count, unless the quota needs more bits: enough for 2^31 requests.
 const MOST_BITS: u32 = 31;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
     quota: Quota,
     period: Divisor,
-    /// The start of a window.
+    /// The base time, which is the start of a window.
     base: Time,
-    /// Where the window of index zero would start, modulo 2^64.
+    /// The time at which the window of index zero would start, modulo 2^64.
     origin: u64,
-    /// Bits of the count, at the low end of a word; the index uses the others.
+    /// The bits of the count, at the low end of a word. The index uses the other bits.
     bits: u32,
 }
 
@@ -60,8 +60,8 @@ struct Seen {
 
 impl Counter {
     pub(super) fn new(quota: Quota, now: Time) -> Self {
-        // Time stands still before the base, so the base is far enough back that a clock that is set back stays above
-        // it.
+        // All times before the base count as the base. So the base is long before `now`, and a clock that is set back
+        // stays after the base.
         let base = now.as_nanos().saturating_sub(BEHIND);
         let base = Time::from_nanos(base - base % quota.period_nanos());
         let period = Divisor::new(quota.period_nanos());
@@ -81,11 +81,11 @@ impl Counter {
         self.window_at(now).0
     }
 
-    /// The index of the window, and how much of it has elapsed.
+    /// Returns the index of the window, and its elapsed time.
     #[inline]
     fn window_at(&self, now: Time) -> (u64, u64) {
         let (windows, elapsed) = self.period.divide(now.as_nanos().saturating_sub(self.base.as_nanos()));
-        // The last index is not used, so that no word looks unset. The window before it never ends.
+        // The last index is not used, so that no word has the value of an unset word. The window before it never ends.
         let last = (FROZEN >> self.bits) - 2;
         if windows + FIRST <= last { (windows + FIRST, elapsed) } else { (last, self.period()) }
     }
@@ -106,12 +106,12 @@ impl Counter {
         word & ((1 << self.bits) - 1)
     }
 
-    /// Reads both words as of `now`. Corrects words from a time after the clock was set back.
+    /// Reads both words for a decision at `now`. Corrects the words if the clock was set back.
     fn see(&self, words: &[AtomicU64], now: Time) -> Result<Seen, Sealed> {
         loop {
             let at_now = self.index_at(now);
             let (even, odd) = (load(&words[0])?, load(&words[1])?);
-            // A frozen word means that the window after it has begun.
+            // A frozen word shows that the next window has started.
             let begun = |word| self.index_of(word) + u64::from(word & FROZEN != 0);
             let index = at_now.max(begun(even)).max(begun(odd));
             if index > at_now && self.start_of(index) > now.saturating_add(SET_BACK).as_nanos() {
@@ -131,7 +131,7 @@ impl Counter {
         }
     }
 
-    /// Makes the current window completely used, with nothing before it.
+    /// Makes the current window full, and the previous window empty.
     #[cold]
     fn set_back(&self, words: &[AtomicU64], seen: [u64; 2], index: u64) {
         for (parity, seen) in (0..).zip(seen) {
@@ -145,7 +145,7 @@ impl Counter {
         }
     }
 
-    /// Changes the count of the window that was read. False if a word changed meanwhile.
+    /// Changes the count of the window that was read. Returns false if a word changed meanwhile.
     fn count(&self, words: &[AtomicU64], seen: &Seen, count: u64) -> bool {
         let [current, previous] = [seen.index % 2, (seen.index + 1) % 2].map(|parity| &words[usize::from(parity == 1)]);
         let frozen = if self.index_of(seen.previous) == seen.index - 1 {
@@ -159,12 +159,12 @@ impl Counter {
         swap(previous, seen.previous, frozen) && swap(current, seen.current, self.word(seen.index, count))
     }
 
-    /// The fast path of a decision, in a window that has begun after a frozen one. None if the case is not that simple.
-    /// Returns the windows after a charge, with the index of the current window, or the unchanged windows after a
-    /// refusal.
+    /// The fast path of a decision, if the current window has a count and the previous window is frozen. None if the
+    /// decision needs the slow path. Returns the windows after a charge, with the index of the current window, or the
+    /// unchanged windows after a refusal.
     ///
-    /// The words determine the window; the clock only confirms it. So the processor can compute the new words before the
-    /// clock read completes.
+    /// The words determine the window, and the clock only confirms it. So the processor can compute the new words
+    /// before the read of the clock is complete.
     #[inline(always)] // as in the cell: otherwise the answer goes through memory
     pub(crate) fn check_at_once(
         &self,
@@ -177,7 +177,7 @@ impl Counter {
         let (word, mut current, last) = if even < odd { (&words[0], even, odd) } else { (&words[1], odd, even) };
         let index = current >> self.bits;
         let elapsed = now.as_nanos().wrapping_sub(self.origin.wrapping_add(index.wrapping_mul(self.period())));
-        // True only if neither is sealed and the time is in this window.
+        // The fast path continues only if no word is sealed and the time is in this window.
         if current >= FROZEN || (last >> self.bits) + 1 != (FROZEN >> self.bits) + index || elapsed >= self.period() {
             return None;
         }
@@ -200,13 +200,15 @@ impl Counter {
         self.reserve(words, now, cost, now)
     }
 
-    /// Reserves a later time in this window. Not in the next window, which starts with the final count of this one.
+    /// Charges a cost now or at a later time in this window. The next window cannot be reserved, because it starts with
+    /// the final count of this window.
     pub(super) fn reserve(&self, words: &[AtomicU64], now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
         loop {
             let mut seen = self.see(words, now)?;
             let wait = seen.windows.opens_in_this(&self.quota, cost);
             let at = match wait {
-                // `now` is behind another thread's clock by `lag`: that thread has seen that this window has begun.
+                // `now` is behind another thread's clock by `lag`: that thread has observed that this window has
+                // started.
                 Some(0) => now,
                 Some(wait) => now.saturating_add(Duration::from_nanos(wait.saturating_add(seen.windows.lag))),
                 None => Time::from_nanos(u64::MAX),
@@ -232,7 +234,7 @@ impl Counter {
         Ok(Standing::of_counter(self.quota, self.see(words, now)?.windows))
     }
 
-    /// Gives back within the window of the charge: later windows have already used its count.
+    /// Gives a charge back only within its window, because later windows have already used the window's count.
     pub(super) fn refund(&self, words: &[AtomicU64], receipt: &Receipt) -> Result<(), Sealed> {
         let word = &words[usize::from(receipt.mark % 2 == 1)];
         loop {
@@ -256,7 +258,7 @@ impl Counter {
         self.period() == other.period()
     }
 
-    /// The sealed words as of `since`.
+    /// Reads sealed words for a decision at `since`.
     fn sealed(&self, words: &[AtomicU64], since: Time) -> Seen {
         let [even, odd] = [&words[0], &words[1]].map(|word| AtomicU64::new(word.load(Ordering::SeqCst) & !SEALED));
         match self.see(&[even, odd], since) {
@@ -265,7 +267,7 @@ impl Counter {
         }
     }
 
-    /// What was admitted since this meter took over, and how much is left.
+    /// Returns the admissions since this meter came into force, and the remaining requests.
     pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         let Seen { windows, index, .. } = self.sealed(words, since);
         let (first, before) = match history.first {
@@ -283,13 +285,13 @@ impl Counter {
         (epoch, windows.remaining(&self.quota))
     }
 
-    /// The words with the counts of a counter with the same period. Counts above a lowered limit stay.
+    /// Returns words with the counts of a counter that has the same period. Counts above a lowered limit stay.
     pub(super) fn with_counts_of(&self, old: &Self, old_words: &[AtomicU64], since: Time) -> [u64; 2] {
         let Windows { previous, current, lag, .. } = old.sealed(old_words, since).windows;
         self.with_counts(since.saturating_add(Duration::from_nanos(lag)), previous, current)
     }
 
-    /// The words for `admitted_since`, which returns the number of requests admitted since a time.
+    /// Returns words for `admitted_since`, which returns the number of requests admitted since a time.
     pub(super) fn with_admitted(&self, admitted_since: impl Fn(u64) -> u64, since: Time) -> [u64; 2] {
         let start = self.start_of(self.index_at(since));
         let current = admitted_since(start);
@@ -305,8 +307,8 @@ impl Counter {
     }
 }
 
-/// Bits of the count. It holds all requests that were admitted in a window, also if the limit was lowered since, as far
-/// as there is room: the index needs enough bits for 146 years.
+/// Returns the bits of the count. The count has room for all requests that were admitted in a window before the limit
+/// was lowered, if the bits suffice: the index needs enough bits for 146 years.
 fn bits_of_count(quota: Quota) -> u32 {
     let needed = u64::BITS - quota.requests().leading_zeros();
     needed.max(quota.period_nanos().ilog2().min(MOST_BITS))

@@ -1,10 +1,11 @@
-//! What a limit admitted while one quota was in force, according to its sealed words. For each time it gives an upper
-//! bound of the admissions since then.
+//! The admissions of a limit while one quota was in force, computed from its sealed words. For each time, this module
+//! returns an upper bound of the admissions since that time.
 
 use super::history::{History, Memory, Span};
 use crate::supply::Supply;
 
-/// How many periods of a log are examined one by one. There are more between its times only if it was hardly used.
+/// The number of periods of a log that are examined one by one. A log has more periods only if it admitted few
+/// requests.
 const SOME: u64 = 64;
 
 /// The time from one change to the next.
@@ -12,26 +13,27 @@ const SOME: u64 = 64;
 pub(super) struct Epoch<'a> {
     pub(super) began: u64,
     pub(super) since: u64,
-    /// All admitted requests, including those reserved ahead.
+    /// All admitted requests, including reservations.
     pub(super) total: u64,
-    /// How many of them are reserved in later windows.
+    /// The requests that are reserved in later windows.
     pub(super) reserved: u64,
-    /// How many were admitted after which times, if that was noted.
+    /// Times, each with the number of requests admitted after it, if a journal recorded the charges.
     known: Vec<Span>,
     curve: Curve<'a>,
 }
 
-/// How much was admitted since a time.
+/// The data from which the admissions since a time are computed.
 #[derive(Debug)]
 enum Curve<'a> {
-    /// The level of a bucket. At most its distance from the floor at a time was admitted since that time.
+    /// The level of a bucket. The admissions since a time are at most the distance of the level from the floor at that
+    /// time.
     Bucket { supply: &'a Supply, level: u64 },
-    /// The last window with a request. Windows before it may have been full.
+    /// The last window with a request. All earlier windows were possibly full.
     Window { start: u64, count: u64, most: u64, period: u64 },
-    /// The last window with a request, with the count of the window before.
+    /// The last window with a request, with the count of the previous window.
     Counter { start: u64, current: u64, previous: u64, most: u64, period: u64 },
-    /// Times, newest first. If there are as many as the limit allows, each may have been preceded by another request,
-    /// one period or more earlier, and so on.
+    /// Times, newest first. If there are as many times as the limit allows, each request possibly followed another
+    /// request that was at least one period older, and so on.
     Log { moments: Vec<u64>, most: u64, period: u64 },
 }
 
@@ -42,7 +44,7 @@ impl<'a> Epoch<'a> {
         let level = if supply.is_set_back(level, floor) { supply.ceiling(now) } else { level };
         let start = history.first[0].max(supply.floor(crate::Time::from_nanos(history.began)));
         let total = level.saturating_sub(start) / supply.unit();
-        // What exceeds the ceiling since then waits.
+        // Units above the ceiling belong to reservations.
         let reserved = level.saturating_sub(supply.ceiling(now).max(history.first[0])) / supply.unit();
         Self {
             began: history.began.min(since),
@@ -79,7 +81,8 @@ impl<'a> Epoch<'a> {
         Self { began: history.began.min(since), since, total: total.max(reserved), reserved, known: Vec::new(), curve }
     }
 
-    /// For a counter with `windows` windows since the change. At the change, the window of that time held `before`.
+    /// Returns the admissions of a counter with `windows` windows since the change. At the change, the current window
+    /// had `before` requests.
     pub(super) fn of_counter(
         (start, current, previous): (u64, u64, u64),
         (most, period): (u64, u64),
@@ -98,7 +101,7 @@ impl<'a> Epoch<'a> {
         Self { began: history.began.min(since), since, total, reserved: 0, known: Vec::new(), curve }
     }
 
-    /// For a log that admitted these requests, newest first, and not more than `all`.
+    /// Returns the admissions of a log that admitted these requests, newest first, and not more than `all`.
     pub(super) fn of_log(
         moments: Vec<u64>,
         (most, period): (u64, u64),
@@ -111,14 +114,14 @@ impl<'a> Epoch<'a> {
         Self { began, since, total, reserved: 0, known: Vec::new(), curve: Curve::Log { moments, most, period } }
     }
 
-    /// Adds upper bounds: how many requests were admitted after each of these times. The first time is before all requests.
+    /// Adds upper bounds of the requests admitted after each of these times. The first time is before all requests.
     pub(super) fn learn(&mut self, known: Vec<Span>) {
         let all = known.first().map_or(self.total, |span| span.count);
         self.total = self.total.min(all).max(self.reserved);
         self.known = known;
     }
 
-    /// How many requests were admitted at `moment` or later.
+    /// Returns the number of requests admitted at `moment` or later.
     pub(super) fn admitted_since(&self, moment: u64) -> u64 {
         if moment <= self.began {
             return self.total;
@@ -148,7 +151,7 @@ impl<'a> Epoch<'a> {
         })
     }
 
-    /// The last time since which this many were admitted.
+    /// Returns the last time since which this many requests were admitted.
     fn last_since(&self, count: u64) -> u64 {
         let (mut yes, mut no) = (self.began, self.since.saturating_add(1));
         if self.admitted_since(self.since) >= count {
@@ -167,12 +170,12 @@ impl<'a> Epoch<'a> {
         yes
     }
 
-    /// What was admitted before, and in this epoch.
+    /// Returns the admissions of the history and of this epoch.
     pub(super) fn after(&self, history: &History, memory: Memory) -> Vec<Span> {
         let mut spans = history.spans.clone();
         self.append_to(&mut spans);
         let most = if memory == Memory::Few { 128 } else { 512 };
-        // Where the clock was set back, what came before counts as of now.
+        // If the clock was set back, earlier requests with later times count at the time of the change.
         let mut last = 0;
         for span in &mut spans {
             last = span.at.min(self.since).max(last);
@@ -186,8 +189,8 @@ impl<'a> Epoch<'a> {
         spans
     }
 
-    /// Adds the admitted requests, each at the latest time at which it can have come. Requests that are close together
-    /// are added with one common time.
+    /// Adds the admitted requests, each at the latest time at which it can have arrived. Requests that are close
+    /// together get one common time.
     pub(super) fn append_to(&self, spans: &mut Vec<Span>) {
         let (mut newest_first, mut known) = (Vec::new(), 0);
         let length = self.since.saturating_sub(self.began);
@@ -206,7 +209,7 @@ fn in_windows(windows: u64, most: u64) -> u64 {
     windows.saturating_mul(most)
 }
 
-/// How many requests a log with these times, newest first, can have admitted since `since`.
+/// Returns the number of requests that a log with these times, newest first, can have admitted since `since`.
 fn logged(moments: &[u64], most: u64, period: u64, since: u64) -> u64 {
     let newer = |moment: u64| moments.partition_point(|&at| at >= moment) as u64;
     let (Some(&newest), Some(&oldest)) = (moments.first(), moments.last()) else { return 0 };
@@ -227,7 +230,7 @@ fn logged(moments: &[u64], most: u64, period: u64, since: u64) -> u64 {
     sum.saturating_add(in_windows(newest.saturating_sub(moment) / period + 1, most))
 }
 
-/// Joins neighbours that are closer together than this share of their age.
+/// Joins neighbours whose distance is less than this share of their age.
 fn joined(spans: &[Span], since: u64, share: u64) -> Vec<Span> {
     let mut fewer: Vec<Span> = Vec::with_capacity(spans.len());
     let mut start = 0;

@@ -1,9 +1,10 @@
-//! Meters for words that are guarded by a lock: smaller than shared words, and never used without the lock. A table of
-//! keys uses them for keys in its *overflow*.
+//! Meters for words that are guarded by a lock. These words are smaller than shared words, and are never used without
+//! the lock. A table of keys uses them for keys in its *overflow*.
 //!
-//! - A sliding window counter is packed into one word if both counts and the window's index fit. It counts the same.
-//! - A sliding window log becomes three words with the times of a few groups of requests (`Moments`): an upper bound of
-//!   what the log would count.
+//! - A sliding window counter is packed into one word if both counts and the window's index fit. Its decisions are the
+//!   same as with two words.
+//! - A sliding window log becomes three words with the times of a few groups of requests (`Moments`). Its count is an
+//!   upper bound of the count of a log.
 
 mod moments;
 
@@ -16,17 +17,17 @@ use crate::{
 
 pub(crate) use self::moments::Moments;
 
-/// How a limit is counted in words that are guarded by a lock.
+/// The arithmetic of one quota for words that are guarded by a lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Guarded {
-    /// One word.
+    /// A state of one word.
     Packed(Counter),
-    /// Three words.
+    /// A state of three words.
     Moments(Moments),
 }
 
 impl Meter {
-    /// A meter for words that are guarded by a lock.
+    /// Returns a meter for words that are guarded by a lock.
     pub(crate) fn guarded(quota: Quota, base: Time) -> Self {
         match quota.strategy() {
             Strategy::SlidingWindowLog => Self { kind: Kind::Guarded(Guarded::Moments(Moments::new(quota))) },
@@ -38,9 +39,9 @@ impl Meter {
         }
     }
 
-    /// A measure of how much is used, for comparison: about 2^40 is a whole limit.
+    /// Returns the usage, for comparison with other keys: about 2^40 is a whole limit.
     pub(crate) fn used(&self, words: &[AtomicU64], now: Time) -> u64 {
-        // Scales without a division, because this runs for each key of a full bucket.
+        // The scale needs no division, because this function runs for each key of a full bucket.
         let scale = |used: u64, most: u64| match 24 + most.leading_zeros() {
             less @ ..64 => used >> (64 - less),
             more => used.saturating_mul(1 << (more - 64)),
@@ -54,7 +55,7 @@ impl Meter {
                 let standing = self.standing(words, now).ok();
                 let limit = self.quota().requests();
                 let used = standing.map_or(limit, |standing| limit.saturating_sub(standing.remaining()));
-                // If both have used the same, the older one of a log has less time left.
+                // If two logs have the same usage, the older log counts as less used.
                 let age =
                     if let Kind::Guarded(Guarded::Moments(moments)) = kind { moments.freshness(words, now) } else { 0 };
                 scale(used, limit).saturating_add(age)
@@ -62,8 +63,8 @@ impl Meter {
         }
     }
 
-    /// Raises `words` to an upper bound of `words` and `others`: what either refuses, now or later, the result refuses.
-    /// Only under a lock.
+    /// Raises `words` to an upper bound of `words` and `others`: the result refuses each request that `words` or
+    /// `others` would refuse, now or later. Only under a lock.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         match &self.kind {
             Kind::Level(_) => {
@@ -75,7 +76,7 @@ impl Meter {
                 counter.packed(&words[0], |own| counter.join(own, &counter.unpack(&others[0])));
             }
             Kind::Guarded(Guarded::Moments(moments)) => moments.join(words, others),
-            Kind::Log(_) => unreachable!("logs are not joined: where a lock guards words there are moments instead"),
+            Kind::Log(_) => unreachable!("logs are not joined: under a lock, moments replace them"),
         }
     }
 }
@@ -133,7 +134,7 @@ impl Guarded {
         }
     }
 
-    /// An upper bound of what was admitted since the meter took over, and how much is left.
+    /// Returns an upper bound of the admissions since the meter came into force, and the remaining requests.
     pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         match self {
             Self::Packed(counter) => counter.epoch(&counter.unpack(&words[0]), history, since),
@@ -141,7 +142,7 @@ impl Guarded {
         }
     }
 
-    /// What [`begin`](Self::begin) needs in addition to the old words.
+    /// Returns the numbers that [`begin`](Self::begin) needs in addition to the old words.
     pub(super) fn first_after(
         &self,
         old: &Meter,

@@ -1,58 +1,59 @@
-//! What a limit still knows of the time before the quota in force. A change of the quota seals the old words. From
-//! these words and from what came before, this module computes the first state of the new words. Plain numbers: no
-//! atomics, no clock.
+//! The admissions of a limit before the quota in force. A change of the quota seals the old words. From these words and
+//! from the older history, this module computes the first state of the new words. Plain numbers: no atomics, no clock.
 //!
-//! The words of a strategy hold only what that strategy needs. Another strategy needs the admissions of another span of
-//! time: a window of one hour needs what a bucket admitted in that hour. So a changed limit keeps a *history*: how many
-//! requests were admitted at which times, newest last. A time is never earlier than the real one and a count never
-//! lower, so that no change admits too much. How exact they are:
+//! The words of a strategy contain only the data that this strategy needs. Another strategy needs the admissions of
+//! another span of time: a window of one hour needs the admissions of a bucket in that hour. So a changed limit keeps a
+//! *history*: times with the number of requests admitted at each time, newest last. No time is earlier than the real
+//! time, and no count is lower than the real count, so no change admits too much. The strategies differ in how exact a
+//! history is:
 //!
-//! - A log knows its times. A window knows its count, so a change within a window is exact; older windows count as
-//!   full, which they are under overload. A bucket knows how much was used since any time, and is exact if it was never
-//!   full, so always under overload.
-//! - A history with too many times ([`Memory`]) merges those that are close together for their age.
+//! - A log stores its times. A window stores its count, so a change within a window is exact. Older windows count as
+//!   full, and under overload they are full. The level of a bucket determines how much was used since any time, and is
+//!   exact if the bucket was never full. So it is always exact under overload.
+//! - A history with too many times ([`Memory`]) merges times that are close together in relation to their age.
 //!
-//! Windows that alternate with a bucket admit a burst in each period, and the bucket would add its own flow. So tokens
-//! are also counted while a window is in force, which may leave a debt. A window that was in force for one period or
-//! longer passes on what is left of it, and no debt.
+//! A limit that alternates between a window and a bucket admits a burst in each window, and the bucket would add its
+//! own flow. So tokens are also counted while a window is in force, and can become a debt. A window that was in force
+//! for one period or longer passes on its remaining requests, and no debt.
 
 use crate::{Quota, Strategy, Time, supply::Tokens};
 
-/// How many times a history keeps.
+/// The number of times that a history keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// What one limit has room for: 512 times, before some are merged.
+    /// The memory of one limit: 512 times, before some are merged.
     Many,
-    /// What each key of a table has room for: 128 times.
+    /// The memory of each key of a table: 128 times.
     Few,
-    /// Nothing.
+    /// No times.
     None,
 }
 
 /// Parts of one request, for tokens while no bucket is in force.
 const PARTS: u64 = 1 << 32;
 
-/// A bound that keeps sums from overflowing.
+/// A bound that prevents the overflow of sums.
 const MOST_OWED: i128 = -(1 << 94);
 
-/// What was admitted before a quota came into force, and the first words under it.
+/// The admissions before a quota came into force, and the first words under this quota.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
-    /// When the quota came into force.
+    /// The time at which the quota came into force.
     pub(super) began: u64,
-    /// Whether it was the limit's first quota.
+    /// Whether the quota was the limit's first quota.
     pub(super) is_first: bool,
-    /// The first words, if there are at most two; for a log, the requests in it and how many of them are from the log
-    /// before.
+    /// The first words, if there are at most two. For a log, the number of requests with which it starts, and how many
+    /// of them were in the previous log.
     pub(super) first: [u64; 2],
-    /// What a bucket would have left.
+    /// The tokens that a bucket would have left.
     pub(super) tokens: Tokens,
-    /// How many parts of a request were given to a bucket that took over, so that its debt does not last too long.
+    /// The debt that was forgiven to the bucket in force, in parts of a request, so that its debt does not last too
+    /// long.
     pub(super) forgiven: i128,
     pub(super) spans: Vec<Span>,
 }
 
-/// This many requests, at this time or before, and after the time of the previous span.
+/// A number of requests that were admitted after the time of the previous span, and at this time or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) at: u64,
@@ -60,7 +61,7 @@ pub(super) struct Span {
 }
 
 impl History {
-    /// For a limit that was just created: nothing was admitted before.
+    /// Returns the history of a new limit, which has admitted nothing.
     pub(crate) fn none(quota: Quota, began: Time) -> Self {
         let full = i128::from(quota.burst()) * i128::from(PARTS);
         Self {
@@ -73,7 +74,7 @@ impl History {
         }
     }
 
-    /// For a limit of which only the words are known, and that had other terms until `began`.
+    /// Returns the history of a limit whose earlier admissions, until `began`, are unknown.
     pub(crate) fn unknown(began: Time) -> Self {
         Self {
             began: began.as_nanos(),
@@ -85,13 +86,13 @@ impl History {
         }
     }
 
-    /// How many requests were admitted at `moment` or later.
+    /// Returns the number of requests admitted at `moment` or later.
     pub(super) fn admitted_since(&self, moment: u64) -> u64 {
         let newest = self.spans.iter().rev().take_while(|span| span.at >= moment);
         newest.fold(0, |sum, span| sum.saturating_add(span.count))
     }
 
-    /// The times of requests, newest first. The newest `without` requests are left out.
+    /// Returns the times of requests, newest first, without the newest `without` requests.
     pub(super) fn moments(&self, without: u64) -> impl Iterator<Item = u64> {
         let mut skip = without;
         self.spans.iter().rev().flat_map(move |span| {
@@ -101,8 +102,9 @@ impl History {
         })
     }
 
-    /// What a bucket would have left after a window that admitted `admitted` in all. `left` is what the window has left
-    /// now; it is negative for a debt, which a fixed window may leave.
+    /// Returns the tokens that a bucket would have left after windows that admitted `admitted` requests in total.
+    /// `left` is the number of remaining requests in the window. For a fixed window it can be negative, which is a
+    /// debt.
     pub(super) fn tokens_after(&self, quota: Quota, since: u64, admitted: u64, left: i128) -> Tokens {
         let (parts, length) = (i128::from(PARTS), since.saturating_sub(self.began));
         let (left, had) = (left * parts, self.tokens.in_units(PARTS));
@@ -117,9 +119,9 @@ impl History {
         Tokens { parts: parts.max(MOST_OWED), unit: PARTS }
     }
 
-    /// What a bucket of this quota has left when it takes over from a window that lasts for another `rest`. A debt may
-    /// last for that time and no longer, because the window would have opened then. The rest of the debt is forgiven,
-    /// but recorded.
+    /// Returns the tokens with which a bucket of this quota starts after a window that would end after `rest`. The debt
+    /// of the bucket is at most the flow of this time, because the next window would then admit requests. The rest of
+    /// the debt is forgiven, but recorded.
     pub(super) fn forgive(&mut self, quota: Quota, rest: u64) -> Tokens {
         let (parts, debt) = (self.tokens.in_units(PARTS), i128::from(quota.debt()) * i128::from(PARTS));
         let least = -flow(quota, rest) - debt;
@@ -127,13 +129,13 @@ impl History {
         Tokens { parts: parts.max(least), unit: PARTS }
     }
 
-    /// What a bucket has left, without the debt that it was forgiven.
+    /// Returns the tokens of a bucket, minus the debt that it was forgiven.
     pub(super) fn unforgiven(&self, tokens: Tokens) -> Tokens {
         Tokens { parts: (tokens.in_units(PARTS) - self.forgiven).max(MOST_OWED), unit: PARTS }
     }
 }
 
-/// How much flows in, in parts of a request.
+/// Returns the flow during this time, in parts of a request.
 fn flow(quota: Quota, nanos: u64) -> i128 {
     let (requests, period) = (i128::from(quota.requests()) * i128::from(PARTS), i128::from(quota.period_nanos()));
     let nanos = i128::from(nanos);

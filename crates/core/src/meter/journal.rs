@@ -1,22 +1,24 @@
-//! The times of charges, which are noted for a while after each change of a quota.
+//! The journal of a limit, which records the times of charges for some periods after each change of the quota.
 //!
-//! The words of a strategy hold only what that strategy needs, and the next strategy needs the admissions of another
-//! span of time. If the words do not hold the time of a request, the request must count as of now. That costs little
-//! after one change. But if changes are about as frequent as windows, it would starve callers. So for some periods
-//! after a change, each charge is noted before it is made, and confirmed or taken back afterwards.
+//! The words of a strategy contain only the data that this strategy needs, and the next strategy needs the admissions
+//! of another span of time. If the words do not contain the time of a request, the request must count at the time of
+//! the change. This loses little after one change. But if changes are about as frequent as windows, callers would
+//! starve. So for some periods after a change, each charge gets a note in the journal before the charge is made.
+//! Afterwards, the note is confirmed or removed.
 //!
 //! The notes are an upper bound: at a change, they include all requests that were admitted before it. A confirmed
-//! request was admitted before its time in the notes.
+//! request was admitted at its time in the notes, or earlier.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::history::Span;
 use crate::{Quota, Strategy, Time};
 
-/// For how many periods notes are taken. A later change loses less than one part in this many.
+/// The number of periods in which charges are recorded. A later change loses less than a sixteenth of a limit's
+/// admissions.
 const PERIODS: u64 = 16;
 
-/// The most notes. If there are more, every other note of the older half is dropped.
+/// The largest number of notes. If there are more, every other note of the older half is dropped.
 const MOST: usize = 128;
 
 #[derive(Clone, Debug, Default)]
@@ -27,17 +29,17 @@ pub(crate) struct Journal {
     noted: u64,
     /// Requests that were admitted.
     confirmed: u64,
-    /// How many were confirmed by which time, oldest first.
+    /// The number of requests confirmed until each time, oldest first.
     notes: Vec<Span>,
 }
 
 impl Journal {
-    /// Notes a charge at this time or earlier, before it is made.
+    /// Records a charge at this time or earlier, before the charge is made.
     pub(crate) fn note(&mut self, at: Time, cost: u64) {
         let at = at.as_nanos();
         self.noted = self.noted.saturating_add(cost);
         match self.last.replace(self.last.map_or(at, |last| last.max(at))) {
-            // Of equal notes, the first one is the most exact.
+            // Of equal notes, the first is the most exact.
             Some(last) if at > last && self.notes.last().map_or(0, |note| note.count) != self.confirmed => {
                 self.keep(Span { at: last, count: self.confirmed });
             }
@@ -45,7 +47,7 @@ impl Journal {
         }
     }
 
-    /// Confirms the charge or takes it back, after it was made.
+    /// Confirms a recorded charge after it was admitted, or removes it after a refusal.
     pub(crate) fn settle(&mut self, cost: u64, is_admitted: bool) {
         if is_admitted {
             self.confirmed = self.confirmed.saturating_add(cost);
@@ -54,7 +56,7 @@ impl Journal {
         }
     }
 
-    /// Older notes are farther apart.
+    /// Adds a note. If the journal is full, drops every other note of the older half.
     fn keep(&mut self, note: Span) {
         if self.notes.len() == MOST {
             let mut place = 0;
@@ -66,7 +68,7 @@ impl Journal {
         self.notes.push(note);
     }
 
-    /// How many requests were admitted after which times, at most, oldest first.
+    /// Returns times, oldest first, each with an upper bound of the requests admitted after this time.
     pub(super) fn admitted(&self) -> Vec<Span> {
         let all = Span { at: 0, count: self.noted };
         let notes = self.notes.iter().map(|note| Span { at: note.at, count: self.noted.saturating_sub(note.count) });
@@ -75,23 +77,23 @@ impl Journal {
     }
 }
 
-/// The journal of one limit, which threads share, and the time until which charges are noted.
+/// The journal of one limit, which threads share, and the time until which charges are recorded.
 #[derive(Debug)]
 pub(crate) struct Watch {
     until: u64,
-    /// Invisible to loom: nothing else happens while it is held.
+    /// Loom does not check this lock: no other step happens while it is locked.
     journal: Mutex<Journal>,
 }
 
 impl Watch {
-    /// For a limit whose quota changed at this time. None for a log, which stores all times.
+    /// Returns the journal of a limit whose quota changed at this time. None for a log, which stores all times.
     pub(crate) fn new(old: Quota, new: Quota, since: Time) -> Option<Self> {
         let longest = old.period_nanos().max(new.period_nanos());
         let watch = || Self { until: noted_until(longest, since), journal: Mutex::new(Journal::default()) };
         (new.strategy() != Strategy::SlidingWindowLog).then(watch)
     }
 
-    /// Whether notes are taken at this time.
+    /// Returns true if a charge at this time is recorded.
     pub(crate) fn is_on(&self, now: Time) -> bool {
         now.as_nanos() < self.until
     }
@@ -101,7 +103,7 @@ impl Watch {
     }
 }
 
-/// Until when notes are taken after a change.
+/// Returns the time until which charges are recorded after a change.
 pub(crate) fn noted_until(period: u64, since: Time) -> u64 {
     since.as_nanos().saturating_add(period.saturating_mul(PERIODS))
 }
@@ -110,7 +112,7 @@ pub(crate) fn noted_until(period: u64, since: Time) -> u64 {
 mod tests {
     use super::*;
 
-    /// Compared with the list of all admissions, with charges that overlap, are refused, or read the clock out of
+    /// Compares the journal with the list of all admissions. Charges overlap, are refused, or read the clock out of
     /// order.
     #[test]
     fn a_trail_never_says_too_little_and_is_exact_for_the_newest() {
@@ -135,7 +137,7 @@ mod tests {
                     admitted.extend(is_admitted.then_some(at));
                 }
             }
-            // Open charges may still be admitted.
+            // Open charges can still be admitted.
             admitted.append(&mut open);
             let known = journal.admitted();
             assert!(known.len() <= MOST + 2 && known.is_sorted_by(|one, other| one.at < other.at));

@@ -1,7 +1,7 @@
-//! Strategies whose state is one level: one compare-and-swap admits, and a refusal writes nothing.
+//! Strategies whose state is one level: an admission is one compare-and-swap, and a refusal writes nothing.
 //!
-//! Acquire and release order the clock readings: a reading after a level was read is not earlier than those that are
-//! part of the level.
+//! Acquire and release order the clock readings: a reading of the clock after a load of the level is not earlier than
+//! the readings that are part of this level.
 
 use super::outcome::{Receipt, Stop, Taken};
 use crate::{
@@ -16,7 +16,7 @@ pub(crate) fn check(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> 
     check_contended(supply, word, now, cost, || {})
 }
 
-/// `check`, which also reports each race that was lost to another thread.
+/// [`check`], which also reports each lost race with another thread.
 #[inline]
 pub(crate) fn check_contended(
     supply: &Supply,
@@ -33,7 +33,8 @@ pub(crate) fn reserve(supply: &Supply, word: &AtomicU64, now: Time, cost: u64, l
     take(supply, word, now, cost, |level, _| supply.reserve(level, now, cost, latest), || {})
 }
 
-/// Moves the level to what `place` returns for level and floor, with the time at which the request is admitted.
+/// Replaces the level by the result of `place` for level and floor. `place` also returns the time at which the request
+/// is admitted.
 #[inline]
 fn take(
     supply: &Supply,
@@ -66,7 +67,7 @@ fn take(
     }
 }
 
-/// The clock was set back: returns the level to continue with.
+/// Restarts a level after the clock was set back. Returns the level to continue with.
 #[cold]
 fn restart(supply: &Supply, word: &AtomicU64, level: u64, floor: u64) -> Result<u64, Sealed> {
     let restart = floor + supply.capacity();
@@ -83,7 +84,7 @@ pub(super) fn ask(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Re
         if !supply.is_set_back(level, floor) {
             return Err(Stop::Refused(Standing::of_level(supply, level, floor, now)));
         }
-        // Where `restart` will put it. A query changes nothing.
+        // The level that `restart` will store. A query changes nothing.
         level = floor + supply.capacity();
     }
     Ok(Standing::of_level(supply, level, floor, now))

@@ -1,16 +1,16 @@
-//! The sliding window log: a *head* in one word, which determines the next request's entry, and a ring with the times
-//! of the last `requests` admissions.
+//! The sliding window log. Its state is a *head* in one word, which determines the next request's entry, and a ring
+//! with the times of the last `requests` admissions.
 //!
 //! Request number *i* is admitted when request *i - requests* is one period old, and takes over its entry in the ring.
-//! So a decision reads as many entries as its cost, however long the log is. The number of requests that fit now is
-//! searched from where the last search ended, usually a step or two away. One compare-and-swap of the head admits; then
-//! the times are stored. In between, an entry still holds the time of the lap before. A bit that changes with each lap
-//! marks it as old, and the entry counts as not old enough. So a thread that is stopped at that point can make others
-//! be refused, but never be admitted.
+//! So a decision reads as many entries as its cost, for any length of the log. The search for the number of requests
+//! that fit now starts at the result of the last search, which is usually one or two entries away. An admission is one
+//! compare-and-swap of the head; then the times are stored. In between, an entry still contains the time of the
+//! previous lap. A bit that changes with each lap marks such an entry, and the entry counts as younger than a period.
+//! So a thread that is paused at this point can cause refusals of other requests, but no admissions.
 //!
-//! Entries are stored, not swapped: only the thread that moved the head writes them, forwards or back, and the next
-//! writer has read what was written. So a refund also moves the head first: back to its earlier position, but to a word
-//! that was never used before. So a thread that read the head earlier cannot admit anything with it.
+//! Entries are stored, not swapped, because only the thread that moved the head writes them. The next writer has read
+//! these entries before. A refund, too, moves the head first: back to its earlier position, but to a value that was
+//! never used before. So a thread that read the head earlier cannot admit a request with the old value.
 
 mod at_once;
 mod ring;
@@ -31,16 +31,17 @@ use crate::{
     word::{SEALED, Sealed, UNSET, load, set},
 };
 
-/// How often a decision yields to the thread whose time is missing, before it refuses because of it.
+/// The number of times that a decision yields to a thread whose time is missing, before it refuses the request.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 100 };
 
-/// How many entries a search examines one by one around the last result, before it takes larger steps.
+/// The number of entries that a search examines one by one after the last result, before it takes larger steps.
 const NEAR: u64 = 4;
 
-/// How far threads may lag behind a change that they have not seen yet.
+/// The longest lag of threads that have not observed a change yet.
 const LAG: Duration = Duration::from_secs(1);
 
-/// The words: the number of requests; one for successors; where the last search ended; then the ring.
+/// A sliding window log. Its words are the head, one word for successors, the result of the last search, and then the
+/// ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     quota: Quota,
@@ -64,8 +65,8 @@ impl Log {
         self.quota.requests()
     }
 
-    /// When all of `cost` requests starting here are admitted. Each entry is read, because entries may be out of time
-    /// order: threads may read the clock in one order and be admitted in another.
+    /// Returns the time at which the next `cost` requests are all admitted. Each entry is read, because entries can be
+    /// out of time order: threads can read the clock in one order and be admitted in another order.
     fn all_open(&self, words: &[AtomicU64], first: Spot, cost: u64, now: Time) -> Opens {
         let mut at = 0;
         for number in 0..cost {
@@ -77,7 +78,7 @@ impl Log {
         Opens::At(at)
     }
 
-    /// How long until then.
+    /// Returns the wait from `now`.
     fn until_open(&self, opens: Opens, now: Time) -> u64 {
         match opens {
             Opens::At(at) => at.saturating_sub(now.as_nanos()),
@@ -109,7 +110,7 @@ impl Log {
                     yield_now();
                     continue;
                 }
-                // Reports what it was refused for, not what another thread has written since.
+                // The refusal reports the state that caused it, not the times that another thread has written since.
                 _ => {
                     let logged = self.logged(words, spot, now, cost).closed(cost, self.until_open(opens, now));
                     return Err(Stop::Refused(Standing::of_log(self.quota, logged)));
@@ -138,7 +139,7 @@ impl Log {
         Ok(Standing::of_log(self.quota, self.logged(words, next, now, cost)))
     }
 
-    /// The log's standing when `next` is the next request's entry, with the wait for a request of this cost.
+    /// Returns the log's standing if `next` is the next request's entry, with the wait for a request of this cost.
     fn logged(&self, words: &[AtomicU64], next: Spot, now: Time, cost: u64) -> Logged {
         let now = now.min(LAST);
         let end = end(&words[2]);
@@ -149,20 +150,20 @@ impl Log {
         if opens > 0 { logged.closed(cost, opens) } else { logged }
     }
 
-    /// How many requests, starting with this one, have entries before that one.
+    /// Returns the number of requests, starting with `next`, that have entries before `place`.
     #[inline]
     fn distance(&self, next: Spot, place: u64) -> u64 {
         if place < next.place { place + self.length() - next.place } else { place - next.place }
     }
 
-    /// How long until the last of this many requests starting here is admitted.
+    /// Returns the time until the last of the next `requests` requests is admitted.
     fn wait(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> u64 {
         self.until_open(self.ring.opens(words, self.ring.after(next, requests - 1), now), now)
     }
 
-    /// How many requests starting here could be admitted at once. Entries are in time order, except where threads
-    /// overtook each other, so the entries that are old enough end at one point: usually where the last search found
-    /// it, or a few entries further.
+    /// Returns the number of requests that could be admitted now. Entries are in time order, except where threads
+    /// overtook each other. So the entries that are old enough end at one point, which is usually the result of the
+    /// last search or a few entries further.
     fn free(&self, words: &[AtomicU64], next: Spot, now: Time, guess: u64) -> u64 {
         let (start, aged) = (guess.min(self.length()), self.ring.aged(now));
         if start == 0 || self.ring.is_open(words, self.ring.after(next, start - 1), aged) {
@@ -177,12 +178,12 @@ impl Log {
         self.search(words, next, now, start)
     }
 
-    /// Whether this many requests could be admitted at once.
+    /// Returns true if this many requests could be admitted now.
     fn is_open(&self, words: &[AtomicU64], next: Spot, requests: u64, now: Time) -> bool {
         requests == 0 || self.ring.is_open(words, self.ring.after(next, requests - 1), self.ring.aged(now))
     }
 
-    /// Searches from any start: in steps that double, and then by bisection.
+    /// Searches from any start, first in steps that double, and then by bisection.
     #[cold]
     fn search(&self, words: &[AtomicU64], next: Spot, now: Time, start: u64) -> u64 {
         let is_open = |free| self.is_open(words, next, free, now);
@@ -220,7 +221,7 @@ impl Log {
         }
         let back = self.ring.moved_back(head, receipt.mark);
         match words[0].compare_exchange(head, back, Ordering::SeqCst, Ordering::SeqCst) {
-            // Until its entry is restored, it has the wrong lap and admits nothing. The first entry is restored last.
+            // Until an entry is restored, it has the wrong lap and admits nothing. The first entry is restored last.
             Ok(_) => spots.rev().for_each(|spot| {
                 self.ring.write(words, spot, spot.given_back(receipt.at, self.quota.period_nanos()));
             }),
@@ -234,13 +235,13 @@ impl Log {
         load(&words[0]).is_ok_and(|head| self.is_open(words, Spot::of(head), self.length(), now.min(LAST)))
     }
 
-    /// The end of sealed words.
+    /// Returns the next request's entry according to sealed words.
     fn sealed(&self, words: &[AtomicU64]) -> Spot {
         Spot::of(words[0].load(Ordering::SeqCst) & !SEALED)
     }
 
-    /// The times of all requests in sealed words, newest first. An entry that is being written or given back counts as
-    /// of `since`.
+    /// Returns the times of all requests in sealed words, newest first. An entry that is being written or given back
+    /// counts as admitted at `since`.
     fn moments(&self, words: &[AtomicU64], since: u64) -> Vec<u64> {
         let next = self.sealed(words);
         let spots = (1..=self.length()).map(|number| self.ring.before(next, number));
@@ -259,11 +260,11 @@ impl Log {
         moments
     }
 
-    /// What was admitted since this meter took over, and how much is left.
+    /// Returns the admissions since this meter came into force, and the remaining requests.
     pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         let mut moments = self.moments(words, since.as_nanos());
         let left = self.free(words, self.sealed(words), since.min(LAST), 0);
-        // The requests that it started with come first, and the history already holds them.
+        // The log starts with older requests, which the history already contains.
         let began = Time::from_nanos(history.began).saturating_sub(LAG).as_nanos();
         let since_began = moments.iter().take_while(|&&at| at >= began).count() as u64;
         let moved = self.ring.distance(self.ring.head(history.first[0]), words[0].load(Ordering::SeqCst) & !SEALED);
@@ -274,14 +275,14 @@ impl Log {
         (epoch, left)
     }
 
-    /// Notes how many requests the log starts with; the history holds all of them.
+    /// Stores the number of requests with which the log starts. The history contains all of them.
     pub(super) fn prepare(&self, next: &mut History, since: Time) {
         let oldest = self.oldest(since);
         next.first[0] = next.moments(0).take(self.most()).take_while(|&at| at >= oldest).count() as u64;
     }
 
-    /// Notes how many requests the log starts with after another log: the newest requests keep their times, and the
-    /// history holds the requests before.
+    /// Stores the number of requests with which the log starts after another log. The newest requests keep their times,
+    /// and the history contains the older requests.
     pub(super) fn prepare_from_log(&self, next: &mut History, old: &Self, old_words: &[AtomicU64], since: Time) {
         let oldest = self.oldest(since);
         let moments = old.moments(old_words, since.as_nanos());
@@ -290,17 +291,17 @@ impl Log {
         next.first = [(kept + older) as u64, kept as u64];
     }
 
-    /// The most requests that count.
+    /// Returns the largest number of requests that count.
     fn most(&self) -> usize {
         usize::try_from(self.length()).expect("at most 2^20")
     }
 
-    /// The first time that counts at `since`.
+    /// Returns the first time that counts at `since`.
     fn oldest(&self, since: Time) -> u64 {
         (since.min(LAST).as_nanos() + 1).saturating_sub(self.quota.period_nanos())
     }
 
-    /// Starts with these requests, newest first, and older requests of the history.
+    /// Starts the log with these requests, newest first, and with older requests of the history.
     pub(super) fn begin(&self, words: &[AtomicU64], history: &History, mut moments: Vec<u64>) {
         let known = moments.len();
         let (used, kept) = self.agree(words, history.first);
@@ -318,7 +319,7 @@ impl Log {
         self.begin(words, history, old.moments(old_words, history.began));
     }
 
-    /// The numbers for all threads that compute the same successor: those of the first thread.
+    /// Returns the numbers of the first thread, so that all threads compute the same successor.
     fn agree(&self, words: &[AtomicU64], [used, kept]: [u64; 2]) -> (usize, usize) {
         let mine = (kept << 32) | (used + 1);
         let agreed = match words[1].compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst) {
@@ -329,7 +330,7 @@ impl Log {
         (narrow((agreed & 0xffff_ffff) - 1), narrow(agreed >> 32))
     }
 
-    /// Writes an entry unless it is already there, while nothing can be admitted yet.
+    /// Writes an entry unless another thread has written it. At this time, no request can be admitted.
     fn put(&self, words: &[AtomicU64], index: u64, at: Time) {
         if words[0].load(Ordering::SeqCst) == UNSET {
             let (spot, order) = (Spot::of(self.ring.head(index)), Ordering::SeqCst);
@@ -338,10 +339,11 @@ impl Log {
     }
 }
 
-/// The entry of the first request that did not fit in the last search: only a hint.
+/// Returns the entry of the first request that did not fit in the last search, as a hint.
 #[inline]
 fn end(hint: &AtomicU64) -> u64 {
-    // Loom has enough to explore: a search returns the same result from any start.
+    // Under loom, the hint is not used, to limit the number of interleavings. A search returns the same result from any
+    // start.
     if cfg!(loom) { 0 } else { hint.load(Ordering::Relaxed) }
 }
 

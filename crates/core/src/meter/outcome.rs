@@ -1,8 +1,8 @@
-//! The results of charging a limit, and what is needed to give a charge back. All strategies share them.
+//! The results of charging a limit, and the receipts for refunds. All strategies share these types.
 
 use crate::{Standing, Time, word::Sealed};
 
-/// A charge.
+/// The result of a charge.
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// The time at which the request is admitted.
@@ -11,10 +11,10 @@ pub(crate) struct Taken {
     pub(crate) receipt: Receipt,
 }
 
-/// A record of one charge, which is needed to give it back.
+/// A record of one charge, which is needed to give the charge back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
-    /// When it was charged.
+    /// The time of the charge.
     pub(crate) at: Time,
     pub(crate) cost: u64,
     /// For a level, the level after the charge. For a counter, the index of the window. For a log, the position of the
@@ -26,7 +26,7 @@ impl Receipt {
     pub(crate) const NONE: Self = Self { at: Time::from_nanos(0), cost: 0, mark: 0 };
 }
 
-/// Why nothing was charged.
+/// The reason why nothing was charged.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Refused(Standing),

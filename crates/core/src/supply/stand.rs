@@ -1,15 +1,16 @@
-//! What a level means for the caller: how many requests are left, and when there will be more. It makes no decisions.
+//! The numbers that a caller derives from a level: the remaining requests, and the time until there are more. This
+//! module makes no decisions.
 
 use std::time::Duration;
 
 use super::{at_once, time_of};
 use crate::{Quota, Strategy};
 
-/// A level and the floor at one time. With the quota, they say how many requests are left and when there will be more.
+/// A level and the floor at one time. Together with the quota, they determine the remaining requests and the waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stand {
     unit: u64,
-    /// Time since the base; negative before it.
+    /// The time since the base. Negative before the base.
     elapsed: i64,
     level: u64,
     floor: u64,
@@ -21,18 +22,18 @@ impl Stand {
         Self { unit, elapsed, level, floor }
     }
 
-    /// Whole requests that could be charged at once.
+    /// Returns the number of whole requests that could be charged at the same time.
     pub(crate) fn remaining(&self, quota: &Quota) -> u64 {
         let capacity = at_once(quota) * self.unit;
         (self.floor + capacity).saturating_sub(self.level.max(self.floor)) / self.unit
     }
 
-    /// How long until the whole burst is free.
+    /// Returns the time until the whole burst is free.
     pub(crate) fn reset_after(&self, quota: &Quota) -> Duration {
         self.wait(quota, self.level)
     }
 
-    /// How long until `cost` would be admitted; none if it is never admitted.
+    /// Returns the time until `cost` would be admitted. None if it is never admitted.
     pub(crate) fn retry_after(&self, quota: &Quota, cost: u64) -> Option<Duration> {
         if cost > quota.most() {
             return None;
@@ -45,7 +46,7 @@ impl Stand {
         Some(self.wait(quota, due))
     }
 
-    /// How long until the floor reaches a level.
+    /// Returns the time until the floor reaches a level.
     fn wait(&self, quota: &Quota, level: u64) -> Duration {
         if level <= self.floor {
             return Duration::ZERO;

@@ -1,11 +1,11 @@
 //! Loom's `AtomicU64`, with an option to turn every load and store into a read-modify-write.
 //!
-//! Loom remembers only the last access to a word. A thread that loads a word and then writes it hides earlier loads by
-//! others, and loom never lets the write come before such a load. So it missed that a key's cell could go to another
-//! key between reading its mark and reading its level. Loom never forgets read-modify-writes in this way. However, they
-//! always read the newest value, while a load may read an older one. So the tests run both ways: `WEIR_LOOM_LOADS` is
-//! `plain` or `writes`. (Stores are included, because loom does not order them among the read-modify-writes of other
-//! threads.)
+//! Loom remembers only the last access to a word. A thread that loads a word and then writes it hides earlier loads of
+//! other threads, and loom never explores the write before such a load. So with plain loads, loom does not find that a
+//! key's cell can go to another key between the load of its mark and the load of its level. Loom does not forget
+//! read-modify-writes in this way. However, a read-modify-write always reads the newest value, and a load can read an
+//! older value. So the tests run both ways: `WEIR_LOOM_LOADS` is `plain` or `writes`. Stores are included, because loom
+//! does not order them among the read-modify-writes of other threads.
 
 use std::sync::OnceLock;
 
@@ -14,13 +14,13 @@ use super::Ordering;
 #[derive(Debug, Default)]
 pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
-/// Whether loads and stores are read-modify-writes in this run.
+/// Returns true if loads and stores are read-modify-writes in this run.
 fn loads_write() -> bool {
     static WRITE: OnceLock<bool> = OnceLock::new();
     *WRITE.get_or_init(|| match std::env::var("WEIR_LOOM_LOADS").as_deref() {
         Ok("writes") => true,
         Ok("plain") | Err(std::env::VarError::NotPresent) => false,
-        other => panic!("WEIR_LOOM_LOADS is {other:?}: say plain or writes"),
+        other => panic!("WEIR_LOOM_LOADS is {other:?}: set it to plain or writes"),
     })
 }
 

@@ -1,31 +1,31 @@
-//! A limiter with perfect memory, and what a limiter may admit. Both use the whole history, every admission and every
-//! change, in exact fractions, and share no code with the limiters that they judge.
+//! A limiter with perfect memory, and the rules for the admissions of any limiter. Both use the whole history of
+//! admissions and changes, in exact fractions. They share no code with the limiters that they judge.
 //!
-//! - A window or a log in force admits what its definition admits over the whole history, for any strategies before.
-//! - A bucket continues with its tokens. While a window is in force, tokens flow at the window's rate up to its
-//!   requests, and its admissions are taken from them: only then do a bucket and a window that alternate admit no more
-//!   than either of them. A window may leave a debt until it would have ended. A window that was in force for a period
-//!   leaves what is left of it, and no debt.
+//! - A window or a log in force admits what its definition admits over the whole history, after any other strategies.
+//! - A bucket continues with its tokens. While a window is in force, tokens flow in at the window's rate, up to its
+//!   requests, and the window's admissions are taken from these tokens. Without this rule, a bucket and a window that
+//!   alternate would admit more than each of them alone. A window can leave a debt until the time at which it would
+//!   have ended. A window that was in force for a period leaves its remaining requests, and no debt.
 
 use std::collections::VecDeque;
 
 use weir_core::{Quota, Strategy};
 
-/// Parts of a request: far finer than any rounding of the code.
+/// The parts of a request, which are far smaller than any rounding of the code.
 const PARTS: i128 = 1 << 50;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     quota: Quota,
-    /// When it came into force, and whether it is the first quota.
+    /// The time at which the quota came into force, and whether it is the first quota.
     since: u64,
     is_first: bool,
-    /// The tokens at that time.
+    /// The tokens at the time `since`.
     had: i128,
-    /// Newest last.
+    /// Times and costs, newest last.
     admitted: VecDeque<(u64, u64)>,
     tokens: i128,
-    /// How much more than its tokens a bucket was allowed to start with.
+    /// The part of a debt that a bucket did not take over when it started.
     forgiven: i128,
     at: u64,
 }
@@ -49,7 +49,7 @@ impl Memory {
         Self { quota, since: now, is_first: true, had: tokens, admitted: VecDeque::new(), tokens, forgiven: 0, at: now }
     }
 
-    /// How many requests were admitted from that time on.
+    /// Returns the number of requests admitted from this time on.
     fn since(&self, from: u64) -> u64 {
         self.admitted.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, cost)| cost).sum()
     }
@@ -64,7 +64,7 @@ impl Memory {
         self.at = now;
     }
 
-    /// Whether the definition of the quota in force admits this many more.
+    /// Returns true if the definition of the quota in force admits this cost.
     pub(crate) fn admits(&mut self, now: u64, cost: u64) -> bool {
         self.flow_in(now);
         let (requests, period) = (self.quota.requests(), nanos(self.quota));
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// Whether the definition admits this cost at a later time.
+    /// Returns true if the definition of a bucket admits this cost at a later time.
     pub(crate) fn admits_soon(&self, then: u64, cost: u64) -> bool {
         !is_window(self.quota) && self.clone().admits(then, cost)
     }
@@ -123,7 +123,7 @@ impl Memory {
         (self.since, self.is_first, self.had) = (now, false, self.tokens);
     }
 
-    /// How many requests of cost 1 a window would admit at once.
+    /// Returns the number of requests of cost 1 that a window would admit now.
     fn left(&mut self, now: u64) -> u64 {
         let (mut least, mut more) = (0, self.quota.requests() + 1);
         while more - least > 1 {

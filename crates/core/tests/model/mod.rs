@@ -1,8 +1,8 @@
-//! The meaning of each strategy, as plain as possible: no atomics, no bit fields, no optimisation. All values are exact
-//! fractions (a request is `period` parts), so nothing is rounded.
+//! The definition of each strategy, as plain as possible: no atomics, no bit fields, no optimisation. All values are
+//! exact fractions (a request is `period` parts), so nothing is rounded.
 //!
-//! Limiters are compared with the model. It must never be derived from them: a change of the model changes what a
-//! strategy means.
+//! Limiters are compared with the model. The model must never be derived from the limiters: a change of the model
+//! changes the meaning of a strategy.
 
 use weir_core::{Quota, Strategy};
 
@@ -15,20 +15,20 @@ pub(crate) struct Model {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// How many requests were admitted in the aligned window with this number.
+    /// The number of requests admitted in the aligned window with this number.
     FixedWindow { window: i128, used: i128 },
-    /// The counts of the aligned window with this number and of the window before.
+    /// The counts of the aligned window with this number and of the previous window.
     Counter { window: i128, previous: i128, current: i128 },
-    /// When requests were admitted, and how many. The last one may be in the future: a reservation.
+    /// Times, each with the number of requests admitted then. The last time can be in the future: a reservation.
     Log(Vec<(i128, i128)>),
-    /// Parts of requests that are saved at `at`; negative if it is overdrawn or has reservations.
+    /// The parts of requests that are saved at `at`. Negative if the bucket is overdrawn or has reservations.
     Bucket { parts: i128, at: i128 },
-    /// Parts of requests in the bucket at `at`, including admitted ones that still delay the next.
+    /// The parts of requests in the bucket at `at`, including admitted requests that still delay the next request.
     Leaky { parts: i128, at: i128 },
 }
 
 impl Model {
-    /// All is free.
+    /// Returns a model with its full burst available.
     pub(crate) fn new(quota: Quota) -> Self {
         let state = match quota.strategy() {
             Strategy::FixedWindow => State::FixedWindow { window: 0, used: 0 },
@@ -42,7 +42,7 @@ impl Model {
         Self { quota, state }
     }
 
-    /// Whether the definition admits a request of this cost at this time.
+    /// Returns true if the definition admits a request of this cost at this time.
     pub(crate) fn admits(&self, now: u64, cost: u64) -> bool {
         self.admits_at(i128::from(now), i128::from(cost))
     }
@@ -50,7 +50,7 @@ impl Model {
     fn admits_at(&self, now: i128, cost: i128) -> bool {
         let (requests, period) = (requests(self.quota), period(self.quota));
         match &self.state {
-            // A window in the future has reservations: later requests go later.
+            // A window in the future has reservations: later requests are admitted after them.
             State::FixedWindow { window, .. } if *window > now / period => false,
             State::FixedWindow { .. } => self.used(now) + cost <= requests,
             State::Counter { window, .. } if *window > now / period => false,
@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// Counts a request that was decided at `now` and goes at `at`, whether or not the definition admits it.
+    /// Counts a request that was decided at `now` and is admitted at `at`, even if the definition does not admit it.
     pub(crate) fn charge(&mut self, now: u64, at: u64, cost: u64) {
         let (period, cost) = (period(self.quota), i128::from(cost));
         let (now, at) = (i128::from(now), i128::from(at));
@@ -81,8 +81,8 @@ impl Model {
         }
     }
 
-    /// The first time, not before `now`, at which the definition admits this cost if no other request comes; none if it
-    /// never does. The last representable time if it is later than that.
+    /// Returns the first time, not before `now`, at which the definition admits this cost if no other request comes.
+    /// None if it never does. The result is at most the last representable time.
     pub(crate) fn first(&self, now: u64, cost: u64) -> Option<u64> {
         if cost > self.quota.most() {
             return None;
@@ -90,7 +90,8 @@ impl Model {
         let (from, wanted, requests, period) =
             (i128::from(now), i128::from(cost), requests(self.quota), period(self.quota));
         let next_window = (from / period + 1) * period;
-        // Every time at which a refusal can turn into an admission; the first that does is the result.
+        // All times at which a refusal can become an admission. The result is the first of them at which the cost is
+        // admitted.
         let candidates: Vec<i128> = match &self.state {
             State::FixedWindow { window, .. } => vec![from, window * period, next_window, (window + 1) * period],
             State::Counter { window, .. } => {
@@ -103,7 +104,7 @@ impl Model {
                     (window + 2) * period,
                 ];
                 let slid = starts.map(|start| {
-                    // From `start` on, the weight of the window before decreases until there is room.
+                    // From `start` on, the weight of the previous window decreases until there is room.
                     let (previous, current) = self.counts(start);
                     let room = (requests - current - wanted) * period;
                     let weight = if previous == 0 { period } else { room.max(0) / previous };
@@ -113,7 +114,7 @@ impl Model {
             }
             State::Log(log) => {
                 let left = log.iter().map(|&(at, _)| at + period);
-                // First come, first served: no request goes before a waiting one.
+                // Requests are first come, first served: no request precedes a waiting request.
                 let last = log.last().map_or(from, |&(at, _)| at);
                 left.chain([from, last]).filter(|&at| at >= last).collect()
             }
@@ -124,17 +125,17 @@ impl Model {
             State::Leaky { .. } => vec![from + ceil(self.parts(from), requests)],
         };
         let at = candidates.into_iter().filter(|&at| at >= from && self.admits_at(at, wanted)).min();
-        Some(narrow(at.expect("what does not exceed the quota is admitted some time")))
+        Some(narrow(at.expect("a cost within the quota is admitted at some time")))
     }
 
-    /// Whether a request may wait in a leaky bucket; other strategies have no such bound.
+    /// Returns true if a leaky bucket has room for a request to wait. Other strategies have no such bound.
     pub(crate) fn has_room_in_queue(&self, now: u64, cost: u64) -> bool {
         let (line, burst) = (self.parts(i128::from(now)), i128::from(self.quota.burst()));
         !matches!(self.state, State::Leaky { .. })
             || line + i128::from(cost) * period(self.quota) <= (burst + 1) * period(self.quota)
     }
 
-    /// The first time, not before `now`, at which nothing that was admitted counts any more.
+    /// Returns the first time, not before `now`, at which no admitted request counts.
     pub(crate) fn idle(&self, now: u64) -> u64 {
         let (from, requests, period) = (i128::from(now), requests(self.quota), period(self.quota));
         narrow(from.max(match &self.state {
@@ -158,7 +159,7 @@ impl Model {
         }
     }
 
-    /// The counts of the window before and of this window.
+    /// Returns the counts of the previous window and of this window.
     fn counts(&self, now: i128) -> (i128, i128) {
         match self.state {
             State::Counter { window, previous, current } => match now / period(self.quota) - window {
@@ -170,7 +171,8 @@ impl Model {
         }
     }
 
-    /// Requests of the last period. One from exactly a period ago no longer counts; a reservation does.
+    /// Returns the requests of the last period. A request from exactly one period ago does not count. A reservation
+    /// counts.
     fn logged(&self, now: i128) -> i128 {
         match &self.state {
             State::Log(log) => {

@@ -1,5 +1,5 @@
-//! Random quotas of every strategy, and arrivals near the edges: whole intervals, window boundaries, and one nanosecond
-//! to either side.
+//! Random quotas of every strategy, and arrivals near the edges: at whole intervals and window boundaries, and one
+//! nanosecond before or after them.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use crate::suite::{self, STRATEGIES};
 
 pub(crate) const START: u64 = 1_700_000_000_123_456_789;
 
-/// Tests stop here, 73 years on; see the horizon of a supply.
+/// The end of all tests, after 73 years; see `HORIZON` in `src/supply.rs`.
 pub(crate) const END: u64 = START + (1 << 61);
 
-/// Runs a property for every strategy with inputs derived from its quotas, and fails with the smallest failure of each.
+/// Runs a property for every strategy, with inputs derived from its quotas. Fails with the smallest failure of each
+/// strategy.
 pub(crate) fn for_each_strategy<S: Strategy>(
     inputs: impl Fn(BoxedStrategy<Quota>) -> S,
     property: impl Fn(S::Value) -> Result<(), TestCaseError>,
@@ -27,7 +28,7 @@ pub(crate) fn for_each_strategy<S: Strategy>(
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// Quotas of any strategy.
+/// Returns quotas of any strategy.
 pub(crate) fn quotas() -> impl Strategy<Value = Quota> {
     prop::sample::select(STRATEGIES.to_vec()).prop_flat_map(quotas_of)
 }
@@ -47,7 +48,7 @@ fn quotas_of(counting: Counting) -> impl Strategy<Value = Quota> {
     let debt = prop_oneof![Just(0), 1..=20_u64, 1..=1_000_000_000_u64];
     (numbers, burst, debt).prop_map(move |((requests, millis), burst, debt)| {
         let period = Duration::from_millis(millis);
-        // A long log takes a lot of memory per case.
+        // A long log takes much memory in each case.
         let requests = if counting == Counting::SlidingWindowLog { 1 + requests % 2_000 } else { requests };
         let quota = suite::quota(counting, requests, period);
         let burst = burst.filter(|_| !is_window(counting));
@@ -65,19 +66,19 @@ pub(crate) fn is_window(counting: Counting) -> bool {
     matches!(counting, Counting::FixedWindow | Counting::SlidingWindowCounter | Counting::SlidingWindowLog)
 }
 
-/// One request, in fractions of its quota's numbers.
+/// One request. Its numbers are fractions of its quota's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// Wait after the last request: thousandths of the time in which its cost flows in.
+    /// The wait after the last request, in thousandths of the time in which its cost flows in.
     wait: u32,
-    /// Whether it comes at the next boundary of a window instead.
+    /// Whether the request comes at the next boundary of a window instead.
     at_boundary: bool,
-    /// Nanoseconds to add.
+    /// The nanoseconds to add to the wait.
     nudge: i8,
-    /// Thousandths of the largest cost. Zero is one request.
+    /// The cost in thousandths of the largest cost. Zero is one request.
     share: u32,
     pub(crate) ask: What,
-    /// How long it would wait, in thousandths of a period.
+    /// The longest wait, in thousandths of a period.
     pub(crate) patience: u32,
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn arrivals(most: usize) -> impl Strategy<Value = Vec<Arrival>> {
 }
 
 impl Arrival {
-    /// When it comes, and its cost.
+    /// Returns the time at which the request comes, and its cost.
     pub(crate) fn after(self, last: u64, quota: Quota) -> (u64, u64) {
         let period = quota.period().as_nanos();
         let cost = (u128::from(quota.most()) * u128::from(self.share) / 1_000).max(1);

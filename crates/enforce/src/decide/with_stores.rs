@@ -1,4 +1,4 @@
-//! Decides on requests of rules that a store counts.
+//! Decides on requests that match rules counted by a store.
 
 use std::future::poll_fn;
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Asked<'_> {
-    /// Decides on a request of one shared rule. `None` if the store must be asked.
+    /// Decides on a request of one shared rule. Returns `None` if the store must be asked.
     pub(super) fn claim_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Option<Verdict<'r>> {
         let rule = &member.rule;
         let limits = rule.limits.as_ref()?;
@@ -43,7 +43,7 @@ impl Asked<'_> {
     pub(super) fn enforce_with_stores<'r>(&self, asks: &[Ask<'r, '_>], follow_up: FollowUp) -> Verdict<'r> {
         let now = self.now();
         let (shared, others) = split(asks, now);
-        // A rule that refuses at once spares a trip.
+        // If a rule of scope Pod refuses now, no question to the store is needed.
         for (index, ask) in others.iter().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
             if let Err(refused) = ask.limits.limiter.peek(now, ask.key, ask.cost) {
                 return Verdict::Refuse(refusal(&others, RuleRefusedAt { ask: index, refused }, now));
@@ -77,7 +77,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Tries the rules of a policy in shadow mode. What the store must be asked for is counted when it answers.
+    /// Tries the rules of a policy in shadow mode. If a store must be asked, the request is counted when it answers.
     pub(super) fn try_with_stores(&self, asks: &[Ask<'_, '_>]) -> Vec<DeferredCost> {
         let (shared, others) = split(asks, self.now());
         let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect();
@@ -124,7 +124,7 @@ fn all_settled(
     fields_with_shared(others, charged, &states)
 }
 
-/// Counts and builds the refusal of a shared rule. It borrows the rule of the rule set.
+/// Counts and builds the refusal of a shared rule. The refusal borrows its rule from the rule set.
 fn refused<'r>(shared: &SharedAsk, asks: &[Ask<'r, '_>], denied: Denied, asked: &Asked<'_>) -> Refusal<'r> {
     let rule = asks.iter().map(|ask| ask.rule).find(|rule| std::ptr::eq(&***rule, &*shared.rule));
     let rule = rule.expect("the rule of this request");

@@ -1,5 +1,4 @@
-//! `X-Forwarded-For`: the client is the n-th entry from the end, over all lines, and the entries before it do not
-//! count.
+//! `X-Forwarded-For`: the client is the n-th entry from the end over all lines, and the entries before it are ignored.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -75,7 +74,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The text as Latin-1, which is not UTF-8.
+/// Encodes the text as Latin-1, which is not UTF-8.
 fn latin(text: &str) -> Vec<u8> {
     text.chars().map(|character| u8::try_from(u32::from(character)).unwrap_or(b'?')).collect()
 }
@@ -103,12 +102,12 @@ fn defined(lines: &[Vec<u8>], peer: IpAddr, hops: u8) -> IpAddr {
     }
 }
 
-/// An address with or without quotes, brackets and a port.
+/// Parses an address with or without quotes, brackets and a port.
 fn address(entry: &str) -> Option<IpAddr> {
     let entry = entry.trim_matches('"');
     if let Some(rest) = entry.strip_prefix('[') {
         let (inner, behind) = rest.split_once(']')?;
-        // A zone is a number, and is allowed only with a port.
+        // A zone must be a number, and is allowed only with a port.
         let (inner, zone) = inner.split_once('%').map_or((inner, None), |(inner, zone)| (inner, Some(zone)));
         let is_zone =
             zone.is_none_or(|zone| zone.parse::<u32>().is_ok_and(|_| !zone.contains('+')) && !behind.is_empty());
@@ -130,7 +129,7 @@ fn is_port(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-/// Four decimal numbers without leading zeros (RFC 6943 section 3.1.1, the strict form).
+/// Parses four decimal numbers without leading zeros (RFC 6943 section 3.1.1, the strict form).
 fn version_4(text: &str) -> Option<Ipv4Addr> {
     let parts: Vec<u8> = text.split('.').map(octet).collect::<Option<_>>()?;
     let [a, b, c, d] = parts[..] else { return None };

@@ -1,5 +1,5 @@
-//! Cookies in a key: pairs separated by semicolons, over all lines. The first cookie of a name counts (RFC 6265 section
-//! 5.4).
+//! Cookies in a key: pairs separated by semicolons, over all lines. The first cookie of a name is used (RFC 6265
+//! section 5.4).
 
 use http::HeaderValue;
 use weir_core::Time;
@@ -40,7 +40,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
             if found != [expected.clone()] {
                 return Err(format!("{name} of {lines:?} is {found:?}, and should be {expected:?}"));
             }
-            // The key equals that of an override with this value, or that of a request without the cookie.
+            // The key must equal the key of an override with this value, or the key of a request without the cookie.
             let (mut written, mut named) = (Vec::new(), Vec::new());
             spec.write(&view, &tokens, &mut written);
             if let Some(value) = &expected {
@@ -55,7 +55,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
 }
 
 fn defined(lines: &[String], name: &str) -> Option<String> {
-    // RFC 9113 section 8.2.3 joins the pieces that HTTP/2 sends in this way.
+    // RFC 9113 section 8.2.3 requires that the cookie lines of HTTP/2 are joined with "; ".
     let joined = lines.join("; ");
     let mut pairs = joined.split(';').filter_map(|pair| pair.trim_matches([' ', '\t']).split_once('='));
     pairs.find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())

@@ -1,5 +1,5 @@
-//! Costs in a header of a request or a response: a whole number, clamped to 1 and the largest cost. Anything else costs
-//! 1.
+//! Costs in a header of a request or a response: a whole number, clamped to 1 and the largest cost. Any other text
+//! costs 1.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_fuzz::{Choices, Target};
@@ -60,7 +60,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads digit by digit, with any number of digits.
+/// Parses any number of digits, one by one.
 fn defined(value: &str, most: u64) -> u64 {
     let digits = value.trim_matches([' ', '\t']);
     let mut number: u128 = 0;

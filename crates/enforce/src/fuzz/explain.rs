@@ -1,5 +1,5 @@
-//! Described requests: refused with the name of the faulty field, or explained with the verdict that the request itself
-//! gets.
+//! Described requests: a description is refused with the name of the invalid field, or explained with the verdict that
+//! the request itself gets.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -76,7 +76,7 @@ fn any_described_request_is_refused_or_explained_as_it_is_decided() {
     Target::new("explain").run(500, script);
 }
 
-/// One rule for a part of the API, with a key of each kind that reads a request, and a bypass.
+/// Creates a bypass, and a rule for a part of the API whose key has all kinds of parts that read the request.
 fn rules() -> Result<RulesInForce, String> {
     let key = json!([
         {"header": "x-api-key"}, {"cookie": "id"}, {"query": "page"}, {"host": {}}, {"method": {}}, {"pathSegment": 2},
@@ -176,7 +176,8 @@ fn header(described: &ExplainRequest, field: &str) -> bool {
     index.is_some_and(|index: usize| index < described.headers.len())
 }
 
-/// The request as a client would send it. Spaces and tabs around a value are not part of it (RFC 9110 section 5.5).
+/// Creates the request that a client would send. Spaces and tabs around a value are not part of the value (RFC 9110
+/// section 5.5).
 fn request(described: &ExplainRequest) -> Option<Request<()>> {
     let mut request = Request::builder().method(described.method.as_str()).uri(&described.target);
     for (name, value) in &described.headers {
@@ -186,7 +187,7 @@ fn request(described: &ExplainRequest) -> Option<Request<()>> {
     request.body(()).ok()
 }
 
-/// Other Unicode spaces are part of a value.
+/// Unicode spaces around a value are part of the value.
 #[test]
 fn a_value_keeps_all_but_blanks_and_tabs() {
     let described = json!({"target": "/api/x", "headers": [["x-api-key", " \t\u{2003}a\u{a0}\t "]]});
@@ -196,7 +197,7 @@ fn a_value_keeps_all_but_blanks_and_tabs() {
     assert_eq!(reply.rules[0].key[0].as_deref(), Some("\u{2003}a\u{a0}"));
 }
 
-/// The generated rules are those that the snapshot describes.
+/// The rules of this target have the parts that the explanations are compared with.
 #[test]
 fn the_parts_are_those_of_the_rule() {
     let rules = rules().expect("good rules");

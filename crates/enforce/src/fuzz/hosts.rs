@@ -1,4 +1,4 @@
-//! Hosts of requests, compared with the `http` crate, and patterns of hosts, compared with their definition.
+//! Compares the hosts of requests with the `http` crate, and patterns of hosts with their definition.
 
 use http::uri::Authority;
 use weir_fuzz::{Choices, Target};
@@ -52,7 +52,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A pattern that is derived from the host.
+/// Derives a pattern from a host.
 fn related(host: &str, choices: &mut Choices<'_>) -> String {
     let name = host.split(':').next().unwrap_or_default();
     match choices.below(4) {
@@ -63,7 +63,7 @@ fn related(host: &str, choices: &mut Choices<'_>) -> String {
     }
 }
 
-/// Reads the host of a request from its field and from its target.
+/// Reads the host of a request from its `Host` header and from its target.
 fn read(host: &str) -> Result<String, String> {
     let mut request = http::Request::new(());
     let Ok(value) = http::HeaderValue::from_bytes(host.as_bytes()) else { return Ok(String::new()) };
@@ -71,7 +71,7 @@ fn read(host: &str) -> Result<String, String> {
     let peer = std::net::Ipv4Addr::LOCALHOST.into();
     let found = RequestView::new(&request, peer).host().to_owned();
     let Ok(authority) = host.parse::<Authority>() else { return Ok(found) };
-    // An invalid port is refused before rules are asked.
+    // A host with an invalid port is refused before any rule is checked.
     let port = host.strip_prefix(authority.host()).unwrap_or("@");
     let is_port =
         port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.bytes().all(|it| it.is_ascii_digit()));

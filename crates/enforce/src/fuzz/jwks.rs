@@ -1,4 +1,5 @@
-//! JSON Web Key Sets: refused with a reason that names a key of the set, or keys that verify only what they signed.
+//! JSON Web Key Sets: a set is refused with a reason that names a key of the set, or its keys verify only tokens that
+//! they signed.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -89,7 +90,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         }
         check(&value)?;
         let text = mutated(value.to_string().as_bytes(), b"[[[[{}", &mut choices.random());
-        // Text that is not JSON may give any result, but must not panic.
+        // The result for text that is not JSON is not checked: the parser must only not panic.
         let _ = std::str::from_utf8(&text).map(Jwks::parse);
         if value.get("keys").is_none_or(|keys| keys.as_array().is_none_or(|keys| keys.len() > 70)) {
             value = before;
@@ -127,7 +128,7 @@ fn check(value: &Value) -> Result<(), String> {
     }
 }
 
-/// Whether this key of a set holds the secret, is for signatures, and allows this `kid`.
+/// Whether this key of a set contains the secret, is for signatures, and allows this `kid`.
 fn signs(key: &Value, secret: &[u8], kid: Option<&str>) -> bool {
     let text = |name: &str| key.get(name).and_then(Value::as_str);
     let is_secret = text("k").and_then(|text| URL_SAFE_NO_PAD.decode(text).ok()).is_some_and(|it| it == secret);

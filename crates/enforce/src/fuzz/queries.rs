@@ -1,5 +1,5 @@
-//! Parameters of a query, compared with the form parser of the URL standard. A plus stays a plus here, and is a space
-//! in a form.
+//! Compares the parameters of a query with the form parser of the URL standard. Weir does not decode a plus, which is a
+//! space in a form.
 
 use weir_fuzz::{Choices, Target};
 
@@ -24,7 +24,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let as_form = query.replace('+', "%2B");
         let others: Vec<(String, String)> = form_urlencoded::parse(as_form.as_bytes()).into_owned().collect();
         let names = others.iter().map(|(name, _)| name.as_str()).chain(["a", "b", "page", "", "absent", "1"]);
-        // Names that are not UTF-8 keep their bytes here. The form parser replaces them, so they cannot be compared.
+        // Names that are not UTF-8 cannot be compared: Weir keeps their bytes, and the form parser replaces them.
         for name in names.filter(|name| !name.contains('\u{fffd}')) {
             let found = view.query(name.as_bytes());
             let found: Vec<String> = found.map(|value| String::from_utf8_lossy(&value).into_owned()).collect();

@@ -1,5 +1,5 @@
-//! JSON Web Tokens. With keys, a changed token has either no claims or the signed ones. Without keys, the claims are
-//! those that another reader finds in the payload.
+//! JSON Web Tokens. With keys, a changed token has either no claims or the signed claims. Without keys, the claims
+//! equal the claims that another parser finds in the payload.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -48,7 +48,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         }
         let token = encode(&header, &payload, &EncodingKey::from_secret(SECRET)).map_err(|error| error.to_string())?;
         let name = *choices.one(&["sub", "tier", "admin", "a.b", "a", "exp", "absent", "", ".", "a.b.c"]);
-        // A signed token has its claims while its dates are valid.
+        // The claims of a signed token are used only while its dates are valid.
         let expected = defined(&payload, name);
         let found = claim(Some(&keys), token.as_bytes(), name);
         let valid = dates_hold(&payload);
@@ -60,7 +60,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let found = claim(Some(&keys), &changed, name);
         if found.is_some() && found != expected {
             let changed = String::from_utf8_lossy(&changed).into_owned();
-            return Err(format!("{name:?} of {changed:?} is {found:?}, and {payload} was signed"));
+            return Err(format!("{name:?} of {changed:?} is {found:?}, but {payload} was signed"));
         }
         unverified(&changed, name)?;
         unverified(token.as_bytes(), name)?;
@@ -68,12 +68,12 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Without keys, the middle one of three parts is the payload.
+/// Checks a claim without keys: the middle one of three parts is the payload.
 fn unverified(token: &[u8], name: &str) -> Result<(), String> {
     let found = claim(None, token, name);
     let Ok(text) = std::str::from_utf8(token) else { return Ok(()) };
     let parts: Vec<&str> = text.trim_matches([' ', '\t']).split('.').collect();
-    // The other reader accepts any padding.
+    // This base64 decoder accepts any padding.
     let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let other = GeneralPurpose::new(&URL_SAFE, lenient);
     let payload = parts.get(1).filter(|_| parts.len() >= 3).and_then(|part| other.decode(part).ok());
@@ -92,7 +92,7 @@ fn claim(keys: Option<&Jwks>, token: &[u8], name: &str) -> Option<String> {
     Tokens::new(keys, &|| Time::from_nanos(SECOND * 1_000_000_000)).claim(&view, &AUTHORIZATION, name)
 }
 
-/// A claim with this name, or one at this path through nested objects.
+/// Finds the claim with this name, or the claim at this path through nested objects.
 fn defined(payload: &Value, name: &str) -> Option<String> {
     let mut value = payload;
     let mut name = name;
@@ -109,20 +109,20 @@ fn defined(payload: &Value, name: &str) -> Option<String> {
     }
 }
 
-/// RFC 7519 section 4.1 requires strings and numbers for registered claims. The library refuses a token with arrays or
-/// objects there.
+/// Whether a registered claim has a value that RFC 7519 section 4.1 does not allow. The library refuses a token in
+/// which such a claim is an array or an object.
 fn is_malformed(payload: &Value) -> bool {
     let is_nested = |name: &str| payload.get(name).is_some_and(|value| value.is_array() || value.is_object());
     ["sub", "iss", "aud", "exp", "nbf"].into_iter().any(is_nested)
 }
 
-/// Whether the dates hold, with a minute of leeway. A date that is not a number fails.
+/// Whether the dates are valid, with a minute of tolerance. A date that is not a number is invalid.
 fn dates_hold(payload: &Value) -> bool {
     let date = |name: &str| match payload.get(name) {
         None => Ok(None),
         Some(date) => date.as_f64().map(Some).ok_or(()),
     };
-    #[expect(clippy::cast_precision_loss, reason = "seconds of this century fit")]
+    #[expect(clippy::cast_precision_loss, reason = "the seconds of this century are exact")]
     let now = SECOND as f64;
     match (date("exp"), date("nbf")) {
         (Ok(end), Ok(start)) => end.is_none_or(|end| end > now - 60.0) && start.is_none_or(|start| start <= now + 60.0),

@@ -1,12 +1,13 @@
-//! Response bodies whose bytes are counted: what a limit of bytes admits, and when.
+//! Response bodies whose bytes are counted by limits.
 //!
-//! A frame passes when every limit has reserved capacity for it. So at any moment, the bytes that a limit has admitted
-//! are at most its burst, its debt, and the refill since. A frame that is larger than what a limit admits at once
-//! passes in pieces, and the body is not read from the app faster than the client takes it. The responses of one key
-//! are in a queue. Only the first is charged, some milliseconds ahead. So each response gets its share. If a client
-//! disconnects, its charge is the latest one and is given back completely.
+//! A frame passes at the time for which every limit has reserved capacity for it. So the bytes that a limit has
+//! admitted are never more than its burst, its debt, and the refill since. A frame that is larger than the burst passes
+//! in pieces, and the body is not read from the app faster than the client receives it.
 //!
-//! Policies in shadow mode are charged in the same way and delay nothing.
+//! The responses of one key wait in a queue, and only the first response is charged, a few milliseconds ahead. So each
+//! response gets its share. If a client disconnects, its charge is the latest charge, and is given back completely.
+//!
+//! Rules in shadow mode are charged, too, but delay no response.
 
 use std::{
     convert::Infallible,
@@ -23,19 +24,20 @@ use weir_tower::{AtHead, MonotonicClock, Waiting};
 
 use crate::deferred::{DeferredCost, NoPlace};
 
-/// How far ahead to reserve. Timers have a resolution of a millisecond, and every turn costs a timer.
+/// The time for which a response reserves capacity ahead. Timers have a resolution of a millisecond, and every turn
+/// costs a timer.
 const AHEAD: Duration = Duration::from_millis(10);
 
-/// How long to wait before the next attempt if no reservation is possible.
+/// The longest wait before the next attempt if no reservation is possible.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// A response's body behind the limits.
+/// The body of a response behind the limits.
 #[derive(Debug)]
 pub struct LimitedBody<B>(Kind<B>);
 
 #[derive(Debug)]
 enum Kind<B> {
-    /// No limit counts its bytes.
+    /// A body whose bytes no limit counts.
     Plain(B),
     Counted(Box<Counted<B>>),
 }
@@ -46,12 +48,12 @@ struct Counted<B> {
     body: B,
     costs: Vec<DeferredCost>,
     clock: MonotonicClock,
-    /// Bytes that were charged on arrival.
+    /// The number of bytes that were charged on arrival and have not passed yet.
     paid: usize,
-    /// What has not passed yet of the current frame.
+    /// The bytes of the current frame that have not passed yet.
     rest: Bytes,
     turn: Option<Turn>,
-    /// Its position in the queues of all costs, until its turn ends.
+    /// The position of the response in the queues of all costs, until its turn ends.
     position: Option<Waiting>,
 }
 
@@ -59,9 +61,9 @@ struct Counted<B> {
 #[derive(Debug)]
 struct Turn {
     at: Pin<Box<Sleep>>,
-    /// 0 if the wait is only for the next attempt.
+    /// The number of bytes that pass after the wait; 0 if the wait is only for the next attempt.
     length: usize,
-    /// What was charged for it, with the index of the cost.
+    /// The charges for these bytes, with the index of the cost.
     charges: Vec<(usize, RuleCharge)>,
 }
 
@@ -73,7 +75,7 @@ struct Granted {
 }
 
 impl<B> LimitedBody<B> {
-    /// If none of the costs counts bytes, the body passes uncounted.
+    /// Creates a body. If no cost counts bytes, the body passes without counting.
     pub(super) fn new(body: B, mut costs: Vec<DeferredCost>, clock: MonotonicClock) -> Self {
         costs.retain(DeferredCost::is_bytes);
         if costs.is_empty() {
@@ -83,7 +85,7 @@ impl<B> LimitedBody<B> {
         Self(Kind::Counted(Box::new(counted)))
     }
 
-    /// A body that no limit counts.
+    /// Creates a body that no limit counts.
     pub fn plain(body: B) -> Self {
         Self(Kind::Plain(body))
     }
@@ -122,7 +124,7 @@ impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
 }
 
 impl<B> Counted<B> {
-    /// Charges the whole frame at once for policies in shadow mode, which delay nothing.
+    /// Charges the whole frame immediately for rules in shadow mode, which delay no response.
     fn count_in_shadow(&self) {
         let bytes = self.rest.len() - self.paid.min(self.rest.len());
         for cost in self.costs.iter().filter(|cost| !cost.enforced) {
@@ -130,7 +132,7 @@ impl<B> Counted<B> {
         }
     }
 
-    /// Ready at the head of all queues. Ready at once if no other response waits.
+    /// Ready when this response is at the head of all queues, or if no other response waits.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut limits = self.costs.iter().filter(|cost| cost.enforced);
         if self.position.is_none() && limits.any(|cost| cost.queue_len() > 0) {
@@ -148,7 +150,7 @@ impl<B> Counted<B> {
         Waiting::new(tickets.collect(), None, self.clock)
     }
 
-    /// How many bytes may go now. `None` if they must wait for a turn.
+    /// Reserves capacity, and returns the number of bytes that pass now. Returns `None` if the bytes must wait.
     fn take_turn(&mut self) -> Option<usize> {
         let now = self.clock.now();
         let mut length = self.paid.min(self.rest.len());
@@ -180,8 +182,8 @@ impl<B> Counted<B> {
         None
     }
 
-    /// Reserves at most this many bytes in every limit that delays the body. The error says how long no reservation is
-    /// possible.
+    /// Reserves at most this number of bytes in every limit that delays the body. The error is the time for which no
+    /// reservation is possible.
     fn reserve(&self, most: usize) -> Result<Granted, Duration> {
         let mut piece = most;
         'smaller: loop {
@@ -217,7 +219,7 @@ impl<B> Counted<B> {
     }
 }
 
-/// At the head of the queues, [`Counted::take_turn`] charges the limits.
+/// Charges no limit at the head of the queues, because [`Counted::take_turn`] charges them.
 struct Unasked;
 
 impl AtHead for Unasked {
@@ -229,7 +231,7 @@ impl AtHead for Unasked {
     }
 
     fn late(&self, _: Time) -> Infallible {
-        unreachable!("a body waits as long as it takes")
+        unreachable!("a body waits without a latest time")
     }
 
     fn retry_after(never: &Infallible) -> Option<Duration> {

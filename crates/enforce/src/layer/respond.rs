@@ -1,9 +1,7 @@
-//! What clients get: the service's response, with the fields of the rules and after the charges that it supplies, or a
-//! response that does not come from the service, because the request was refused or exceeded its deadline. No other
-//! module renders these.
+//! The responses that clients get. The service's response gets the headers of the rules, and its costs are charged. For
+//! a request that was refused or exceeded its deadline, this module creates the response.
 //!
-//! A gRPC client gets what its library understands: status 200 with headers only, which carry the gRPC status code and
-//! the time to retry.
+//! A gRPC client gets status 200 with headers only, which contain the gRPC status code and the time to retry.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -13,11 +11,11 @@ use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 use super::body::LimitedBody;
 use crate::{follow_up::Deadline, format::Format, refusal::Refusal, verdict::Pass};
 
-/// Makes the responses of a service behind the limits.
+/// Creates the responses of a service behind the limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Responses {
     pub(super) clock: MonotonicClock,
-    /// Names the sender of a response for which a rule has no text.
+    /// The name of this program in responses to requests that exceeded their deadline.
     pub(super) server: &'static str,
 }
 
@@ -32,7 +30,7 @@ where
         Ok(refused.map(own))
     }
 
-    /// Charges the costs that the response supplies, or starts to.
+    /// Charges the cost in a header, and wraps the body, which charges its bytes while they pass.
     fn admitted(&self, Pass { fields, follow_up }: Pass, mut response: Response<B>) -> Self::Response {
         let costs = follow_up.map(|follow_up| follow_up.costs).unwrap_or_default();
         costs.iter().for_each(|cost| cost.charge_header(response.headers_mut(), self.clock));
@@ -51,12 +49,12 @@ impl<B: From<Bytes>> Answer<(), Deadline, Response<LimitedBody<B>>> for Response
     }
 }
 
-/// A body that the service did not send. No limit counts it.
+/// A body that the service did not send, and that no limit counts.
 fn own<B: From<Bytes>>(text: Bytes) -> LimitedBody<B> {
     LimitedBody::plain(text.into())
 }
 
-/// The response to a refused request.
+/// Returns the response to a refused request.
 pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
     let mut response = match format {
         Format::Grpc if refusal.is_denied() => GrpcAnswer::denied(),
@@ -76,7 +74,7 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
     response
 }
 
-/// Counts a request that exceeded its deadline. Returns its response, in which `server` names the sender.
+/// Counts a request that exceeded its deadline. Returns the response, in which `server` names this program.
 pub fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
     deadline.expire();
     let after = deadline.after;

@@ -1,4 +1,4 @@
-//! The turns of requests by the rules in force.
+//! Gives turns to requests by the rules in force.
 
 use std::{
     mem,
@@ -20,7 +20,7 @@ use crate::{
     wait::Wait,
 };
 
-/// Gives requests the turns that a gate decides on.
+/// Gives turns to requests by the decisions of a gate.
 #[derive(Clone, Debug)]
 pub struct Turns<G>(pub(super) G);
 

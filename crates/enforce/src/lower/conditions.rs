@@ -1,4 +1,4 @@
-//! Which requests a rule is about, and how it distinguishes them: its `match` list and its `key`.
+//! Lowers the `match` list and the `key` of a rule.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
         let query = each(&entry.query, &path.field("query"), |field, path| parameter(field, path, faults));
         let networks = each(&entry.client_cidrs, &path.field("clientCIDRs"), |text, path| network(text, path, faults));
         if entry.trusted_hops > 0 && entry.client_cidrs.is_empty() && entry.predicate.is_none() {
-            let message = "has a meaning only with clientCIDRs or predicate: leave it out";
+            let message = "has a meaning only with clientCIDRs or predicate: remove it";
             faults.add(&path.field("trustedHops"), message);
         }
         let predicate = match &entry.predicate {
@@ -33,7 +33,7 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
         Some(Conditions {
             methods: methods?,
             hosts: hosts?,
-            // Without this condition, the path is not needed.
+            // A list that matches every path is dropped, so that the path need not be normalised.
             paths: paths.map(|paths| if takes_every_path(&entry.paths) { Vec::new() } else { paths })?,
             path_regexes: regexes?,
             headers: headers?,
@@ -106,7 +106,7 @@ fn value(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<ValueCo
         (Some(whole), None) => Some(ValueCondition::Exactly(whole.as_bytes().into())),
         (None, Some(start)) => Some(ValueCondition::StartingWith(start.as_bytes().into())),
         (Some(_), Some(_)) => {
-            faults.add(&path.field("prefix"), "a field has a `value` or a `prefix`: leave one of them out");
+            faults.add(&path.field("prefix"), "only one of `value` and `prefix` is allowed: remove one of them");
             None
         }
     }
@@ -128,7 +128,7 @@ fn non_empty(text: &str, path: &Path, faults: &mut Faults) -> Option<Box<str>> {
     Some(text.into())
 }
 
-/// Lowers all elements of a list, even after one has failed, so that every fault is reported.
+/// Lowers all elements of a list, even after one element has failed, so that every fault is reported.
 fn each<T, U>(list: &[T], path: &Path, mut lower: impl FnMut(&T, &Path) -> Option<U>) -> Option<Vec<U>> {
     let lowered: Vec<Option<U>> =
         list.iter().enumerate().map(|(index, item)| lower(item, &path.index(index))).collect();

@@ -1,4 +1,4 @@
-//! How much a request charges a rule's limits.
+//! Lowers the `cost` of a rule.
 
 use weir_core::Terms;
 use weir_wire::{Per, Rule};
@@ -6,7 +6,7 @@ use weir_wire::{Per, Rule};
 use super::faults::{Faults, Path};
 use crate::cost::{Cost, HeaderCost};
 
-/// `terms` is `None` if they were faulty themselves.
+/// Lowers a cost. `terms` is `None` if the limits have faults.
 pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults: &mut Faults) -> Option<Cost> {
     let at = path.field("cost");
     let cost = match &rule.cost {
@@ -32,7 +32,7 @@ pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults
     }
     if cost.is_known_later() {
         if rule.per == Per::Message {
-            faults.add(&at, "a message has no response: give it a cost that is `fixed`");
+            faults.add(&at, "a message has no response: use a `fixed` cost");
             return None;
         }
         only_with_debt(rule, path, faults)?;
@@ -49,7 +49,7 @@ fn header_cost(name: &str, most: u64, at: &Path, faults: &mut Faults) -> Option<
     Some(HeaderCost { name: name?, most })
 }
 
-/// A limit that refuses every request is a mistake.
+/// Checks that no limit refuses every request because the cost is more than the limit can ever admit.
 fn too_much(cost: u64, rule: &Rule, terms: &Terms, at: &Path, faults: &mut Faults) -> Option<()> {
     let sets = std::iter::once(None).chain((0..rule.overrides.len()).map(Some));
     let mut limits = sets.flat_map(|set| terms.limits().map(|(name, _)| name).zip(terms.quotas(set)));
@@ -58,13 +58,14 @@ fn too_much(cost: u64, rule: &Rule, terms: &Terms, at: &Path, faults: &mut Fault
         Some((name, quota)) => {
             let most = quota.most();
             faults
-                .add(at, format!("{name} admits {most} at once, so none would ever pass: lower it or raise the burst"));
+                .add(at, format!("{name} admits {most} at once, so no request can pass: lower it or raise the burst"));
             None
         }
     }
 }
 
-/// A cost that is known only after the request has passed can only become debt.
+/// Checks that all limits of a rule with a deferred cost allow debt, because the request passes before its cost is
+/// known.
 fn only_with_debt(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<()> {
     let limits = path.field("limits");
     let own = rule.limits.iter().enumerate().map(|(index, limit)| (limits.index(index), limit));

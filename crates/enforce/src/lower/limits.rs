@@ -1,4 +1,4 @@
-//! What a rule allows: its limits, and the overrides for some keys.
+//! Lowers the limits of a rule, and the overrides for some keys.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,12 +15,13 @@ use super::{
 };
 use crate::key::KeySpec;
 
-/// The most keys that a rule may ask for, so that their memory fits a pod.
+/// The maximum of `maxKeys`, so that the memory of the keys fits into a pod.
 const LARGEST_MAX_KEYS: u32 = 1_000_000;
 
 type Named<'a> = Vec<(&'a str, Quota)>;
 
-/// `key` is `None` if it was faulty itself. Then the overrides are checked without their keys.
+/// Lowers limits and overrides. `key` is `None` if the rule's `key` has faults; then the keys of overrides are not
+/// checked.
 pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, faults: &mut Faults) -> Option<Terms> {
     let before = faults.len();
     let at = path.field("limits");
@@ -33,7 +34,7 @@ pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, fault
 
     let at = path.field("overrides");
     if rule.key.is_empty() && !rule.overrides.is_empty() {
-        faults.add(&at, "an override is for some keys: give the rule a `key`, or leave `overrides` out");
+        faults.add(&at, "an override is for some keys: add a `key` to the rule, or remove `overrides`");
     }
     let mut seen = HashMap::new();
     let known: HashSet<&str> = rule.limits.iter().map(|limit| limit.name.as_str()).collect();
@@ -50,8 +51,8 @@ pub(super) fn lower_terms(rule: &Rule, key: Option<&KeySpec>, path: &Path, fault
         terms = match terms.with_override(keys, limits) {
             Ok(terms) => terms,
             Err(invalid) => {
-                // The checks above cover all that core requires, and report better paths. If core ever requires more, a
-                // faulty snapshot must still be refused.
+                // The checks above include all checks of weir-core, and report better paths. If weir-core ever checks
+                // more, an invalid snapshot must still be refused.
                 if faults.len() == before {
                     faults.add(&at, invalid.to_string());
                 }
@@ -82,7 +83,7 @@ fn lower_override<'a>(
             let (given, wanted) = (values.len(), parts.len());
             faults.add(
                 &at,
-                format!("has {given} values, but the rule's key has {wanted} parts: give one value for each"),
+                format!("has {given} values, but the rule's key has {wanted} parts: write one value for each part"),
             );
             continue;
         }
@@ -93,7 +94,7 @@ fn lower_override<'a>(
             }
         }
         if let Some(earlier) = seen.insert(bytes.clone(), at.to_string()) {
-            faults.add(&at, format!("is the same key as {earlier}: leave it in one override"));
+            faults.add(&at, format!("is the same key as {earlier}: keep it in one override"));
         }
         keys.push(bytes);
     }
@@ -130,7 +131,7 @@ fn lower_limits<'a>(limits: &'a [Limit], path: &Path, faults: &mut Faults) -> Op
 }
 
 fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
-    // All zeros are reported at once. Faults of several numbers together are reported only if each number is valid.
+    // All zeros are reported together. A fault that depends on several numbers is reported only if no number is zero.
     let zeros = [
         (limit.requests == 0, InvalidQuota::ZeroRequests),
         (limit.period_millis == 0, InvalidQuota::ZeroPeriod),
@@ -165,12 +166,12 @@ fn quota(limit: &Limit, path: &Path, faults: &mut Faults) -> Option<Quota> {
     quota.and_then(|quota| limit.debt.map_or(Ok(quota), |debt| quota.with_debt(debt))).map_err(fault).ok()
 }
 
-/// What has its own counts.
+/// The unit for which a rule counts separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedBy {
-    /// All requests of the rule together.
+    /// All requests of the rule are counted together.
     Rule,
-    /// Each key, up to this many.
+    /// Each key is counted separately, up to this number of keys.
     Key { max_keys: NonZeroUsize },
 }
 
@@ -187,7 +188,7 @@ pub(super) fn lower_counted_by(rule: &Rule, path: &Path, faults: &mut Faults) ->
     let at = path.field("maxKeys");
     if rule.key.is_empty() {
         if rule.max_keys.is_some() {
-            faults.add(&at, "has no meaning without a `key`: leave it out");
+            faults.add(&at, "has no meaning without a `key`: remove it");
             return None;
         }
         return Some(CountedBy::Rule);

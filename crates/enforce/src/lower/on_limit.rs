@@ -1,4 +1,4 @@
-//! What to do with a request beyond a limit.
+//! Lowers `onLimit`, which describes the treatment of requests beyond a limit, and the headers that a rule sets.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use super::{
 };
 use crate::{own_field::OwnField, refusal_text::RefusalForm};
 
-/// `None` if requests do not wait.
+/// Lowers the maximum wait. Returns `None` if requests do not wait.
 pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {
     let millis = rule.on_limit.as_ref()?.max_wait_millis.filter(|millis| *millis > 0)?;
     if rule.per == Per::Message {
-        faults.add(&path.field("maxWaitMillis"), "messages do not wait: leave it out, or count requests");
+        faults.add(&path.field("maxWaitMillis"), "messages do not wait: remove it, or count requests");
         return None;
     }
     Some(Duration::from_millis(millis))
 }
 
-/// A refusal of this rule.
+/// Lowers the form of the refusals of a rule.
 pub(super) fn lower_form(rule: &Rule, policy: &str, path: &Path, faults: &mut Faults) -> Option<RefusalForm> {
     let on_limit = rule.on_limit.as_ref();
     let default = if rule.action == Action::Deny { 403 } else { 429 };
@@ -43,7 +43,7 @@ pub(super) fn lower_form(rule: &Rule, policy: &str, path: &Path, faults: &mut Fa
     }
     let on_message = on_limit.and_then(|on_limit| on_limit.on_message);
     if on_message.is_some() && rule.per == Per::Request {
-        faults.add(&path.field("onMessage"), "has a meaning only with `per: Message`: leave it out");
+        faults.add(&path.field("onMessage"), "has a meaning only with `per: Message`: remove it");
         return None;
     }
     let set = on_limit.map_or(&[][..], |on_limit| &on_limit.set);
@@ -52,7 +52,7 @@ pub(super) fn lower_form(rule: &Rule, policy: &str, path: &Path, faults: &mut Fa
     Some(RefusalForm { status: status?, body, content_type: content_type?, closes, set })
 }
 
-/// Headers of responses of this rule.
+/// Lowers the response headers that a rule sets.
 pub(super) fn lower_headers(
     headers: &[ResponseHeader],
     (policy, rule): (&str, &Rule),
@@ -67,7 +67,7 @@ pub(super) fn lower_headers(
         if name.as_ref().is_some_and(is_reserved) {
             faults.add(&path.field("name"), "is a header that HTTP or the agent needs: choose another name");
         } else if name.as_ref().is_some_and(|name| style.names().contains(&name.as_str())) {
-            faults.add(&path.field("name"), "is a header that onLimit.headers sends, too: use headers None");
+            faults.add(&path.field("name"), "is a header that onLimit.headers also sends: use headers None");
         }
         match (name, template(&header.value)) {
             (Some(name), Ok(pieces)) => own.push(OwnField::new(name, pieces, policy, &rule.name)),
@@ -78,7 +78,7 @@ pub(super) fn lower_headers(
     own
 }
 
-/// Headers that say how the message is framed, or that a refusal has anyway.
+/// Whether a rule must not set this header: it frames the HTTP message, or every refusal contains it.
 fn is_reserved(name: &HeaderName) -> bool {
     const RESERVED: [HeaderName; 9] = [
         header::CONNECTION,

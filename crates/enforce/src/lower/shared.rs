@@ -1,4 +1,4 @@
-//! What a rule needs to be shared, and what its store cannot do.
+//! Lowers stores and the `shared` part of rules, and refuses rules that their store cannot count.
 
 use std::collections::HashMap;
 
@@ -19,23 +19,23 @@ pub(crate) struct LoweredShared {
     pub(crate) rule: SharedRule,
 }
 
-/// The stores of a snapshot, and whether each is Memcached.
+/// The names of a snapshot's stores; the value is true for Memcached.
 pub(super) type Kinds<'a> = HashMap<&'a str, bool>;
 
-/// Checks the stores.
+/// Checks the stores and returns their kinds.
 pub(super) fn kinds<'a>(stores: &'a [Store], path: &Path, faults: &mut Faults) -> Kinds<'a> {
     let mut kinds = HashMap::new();
     for (index, store) in stores.iter().enumerate() {
         let path = path.index(index);
         let is_memcached = matches!(store.backend, StoreBackend::Memcached { .. });
         if kinds.insert(store.name.as_str(), is_memcached).is_some() {
-            faults.add(&path.field("name"), "an earlier store has this name: give each its own name");
+            faults.add(&path.field("name"), "an earlier store has this name: give each store its own name");
         }
         if let StoreBackend::Redis { topology, master_name, .. } = &store.backend
             && (*topology == Topology::Sentinel) != master_name.is_some()
         {
             let at = path.field("backend").field("redis").field("masterName");
-            faults.add(&at, "must be given with topology Sentinel, and only then");
+            faults.add(&at, "is required with topology Sentinel, and not allowed with other topologies");
         }
         let is_name = |name: &str| !name.is_empty() && name != "." && name != ".." && !name.contains('/');
         if store.secrets.as_deref().is_some_and(|secrets| !is_name(secrets)) {
@@ -45,7 +45,7 @@ pub(super) fn kinds<'a>(stores: &'a [Store], path: &Path, faults: &mut Faults) -
     kinds
 }
 
-/// The shared part of a rule. None if it has none, or if it is faulty.
+/// Lowers the shared part of a rule. Returns `None` if the rule has no shared part, or if that part has faults.
 pub(super) fn lower_shared(
     rule: &Rule,
     (terms, counted_by): (Option<&Terms>, Option<CountedBy>),
@@ -61,10 +61,10 @@ pub(super) fn lower_shared(
         return None;
     };
     if rule.per == Per::Message {
-        faults.add(&path.field("per"), "messages cannot be counted in a store: count requests, or leave `shared` out");
+        faults.add(&path.field("per"), "messages cannot be counted in a store: count requests, or remove `shared`");
     }
     if rule.cost == Some(Cost::ResponseBytes) {
-        let message = "the bytes of responses cannot be counted in a store: use another cost, or leave `shared` out";
+        let message = "the bytes of responses cannot be counted in a store: use another cost, or remove `shared`";
         faults.add(&path.field("cost"), message);
     }
     if shared.sharers == 0 {
@@ -72,7 +72,7 @@ pub(super) fn lower_shared(
     }
     if is_memcached {
         if rule.on_limit.as_ref().is_some_and(|on_limit| on_limit.max_wait_millis.is_some_and(|wait| wait > 0)) {
-            let message = "requests cannot wait for a limit in Memcached: leave it out, or use a store on Redis";
+            let message = "requests cannot wait for a limit in Memcached: remove it, or use a store on Redis";
             faults.add(&path.field("onLimit").field("maxWaitMillis"), message);
         }
         for (index, limit) in rule.limits.iter().enumerate() {
@@ -111,13 +111,13 @@ pub(super) fn lower_shared(
     }
 }
 
-/// The number of a limit in the store: the same for each agent, as long as the limit has this name.
+/// The number of a limit in the store. It depends only on the name of the limit, so it is the same in all agents.
 fn number(name: &str) -> u32 {
     let digest = Sha256::digest(name);
     u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
 
-/// Names a key in the store, the same for each agent.
+/// The name of a key in the store, which is the same in all agents.
 pub(crate) fn hash(key: &[u8]) -> u128 {
     let digest = Sha256::digest(key);
     digest.iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))

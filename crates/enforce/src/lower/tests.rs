@@ -89,7 +89,7 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     assert_eq!((&chat.cost, closing.refusal.as_ref().map(|form| form.closes)), (&Cost::Fixed(2), Some(true)));
 }
 
-/// One fault at a time: its path, and a word of its message.
+/// Each case has one fault. It lists the fault's path and a word of its message.
 #[test]
 fn each_fault_has_its_path() {
     let keyed = json!([{"header": "x-a"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);
@@ -289,13 +289,13 @@ fn the_logs_of_all_policies_together_are_bounded() {
         };
         (0..count).map(policy).collect()
     };
-    // 8 bytes for each of 100 requests and 2 words, for 65,536 keys and a ninth more: 57 MiB; 8 MiB without keys.
+    // A keyed log has 72,818 cells of 102 words of 8 bytes each, which is 57 MiB. A log without keys has 8 MiB.
     let keyed = json!({"key": [{"header": "x"}], "limits": log(100)});
     let single = json!({"limits": log(1 << 20)});
     for (fields, most) in [(keyed, 4), (single, 31)] {
         assert_eq!(faults(&policies(most, fields.clone())), []);
         let faults = faults(&policies(most + 3, fields));
-        let [fault] = faults.as_slice() else { panic!("one for all: {faults:?}") };
+        let [fault] = faults.as_slice() else { panic!("not exactly one fault: {faults:?}") };
         assert_eq!(fault.path, format!("policies[{most}]"));
         assert!(fault.message.contains("more than 256 MiB"), "{}", fault.message);
     }

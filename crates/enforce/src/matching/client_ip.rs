@@ -1,8 +1,8 @@
 //! Finds the address of the client behind trusted proxies.
 //!
-//! Every trusted proxy appends the address of its peer to `X-Forwarded-For`. So with `n` trusted proxies the client is
-//! the `n`-th entry from the end, counted over all occurrences of the field. The client wrote the entries before it, so
-//! they are never trusted. If the field has fewer entries, the peer's address counts.
+//! Every trusted proxy appends the address of its peer to `X-Forwarded-For`. So with `n` trusted proxies, the client's
+//! address is the `n`-th entry from the end, counted over all occurrences of the header. The client can write any
+//! entries before that one, so they are never trusted. If the header has fewer entries, the peer's address is used.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,10 +10,10 @@ use http::HeaderName;
 
 use super::Headers;
 
-/// The field to which proxies append the address of their peer.
+/// The header to which proxies append the address of their peer.
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The client's address. An IPv4-mapped IPv6 address becomes IPv4.
+/// Returns the client's address. An IPv4-mapped IPv6 address becomes IPv4.
 pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) -> IpAddr {
     let named = usize::from(trusted_hops).checked_sub(1).and_then(|from_the_end| {
         let name = X_FORWARDED_FOR;
@@ -23,12 +23,13 @@ pub(super) fn client_ip(headers: Headers<'_>, peer: IpAddr, trusted_hops: u8) ->
     named.unwrap_or(peer).to_canonical()
 }
 
-/// Splits bytes, not text: invalid UTF-8 in the client's part must not hide the entries after it.
+/// Returns the entries of a line, last entry first. The line is split as bytes, because invalid UTF-8 in an entry of
+/// the client must not hide the entries of proxies after it.
 fn entries_backwards(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
 }
 
-/// An address as proxies write it: with or without brackets and port.
+/// Parses an address as proxies write it: with or without brackets and port.
 fn parse(entry: &[u8]) -> Option<IpAddr> {
     let entry = str::from_utf8(entry).ok()?.trim_matches('"');
     let bare = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
@@ -61,7 +62,7 @@ mod tests {
             (vec!["::ffff:192.0.2.1"], 1, "192.0.2.1"),
             (vec!["192.0.2.1, unknown"], 1, peer),
             (vec!["[192.0.2.1]"], 1, peer),
-            // Bytes that are not UTF-8 spoil only their own entry.
+            // Bytes that are not UTF-8 make only their own entry invalid.
             (vec!["\u{e4}, 192.0.2.1"], 1, "192.0.2.1"),
             (vec!["6.6.6.6, \u{e4}, 192.0.2.1, 10.0.0.1"], 2, "192.0.2.1"),
             (vec!["6.6.6.6", "\u{e4}, 192.0.2.1", "10.0.0.1"], 2, "192.0.2.1"),

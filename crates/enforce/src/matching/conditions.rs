@@ -1,4 +1,4 @@
-//! One entry of a rule's `match` list, and the exact check whether a request meets it.
+//! One entry of a rule's `match` list, and the exact check whether a request matches it.
 
 use http::{HeaderName, Method};
 use regex::bytes::Regex;
@@ -6,7 +6,7 @@ use weir_expressions::Network;
 
 use super::{Glob, HostPattern, Predicate, RequestView};
 
-/// One entry of a `match` list. All its conditions must hold. An empty list is no condition.
+/// One entry of a `match` list. A request matches if it meets all conditions. An empty list is no condition.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
     pub(crate) methods: Vec<Method>,
@@ -16,19 +16,19 @@ pub(crate) struct Conditions {
     pub(crate) headers: Vec<FieldCondition<HeaderName>>,
     pub(crate) query: Vec<FieldCondition<Box<[u8]>>>,
     pub(crate) networks: Vec<Network>,
-    /// How many proxies may say which address is the client's.
+    /// The number of trusted proxies that append to `X-Forwarded-For`.
     pub(crate) trusted_hops: u8,
     pub(crate) predicate: Option<Predicate>,
 }
 
-/// A header or a query parameter that must be present. Any of its occurrences may match.
+/// A condition on a header or a query parameter, which must be present. One matching occurrence is enough.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldCondition<N> {
     pub(crate) name: N,
     pub(crate) value: ValueCondition,
 }
 
-/// The condition on a value, byte by byte.
+/// The condition on a value. Values are compared byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ValueCondition {
     Any,
@@ -46,7 +46,7 @@ impl Conditions {
         methods.is_empty() && hosts.is_empty() && !some_path && !some_field && !some_client && predicate.is_none()
     }
 
-    /// Checks cheap conditions first.
+    /// Whether the request meets all conditions. Cheap conditions are checked first.
     pub(super) fn hold(&self, request: &RequestView<'_>) -> bool {
         let headers = request.headers();
         none_or_any(&self.methods, |method| method.as_str() == request.method())

@@ -1,4 +1,4 @@
-//! The values of a request that predicates see.
+//! The values of a request that predicates can use.
 
 use std::{
     collections::HashMap,
@@ -18,17 +18,18 @@ use super::{headers::Headers, query};
 /// The only variable of an expression.
 const REQUEST: &str = "request";
 
-/// The functions of the language. Building them is costly, so it happens once.
+/// The functions of the language, built once because that is costly.
 static LANGUAGE: LazyLock<Context<'static>> = LazyLock::new(language);
 
-/// The values of one request that an expression sees. They are built once, because the interpreter copies its input.
+/// The values of one request that an expression can use. They are built once for all expressions, because the
+/// interpreter copies its input.
 pub(super) struct Facts(Context<'static>);
 
-/// The parts of a request that the values come from.
+/// The parts of a request from which the values are built.
 pub(super) struct Parts<'a> {
     pub(super) method: &'a str,
     pub(super) host: &'a str,
-    /// In its normal form.
+    /// The path in its normal form.
     pub(super) path: &'a str,
     pub(super) query: &'a str,
     pub(super) headers: Headers<'a>,
@@ -42,8 +43,8 @@ impl fmt::Debug for Facts {
 }
 
 impl Facts {
-    /// In `query`, the first of several parameters with one name counts. In `headers`, the values of one name are
-    /// joined with `, `, as in RFC 9110 section 5.2. Bytes that are not UTF-8 are replaced.
+    /// Builds the values of a request. `query` contains the first of several parameters with one name. In `headers`,
+    /// the values of one name are joined with `, `, as in RFC 9110 section 5.2. Bytes that are not UTF-8 are replaced.
     pub(super) fn of(request: &Parts<'_>) -> Self {
         let mut parameters = HashMap::new();
         for (name, value) in query::pairs(request.query) {
@@ -73,7 +74,7 @@ impl Facts {
         Self(context)
     }
 
-    /// What the interpreter takes.
+    /// Returns the input of the interpreter.
     pub(super) fn context(&self) -> &Context<'static> {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Paths and globs, compared with a literal implementation of their definitions, which ignores speed.
+//! Compares paths and globs with a direct and slow implementation of their definitions.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{
     path::{AmbiguousPaths, is_ambiguous, normalise},
 };
 
-/// Pieces that distinguish one spelling from another.
+/// Pieces of paths in several spellings.
 const PIECES: &[&str] = &[
     "/", "/", "a", "b", "ab", ".", "..", "%2e", "%2E", "%2f", "%2F", "%61", "%25", "%2561", "%", "%4", "%zz", "//",
     "*", "%2a", "~", ":", "@", "\"", "\u{e9}", "%c3%a9", "\\", "/./", "/../", "{", "|", " ", ";x=1", "..;a", "%3b",
@@ -32,7 +32,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let globs: Vec<String> = (0..choices.below(12)).map(|_| text(&mut choices, GLOBS)).collect();
         for glob in &globs {
             matches(glob, &path)?;
-            // A random path hardly ever matches.
+            // A random path rarely matches, so a matching path is generated, too.
             let made = instance(glob, &mut choices);
             matches(glob, &made)?;
             indexed(&globs, &made)?;
@@ -42,14 +42,14 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Usually a path. Rarely the text does not start with a slash.
+/// Generates a path. In rare cases, it does not start with a slash.
 fn text(choices: &mut Choices<'_>, pieces: &[&str]) -> String {
     let start = if choices.rarely(30) { "" } else { "/" };
     let rest: String = (0..choices.below(9)).map(|_| *choices.one(pieces)).collect();
     format!("{start}{rest}")
 }
 
-/// A path that the glob matches. Rarely it has one segment too many.
+/// Generates a path that the glob matches. In rare cases, the path has an additional segment.
 fn instance(glob: &str, choices: &mut Choices<'_>) -> String {
     const SEGMENTS: &[&str] = &["a", "b", "ab", "a.b", "%61", "c", "~", ":"];
     let mut made: Vec<String> = Vec::new();
@@ -75,7 +75,7 @@ fn normal(path: &str) -> Result<(), String> {
     if path.starts_with('/') && found != defined(path) {
         return Err(format!("{path:?} is {found:?}, and should be {:?}", defined(path)));
     }
-    // A path whose normal form depends on the reading must be refused as ambiguous. Others may be, too.
+    // A path is ambiguous if its normal form depends on `AmbiguousPaths`. Other paths can be ambiguous, too.
     let decoded = normalise(path, AmbiguousPaths::Decode);
     if decoded != found && !is_ambiguous(path) {
         return Err(format!("{path:?} is {found:?} and {decoded:?}, and should be ambiguous"));
@@ -89,7 +89,7 @@ fn normal(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// RFC 3986: section 3.3 defines segments, section 5.2.4 dot segments.
+/// Normalises a path by the definitions of segments (RFC 3986 section 3.3) and of dot segments (section 5.2.4).
 fn defined(path: &str) -> String {
     let mut kept: Vec<String> = Vec::new();
     let segments: Vec<String> = path.split('/').skip(1).map(spelled).collect();
@@ -105,7 +105,7 @@ fn defined(path: &str) -> String {
     kept.iter().map(|segment| format!("/{segment}")).collect::<String>() + end
 }
 
-/// Writes each byte as it is where that is allowed, and as upper-case hex elsewhere.
+/// Writes each byte that a segment can contain unchanged, and other bytes percent-encoded in upper case.
 fn spelled(segment: &str) -> String {
     let mut rest = segment.as_bytes();
     let mut out = String::new();
@@ -137,7 +137,7 @@ fn matches(glob: &str, path: &str) -> Result<(), String> {
     let of = |path: &str| path.split('/').skip(1).map(str::to_owned).collect::<Vec<_>>();
     let expected = all(&segments, &of(&normal))
         || normal.strip_suffix('/').is_some_and(|path| !path.is_empty() && all(&segments, &of(path)))
-        // The root without its slash is one empty segment, too.
+        // The root path without its slash is one empty segment.
         || (normal == "/" && all(&segments, &[String::new()]));
     let found = parsed.matches(&normal);
     if weir_wire::takes_every_path(&[glob]) && !found {
@@ -146,7 +146,7 @@ fn matches(glob: &str, path: &str) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{glob:?} on {normal:?} is {found}, and should be {expected}")) }
 }
 
-/// The segments of a glob that can match a path.
+/// Returns the segments of a glob, or `None` if the glob can never match.
 fn sound(glob: &str) -> Option<Vec<String>> {
     let segments: Vec<&str> = glob.strip_prefix('/')?.split('/').collect();
     let last = segments.len() - 1;
@@ -158,7 +158,7 @@ fn sound(glob: &str) -> Option<Vec<String>> {
         !(dots || gap || stars)
     };
     let possible = !glob.contains(['?', '#']) && segments.iter().enumerate().all(sound);
-    // A percent-encoded star is a literal. Bytes that no path contains replace the stars that are wildcards.
+    // A percent-encoded star is a literal. Wildcards are replaced by bytes that no path contains.
     let marked = |segment: &&str| match *segment {
         "**" => ANY.to_owned(),
         segment => segment.split('*').map(spelled).collect::<Vec<_>>().join("\0"),
@@ -166,7 +166,7 @@ fn sound(glob: &str) -> Option<Vec<String>> {
     possible.then(|| segments.iter().map(marked).collect())
 }
 
-/// Any number of segments.
+/// The replacement of `**`, which matches any number of segments.
 const ANY: &str = "\u{1}";
 
 fn all(glob: &[String], path: &[String]) -> bool {
@@ -187,7 +187,7 @@ fn one(glob: &[u8], segment: &[u8]) -> bool {
     }
 }
 
-/// The index omits no matching rule.
+/// Checks that the index omits no matching rule.
 fn indexed(globs: &[String], path: &str) -> Result<(), String> {
     let Ok(request) = http::Request::builder().uri(path).body(()) else { return Ok(()) };
     let globs = globs.iter().filter_map(|glob| glob.parse().ok());
@@ -198,7 +198,7 @@ fn indexed(globs: &[String], path: &str) -> Result<(), String> {
     let mut buffer = Vec::new();
     let named: Vec<usize> = index.candidates(&view, &mut buffer).iter().map(|id| index.entry(*id).0).collect();
     match matchers.iter().enumerate().find(|(place, matcher)| matcher.matches(&view) && !named.contains(place)) {
-        Some((_, matcher)) => Err(format!("the index leaves out {matcher:?} for {path:?}")),
+        Some((_, matcher)) => Err(format!("the index omits {matcher:?} for {path:?}")),
         None => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
-//! Path globs. `*` is anything within a segment. `**` as a whole segment is zero or more segments.
+//! Path globs. `*` matches any text within a segment. `**` as a whole segment matches zero or more segments.
 //!
-//! Matching is iterative and backtracks to the last wildcard only, so the worst case is the length of the pattern times
-//! that of the path. A final slash of the path does not count: `/login` matches `/login/`, too.
+//! Matching is iterative and backtracks only to the last wildcard, so the worst case is the length of the pattern times
+//! the length of the path. A final slash of the path is ignored: `/login` matches `/login/`, too.
 
 use std::str::FromStr;
 
@@ -14,12 +14,12 @@ pub(crate) struct Glob {
     form: Form,
 }
 
-/// The most common kinds of globs, which are compared as one text.
+/// The form of a glob. The most common forms are compared as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
-    /// Only literals.
+    /// A glob of literals.
     Whole(Box<str>),
-    /// Literals, followed by `**`.
+    /// A glob of literals, followed by `**`.
     Below(Box<str>),
     Mixed,
 }
@@ -28,11 +28,12 @@ enum Form {
 enum Segment {
     /// `**`.
     Any,
-    /// The literals around and between the `*`s of a segment: at least one, and one more than there are `*`s.
+    /// The literals around and between the `*` characters of a segment: `n` of these characters separate `n + 1`
+    /// literals.
     Pieces(Vec<String>),
 }
 
-/// A segment of a glob, as the index sees it.
+/// A segment of a glob, as the index compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step<'a> {
     /// Exactly this segment.
@@ -43,7 +44,7 @@ pub(super) enum Step<'a> {
     Any,
 }
 
-/// Why a glob is invalid.
+/// The error for an invalid glob.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidGlob {
     #[error("must start with `/`")]
@@ -57,7 +58,7 @@ pub(crate) enum InvalidGlob {
 }
 
 impl Glob {
-    /// `path` is in the normal form of [`path::normalise`].
+    /// Whether the glob matches `path`, which must have the normal form of [`path::normalise`].
     pub(crate) fn matches(&self, path: &str) -> bool {
         let path = path.strip_prefix('/').unwrap_or(path);
         match &self.form {
@@ -72,7 +73,7 @@ impl Glob {
         self.matches_all(path) || path.strip_suffix('/').is_some_and(|path| self.matches_all(path))
     }
 
-    /// Its segments in order.
+    /// Returns the segments of the glob, in order.
     pub(super) fn steps(&self) -> impl Iterator<Item = Step<'_>> {
         self.segments.iter().map(|segment| match segment {
             Segment::Any => Step::Any,
@@ -86,8 +87,8 @@ impl Glob {
     fn matches_all(&self, path: &str) -> bool {
         let mut segments = path.split('/');
         let mut at = 0;
-        // Where to continue if a literal fails: the pattern after the last `**`, and the part of the path that it has
-        // not taken yet.
+        // The state to return to if a literal does not match: the pattern after the last `**`, and the part of the path
+        // that this `**` has not consumed yet.
         let mut retry = None;
         loop {
             let before = segments.clone();
@@ -108,7 +109,7 @@ impl Glob {
                     at = after;
                     segments = rest.clone();
                     let mut rest = rest;
-                    // When `**` has taken the whole path, no other attempt remains.
+                    // When `**` has consumed the whole path, no attempt remains.
                     retry = rest.next().map(|_| (after, rest));
                 }
             }
@@ -116,13 +117,13 @@ impl Glob {
     }
 }
 
-/// Whether a segment consists of the pieces in order, with anything between them.
+/// Whether a segment consists of the pieces in order, with any text between them.
 fn fits(pieces: &[String], segment: &str) -> bool {
     let [first, between @ .., last] = pieces else {
         return pieces.first().is_some_and(|whole| whole == segment);
     };
     let Some(mut rest) = segment.strip_prefix(first.as_str()) else { return false };
-    // The leftmost match of each piece leaves the most room for the next pieces.
+    // The leftmost match of each piece leaves the most text for the next pieces.
     for piece in between {
         match rest.find(piece.as_str()) {
             Some(place) => rest = &rest[place + piece.len()..],
@@ -256,7 +257,7 @@ mod tests {
         }
     }
 
-    /// The definition that operator and agents share, compared with the matcher.
+    /// Compares the matcher with `weir_wire::takes_every_path`, which operator and agents share.
     #[test]
     fn every_path_is_what_no_path_escapes() {
         let pieces = ["", "a", "*", "**", "a*"];
@@ -278,7 +279,7 @@ mod tests {
         assert!(every > 4, "{every} of {}", all.len());
     }
 
-    /// The definition, implemented literally without regard for speed.
+    /// A direct and slow implementation of the definition of globs.
     fn naive(glob: &[&str], path: &[&str]) -> bool {
         match (glob, path) {
             ([], []) => true,

@@ -1,27 +1,27 @@
-//! The fields of a request as rules see them.
+//! The header fields of a request, as rules read them.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The fields of a request's head: in a map, or as lines in their original order.
+/// The header fields of a request: in a map, or as lines in their original order.
 #[derive(Clone, Copy, Debug)]
 pub enum Headers<'a> {
-    /// In the form of the `http` crate.
+    /// A map of the `http` crate.
     Map(&'a HeaderMap),
-    /// In their original form.
+    /// The original lines.
     Lines(&'a [FieldLine<'a>]),
 }
 
-/// A field in its original form.
+/// A header field in its original form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldLine<'a> {
-    /// A token, in any case.
+    /// The name: an HTTP token, in upper or lower case.
     pub name: &'a [u8],
-    /// Without the whitespace around it.
+    /// The value, without the whitespace around it.
     pub value: &'a [u8],
 }
 
 impl<'a> Headers<'a> {
-    /// The value of the first field of this name.
+    /// Returns the value of the first field of this name.
     #[inline]
     pub(crate) fn get(self, name: &HeaderName) -> Option<&'a [u8]> {
         match self {
@@ -33,7 +33,7 @@ impl<'a> Headers<'a> {
         }
     }
 
-    /// The values of all fields of this name, in order.
+    /// Returns the values of all fields of this name, in order.
     pub(crate) fn all<'b>(self, name: &'b HeaderName) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'b> {
         let (map, lines) = match self {
             Self::Map(map) => (Some(map.get_all(name)), [].as_slice()),
@@ -44,7 +44,7 @@ impl<'a> Headers<'a> {
         mapped.chain(lines.iter().filter(move |line| line.is(name)).map(|line| line.value))
     }
 
-    /// All fields. Names may be in any case.
+    /// Returns all fields. Names can be in upper or lower case.
     pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let (map, lines) = match self {
             Self::Map(map) => (Some(map), [].as_slice()),
@@ -59,7 +59,7 @@ impl FieldLine<'_> {
     /// Whether the field has this name, which must be in lower case.
     #[inline]
     fn is(&self, name: &[u8]) -> bool {
-        // Most names arrive in lower case, and then the first comparison suffices.
+        // Most names arrive in lower case: then the first comparison is enough.
         let same = |(byte, known): (&u8, &u8)| byte == known || byte.to_ascii_lowercase() == *known;
         self.name.len() == name.len() && self.name.iter().zip(name).all(same)
     }

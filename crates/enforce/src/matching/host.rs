@@ -1,8 +1,8 @@
-//! Host patterns: an exact name, or `*.example.com` for every host below it. Port, case and a final dot are ignored.
+//! Host patterns: an exact name, or `*.example.com` for every subdomain. Port, case and a final dot are ignored.
 
 use std::str::FromStr;
 
-/// RFC 1035 section 2.3.4, without the final dot.
+/// The maximum length of a host name without the final dot (RFC 1035 section 2.3.4).
 const LONGEST: usize = 253;
 
 /// One entry of a `hosts` list.
@@ -10,25 +10,25 @@ const LONGEST: usize = 253;
 pub(crate) enum HostPattern {
     /// Exactly this host.
     Exact(String),
-    /// Every host below this domain. The text includes the leading dot.
+    /// Every subdomain of this domain. The text includes the leading dot.
     Below(String),
 }
 
-/// Why a host pattern is invalid.
+/// The error for an invalid host pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidHost {
-    #[error("is empty: write a host such as `shop.example.com`, or leave `hosts` out")]
+    #[error("is empty: write a host such as `shop.example.com`, or remove `hosts`")]
     Empty,
     #[error("`*` may only be the whole first label, as in `*.example.com`")]
     Wildcard,
-    #[error("is longer than {LONGEST} characters, the most that a host name has")]
+    #[error("is longer than {LONGEST} characters, the maximum of a host name")]
     TooLong,
     #[error("is not a host name: write it without scheme, port or path, as in `shop.example.com`")]
     NotAHost,
 }
 
 impl HostPattern {
-    /// `host` has no port: see [`without_port`].
+    /// Whether the pattern matches. `host` must have no port: see [`without_port`].
     pub(crate) fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(name) => host.eq_ignore_ascii_case(name),
@@ -71,7 +71,7 @@ impl FromStr for HostPattern {
     }
 }
 
-/// `shop.example.com.:8080` -> `shop.example.com`, `[::1]:80` -> `[::1]`.
+/// Removes user, port and final dot: `shop.example.com.:8080` -> `shop.example.com`, `[::1]:80` -> `[::1]`.
 pub(crate) fn without_port(host: &str) -> &str {
     let host = host.rsplit_once('@').map_or(host, |(_user, host)| host);
     let host = match host.rfind(']') {

@@ -1,10 +1,10 @@
-//! Finds the rules that can match a request. The cost hardly grows with the number of rules.
+//! Finds the rules that can match a request. The cost is nearly independent of the number of rules.
 //!
-//! Every entry of every `match` list is filed under one of its conditions: its paths, its hosts, a header, a query
-//! parameter, or its regular expressions. The index chooses the condition that the fewest other entries share. A
-//! request then meets only the entries under its own path, host and fields, and the entries without any such condition.
-//! The exact conditions decide. The index never decides: it may name an entry that does not match, but never omits one
-//! that does.
+//! Every entry of every `match` list is indexed by one of its conditions: its paths, its hosts, a header, a query
+//! parameter, or its regular expressions. The index chooses the condition that the fewest other entries share. For a
+//! request, it returns only the entries with the request's path, host, header or query parameter, and the entries
+//! without such a condition. These are candidates: the index can return an entry that does not match, but never omits
+//! an entry that matches. The exact conditions decide.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ use super::{
     trie::Trie,
 };
 
-/// The most memory for all regular expressions compiled together.
+/// The maximum memory in bytes for all regular expressions compiled together.
 const REGEX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Up to this many entries are checked one by one, because an index would cost more.
+/// The number of entries up to which all are checked one by one, because an index would cost more.
 const FEW: usize = 8;
 
 type ByKey<K> = HashMap<K, Vec<u32>, foldhash::fast::RandomState>;
@@ -30,22 +30,22 @@ type ByValue = ByKey<Box<[u8]>>;
 /// The entries of a list of matchers, indexed.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// The matcher and the entry, in order.
+    /// The position of the matcher and of the entry in it, for each indexed entry in order.
     entries: Vec<(u32, u32)>,
-    /// Entries that every request must check.
+    /// The entries that are candidates for every request.
     always: Vec<u32>,
     paths: Trie,
     hosts: ByKey<Box<str>>,
-    /// Domains, with their leading dot.
+    /// Entries by their domains, with the leading dot.
     domains: ByKey<Box<str>>,
     longest_domain: usize,
     headers: Vec<(HeaderName, ByValue)>,
     query: Vec<(Box<[u8]>, ByValue)>,
-    /// The regular expressions, and the entry of each.
+    /// The regular expressions, and the entry of each expression.
     regexes: Option<(RegexSet, Vec<u32>)>,
 }
 
-/// What an entry can be filed under.
+/// A value by which an entry can be indexed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Key<'a> {
     /// The segments of a glob up to its first `**`.
@@ -80,7 +80,7 @@ impl Index {
         let crowd = |way: &Vec<Key<'_>>| way.iter().map(|key| company[key]).max();
         let mut regexes = Vec::new();
         for ((conditions, ways), id) in all.iter().zip(&ways).zip(ids) {
-            // If several ways are equally crowded, the first one.
+            // `min_by_key` returns the first of several equal ways.
             match ways.iter().min_by_key(|way| crowd(way)) {
                 Some(way) => way.iter().for_each(|key| index.file(key, conditions, id, &mut regexes)),
                 None => index.always.push(id),
@@ -113,7 +113,8 @@ impl Index {
         }
     }
 
-    /// Compiles all expressions together. If that needs too much memory, compiles them one by one.
+    /// Compiles all expressions into one set. If the set needs too much memory, their entries become candidates for
+    /// every request.
     fn file_regexes(&mut self, regexes: &[(&str, u32)]) {
         if regexes.is_empty() {
             return;
@@ -128,7 +129,8 @@ impl Index {
         }
     }
 
-    /// The entries that the request may match, in order and without duplicates. May use the buffer.
+    /// Returns the entries that the request can match, in order and without duplicates. The buffer holds the result if
+    /// not all entries are candidates.
     #[inline]
     pub(crate) fn candidates<'a>(&'a self, request: &RequestView<'_>, buffer: &'a mut Vec<u32>) -> &'a [u32] {
         if self.always.len() == self.entries.len() {
@@ -159,7 +161,7 @@ impl Index {
         }
         if let Some((set, ids)) = &self.regexes {
             let path = request.path().as_bytes();
-            // `is_match` goes first because it allocates nothing, and most requests match no expression.
+            // `is_match` is called first because it does not allocate, and most requests match no expression.
             if set.is_match(path) {
                 to.extend(set.matches(path).into_iter().map(|pattern| ids[pattern]));
             }
@@ -177,7 +179,7 @@ impl Index {
             host
         };
         to.extend(self.hosts.get(host).into_iter().flatten());
-        // A client may send a long host. Suffixes longer than any domain here are not looked up.
+        // A client can send a long host. Suffixes that are longer than all indexed domains are not looked up.
         let start = host.len().saturating_sub(self.longest_domain);
         for (dot, _) in host.match_indices('.').filter(|&(dot, _)| dot >= start && dot > 0) {
             to.extend(self.domains.get(&host[dot..]).into_iter().flatten());
@@ -190,14 +192,14 @@ impl Index {
         self.entries.len()
     }
 
-    /// The matcher that an entry belongs to, and its index there.
+    /// Returns the position of an entry's matcher, and the position of the entry in that matcher.
     pub(crate) fn entry(&self, id: u32) -> (usize, usize) {
         let (matcher, entry) = self.entries[id as usize];
         (matcher as usize, entry as usize)
     }
 }
 
-/// The ways to file an entry. Each is a list of keys; a matching request has at least one of them.
+/// Returns the ways to index an entry. Each way is a list of keys; a matching request has at least one of the keys.
 fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
     let mut ways = Vec::new();
     let paths: Vec<Key<'_>> = conditions.paths.iter().filter_map(path_key).collect();
@@ -223,7 +225,7 @@ fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
     ways
 }
 
-/// `None` for a glob without a literal before its first `**`.
+/// The key of a glob. `None` if the glob has no literal before its first `**`.
 fn path_key(glob: &Glob) -> Option<Key<'_>> {
     let steps: Vec<Step<'_>> = glob.steps().take_while(|step| *step != Step::Any).collect();
     steps.iter().any(|step| matches!(step, Step::Literal(_))).then_some(Key::Path(steps))
@@ -236,7 +238,7 @@ fn host_key(pattern: &HostPattern) -> Key<'static> {
     }
 }
 
-/// The value for a name. Inserts a default if the list does not have the name.
+/// Returns the value for a name. Inserts a default value if the list does not have the name.
 fn of_name<N, V: Default>(list: &mut Vec<(N, V)>, is: impl Fn(&N) -> bool, name: impl FnOnce() -> N) -> &mut V {
     let at = list.iter().position(|(known, _)| is(known)).unwrap_or_else(|| {
         list.push((name(), V::default()));

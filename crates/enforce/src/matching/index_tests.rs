@@ -1,4 +1,4 @@
-//! The index, compared with its definition, and how few entries it checks.
+//! Compares the index with a linear search, and counts the entries that it checks.
 
 use http::{HeaderName, Method};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn view(request: &http::Request<()>) -> RequestView<'_> {
     RequestView::new(request, "127.0.0.1".parse().expect("an address"))
 }
 
-/// The matchers that match, found with the index.
+/// Finds the matchers that match with the index. Also returns the number of candidates.
 fn found(index: &Index, matchers: &[Matcher], request: &RequestView<'_>) -> (Vec<usize>, usize) {
     let mut buffer = Vec::new();
     let candidates = index.candidates(request, &mut buffer);
@@ -28,7 +28,7 @@ fn found(index: &Index, matchers: &[Matcher], request: &RequestView<'_>) -> (Vec
     (matching, candidates.len())
 }
 
-/// The matchers that match, found by checking each of them.
+/// Finds the matchers that match by checking each of them.
 fn linear(matchers: &[Matcher], request: &RequestView<'_>) -> Vec<usize> {
     let matches = |matcher: &Matcher| (0..matcher.entries().len()).any(|entry| matcher.entry_matches(entry, request));
     (0..matchers.len()).filter(|one| matches(&matchers[*one])).collect()
@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// With a thousand rules of one kind, a request checks the matching rule and hardly any other.
+/// With a thousand rules of one kind, a request checks the matching rule and very few others.
 #[test]
 fn a_thousand_rules_are_not_looked_at() {
     let with = |set: &dyn Fn(usize, &mut Conditions)| -> Vec<Matcher> {

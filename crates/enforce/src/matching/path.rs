@@ -1,31 +1,31 @@
-//! The normal form of a request path, which globs are compared with.
+//! The normal form of a request path, with which globs are compared.
 //!
-//! Two spellings that an app may serve as one path must have one form here. Otherwise a client could evade a limit by
-//! another spelling: `/api/%61`, `/api//a` and `/x/../api/a` all become `/api/a`. Percent-encoding is decoded for every
-//! character that may stand in a segment (RFC 3986 section 3.3), other bytes are encoded in upper case, `.` and `..`
-//! are resolved (section 5.2.4), and repeated slashes become one. Nothing is decoded twice. The form is only for
-//! comparison: the app gets the original path.
+//! Two spellings that an app can serve as one path must have one normal form. Otherwise, a client could evade a limit
+//! with another spelling: `/api/%61`, `/api//a` and `/x/../api/a` all become `/api/a`. Percent-encoding is decoded for
+//! every character that a segment can contain (RFC 3986 section 3.3), and other bytes are encoded in upper case. `.`
+//! and `..` are resolved (section 5.2.4), and repeated slashes become one slash. No byte is decoded twice. The normal
+//! form is used only for comparison: the app gets the original path.
 //!
-//! Some paths have no form that is right for all apps: nginx and WSGI read `%2F` as a slash, other apps as a part of a
-//! segment. [`AmbiguousPaths`] says what to do with them.
+//! Some paths have no form that is right for all apps: nginx and WSGI read `%2F` as a slash, other apps read it as part
+//! of a segment. [`AmbiguousPaths`] determines how to treat such paths.
 //!
-//! An app may have more spellings for one path: some ignore case, some drop `;name=value` after a segment. Here these
-//! are different paths, as they are for most apps. A regular expression can match them for such an app:
-//! `(?i)^/api(;[^/]*)?/login`.
+//! Some apps accept more spellings of one path: they ignore case, or drop `;name=value` after a segment. Here, as for
+//! most apps, these are different paths. For such an app, use a regular expression: `(?i)^/api(;[^/]*)?/login`.
 
 use std::borrow::Cow;
 
 use crate::byte_set::ByteSet;
 
-/// What to do with paths that apps read in different ways.
+/// The treatment of paths that apps read in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AmbiguousPaths {
-    /// Answer 400 before any rule is asked.
+    /// The server answers 400, and no rule is checked.
     Refuse,
-    /// Rules read them like apps that decode: an encoded slash and a backslash separate segments, and `..;x` is `..`.
-    /// The app gets the original path.
+    /// Rules read the path like apps that decode it: an encoded slash and a backslash separate segments, and `..;x` is
+    /// `..`. The app gets the original path.
     Decode,
-    /// Rules read them like apps that do not decode: all of it is part of a segment. The app gets the original path.
+    /// Rules read the path like apps that do not decode it: an encoded slash, a backslash and `;x` are parts of a
+    /// segment. The app gets the original path.
     Keep,
 }
 
@@ -41,7 +41,7 @@ pub fn is_ambiguous(path: &str) -> bool {
         || spelled.split('/').any(|segment| without_parameter(segment) != segment)
 }
 
-/// A dot segment without the suffix that some apps read as a parameter.
+/// Removes the suffix of a dot segment that some apps read as a parameter.
 fn without_parameter(segment: &str) -> &str {
     match segment.split_once(';') {
         Some((dots @ ("." | ".."), _)) => dots,
@@ -62,7 +62,7 @@ pub(super) fn normalise(path: &str, ambiguous: AmbiguousPaths) -> Cow<'_, str> {
     })
 }
 
-/// Appends `text` with segment characters decoded and all other bytes percent-encoded. Slashes stay.
+/// Appends `text` with segment characters decoded and all other bytes percent-encoded. Slashes are copied.
 pub(crate) fn respell(text: &str, to: &mut String) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -83,7 +83,7 @@ pub(crate) fn respell(text: &str, to: &mut String) {
     }
 }
 
-/// Whether [`normalise`] would change nothing, which is true of most paths.
+/// Whether a path is clearly in normal form, as most paths are. Returns false for a few normal paths with dots.
 fn is_normal(path: &[u8]) -> bool {
     let mut behind_slash = false;
     path.iter().all(|&byte| {
@@ -93,14 +93,14 @@ fn is_normal(path: &[u8]) -> bool {
     })
 }
 
-/// The byte that a leading `%XX` encodes.
+/// Decodes a leading `%XX`.
 fn decoded(bytes: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = *bytes else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Resolves dot segments and repeated slashes. A final slash stays.
+/// Resolves dot segments and repeated slashes. A final slash is kept.
 fn resolve(path: &str, read: fn(&str) -> &str) -> String {
     let Some(relative) = path.strip_prefix('/') else { return path.to_owned() };
     let mut out = String::with_capacity(path.len());
@@ -193,7 +193,7 @@ mod tests {
         assert!(matches!(normalise("/api/v1/users/42", AmbiguousPaths::Refuse), Cow::Borrowed(_)));
     }
 
-    /// A path in two spellings, which may differ in each segment.
+    /// Generates two spellings of one path, which can differ in each segment.
     fn two_spellings() -> impl Strategy<Value = (String, String)> {
         let character = prop_oneof![any::<[bool; 1]>().prop_map(|_| 'a'), prop::char::range('!', '~')];
         prop::collection::vec((character, any::<bool>()), 0..24).prop_map(|characters| {

@@ -1,9 +1,9 @@
 //! Predicates: CEL expressions over one request.
 //!
-//! An expression is parsed once, when a snapshot is lowered. One that can never hold is a fault (`weir-expressions`).
-//! An expression sees only the request: no clock, no state. If it fails on a request, it is false. If it would take too
-//! long, it does not run: limits then assume true and `Bypass` assumes false, so that no client evades a limit by the
-//! size of a request.
+//! An expression is parsed once, when a snapshot is lowered. An expression that can never be true is a fault
+//! (`weir-expressions`). An expression can read only the request, no clock and no state. If an evaluation fails, the
+//! result is false. If an evaluation would take too long, it does not run: limits then assume true, and `Bypass`
+//! assumes false, so that no client evades a limit with a large request.
 
 use std::{
     str::FromStr,
@@ -14,10 +14,10 @@ use weir_expressions::{InvalidPredicate, Size};
 
 use super::request::RequestView;
 
-/// How many evaluations were skipped because they would have taken too long.
+/// The number of evaluations that were skipped because they would have taken too long.
 static OVER_BUDGET: AtomicU64 = AtomicU64::new(0);
 
-/// How many evaluations of predicates were skipped because they would have taken too long for the request.
+/// Returns the number of evaluations of predicates that were skipped because they would have taken too long.
 pub fn over_budget() -> u64 {
     OVER_BUDGET.load(Relaxed)
 }
@@ -26,13 +26,13 @@ pub fn over_budget() -> u64 {
 #[derive(Debug)]
 pub(crate) struct Predicate {
     expression: weir_expressions::Predicate,
-    /// The value to assume where evaluation would take too long.
+    /// The value to assume if an evaluation would take too long.
     unknown: bool,
-    /// How many proxies may say which address is the client's.
+    /// The number of trusted proxies that append to `X-Forwarded-For`.
     trusted_hops: u8,
 }
 
-/// The size of a request, which the cost of an expression depends on.
+/// The size of a request, on which the cost of an expression depends.
 fn size(request: &RequestView<'_>) -> Size {
     let query = request.whole_query();
     let parameters = query.bytes().filter(|byte| *byte == b'&').count() + 1;
@@ -45,17 +45,17 @@ fn size(request: &RequestView<'_>) -> Size {
 }
 
 impl Predicate {
-    /// Sets the value to assume where evaluation would take too long.
+    /// Sets the value to assume if an evaluation would take too long.
     pub(crate) fn or_if_unknown(self, unknown: bool) -> Self {
         Self { unknown, ..self }
     }
 
-    /// Sets how many proxies may say which address is the client's.
+    /// Sets the number of trusted proxies that append to `X-Forwarded-For`.
     pub(crate) fn behind(self, trusted_hops: u8) -> Self {
         Self { trusted_hops, ..self }
     }
 
-    /// Whether the expression holds for the request.
+    /// Whether the expression is true for the request.
     pub(super) fn holds(&self, request: &RequestView<'_>) -> bool {
         if !self.expression.fits(size(request)) {
             OVER_BUDGET.fetch_add(1, Relaxed);
@@ -103,7 +103,7 @@ mod tests {
             ("request.headers['x-tier'] != 'gold'", false),
             ("request.headers['x-n'] == '1, 2'", true),
             ("request.headers['absent'] == 'x'", false),
-            ("request.headers['absent'] != 'x'", false), // it fails, and so is false
+            ("request.headers['absent'] != 'x'", false), // the evaluation fails, so the result is false
             ("!('absent' in request.headers)", true),
             ("!(!('x-n' in request.headers))", true),
             ("-(-1) == 1", true),
@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    /// Every accepted expression runs on a thread with as little stack as a worker has, and no expression crashes the
-    /// program.
+    /// Evaluates the deepest accepted expressions on the test's thread, whose stack is as small as a worker's: none of
+    /// them overflows the stack.
     #[test]
     fn the_longest_chains_are_parsed_or_refused() {
         let request = request();
@@ -168,7 +168,7 @@ mod tests {
         assert!(plain.holds(&large));
     }
 
-    /// `weir-expressions` counts steps for a request of this size. Predicates must not see a larger one.
+    /// `weir-expressions` computes the steps of an evaluation from this size, so predicates must not read more than it.
     #[test]
     fn the_size_of_a_request_bounds_what_predicates_see() {
         let request = http::Request::builder().uri("/a%20b?a=%61&b&&c=1&a=2&%zz").header("x", "y").header("x", "z");

@@ -1,13 +1,13 @@
 //! The query of a request target: `name=value` pairs, separated by `&`.
 //!
-//! Names and values are compared after percent-decoding, byte by byte. A `+` is a plus, because only forms make it a
-//! space. A parameter without `=` has an empty value. Nothing here allocates unless a part was encoded.
+//! Names and values are compared after percent-decoding, byte by byte. A `+` is a plus, because only HTML forms encode
+//! a space as `+`. A parameter without `=` has an empty value. A name or a value is copied only if it was encoded.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
 
-/// All parameters, in order.
+/// Returns all parameters, in order.
 pub(super) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_, [u8]>)> {
     query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -15,7 +15,7 @@ pub(super) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, Cow<'_,
     })
 }
 
-/// The values of the parameters of this name, in order.
+/// Returns the values of the parameters of this name, in order.
 pub(super) fn values<'a, 'b>(query: &'a str, name: &'b [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> + use<'a, 'b> {
     pairs(query).filter(move |(known, _)| **known == *name).map(|(_, value)| value)
 }

@@ -1,4 +1,4 @@
-//! A request as rules see it, unchanged. It borrows the parts from the caller.
+//! The view of a request that rules read. The view borrows the parts of the request, and never changes them.
 //!
 //! Costly values (the normal form of the path, the host, the values for predicates) are computed at most once for all
 //! rules of a request, and only if a rule needs them.
@@ -24,24 +24,25 @@ pub struct RequestView<'a> {
     method: &'a str,
     path: &'a str,
     query: Option<&'a str>,
-    /// The authority of an absolute target, or HTTP/2's `:authority`.
+    /// The authority of an absolute target, or the `:authority` of HTTP/2.
     authority: Option<&'a str>,
     headers: Headers<'a>,
     peer: IpAddr,
     paths: AmbiguousPaths,
     normal_path: OnceCell<Cow<'a, str>>,
     host: OnceCell<&'a str>,
-    /// By the number of trusted proxies. Few requests need them, and nearly all for one number.
+    /// The values for predicates, by the number of trusted proxies. Few requests need them, and most of those for only
+    /// one number.
     facts: RefCell<Vec<(u8, Rc<Facts>)>>,
 }
 
 impl<'a> RequestView<'a> {
-    /// `peer` is the address of the connection's peer.
+    /// Creates a view of a request. `peer` is the address of the connection's peer.
     pub fn new<B>(request: &'a http::Request<B>, peer: IpAddr) -> Self {
         Self::of_parts(request.method().as_str(), request.uri(), Headers::Map(request.headers()), peer)
     }
 
-    /// A request with a target that is only a path: the host comes from the fields.
+    /// Creates a view of a request whose target has no authority: the host comes from the `Host` header.
     pub fn of_target(
         method: &'a str,
         (path, query): (&'a str, Option<&'a str>),
@@ -62,7 +63,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// A request with these parts. `target` has the form of a request line's, with or without scheme and authority.
+    /// Creates a view of a request with these parts. `target` has the form of the target in a request line, with or
+    /// without scheme and authority.
     pub fn of_parts(method: &'a str, target: &'a http::Uri, headers: Headers<'a>, peer: IpAddr) -> Self {
         Self {
             authority: target.authority().map(http::uri::Authority::as_str),
@@ -70,7 +72,7 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// Reads the path in this way. The default is to keep what is encoded.
+    /// Sets how to read an ambiguous path. The default is [`AmbiguousPaths::Keep`].
     pub fn reading(self, paths: AmbiguousPaths) -> Self {
         Self { paths, ..self }
     }
@@ -83,17 +85,17 @@ impl<'a> RequestView<'a> {
         self.headers
     }
 
-    /// The client's address behind so many trusted proxies.
+    /// Returns the client's address behind this number of trusted proxies.
     pub(crate) fn client_ip(&self, trusted_hops: u8) -> IpAddr {
         client_ip(self.headers, self.peer, trusted_hops)
     }
 
-    /// The path in the normal form of [`path::normalise`].
+    /// Returns the path in the normal form of [`path::normalise`].
     pub(crate) fn path(&self) -> &str {
         self.normal_path.get_or_init(|| path::normalise(self.path, self.paths))
     }
 
-    /// The host that the client named, without its port and in its original case. Empty if there is none.
+    /// Returns the host that the client named, without its port and in its original case. Empty if there is no host.
     pub(crate) fn host(&self) -> &'a str {
         self.host.get_or_init(|| match self.authority {
             Some(authority) => host::without_port(authority),
@@ -104,17 +106,17 @@ impl<'a> RequestView<'a> {
         })
     }
 
-    /// The values of a query parameter, in order.
+    /// Returns the values of a query parameter, in order.
     pub(crate) fn query<'b>(&self, name: &'b [u8]) -> impl Iterator<Item = Cow<'a, [u8]>> + use<'a, 'b> {
         query::values(self.query.unwrap_or_default(), name)
     }
 
-    /// The whole query. Empty without one.
+    /// Returns the whole query. Empty if the target has no query.
     pub(super) fn whole_query(&self) -> &'a str {
         self.query.unwrap_or_default()
     }
 
-    /// The values for predicates. `trusted_hops` says which address is the client's.
+    /// Returns the values for predicates. `trusted_hops` determines the client's address.
     pub(super) fn facts(&self, trusted_hops: u8) -> Rc<Facts> {
         let mut all = self.facts.borrow_mut();
         if let Some((_, facts)) = all.iter().find(|(hops, _)| *hops == trusted_hops) {

@@ -1,17 +1,17 @@
-//! Globs by their segments. One walk along a path finds the globs that can match it.
+//! A trie of globs by their segments. One walk along a path finds the globs that can match it.
 //!
-//! The result may contain a glob that does not match, because the walk compares neither a segment with a `*` nor what
-//! follows a `**`. It never omits one that matches.
+//! The walk compares neither a segment that contains `*` nor the segments after a `**`, so the result can contain a
+//! glob that does not match. The result never omits a glob that matches.
 
 use std::collections::HashMap;
 
 use super::glob::{Glob, Step};
 
-/// The most segments that a walk looks at. It branches where both a literal and a `*` continue, so this bounds the
-/// work.
+/// The maximum number of segments that a walk compares. The walk branches where both a literal and a `*` continue, so
+/// this maximum bounds the work.
 const DEEPEST: usize = 8;
 
-/// Globs, each with the entry that it belongs to.
+/// Globs, with the entry of each glob.
 #[derive(Debug)]
 pub(super) struct Trie {
     nodes: Vec<Node>,
@@ -20,11 +20,11 @@ pub(super) struct Trie {
 #[derive(Debug, Default)]
 struct Node {
     literals: HashMap<Box<str>, usize, foldhash::fast::RandomState>,
-    /// The node that any segment leads to.
+    /// The next node for a segment that contains `*`.
     any: Option<usize>,
     /// Entries whose glob ends at this node.
     here: Vec<u32>,
-    /// Entries whose glob continues with anything.
+    /// Entries whose glob continues with `**`, or with more segments than a walk compares.
     below: Vec<u32>,
 }
 
@@ -59,14 +59,14 @@ impl Trie {
         self.nodes.len() == 1
     }
 
-    /// Appends the entries whose glob can match `path`, which is in its normal form. May append duplicates.
+    /// Appends the entries whose glob can match `path`, which must be in normal form. Can append duplicates.
     pub(super) fn find(&self, path: &str, to: &mut Vec<u32>) {
         self.walk(&self.nodes[0], Some(path.strip_prefix('/').unwrap_or(path)), to);
     }
 
     fn walk(&self, node: &Node, rest: Option<&str>, to: &mut Vec<u32>) {
         to.extend_from_slice(&node.below);
-        // A final slash does not count.
+        // A final slash of the path is ignored.
         if rest.is_none_or(str::is_empty) {
             to.extend_from_slice(&node.here);
         }

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 
 use super::*;
 
-/// 1000 bytes a second, a burst of 2000, a debt of 500.
+/// A policy that allows 1000 bytes per second, a burst of 2000 bytes and a debt of 500 bytes.
 fn bandwidth(more: Value) -> Value {
     let limit = limit("TokenBucketWithDebt", 1000, 1000, json!({"burst": 2000, "debt": 500}));
     policy("p", &[rule("r", &[limit], with(json!({"cost": "responseBytes"}), more))])
@@ -18,7 +18,7 @@ async fn body(request: Request<()>) -> Response<AppBody> {
     Response::new(vec![b'x'; length].into())
 }
 
-/// Reads to the end. Returns each piece's time in milliseconds, and its length.
+/// Reads a body to its end. Returns the time in milliseconds and the length of each piece.
 async fn read(limits: &Limits, body: LimitedBody<AppBody>) -> Vec<(u64, usize)> {
     let start = limits.clock.now();
     let mut body = body;
@@ -34,16 +34,16 @@ async fn read(limits: &Limits, body: LimitedBody<AppBody>) -> Vec<(u64, usize)> 
 async fn bytes_pass_at_the_rate() {
     let limits = Limits::new(&[bandwidth(json!({}))]);
     let response = limits.send(get("/12500"), body).await;
-    assert_eq!(response.body().size_hint().exact(), Some(12_500), "the length is known all the same");
+    assert_eq!(response.body().size_hint().exact(), Some(12_500), "a counted body has an exact length, too");
     let pieces = read(&limits, response.into_body()).await;
     assert_eq!(pieces.iter().map(|(_, length)| length).sum::<usize>(), 12_500);
     let mut passed = 0;
     for (at, length) in pieces {
         passed += length as u64;
         assert!(passed <= 2500 + at, "{passed} bytes within {at} ms");
-        assert!(at <= passed.saturating_sub(2500) + 20, "no later than it must: {passed} bytes at {at} ms");
+        assert!(at <= passed.saturating_sub(2500) + 20, "too late: {passed} bytes at {at} ms");
     }
-    // The limit is used up and overdrawn, so the next request is refused until the debt is repaid.
+    // The limit is in debt, so the next request is refused until the debt is repaid.
     assert_eq!(limits.send(get("/1"), body).await.status(), 429);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(limits.send(get("/1"), body).await.status(), 200);
@@ -69,7 +69,7 @@ async fn two_bodies_share_the_rate() {
 async fn who_stops_reading_gives_its_place_back() {
     let limits = Limits::new(&[bandwidth(json!({}))]);
     let mut left = limits.send(get("/100000"), body).await.into_body();
-    // Reads what the burst admits, then waits for the turn of the next piece.
+    // The first frame contains the bytes of the burst. The next frame waits for its turn.
     assert!(left.frame().await.is_some());
     let mut context = Context::from_waker(std::task::Waker::noop());
     assert!(Pin::new(&mut left).poll_frame(&mut context).is_pending());
@@ -91,7 +91,7 @@ async fn a_shadow_counts_bytes_and_holds_nothing_up() {
     assert_eq!(read(&limits, response.into_body()).await, [(0, 12_500)]);
     assert_eq!(limits.send(get("/1"), body).await.status(), 200);
     assert_eq!(limits.counts(0, 0), [1, 0, 1, 0]);
-    // The response owes 10,000 beyond the burst. The debt is repaid at the usual rate.
+    // The response used 10,000 bytes beyond the burst. This debt is repaid at the usual rate.
     tokio::time::sleep(Duration::from_millis(10_001)).await;
     assert_eq!(limits.send(get("/1"), body).await.status(), 200);
     assert_eq!(limits.counts(0, 0), [2, 0, 1, 0]);
@@ -110,15 +110,15 @@ async fn a_cost_told_by_the_app_is_owed() {
         }
     };
     let response = limits.send(get("/"), units("15")).await;
-    assert!(!response.headers().contains_key("x-units"), "it is between the app and the agent");
-    // 10 of 25 are left. This response costs 60, which is 50 more than is left.
+    assert!(!response.headers().contains_key("x-units"), "clients must not see the header");
+    // Of 25 units, 10 remain. This response costs 60, which is 50 more than remain.
     assert_eq!(limits.send(get("/"), units("60")).await.status(), 200);
     let refused = limits.send(get("/"), ok).await;
     assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &http::HeaderValue::from(6)));
     tokio::time::sleep(Duration::from_millis(5_099)).await;
     assert_eq!(limits.status("/").await, 429);
     tokio::time::sleep(Duration::from_millis(2)).await;
-    assert_eq!(limits.status("/").await, 200, "without the header it costs 1");
+    assert_eq!(limits.status("/").await, 200, "a response without the header costs 1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn a_crowd_that_stops_reading_takes_nothing_from_those_who_read_on() {
     }
     let mut reads = Box::pin(read(&limits, stays));
     assert!(futures::poll!(&mut reads).is_pending());
-    // Dropped in the order of arrival, which once gave back nothing.
+    // The bodies are dropped in the order of arrival. Each must give back its charge.
     bodies.into_iter().for_each(drop);
     let pieces = reads.await;
     let (last, _) = *pieces.last().expect("some bytes");

@@ -1,4 +1,4 @@
-//! Explanations: what each rule would decide. Asking leaves no trace.
+//! Explanations of the decision of each rule. An explanation changes no state.
 
 use weir_wire::{Decision, ExplainReply, ExplainRequest};
 
@@ -29,7 +29,7 @@ async fn each_matching_rule_says_what_it_would_decide() {
     let ann = json!({"target": "/api/x?a", "headers": [["X-Api-Key", "ann"]], "peer": "192.0.2.7"});
     let reply = explain(&limits, ann.clone());
     assert_eq!(reply.decision, Decision::Allow);
-    assert_eq!(reply, explain(&limits, ann.clone()), "asking changes nothing");
+    assert_eq!(reply, explain(&limits, ann.clone()), "an explanation changes nothing");
     let [keyed, line] = reply.rules.as_slice() else { panic!("{reply:?}") };
     assert_eq!((keyed.rule.as_str(), keyed.override_index, keyed.cost), ("keyed", Some(0), 1));
     assert_eq!(keyed.key, [Some("ann".to_owned()), Some("192.0.2.7".to_owned())]);
@@ -37,7 +37,7 @@ async fn each_matching_rule_says_what_it_would_decide() {
     assert_eq!((line.rule.as_str(), line.decision), ("line", Decision::Allow));
     assert_eq!(limits.counts(0, 0), [0; 4]);
 
-    // The requests themselves use up the limit. Their address is 127.0.0.1, and they lack the header of the key.
+    // Real requests use up the limit. Their address is 127.0.0.1, and they do not have the header of the key.
     assert_eq!(limits.status("/api/x").await, 200);
     let reply = explain(&limits, json!({"target": "/api/x"}));
     assert_eq!(reply.decision, Decision::Limit);
@@ -49,7 +49,7 @@ async fn each_matching_rule_says_what_it_would_decide() {
     assert_eq!(explain(&limits, json!({"target": "/healthz"})).rules.len(), 2);
 }
 
-/// The explanation of a queue matches what happens to a request.
+/// The explained wait equals the wait of a real request.
 #[tokio::test(start_paused = true)]
 async fn a_wait_is_told_as_it_is_given() {
     for (strategy, burst) in [("LeakyBucket", json!({"burst": 2})), ("GCRA", json!({})), ("FixedWindow", json!({}))] {

@@ -94,7 +94,7 @@ async fn a_grpc_client_is_told_in_its_own_way() {
     }
 }
 
-/// `None` where a second decision is needed, and nothing is charged.
+/// `decide_at_once` returns `None`, and charges nothing, if `decide` must be called.
 #[tokio::test(start_paused = true)]
 async fn what_goes_or_is_refused_now_is_decided_at_once() {
     let decide = |limits: &Limits| {
@@ -104,7 +104,8 @@ async fn what_goes_or_is_refused_now_is_decided_at_once() {
         })
     };
 
-    // Its turn comes in a second; then it would come in two, which is too late.
+    // The turn of the second request comes in a second. While it waits, the turn of a third request would come in two
+    // seconds, which is too late.
     let limits = Limits::new(&[policy("p", &[rule("r", &[limit("GCRA", 1, 1000, json!({}))], wait(1500))])]);
     assert_eq!(decide(&limits), Some(Ok(None)));
     assert_eq!((decide(&limits), limits.counts(0, 0)), (None, [1, 0, 0, 0]));
@@ -175,10 +176,10 @@ async fn tokens_are_believed_until_there_are_keys() {
         limits.send(request, ok)
     };
     assert_eq!([send().await.status().as_u16(), send().await.status().as_u16()], [200, 429]);
-    assert_eq!(limits.status("/").await, 200, "without a token, one counter for all");
+    assert_eq!(limits.status("/").await, 200, "requests without a token share one counter");
     let jwks = Jwks::parse(r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "AAAA"}]}"#).expect("keys");
     limits.rules.verify_with(jwks);
-    assert_eq!(send().await.status(), 429, "nobody signed it, so it is counted with those who have none");
+    assert_eq!(send().await.status(), 429, "an unsigned token counts as no token");
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +209,7 @@ async fn both_entries_refuse_alike() {
             let rendered = limits.gate().decide_at_once("GET", ("/a", Some("b")), headers, |decided| {
                 refused(decided.expect_err("a refusal"), Format::Http)
             });
-            let (parts, text) = rendered.expect("no more than a word").into_parts();
+            let (parts, text) = rendered.expect("a decision without a wait").into_parts();
             assert_eq!((parts.status, parts.headers, text), (head.status, head.headers, body));
         }
     }

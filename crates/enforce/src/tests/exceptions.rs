@@ -1,4 +1,4 @@
-//! Rules that deny, that bypass, and that have a mode of their own.
+//! Rules that deny, rules that bypass, and rules whose mode differs from their policy's.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ fn from(address: &str, forwarded: &str, target: &str) -> (ConnectionPeer, Reques
 struct ConnectionPeer(IpAddr);
 
 impl Limits {
-    /// The status of a request over a connection from this peer.
+    /// Returns the status of a request over a connection from this peer.
     async fn status_from(&self, (peer, request): (ConnectionPeer, Request<()>)) -> u16 {
         let gate = self.rules.gates().of(peer.0);
         let app = tower::service_fn(async |request| Ok::<_, Infallible>(ok(request).await));
@@ -113,7 +113,7 @@ async fn one_rule_is_tried_while_another_of_its_policy_enforces() {
     assert_eq!(statuses, [200; 4]);
     assert_eq!((limits.counts(0, 0), limits.counts(0, 1)), ([5, 0, 0, 0], [2, 0, 2, 0]));
 
-    // Its counters and its limiter stay when it begins to enforce.
+    // The rule keeps its counters and its limiter when its mode changes to Enforce.
     limits.apply(&trial("Enforce"));
     assert_eq!([limits.status("/").await, limits.status("/old").await], [429, 403]);
     assert_eq!((limits.counts(0, 1), limits.counts(0, 2)), ([2, 1, 2, 0], [0, 1, 1, 0]));
@@ -144,7 +144,7 @@ async fn networks_match_the_address_that_trusted_proxies_give() {
     }
 }
 
-/// Predicates of one request may trust different numbers of proxies.
+/// Predicates can trust different numbers of proxies for the same request.
 #[tokio::test(start_paused = true)]
 async fn each_predicate_trusts_its_own_proxies() {
     let rule = |name: &str, hops: u8| {
@@ -175,7 +175,7 @@ fn model() -> impl Strategy<Value = Model> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The order of the definition: deny, then bypass, then limits; a rule acts only if it and its policy enforce.
+    /// Denials precede bypasses, and bypasses precede limits. A rule acts only if both the rule and its policy enforce.
     #[test]
     fn any_rules_decide_by_the_definition(models in prop::collection::vec(model(), 1..12), path in 0..4_u8) {
         let acts = |action: &str| {
@@ -183,7 +183,7 @@ proptest! {
                 rule.action == action && rule.mode == "Enforce" && rule.of_policy == "Enforce" && rule.paths.contains(&path)
             })
         };
-        // A limit of one request a day, of which one was used.
+        // Each limit admits one request per day, which is already used.
         let expected = if acts("Deny") {
             403
         } else if acts("Bypass") || !acts("Limit") {
@@ -209,7 +209,7 @@ proptest! {
             for path in 0..4 {
                 limits.status(&format!("/{path}")).await;
             }
-            // Each limit that acts has been charged, or was full before.
+            // The requests above have used up each limit that acts.
             limits.status(&format!("/{path}")).await
         });
         prop_assert_eq!(status, expected);

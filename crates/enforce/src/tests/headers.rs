@@ -1,4 +1,4 @@
-//! Response headers of the user's own, and where quota fields are sent.
+//! Response headers that rules set, and the responses that contain the headers of quotas.
 
 use super::*;
 
@@ -10,13 +10,13 @@ fn own(rule: &str, left: &str) -> Value {
     json!({"responseHeaders": [{"name": left, "value": "{remaining} of {limit} for {policy}/{rule}"}, {"name": "x-app", "value": rule}]})
 }
 
-/// An app that sets a header that rules set, too.
+/// An app that sets a header that rules also set.
 async fn app(_: Request<()>) -> Response<AppBody> {
     let response = Response::builder().header("x-app", "from the app").header("x-other", "stays");
     response.body("ok".into()).expect("a response")
 }
 
-/// The headers of the response, as both paths of the agent send them.
+/// Returns the headers of the response, which must be the same on both paths of the agent.
 async fn headers(limits: &Limits) -> Vec<(String, String)> {
     let response = limits.send(get("/"), app).await;
     let headers = response.headers().iter();
@@ -72,7 +72,7 @@ async fn quota_fields_can_be_on_refusals_only() {
     }
 }
 
-/// The lines of the short path are the map of hyper's path.
+/// The lines of the short path and the map of hyper's path contain the same headers.
 #[tokio::test(start_paused = true)]
 async fn lines_and_map_have_the_same_headers() {
     for several in [false, true] {

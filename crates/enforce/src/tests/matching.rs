@@ -1,4 +1,4 @@
-//! Which rules decide on a request. For any mixture of policies, the index finds the same rules as a linear search.
+//! The rules that decide on a request. For any mixture of policies, the index finds the same rules as a linear search.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ struct OneRule {
 enum About {
     All,
     AllByName,
-    /// `/a`, or every path.
+    /// Two entries: one for `/a`, and one for every path.
     AOrAll,
     A,
 }
@@ -46,7 +46,7 @@ fn policies() -> impl Strategy<Value = Vec<(&'static str, Vec<OneRule>)>> {
     prop::collection::vec((mode, prop::collection::vec(rule, 1..4)), 0..4)
 }
 
-/// Policy index and rule name: a bypass, or the rules that enforce and those in shadow mode.
+/// A bypass, or the lists of rules that enforce and of rules in shadow mode. A rule is a policy index and a rule name.
 type Found = Result<[Vec<(usize, String)>; 2], (usize, String)>;
 
 fn by_hand(policies: &[(&str, Vec<OneRule>)], path: &str) -> Found {

@@ -1,10 +1,10 @@
-//! Policies that are deleted and created again, by a paused clock: how long used capacity stays used.
+//! Policies that are deleted and created again: used capacity stays used for a minute. The clock is paused.
 
 use std::time::Duration;
 
 use super::*;
 
-/// A policy with one limit of three a day for each value of `x-key`.
+/// A policy with one limit of three requests per day for each value of `x-key`.
 fn keyed(uid: &str, namespace: &str, name: &str, rule_name: &str) -> Value {
     let key = json!({"key": [{"header": "x-key"}]});
     let rules = [rule(rule_name, &[limit("TokenBucket", 3, 86_400_000, json!({}))], key)];
@@ -32,10 +32,10 @@ async fn a_policy_that_is_made_again_within_a_minute_goes_on() {
         let limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
         assert_eq!(admitted(&limits, "ann").await, 3);
         limits.apply(&[]);
-        assert_eq!(admitted(&limits, "ann").await, 5, "nothing is in force");
+        assert_eq!(admitted(&limits, "ann").await, 5, "no limit is in force");
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         limits.apply(&[keyed("two", "shop", "p", "r")]);
-        assert_eq!(limits.counts(0, 0), [0; 4], "what was decided belongs to the policy before");
+        assert_eq!(limits.counts(0, 0), [0; 4], "statistics belong to the deleted policy");
         assert_eq!(admitted(&limits, "ann").await, 0, "after {seconds} s");
         assert_eq!(admitted(&limits, "bob").await, 3, "after {seconds} s");
         assert_eq!(limits.counts(0, 0), [3, 7, 0, 0]);
@@ -48,14 +48,14 @@ async fn after_a_minute_it_starts_full() {
     assert_eq!(admitted(&limits, "ann").await, 3);
     limits.apply(&[]);
     tokio::time::sleep(Duration::from_secs(30)).await;
-    // Other changes meanwhile make the time neither longer nor shorter.
+    // Other changes during this time make it neither longer nor shorter.
     limits.apply(&[keyed("other", "shop", "other", "r")]);
     tokio::time::sleep(Duration::from_secs(30)).await;
     limits.apply(&[keyed("two", "shop", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 3);
 }
 
-/// Deletion and creation in one snapshot, as an operator sees `kubectl replace --force`, with another limit.
+/// One snapshot replaces a policy by a policy with the same name and another limit, as after `kubectl replace --force`.
 #[tokio::test(start_paused = true)]
 async fn one_that_takes_the_place_of_another_is_retuned() {
     let limits = Limits::new(&[shared("one", 4)]);
@@ -66,7 +66,7 @@ async fn one_that_takes_the_place_of_another_is_retuned() {
     limits.apply(&[shared("three", 4)]);
     assert_eq!(admitted(&limits, "").await, 0);
     limits.apply(&[keyed("four", "shop", "p", "r")]);
-    assert_eq!(admitted(&limits, "").await, 3, "other keys, so it counts something else");
+    assert_eq!(admitted(&limits, "").await, 3, "the key changed, so the limiter is new");
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +97,7 @@ async fn a_rule_that_is_taken_out_and_put_in_again_goes_on() {
     assert_eq!(admitted(&limits, "").await, 0);
 }
 
-/// Counters belong to the UID as long as its policy exists, even if another policy has its former name.
+/// Counters belong to the UID while its policy exists, even if another policy has the earlier name of that policy.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_taken_from_a_policy_that_is_in_force() {
     let limits = Limits::new(&[keyed("one", "shop", "p", "r")]);
@@ -107,9 +107,9 @@ async fn nothing_is_taken_from_a_policy_that_is_in_force() {
     let left = |limits: &Limits, policy: usize| {
         let rules = limits.rules.load();
         let limiter = &rules.policies()[policy].rules[0].limits.as_ref().expect("limits").limiter;
-        limiter.keys().expect("it has keys").tracked
+        limiter.keys().expect("a keyed limiter").tracked
     };
-    assert_eq!((left(&limits, 0), left(&limits, 1)), (1, 0), "each has its own table");
+    assert_eq!((left(&limits, 0), left(&limits, 1)), (1, 0), "each policy has its own table");
     limits.apply(&[keyed("two", "shop", "p", "r")]);
     assert_eq!(admitted(&limits, "ann").await, 3);
     // A limiter that one policy took over is not available to a third policy.
@@ -133,7 +133,7 @@ async fn no_more_than_the_latest_256_are_kept() {
     let limits = Limits::new(&many("a"));
     assert_eq!(limits.status("/").await, 200);
     limits.apply(&many("b"));
-    assert_eq!(limits.rules.load().removed(), (0, None), "all are taken up, more than can be kept");
+    assert_eq!(limits.rules.load().removed(), (0, None), "new rules took over all limiters, more than can be kept");
     let left = |limits: &Limits| {
         let rules = limits.rules.load();
         let limiters = rules.policies().iter().map(|policy| &policy.rules[0].limits.as_ref().expect("limits").limiter);

@@ -1,4 +1,4 @@
-//! Requests that wait, and policies that do not wait forever.
+//! Requests that wait for their turn, and deadlines of policies.
 
 use std::{future::pending, pin::Pin, time::Duration};
 
@@ -26,7 +26,7 @@ async fn turns_are_given_at_once_and_in_order() {
         let (response, _) = passed(turn).await;
         taken.push(response.status().as_u16());
     }
-    // They pass at 0, 100 and 200 ms. The fourth would pass at 300 ms, so it is refused before any request has waited.
+    // Three requests pass at 0, 100 and 200 ms. The fourth would pass at 300 ms, so it is refused without a wait.
     assert_eq!(taken, [200, 200, 200, 429, 429]);
     assert_eq!(limits.counts(0, 0), [3, 2, 0, 2]);
     let waits = limits.rules.load().policies()[0].rules[0].waits();
@@ -62,12 +62,12 @@ async fn several_rules_give_their_turns_together_or_not_at_all() {
         statuses.push(response.status().as_u16());
         took += millis;
     }
-    // The slow queue admits at 0, 500 and 1000 ms. The daily limit refuses the others, because the waiting requests use
-    // it up.
+    // The slow queue admits requests at 0, 500 and 1000 ms. These requests use up the daily limit, which refuses the
+    // other two.
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
     assert_eq!(took, 1000);
-    // The fast queue was charged when the requests passed. If a refused request had kept its position, two more
-    // requests would be ahead.
+    // The fast queue was charged when the requests passed. If the refused requests had kept their positions, two more
+    // requests would be in this queue.
     let rules = limits.rules.load();
     let fast = rules.policies()[0].rules[0].limits.as_ref().expect("limits");
     let opens = fast.limiter.opens(limits.clock.now(), &[], 1).expect("some time");
@@ -83,7 +83,7 @@ async fn nobody_waits_beyond_the_deadline() {
     assert_eq!(limits.status("/").await, 200);
     let second = limits.send(get("/"), ok);
     let (third, took) = passed(limits.get("/")).await;
-    assert_eq!((third.status().as_u16(), took), (429, 0), "its turn would come after 2 s");
+    assert_eq!((third.status().as_u16(), took), (429, 0), "the turn of the third request would come after 2 s");
     assert_eq!(passed(second).await.1, 1000);
 }
 
@@ -98,7 +98,7 @@ async fn wait_and_app_share_the_deadline() {
     assert_eq!(text, "weir-agent: no answer within the deadline of 1500 ms\n");
     assert_eq!(limits.status("/").await, 200);
     let (waited, took) = passed(limits.send(get("/"), never)).await;
-    assert_eq!((waited.status().as_u16(), took), (504, 1500), "of which a second was the wait");
+    assert_eq!((waited.status().as_u16(), took), (504, 1500), "the deadline includes a wait of one second");
     let grpc = Request::builder().header("content-type", "application/grpc").body(()).expect("a request");
     tokio::time::sleep(Duration::from_secs(5)).await;
     let answer = limits.send(grpc, never).await;
@@ -116,7 +116,7 @@ async fn a_shadow_never_makes_anybody_wait() {
     assert_eq!(limits.counts(0, 0), [2, 0, 1, 1]);
 }
 
-/// Sends these requests, each in its own task, and returns after how many milliseconds each was answered with 200.
+/// Sends each request in its own task, expects status 200, and returns the time of each response in milliseconds.
 async fn served(limits: &Limits, requests: impl Iterator<Item = Request<()>>) -> Vec<u128> {
     let start = tokio_now();
     let answers = requests.map(|request| {
@@ -135,7 +135,8 @@ async fn what_waited_for_one_rule_still_goes_at_the_pace_of_the_other() {
     let log = rule("log", &[limit("SlidingWindowLog", 50, 10_000, json!({}))], wait(60_000));
     let limits = Limits::new(&[policy("p", &[paced, log])]);
     assert_eq!(served(&limits, (0..50).map(|_| get("/"))).await, [0; 50]);
-    // The log has no room for ten seconds, then room for fifty requests at once.
+    // The log has no room for ten seconds, and then room for fifty requests, of which the leaky bucket admits one per
+    // 100 ms.
     let expected: Vec<_> = (0..50).map(|place| 10_000 + 100 * place).collect();
     assert_eq!(served(&limits, (0..50).map(|_| get("/x"))).await, expected);
 }
@@ -145,14 +146,14 @@ async fn a_client_that_waits_for_its_own_limit_holds_up_no_other() {
     let own = rule("own", &[limit("GCRA", 1, 1000, json!({}))], wait(10_000));
     let own = with(own, json!({"key": [{"header": "x-client"}], "maxKeys": 100}));
     let pod = rule("pod", &[limit("GCRA", 10, 1000, json!({}))], wait(10_000));
-    // The order of the rules does not matter.
+    // The result does not depend on the order of the rules.
     for rules in [[own.clone(), pod.clone()], [pod, own]] {
         let limits = Limits::new(&[policy("p", &rules)]);
         let of = |client: String| Request::builder().uri("/").header("x-client", client).body(()).expect("a request");
         let clients = (0..9).map(|_| String::from("greedy")).chain((0..9).map(|number| number.to_string()));
         let served = served(&limits, clients.map(of)).await;
-        // The first request of the greedy client and those of the nine others pass at the pod's rate, then one a
-        // second.
+        // The first request of the greedy client and the requests of the nine other clients pass at the pod's rate.
+        // Then one request of the greedy client passes per second.
         let expected: Vec<_> = (0..10).map(|place| 100 * place).chain((1..9).map(|place| 1000 * place)).collect();
         assert_eq!(served, expected);
     }
@@ -166,7 +167,7 @@ async fn a_crowd_that_leaves_takes_nothing_from_those_who_stay() {
     for _ in 0..500 {
         waiting.extend(poll(Box::pin(limits.send(get("/"), ok))).await);
     }
-    assert_eq!(waiting.len(), 50, "one goes at once, and fifty have a turn within five seconds");
+    assert_eq!(waiting.len(), 50, "one request passes immediately, and fifty have a turn within five seconds");
     let mut number = 0;
     waiting.retain(|_| {
         number += 1;
@@ -175,7 +176,7 @@ async fn a_crowd_that_leaves_takes_nothing_from_those_who_stay() {
     for _ in 0..100 {
         waiting.extend(poll(Box::pin(limits.send(get("/"), ok))).await);
     }
-    assert_eq!(waiting.len(), 50, "others have the places of those who left");
+    assert_eq!(waiting.len(), 50, "new requests take the positions of cancelled requests");
     let start = tokio_now();
     let served = futures::future::join_all(waiting).await;
     assert!(served.iter().all(|response| response.status() == 200));
@@ -217,7 +218,7 @@ async fn who_is_refused_late_keeps_no_place_in_any_queue() {
     limits.apply(&[rules(2)]);
     let answers = futures::future::join_all(waits.drain(1..)).await;
     assert_eq!(answers.iter().filter(|answer| answer.status() == 429).count(), 8);
-    // Three of the eleven passed. The positions of the others are free again.
+    // Three of the eleven requests passed. The refused requests charged nothing, so eight requests remain.
     for _ in 0..8 {
         assert_eq!(limits.status("/").await, 200);
     }

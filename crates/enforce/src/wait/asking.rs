@@ -19,7 +19,7 @@ use crate::{
     shared::SharedAsk,
 };
 
-/// The questions of a request.
+/// The questions of a request to stores.
 #[derive(Debug)]
 pub(super) struct Asking {
     shared: Vec<(SharedAsk, Answer)>,
@@ -34,7 +34,8 @@ enum Answer {
 }
 
 impl Wait {
-    /// A request whose seats must be asked for, except for those that it has. `others` are charged after that.
+    /// Creates a request that asks the stores for the seats that it does not have. `others` are charged after all
+    /// stores have answered.
     pub(crate) fn for_stores(
         shared: Vec<(SharedAsk, Option<Grant>)>,
         others: &[Ask<'_, '_>],
@@ -56,12 +57,13 @@ impl Wait {
         Self { follow_up: FollowUp::default(), asking: Some(asking), queued: None, seats: Vec::new() }
     }
 
-    /// It holds these seats while it waits for the rules of this program.
+    /// Holds these seats while the request waits for the rules of scope Pod.
     pub(crate) fn hold(&mut self, seats: Vec<(SharedAsk, Grant)>) {
         self.seats = seats;
     }
 
-    /// Ready when all stores have answered. Then the other rules are charged. None if the request has to wait for them.
+    /// Ready when all stores have answered. Then the other rules are charged. Returns `None` if the request must wait
+    /// for these other rules.
     pub(super) fn poll_stores(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Fields>, LateRefusal>> {
         let Some(asking) = &mut self.asking else { return Poll::Ready(Ok(None)) };
         let clock = asking.others.clock;
@@ -73,7 +75,7 @@ impl Wait {
                 Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
                 Poll::Ready(Err(denied)) => {
                     let late = refused(ask, denied, clock);
-                    // The seats of the others go back.
+                    // Gives back the seats of the other shared rules.
                     self.asking = None;
                     return Poll::Ready(Err(late));
                 }
@@ -122,7 +124,7 @@ fn refused(ask: &SharedAsk, denied: Denied, clock: MonotonicClock) -> LateRefusa
     LateRefusal(Reason::Shared { ask: ask.clone(), denied, clock })
 }
 
-/// The request goes: its seats are used and counted. Returns what their rules have left.
+/// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules.
 pub(crate) fn settle(seats: &mut Vec<(SharedAsk, Grant)>) -> Vec<(SharedAsk, QuotaState)> {
     let settled = seats.drain(..).map(|(ask, grant)| {
         let state = ask.state(grant.left());

@@ -1,4 +1,4 @@
-//! What a client of a store counts. The counters only grow.
+//! The statistics of a store client. The counters never decrease.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,13 +13,13 @@ pub(crate) struct Stats {
 /// The counts at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Questions to the store.
+    /// Questions that were sent to the store.
     pub trips: u64,
-    /// Seats that it handed out for requests to come.
+    /// Seats that the store handed out in advance.
     pub leased: u64,
-    /// Seats that were given back.
+    /// Seats that were given back to the store.
     pub returned: u64,
-    /// Seats that expired unused.
+    /// Seats that expired or were dropped unused.
     pub lost: u64,
 }
 

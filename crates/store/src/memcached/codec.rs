@@ -5,37 +5,37 @@ use std::fmt::Write as _;
 #[cfg(test)]
 mod fuzz;
 
-/// The longest line of a response.
+/// The maximum length of the first line of a response.
 const LONGEST_LINE: usize = 2_048;
 
-/// The largest value: far more than a store keeps.
+/// The maximum size of a value. The values of a store are much smaller.
 const LARGEST_VALUE: usize = 16_384;
 
-/// When a value is written.
+/// The condition under which a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// There is none.
+    /// The key has no value.
     Missing,
-    /// It still has this number.
+    /// The value still has this version number.
     Unchanged(u64),
 }
 
-/// A response.
+/// A response of Memcached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Response {
     Value {
         data: Vec<u8>,
-        /// The number of this version.
+        /// The version number of the value.
         cas: Option<u64>,
     },
     Done,
     Missing,
-    /// The condition does not hold.
+    /// The condition of the write is not true.
     Changed,
     Failed(String),
 }
 
-/// The server does not speak the protocol. Nothing that follows has a meaning.
+/// The server violates the protocol. The bytes that follow cannot be interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Garbled;
 
@@ -52,12 +52,13 @@ pub(super) fn set(key: &str, data: &[u8], condition: Condition, expiry: u64) -> 
     [line.as_bytes(), data, b"\r\n"].concat()
 }
 
-/// Adds to a number, which begins with `initial` and lives that many seconds.
+/// Adds `delta` to a number. If the number does not exist, it is created with the value `initial` and expires after
+/// `seconds`.
 pub(super) fn increment(key: &str, delta: u64, initial: u64, seconds: u64) -> Vec<u8> {
     format!("ma {key} N{seconds} J{initial} D{delta} v\r\n").into_bytes()
 }
 
-/// Reads the response at the start of these bytes, and how long it is. None if it is incomplete.
+/// Parses the response at the start of these bytes. Also returns its length in bytes. None if it is incomplete.
 pub(super) fn response(bytes: &[u8]) -> Result<Option<(Response, usize)>, Garbled> {
     let Some(end) = bytes.windows(2).take(LONGEST_LINE).position(|pair| pair == b"\r\n") else {
         return if bytes.len() > LONGEST_LINE { Err(Garbled) } else { Ok(None) };
@@ -76,7 +77,7 @@ pub(super) fn response(bytes: &[u8]) -> Result<Option<(Response, usize)>, Garble
     Ok(Some((found, end + 2)))
 }
 
-/// A value, of which `words` has the length and the flags.
+/// Parses a value. `words` contains its length and its flags.
 fn value<'a>(mut words: impl Iterator<Item = &'a str>, rest: &[u8]) -> Result<Option<(Response, usize)>, Garbled> {
     let length = words.next().and_then(digits).and_then(|length| usize::try_from(length).ok()).ok_or(Garbled)?;
     if length > LARGEST_VALUE {
@@ -95,7 +96,7 @@ fn value<'a>(mut words: impl Iterator<Item = &'a str>, rest: &[u8]) -> Result<Op
     Ok(Some((Response::Value { data: data.to_vec(), cas }, length + 2)))
 }
 
-/// A number without a sign.
+/// Parses a number without a sign.
 fn digits(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

@@ -1,5 +1,5 @@
-//! One connection to Memcached that all questions share: commands go out in order, and responses come back in the same
-//! order. The response of a cancelled caller is dropped.
+//! One connection to Memcached that all questions share. Responses arrive in the order of the commands. The response to
+//! a cancelled caller is dropped.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use tokio::{
 use super::codec::{Garbled, Response, response};
 use crate::error::StoreError;
 
-/// The most commands that wait to be sent, and the most without a response.
+/// The maximum number of commands that wait to be sent, and of sent commands that wait for a response.
 const MOST_WAITING: usize = 1_024;
 
-/// The longest wait for a connection.
+/// The longest wait for a connection, and for the next bytes of a response.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 type Caller = oneshot::Sender<Response>;
 
-/// A connection. It ends with its last copy.
+/// A handle of a connection. The connection is closed when its last handle is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Pipe {
     calls: mpsc::Sender<(Vec<u8>, Caller)>,
@@ -46,13 +46,14 @@ impl Pipe {
     /// Sends a command, and waits for its response.
     pub(super) async fn call(&self, command: Vec<u8>) -> Result<Response, StoreError> {
         let (caller, answer) = oneshot::channel();
-        let lost = || StoreError::Lost("the connection ended".to_owned());
+        let lost = || StoreError::Lost("the connection was closed".to_owned());
         self.calls.send((command, caller)).await.map_err(|_| lost())?;
         answer.await.map_err(|_| lost())
     }
 }
 
-/// Sends everything that waits at once. Ends with the last copy of the pipe, or with the reader.
+/// Sends all waiting commands together. Ends when the last handle of the connection is dropped, or when the reader
+/// ends.
 async fn write(mut writer: OwnedWriteHalf, mut calls: mpsc::Receiver<(Vec<u8>, Caller)>, sent: mpsc::Sender<Caller>) {
     let (mut batch, mut bytes) = (Vec::new(), Vec::new());
     loop {
@@ -66,7 +67,8 @@ async fn write(mut writer: OwnedWriteHalf, mut calls: mpsc::Receiver<(Vec<u8>, C
         bytes.clear();
         for (command, caller) in batch.drain(..) {
             bytes.extend_from_slice(&command);
-            // Waits for the reader if too many are without a response. What was gathered so far goes first.
+            // If too many commands have no response, the writer waits for the reader. First it sends the commands that
+            // it has collected.
             if let Err(error) = sent.try_send(caller) {
                 if writer.write_all(&std::mem::take(&mut bytes)).await.is_err() {
                     return;
@@ -82,8 +84,8 @@ async fn write(mut writer: OwnedWriteHalf, mut calls: mpsc::Receiver<(Vec<u8>, C
     }
 }
 
-/// Gives each caller its response, in the order of the commands. Ends with the writer, or when the server ends, stalls
-/// or does not speak the protocol.
+/// Gives each caller its response, in the order of the commands. Ends when the writer ends, or when the server closes
+/// the connection, stalls, or violates the protocol.
 async fn read(mut reader: OwnedReadHalf, mut callers: mpsc::Receiver<Caller>) {
     let mut buffer = Vec::with_capacity(4_096);
     while let Some(caller) = callers.recv().await {
@@ -101,7 +103,7 @@ async fn read(mut reader: OwnedReadHalf, mut callers: mpsc::Receiver<Caller>) {
         buffer.drain(..length);
         let _ = caller.send(found);
         if !buffer.is_empty() && callers.is_empty() {
-            // A response to no command: the stream is out of step.
+            // The server sent a response without a command, so responses no longer match commands.
             return;
         }
     }

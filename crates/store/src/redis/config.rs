@@ -1,4 +1,4 @@
-//! Where the servers are, and how to connect to them.
+//! The addresses of the servers, and how to connect to them.
 
 use std::{fmt, time::Duration};
 
@@ -11,43 +11,43 @@ use redis::{
 
 use super::Connection;
 
-/// The longest wait for a connection, and for an answer to anything but a question.
+/// The longest wait for a connection, and for the response to a command.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Redis or Valkey.
+/// The configuration of a store in Redis or Valkey.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// How the servers work together.
+    /// The arrangement of the servers.
     pub topology: Topology,
-    /// The servers as `host:port`; those of Sentinel if there is one, and some of a cluster.
+    /// The servers, as `host:port`. With Sentinel, these are the sentinels. With Cluster, some of the nodes are enough.
     pub endpoints: Vec<String>,
-    /// TLS, also to Sentinel.
+    /// The certificates for TLS, which connections to sentinels also use. None for connections without TLS.
     pub tls: Option<RedisTls>,
-    /// For the servers that count.
+    /// The user for the Redis or Valkey servers. Sentinels have separate credentials.
     pub credentials: Option<Credentials>,
 }
 
-/// How servers work together.
+/// The arrangement of the servers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Topology {
     /// One server.
     Standalone,
-    /// Sentinels know which server leads.
+    /// Sentinels report which server is the leader.
     Sentinel {
-        /// The name under which the sentinels know the servers.
+        /// The service name that is configured in the sentinels.
         service: String,
-        /// For the sentinels.
+        /// The user for the sentinels.
         credentials: Option<Credentials>,
     },
     /// Redis Cluster.
     Cluster,
 }
 
-/// A user. Its password is in no log.
+/// A user and its password. The `Debug` output omits the password.
 #[derive(Clone)]
 pub struct Credentials {
-    /// The default user if there is none.
+    /// The name of the user. None for the default user.
     pub username: Option<String>,
     /// The password.
     pub password: String,
@@ -59,12 +59,12 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Certificates in PEM.
+/// The certificates for TLS, in PEM format.
 #[derive(Clone, Default)]
 pub struct RedisTls {
-    /// Who signs the servers' certificates; those that the system trusts if there is none.
+    /// The authorities that sign the servers' certificates. None for the authorities that the system trusts.
     pub authorities: Option<Vec<u8>>,
-    /// A certificate and its key, for servers that want one.
+    /// A certificate and its key, for servers that require a client certificate.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -74,17 +74,17 @@ impl fmt::Debug for RedisTls {
     }
 }
 
-/// Why there can be no store with this configuration.
+/// The error for an invalid configuration of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRedis {
-    /// No server, or several without Sentinel and Cluster.
-    #[error("a standalone store has one endpoint, and every other store at least one")]
+    /// No server, or several standalone servers.
+    #[error("a standalone store must have exactly one endpoint, and every other store at least one")]
     Endpoints,
-    /// An endpoint without a port.
-    #[error("{0:?} is no endpoint: write host:port")]
+    /// An endpoint without a host or a valid port.
+    #[error("{0:?} is not an endpoint: write host:port")]
     Endpoint(String),
-    /// Certificates that cannot be read, or a user without a password.
+    /// The Redis client refuses the configuration, for example because a certificate cannot be parsed.
     #[error("the store cannot be configured: {0}")]
     Other(String),
 }
@@ -93,9 +93,9 @@ pub enum InvalidRedis {
 pub(super) struct Connect {
     config: RedisConfig,
     addresses: Vec<ConnectionAddr>,
-    /// Only for a cluster: a client that is made once.
+    /// The client of a cluster. None for other topologies.
     cluster: Option<ClusterClient>,
-    /// Only for a standalone server.
+    /// The client of a standalone server. None for other topologies.
     client: Option<Client>,
 }
 
@@ -117,7 +117,8 @@ impl Connect {
         match connect.config.topology {
             Topology::Standalone => connect.client = Some(connect.standalone().map_err(|error| other(&error))?),
             Topology::Cluster => connect.cluster = Some(connect.cluster_client().map_err(|error| other(&error))?),
-            // It keeps connections that may be stale, so each connection begins with a new one.
+            // Only checks the configuration. A Sentinel client keeps connections that can be stale, so each connection
+            // uses a new client.
             Topology::Sentinel { .. } => drop(connect.sentinel().map_err(|error| other(&error))?),
         }
         Ok(connect)

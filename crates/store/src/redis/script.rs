@@ -1,4 +1,4 @@
-//! Questions and answers of the script `take.lua`.
+//! Encodes questions for the script `take.lua`, and decodes its answers.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::{
     terms::{Terms, text_of},
 };
 
-/// The source.
+/// The source of the script.
 pub(crate) const SOURCE: &str = include_str!("take.lua");
 
 /// The arguments of the script.
@@ -36,7 +36,7 @@ fn marks(marks: &[Mark]) -> String {
     text
 }
 
-/// The answer of the script. None if it is none.
+/// Decodes the answer of the script. None if it is invalid.
 pub(crate) fn answer(raw: &Raw, ask: &Ask) -> Option<Answer> {
     let Raw::Array(items) = raw else { return None };
     let (ints, terms) = match items.split_last()? {

@@ -1,13 +1,13 @@
--- Take, as model.rs defines it, in one step of Redis or Valkey.
+-- Implements *take* as model.rs defines it, as one atomic step of Redis or Valkey.
 --
 -- KEYS[1]  the counter
--- ARGV[1]  the asker's limits: "id strategy requests period burst debt,..."
+-- ARGV[1]  the caller's limits: "id strategy requests period burst debt,..."
 -- ARGV[2]  "stamp requests cost patience prefetch guard lookahead owed"
--- ARGV[3]  what the asker has seen: "a b c ..." for each limit, or nothing
--- ARGV[4]  seats given back: "birth units a b c ..." with their ends, or nothing
+-- ARGV[3]  the level that the caller has seen: "a b c" for each limit, or empty
+-- ARGV[4]  the seats that are given back: "birth units", and "a b c" for each limit where they end; or empty
 --
--- Numbers are doubles: whole numbers below 2^53 are exact. Where a product can be larger, `mul` counts in two parts.
--- The value is one line of text (value.rs). The times of logs are behind it, 8 bytes each, in rings.
+-- Numbers are doubles, which are exact for whole numbers below 2^53. If a product can be larger, `mul` computes it in
+-- two parts. The value is one line of text (value.rs). After the line come the times of logs, in rings of 8 bytes each.
 
 local key = KEYS[1]
 local time = redis.call('TIME')
@@ -41,7 +41,7 @@ local function parse(text)
   return limits
 end
 
--- a * b as x * 2^52 + y.
+-- Returns a * b as x and y, with a * b = x * 2^52 + y.
 local function mul(a, b)
   local ah, al, bh, bl = floor(a / HALF), a % HALF, floor(b / HALF), b % HALF
   local middle = ah * bl + al * bh
@@ -49,14 +49,14 @@ local function mul(a, b)
   return ah * bh + floor(middle / HALF) + floor(low / (HALF * HALF)), low % (HALF * HALF)
 end
 
--- Whether a * b <= c * d.
+-- Returns true if a * b <= c * d.
 local function at_most(a, b, c, d)
   local x, y = mul(a, b)
   local z, w = mul(c, d)
   return x < z or (x == z and y <= w)
 end
 
--- a * b / c, rounded down.
+-- Returns a * b / c, rounded down.
 local function scaled(a, b, c)
   local n = floor(a * b / c)
   while not at_most(n, c, a, b) do n = n - 1 end
@@ -64,7 +64,7 @@ local function scaled(a, b, c)
   return n
 end
 
--- Buckets: a level is whole microseconds, and parts of one in 1/requests.
+-- Buckets. A level is a number of whole microseconds, and of parts: one part is 1/requests of a microsecond.
 
 local function after(l, us, parts, units)
   local sum = parts + units * l.rest
@@ -88,13 +88,13 @@ local function capacity(l) return after(l, 0, 0, l.at_once) end
 
 local function rounded_up(us, parts) return parts > 0 and us + 1 or us end
 
--- Whether this many units fit between two levels.
+-- Returns true if this many units fit between two levels.
 local function within(l, us, parts, us2, parts2, units)
   local u, p = after(l, us, parts, units)
   return u < us2 or (u == us2 and p <= parts2)
 end
 
--- How many whole units lie between two levels, at most `want`.
+-- Returns the number of whole units between two levels, at most `want`.
 local function units_to(l, us, parts, us2, parts2, want)
   if not within(l, us, parts, us2, parts2, 0) then return 0 end
   if want and within(l, us, parts, us2, parts2, want) then return want end
@@ -105,7 +105,8 @@ local function units_to(l, us, parts, us2, parts2, want)
   return n
 end
 
--- Logs: `a` admissions so far, of which the last `b` are in a ring: `requests`, or more after it was lowered.
+-- Logs. `a` is the number of admissions so far. `b` is the length of the ring, which has the times of the last ones:
+-- `requests`, or more after the limit was lowered.
 
 local function place(limits)
   local offset = HEADER
@@ -124,7 +125,7 @@ local function entry(l, index)
   return (struct.unpack('>I8', bytes))
 end
 
--- The first admission whose time plus `more` is later than `t`.
+-- Returns the index of the first admission whose time plus `more` is later than `t`.
 local function later_than(l, more, t)
   local low, high = first(l), l.a
   while low < high do
@@ -152,7 +153,7 @@ local function append(l, at, units)
   end
 end
 
--- Asked more than once for the same state: a search takes some dozen calls.
+-- Caches its result, because several functions need it for the same state, and a search takes some dozen calls.
 local function log_used(l, at)
   if l.used_at ~= at or l.used_a ~= l.a then
     l.used_at, l.used_a, l.used = at, l.a, l.a - later_than(l, l.period, at)
@@ -228,7 +229,7 @@ local function give_back(l, a, b, units)
     if last(l) == a and l.a > 0 then
       units = min(units, l.a - later_than(l, 0, a - 1))
       l.a = l.a - units
-      write(l, l.a, units, 0) -- what they replaced was old enough
+      write(l, l.a, units, 0) -- the replaced times were older than a period
     end
   elseif l.a == a then
     l.b = max(0, l.b - units)
@@ -275,7 +276,7 @@ local function fits(l, want, cost, patience)
   return min(want, floor(room(l) / cost))
 end
 
--- How many seats may be handed out in advance, at most `want`, after which mark.
+-- Returns the number of seats that can be handed out in advance, at most `want`, and the mark at which they begin.
 local function lendable(l, guard, lookahead, want)
   if l.bucket then
     local us, parts = l.a, l.b
@@ -293,7 +294,7 @@ local function opens_after(l, room, previous)
   return l.period - min(l.period, scaled(room, l.period, previous))
 end
 
--- When a request of this cost may go; nil if never.
+-- Returns the time at which a request with this cost can go, or nil if it can never go.
 local function opens(l, cost)
   local spare = l.most - cost
   if spare < 0 then return nil end
@@ -322,7 +323,7 @@ local function full_at(l)
   return l.c > 0 and l.a + l.period or 0
 end
 
--- Other terms: see state/change.rs.
+-- Changes of the terms: see state/change.rs.
 
 local function used(l)
   if l.bucket then
@@ -354,7 +355,7 @@ local function moved(old, new)
   return us2 + more, parts2
 end
 
--- The times of a log that still count, the oldest first; all of them if the length stays.
+-- Returns the times of a log that are still in the period, oldest first. With `all`, it returns every time of the ring.
 local function times(l, all)
   local ring, list = call('GETRANGE', key, l.offset, l.offset + 8 * l.b - 1), {}
   local start = all and first(l) or later_than(l, l.period, max(last(l), now))
@@ -394,10 +395,10 @@ local function change(olds, news)
     end
   end
   place(news)
-  call('DEL', key) -- frees rings that were longer
+  call('DEL', key) -- frees longer rings of the old terms
   for i, new in ipairs(news) do
     local old, count = pairs_of[i], counts[i]
-    if not old then -- nothing is known
+    if not old then -- a new limit: it has no state
     elseif old.bucket and new.bucket then new.a, new.b = moved(old, new)
     elseif old.fixed and new.fixed and old.period == new.period then new.a, new.b = old.a, old.b
     elseif old.counter and new.counter and old.period == new.period then new.a, new.b, new.c = old.a, old.b, old.c
@@ -459,7 +460,7 @@ if owed > 0 then
   for _, l in ipairs(limits) do owe(l, owed) end
 end
 
--- The answer, which is filled in as it becomes known: three numbers for each limit and each of served, lent and level.
+-- The answer. `note` adds three numbers for each limit to one of three lists: served, lent and level.
 local reply, count = {0, 0, 0, 0, 0, 0, 0}, #limits
 local function note(place, i, a, b, c)
   local at = 7 + 3 * (place * count + i) - 3
@@ -497,7 +498,7 @@ if prefetched > 0 then
   end
 end
 
--- The value, if it changed. A key at full credit needs none.
+-- Writes the value if it has changed. A key at full credit needs no value.
 
 local full, has_log, list = 0, false, {}
 for i, l in ipairs(limits) do

@@ -1,4 +1,4 @@
-//! What a program learns about a request of a shared rule.
+//! The decisions of a shared limiter.
 
 use std::{
     future::Future,
@@ -16,25 +16,26 @@ use tokio::{
 use super::SharedLimiter;
 use crate::{seats::Seats, take::Left};
 
-/// A request may go. Dropped before [`settle`](Self::settle), its seats are for other requests.
+/// The right of one request to go. If the grant is dropped before [`settle`](Self::settle), other requests get its
+/// seats.
 #[derive(Debug)]
-#[must_use = "it is charged: settle it when the request goes"]
+#[must_use = "the grant is charged: settle it when the request goes"]
 pub struct Grant {
     pub(super) limiter: Arc<SharedLimiter>,
     pub(super) hash: u128,
     pub(super) set: usize,
-    /// None if it was decided without the store.
+    /// The charged seats. None if the request was decided without the store.
     pub(super) seats: Option<Seats>,
     pub(super) left: Option<Left>,
 }
 
 impl Grant {
-    /// The request goes.
+    /// Settles the grant: the request goes.
     pub fn settle(mut self) {
         self.seats = None;
     }
 
-    /// What the store had left, if it said so.
+    /// The remaining units of the key, if they are known.
     pub fn left(&self) -> Option<Left> {
         self.left
     }
@@ -48,30 +49,30 @@ impl Drop for Grant {
     }
 }
 
-/// A request must not go.
+/// The refusal of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// When the next may go. None if the cost is more than a limit ever admits.
+    /// The time until the next request can go. None if the cost is more than a limit ever admits.
     pub retry_after: Option<Duration>,
-    /// What the store has left, if it said so.
+    /// The remaining units of the key, if they are known.
     pub left: Option<Left>,
 }
 
-/// What a program can say at once.
+/// A decision that needs no wait.
 #[derive(Debug)]
 pub enum Claim {
     /// The request may go.
     Granted(Grant),
-    /// It must not.
+    /// The request is refused.
     Denied(Denied),
     /// The store must be asked.
     Ask,
 }
 
-/// A grant, and from when on the request may go: the store's time, or zero.
+/// A grant, and the time from which the request can go, on the store's clock. Zero if it can go immediately.
 pub(super) type Decision = Result<(Grant, u64), Denied>;
 
-/// A request that waits for the store. Dropping it leaves its seats to other requests.
+/// A request that waits for the store. If it is dropped, other requests get its seats.
 #[derive(Debug)]
 pub struct Waits {
     pub(super) limiter: Arc<SharedLimiter>,

@@ -1,4 +1,4 @@
-//! The task that asks the store for one key, one question after the other, until no request of this key waits.
+//! The task that asks the store for one key. It sends one question after another, until no request of the key waits.
 
 use std::{
     collections::VecDeque,
@@ -23,28 +23,28 @@ use crate::{
     terms::{MOST_UNITS, Terms},
 };
 
-/// The most requests of one question.
+/// The maximum number of requests in one question.
 const MOST_REQUESTS: usize = 4_096;
 
-/// The longest that a program waits after the moment at which a refused request may go.
+/// The longest random delay of a question after the time at which a refused request can go.
 const LONGEST_JITTER: Duration = Duration::from_millis(50);
 
-/// What to do next for a key.
+/// The next step for a key.
 enum Step {
-    /// No request waits.
+    /// The task ends, because no request waits.
     Ends,
-    /// Until the store may admit a waiting request, or until a request comes that may not wait.
+    /// The task sleeps until the store can admit a waiting request, or until another request arrives.
     Sleeps(Duration, Arc<Notify>),
     Asks(Box<Question>),
 }
 
-/// A question on its way.
+/// A question, and the requests that wait for its answer.
 struct Question {
     batch: Vec<Waiter>,
     owned: Owned,
 }
 
-/// What a question says.
+/// The content of a question, with owned values.
 #[derive(Clone)]
 struct Owned {
     key: Key,
@@ -58,7 +58,7 @@ struct Owned {
     seen: Option<Level>,
 }
 
-/// The answers to requests, which are sent when no lock is held.
+/// Decisions, with the senders of the requests that wait for them. They are sent when no lock is held.
 type Decisions = Vec<(oneshot::Sender<Decision>, Decision)>;
 
 impl Owned {
@@ -96,7 +96,7 @@ impl SharedLimiter {
         }
     }
 
-    /// Decides on the waiting requests as far as possible, and returns what to do next.
+    /// Decides on the waiting requests as far as possible without a question, and returns the next step.
     fn step(&self, hash: u128) -> (Step, Decisions) {
         let (rule, now) = (self.rule(), self.client.now());
         let lost = self.client.lost();
@@ -130,7 +130,7 @@ impl SharedLimiter {
         (step, decisions)
     }
 
-    /// Whether the store must be asked although no request waits: units are owed, or seats run low.
+    /// Returns true if a question is needed although no request waits: units are owed, or few seats are left.
     fn has_more(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
         let wanted = self.wanted(entry, rule);
         entry.owed > 0 || (wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2)
@@ -177,7 +177,7 @@ impl SharedLimiter {
         }
     }
 
-    /// The next question: all requests with the cost of the first.
+    /// Creates the next question. It contains the requests with the same cost as the first one.
     fn question(
         &self,
         entry: &mut Entry,
@@ -201,7 +201,8 @@ impl SharedLimiter {
         }
         let round = self.client.round();
         let wanted = self.wanted(entry, rule);
-        // The shortest: a slot that comes too late for one is of no use to it.
+        // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
+        // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
         let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
         let owned = Owned {
@@ -224,12 +225,12 @@ impl SharedLimiter {
         let Question { batch, owned } = question;
         let (deadline, breaks) = (self.client.deadline(), self.client.breaks());
         let (client, asks) = (Arc::clone(&self.client), owned.clone());
-        // A task of its own, because an answer that comes late still has seats.
+        // A separate task asks, because a late answer still brings seats.
         let mut answer = self.client.runtime().spawn(async move { client.ask(&asks.key, &asks.take()).await });
         let decisions = match timeout(deadline, &mut answer).await {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
             Ok(Ok(Err(_)) | Err(_)) => {
-                // The store may have counted it. To count it twice admits nothing too much.
+                // The store has possibly charged the owed units. Charging them twice never admits too many requests.
                 self.note_owed(hash, owned.owed);
                 self.unanswered(hash, batch)
             }
@@ -238,7 +239,7 @@ impl SharedLimiter {
                 let me = Arc::clone(self);
                 self.client.runtime().spawn(async move {
                     match answer.await {
-                        // No request waits for it any more: its seats go to later requests.
+                        // No request waits for this answer, so its seats go to later requests.
                         Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
                         _ => me.note_owed(hash, owned.owed),
                     }
@@ -326,7 +327,7 @@ impl SharedLimiter {
             }
             Next::Never => None,
         };
-        // Where the store has slots, it has none in time.
+        // If the strategy has slots, the store has no slot within the patience of these requests.
         let may_wait = !rule.set(entry.set).has_slots();
         let waits_on = |waiter: &Waiter| {
             may_wait && waiter.is_patient && retry_after.is_some_and(|wait| now + wait <= waiter.latest)
@@ -342,7 +343,7 @@ impl SharedLimiter {
         decisions
     }
 
-    /// What an answer says about later requests.
+    /// Computes from an answer until when later requests are refused.
     fn refusal(&self, next: Next, owned: &Owned, time: u64) -> Option<Refused> {
         let Next::At(until) = next else { return None };
         let wait = Duration::from_micros(until.saturating_sub(time));
@@ -374,19 +375,19 @@ impl SharedLimiter {
 
 enum Settled {
     Decided(Decision),
-    /// It may be worth asking after this time.
+    /// The request waits for this time before the store is asked again.
     Waits(Duration),
     Asks,
 }
 
 impl Waiter {
-    /// How long it may still wait.
+    /// The remaining patience of the request.
     fn patience(&self, now: Duration) -> Duration {
         if self.is_patient { self.latest.saturating_sub(now) } else { Duration::ZERO }
     }
 }
 
-/// Sends the decisions. The caller must hold no lock: a grant whose receiver is gone puts its seats back.
+/// Sends the decisions. The caller must hold no lock, because a grant without a receiver puts its seats back.
 fn send(limiter: &SharedLimiter, decisions: Decisions) {
     limiter.waiting.fetch_sub(decisions.len(), Relaxed);
     for (sender, decision) in decisions {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::{bounds::StoreTime, seats::Seats, terms::Terms};
 
-/// The most runs of consecutive seats. Seats that are given back one by one join the run that they came from.
+/// The maximum number of runs of consecutive seats. A seat that is put back joins the run from which it was taken.
 const RUNS: usize = 16;
 
 #[derive(Debug, Default)]
@@ -12,22 +12,22 @@ pub(super) struct Hand {
     runs: VecDeque<Seats>,
 }
 
-/// What a claim found.
+/// The result of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Seats(Seats),
-    /// There are enough seats, and the first of them may be used from this time of the store on.
+    /// The hand has enough seats, but they cannot be used before this time of the store.
     Later(u64),
     Nothing,
 }
 
 impl Hand {
-    /// How many units it holds.
+    /// The number of seats in the hand.
     pub(super) fn units(&self) -> u32 {
         self.runs.iter().map(Seats::left).fold(0, u32::saturating_add)
     }
 
-    /// Adds seats. Returns how many were dropped for them.
+    /// Adds seats. Returns the number of older seats that were dropped to make room.
     pub(super) fn add(&mut self, terms: &Terms, seats: Seats) -> u32 {
         let mut rest = seats;
         if rest.left() == 0 {
@@ -48,7 +48,7 @@ impl Hand {
         if self.runs.len() > RUNS { self.runs.pop_front().map_or(0, |oldest| oldest.left()) } else { 0 }
     }
 
-    /// Seats for a request with this cost, and how many expired.
+    /// Takes seats for a request with this cost. Also returns the number of seats that expired.
     pub(super) fn claim(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> (Found, u32) {
         let (before, mut found) = (self.units(), Found::Nothing);
         self.runs.retain(|run| run.is_of(terms));
@@ -70,7 +70,7 @@ impl Hand {
         (found, before.saturating_sub(self.units()).saturating_sub(used))
     }
 
-    /// Empties it.
+    /// Removes all seats, and returns them.
     pub(super) fn drain(&mut self) -> Vec<Seats> {
         self.runs.drain(..).collect()
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl SharedLimiter {
-    /// Decides by what the rule says for a lost store. `loss` is the number of this loss.
+    /// Decides as the rule defines for a lost store. `loss` is the number of this loss.
     pub(super) fn without_store(
         &self,
         entry: &mut Entry,
@@ -30,7 +30,7 @@ impl SharedLimiter {
                     return Err(Denied { retry_after: Some(SOON), left });
                 };
                 let at = micros(now);
-                // It begins without credit: the store has given that to others.
+                // The share begins without credit, because the store has given the credit to other programs.
                 let value = match entry.local.take() {
                     Some((before, value)) if before == loss && value.stamp == terms.stamp() => value,
                     _ => used_up(terms, at),

@@ -1,5 +1,5 @@
-//! What a shared rule allows, in the three forms that a program needs: for the store, for the time without a store, and
-//! what seats can be taken in advance.
+//! A shared rule, in the three forms that a program needs: the limits in the store, the limits while the store is lost,
+//! and the number of seats to take in advance.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,26 +11,26 @@ use crate::{
     terms::{InvalidTerms, Limit, Terms},
 };
 
-/// The least burst from which seats are worth it.
+/// The smallest burst for which seats are taken in advance.
 const LEAST_BURST: u64 = 64;
 
-/// The fewest seats that are worth it.
+/// The smallest number of seats that is taken in advance.
 const FEWEST: f64 = 4.0;
 
-/// How long answers are collected beside the round trips: with this, seats last for 100 to 300 ms.
+/// The time for which seats should last, in addition to two round trips.
 const FLUSH: Duration = Duration::from_millis(100);
 
-/// The longest time that seats are for.
+/// The longest time for which seats should last.
 const LONGEST: Duration = Duration::from_millis(300);
 
-/// What happens while the store is lost.
+/// The decision about requests while the store is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
     /// Requests are admitted.
     Open,
     /// Requests are refused.
     Closed,
-    /// Each program has an equal part of the limit. It begins without credit.
+    /// Each program enforces an equal part of the limit, which begins without credit.
     LocalShare,
 }
 
@@ -47,27 +47,29 @@ pub struct SharedRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Set {
     pub(super) terms: Arc<Terms>,
-    /// None if a part of these limits is too small to be counted. Then requests are refused while the store is lost.
+    /// This program's part of the limits, for the time in which the store is lost. None if the parts are not valid
+    /// limits. Then requests are refused during that time.
     pub(super) local: Option<Arc<Terms>>,
     lends: bool,
 }
 
-/// Why a rule cannot be shared.
+/// The reason why a rule cannot be shared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRule {
-    /// The name of its counters.
+    /// The name of the rule's counters is invalid.
     #[error(transparent)]
     Counters(#[from] InvalidKey),
-    /// Its limits.
+    /// The limits of the rule are invalid.
     #[error(transparent)]
     Terms(#[from] InvalidTerms),
 }
 
 impl SharedRule {
-    /// A rule. `counters` names what it counts in the store: programs with the same name share one count. `sets` are the
-    /// limits of most keys, and then those of other keys; each limit has a number that stays when the limit changes.
-    /// `sharers` is the number of programs, for the time without a store.
+    /// Creates a rule. `counters` names the rule's counters in the store: programs with the same name share one count.
+    /// The first of the `sets` has the limits of most keys, and the others have the limits of special keys. Each limit
+    /// has a number that stays the same when the limit changes. `sharers` is the number of programs that divide the
+    /// limit while the store is lost.
     ///
     /// # Errors
     ///
@@ -104,22 +106,22 @@ impl Set {
         Ok(Self { terms: Arc::new(terms), local, lends })
     }
 
-    /// Whether a limit never admits this cost.
+    /// Returns true if a limit never admits this cost.
     pub(super) fn never_admits(&self, cost: u32) -> bool {
         self.terms.raw().iter().any(|limit| u64::from(cost) > limit.most())
     }
 
-    /// Whether a request that waits has a place in the store. Otherwise it asks again.
+    /// Returns true if the store gives slots to waiting requests. Otherwise a waiting request asks again.
     pub(super) fn has_slots(&self) -> bool {
         self.terms.raw().iter().all(Limit::is_bucket)
     }
 
-    /// How many seats to hold if this much is asked for in the time that seats are for.
+    /// The number of seats to hold. `demand` is the number of units that are requested within [`reach`].
     pub(super) fn wanted(&self, demand: f64, round: Duration) -> u32 {
         if !self.lends || demand < FEWEST {
             return 0;
         }
-        // A bucket is emptied and filled again within `burst / rate`. Seats must be a small part of that.
+        // A bucket refills within `burst / rate`. The time for which seats last must be a small part of that.
         let least = 4 * (reach(round) + round);
         let is_slow = self.terms.raw().iter().all(|limit| {
             let whole = if limit.is_bucket() { capacity(limit).us } else { limit.period };
@@ -135,12 +137,12 @@ impl Set {
     }
 }
 
-/// How long seats are for: guard, lookahead and supply.
+/// The time for which seats should last. It is also the guard and the lookahead.
 pub(super) fn reach(round: Duration) -> Duration {
     (2 * round + FLUSH).min(LONGEST)
 }
 
-/// One of equal parts of a quota. None if there is no such quota.
+/// Divides a quota into `of` equal parts. None if a part is not a valid quota.
 fn part(quota: Quota, of: u32) -> Option<Quota> {
     let (strategy, requests, of) = (quota.strategy(), quota.requests(), u64::from(of));
     let slower = |times: u64| quota.period().checked_mul(u32::try_from(times).ok()?);

@@ -1,5 +1,4 @@
-//! What a program knows about each key of a shared rule. The table is bounded. To forget a key loses no count, because
-//! the store has all of them.
+//! A bounded table with the keys of a shared rule. A forgotten key loses no count, because the store has all counts.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,10 +11,10 @@ use tokio::sync::{Notify, oneshot};
 use super::{answer::Decision, demand::Demand, hand::Hand};
 use crate::{client::lock, take::Level, value::Value};
 
-/// Beyond its part of the keys, a shard has room for this many whose requests wait.
+/// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
 const ROOM: usize = 64;
 
-/// How many keys it looks at to find one to forget.
+/// The number of keys that are compared to select one to forget.
 const LOOKS: usize = 16;
 
 #[derive(Debug)]
@@ -25,29 +24,29 @@ pub(super) struct Table {
 
 pub(super) type Shard = HashMap<u128, Box<Entry>>;
 
-/// A key that made room for another.
+/// A key that was removed to make room for another key.
 pub(super) type Forgotten = Option<(u128, Box<Entry>)>;
 
-/// One key.
+/// The state of one key in this program.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) set: usize,
     pub(super) hand: Hand,
     pub(super) waiting: VecDeque<Waiter>,
-    /// Whether a task asks the store for this key. There is one at most.
+    /// True if a task asks the store for this key. At most one task does.
     pub(super) asks: bool,
-    /// If that task waits for a moment: wakes it for a request that does not.
+    /// Wakes the task while it sleeps. None if it does not sleep.
     pub(super) sleeps: Option<Arc<Notify>>,
     pub(super) refused: Option<Refused>,
     pub(super) level: Option<Level>,
-    /// How many answers had been missed when the level came.
+    /// The number of missed answers so far when the level arrived.
     pub(super) level_breaks: u64,
-    /// What the store does not know yet.
+    /// Used units that were not yet reported to the store.
     pub(super) owed: u32,
     pub(super) demand: Demand,
-    /// No seats are asked for before.
+    /// The earliest time at which the program asks for more seats.
     pub(super) refill_after: Duration,
-    /// What was counted while the store was lost, and in which loss.
+    /// The count of this program's share while the store is lost, and the number of that loss.
     pub(super) local: Option<(u64, Value)>,
     pub(super) used: Duration,
 }
@@ -56,25 +55,26 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) cost: u32,
-    /// Until when it may go.
+    /// The end of the request's patience.
     pub(super) latest: Duration,
-    /// Whether it may wait for a slot, and not only for the store.
+    /// True if the request can wait for a slot, not only for the store's answer.
     pub(super) is_patient: bool,
     pub(super) sender: oneshot::Sender<Decision>,
 }
 
-/// The store refused a cost. Until then it is useless to ask.
+/// A refusal by the store, until which asking again is useless.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     pub(super) cost: u32,
-    /// The store's time.
+    /// The time at which the refused request can go, on the store's clock.
     pub(super) until: u64,
-    /// Until when this program does not ask, so that not all programs ask at once.
+    /// The time until which this program does not ask: `until`, plus jitter so that programs do not ask at the same
+    /// moment.
     pub(super) asks_at: u64,
 }
 
 impl Entry {
-    /// Whether it can be forgotten.
+    /// Returns true if the key can be forgotten.
     fn is_quiet(&self) -> bool {
         !self.asks && self.waiting.is_empty() && self.owed == 0
     }
@@ -95,11 +95,12 @@ impl Table {
     }
 
     pub(super) fn shard_of(&self, hash: u128) -> MutexGuard<'_, Shard> {
-        // The hash is uniform.
+        // Hashes are uniform, so any bits select the shard.
         self.shard(usize::try_from(hash >> 96).unwrap_or_default())
     }
 
-    /// The entry of a key, and one that was forgotten for it. None if there is no room.
+    /// Finds or creates the entry of a key. Also returns the key that was forgotten for it, if any. None if the table
+    /// is full.
     pub(super) fn entry<'a>(
         &self,
         shard: &'a mut Shard,
@@ -124,7 +125,7 @@ impl Table {
     }
 }
 
-/// Forgets idle keys without seats, debt or a refusal in force; the store knows the rest.
+/// Forgets idle keys without seats, owed units and a valid refusal. The store has their counts.
 pub(super) fn forget_idle(shard: &mut Shard, before: Duration, time: u64) {
     shard.retain(|_, entry| {
         let is_refused = entry.refused.is_some_and(|refused| refused.until > time);

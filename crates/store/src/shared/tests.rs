@@ -1,5 +1,5 @@
-//! Several programs share one rule over the model in memory, on one paused clock. Real stores are in the tests of the
-//! agent.
+//! Several programs share one rule through the model in memory, with a paused clock. The tests of the agent use real
+//! stores.
 
 use std::{
     collections::VecDeque,
@@ -80,14 +80,14 @@ async fn five_in_fifteen_minutes_are_five_over_ten_programs() {
             }
         }
         assert_eq!(admitted, 5, "{strategy:?}");
-        // Five that admit, one more in each program that is refused, and the probes.
+        // Five trips admit requests. Each of the ten programs makes one more trip, which is refused, and two probes.
         let trips: u64 = programs.iter().map(|program| program.client().stats().trips).sum();
         assert!(trips <= 5 + 10 + 2 * 10, "{strategy:?}: {trips} trips");
     }
 }
 
-/// Many programs, more than the limit allows, and the oracle over all admissions. Nearly all is admitted, and most of
-/// it without a trip.
+/// Several programs send more requests than the limit allows. The oracle checks all admissions. Together, the programs
+/// admit at least 95 % of what the limit allows.
 #[tokio::test(start_paused = true)]
 async fn programs_with_seats_admit_what_one_would() {
     let world = World::new();
@@ -121,7 +121,7 @@ async fn a_request_that_does_not_go_leaves_its_seat_to_another() {
     drop(granted);
     assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
     assert!(request(&limiter, 1, Duration::ZERO).await.is_err());
-    // The client left while it waited.
+    // Another case: a client disconnects while its request waits.
     let limiter =
         SharedLimiter::new(world.client(), SharedRule { counters: "other".into(), ..(*limiter.rule()).clone() });
     drop(limiter.ask(7, 0, 1, Duration::ZERO));
@@ -139,7 +139,7 @@ async fn requests_with_patience_get_their_slots() {
         let counters = format!("{strategy:?}");
         let rule = SharedRule { counters, ..rule(1, quota, OnLoss::Closed) };
         let limiter = SharedLimiter::new(world.client(), rule);
-        // To a whole second, so that windows are comparable.
+        // Waits for the start of a second, so that each strategy begins at the start of a window.
         let rest = 1_000_000 - world.now() % 1_000_000;
         tokio::time::sleep(Duration::from_micros(rest)).await;
         let begun = Instant::now();
@@ -212,7 +212,7 @@ async fn a_lost_store_decides_as_the_rule_says() {
         assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
         is_there.store(false, Relaxed);
         limiter.client().forget_backend();
-        // Nobody asks meanwhile: the probes find it out.
+        // No request asks the store meanwhile, so the probes detect the loss.
         while limiter.client().condition().reached {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

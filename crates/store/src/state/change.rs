@@ -1,15 +1,15 @@
-//! What a limit has counted, under other terms. State is kept in requests: a bucket keeps what is left, cut to the new
-//! burst, and refills at the new rate; a backlog stays as many requests; windows and logs keep what they counted, so
-//! that a raise helps at once.
+//! Converts the state of a limit to other terms. State is kept as a number of requests. A bucket keeps its remaining
+//! tokens, up to the new burst, and refills at the new rate. A backlog keeps its number of requests. Windows and logs
+//! keep their counts, so a higher limit takes effect immediately.
 //!
-//! Where the new terms count other times than the old ones (another strategy, another period of a window), everything
-//! that the store still remembers counts as used now. It never admits more than that, but a store forgets what the old
-//! terms no longer needed.
+//! If the strategy or the period of a window changes, the times of the old state do not fit the new terms. Then
+//! everything that the store still remembers counts as used now. The store has already forgotten requests that the old
+//! terms did not need.
 
 use super::State;
 use crate::{bucket::Point, terms::Limit};
 
-/// The state under new terms. `state` must be that of `now`.
+/// The state under new terms. `state` must have been advanced to `now`.
 pub(crate) fn changed(old: &Limit, state: &State, new: &Limit, now: u64) -> State {
     match (state, State::new(new, now)) {
         (State::Bucket(level), State::Bucket(_)) => State::Bucket(moved(old, *level, new, now)),
@@ -34,7 +34,7 @@ pub(crate) fn changed(old: &Limit, state: &State, new: &Limit, now: u64) -> Stat
     }
 }
 
-/// How many requests a limit remembers.
+/// The number of used requests in the state of a limit.
 fn used(limit: &Limit, state: &State, now: u64) -> u64 {
     match state {
         State::Bucket(level) => {
@@ -47,7 +47,7 @@ fn used(limit: &Limit, state: &State, now: u64) -> u64 {
     }
 }
 
-/// The level of a bucket with the same number of tokens, or a full burst if that is less.
+/// The level of the new bucket: it has as many tokens as the old one, up to the new burst.
 fn moved(old: &Limit, level: Point, new: &Limit, now: u64) -> Point {
     let floor = Point::at(now);
     let units = floor.units_to(old, level);
@@ -60,8 +60,9 @@ fn moved(old: &Limit, level: Point, new: &Limit, now: u64) -> Point {
     floor.after(new, units).plus(new, Point::at(scaled(old, rest, new)))
 }
 
-/// A part of a unit in the time of the new terms, rounded up. A script computes the same: both use doubles in the same
-/// order. Doubles are wrong by far less than the microsecond that is added.
+/// Converts a part of a unit to the time that it takes under the new terms, rounded up. The script computes the same
+/// result, because it does the same operations on doubles in the same order. The error of a double is much less than
+/// the microsecond that is added.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and less than a unit's time")]
 fn scaled(old: &Limit, rest: Point, new: &Limit) -> u64 {
     if rest == Point::default() {

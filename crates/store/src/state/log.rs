@@ -1,7 +1,7 @@
-//! The times of the last admissions of a sliding window log. Request number *i* may go once number *i - requests* is
-//! one period old.
+//! The times of the last admissions of a sliding window log. Request number *i* can go when request number
+//! *i - requests* is one period old.
 //!
-//! A log that was longer keeps the times that still count, so that a limit may be lowered and raised again.
+//! If the limit is lowered, the log keeps all times of the current period. So the limit can be raised again.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use crate::terms::{DAY, Limit};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
-    /// How many admissions there were, without those that were given back.
+    /// The number of admissions so far, without those that were given back.
     head: u64,
-    /// How many times are kept: `requests`, or more after it was lowered.
+    /// The maximum number of times in the log: `requests`, or more after the limit was lowered.
     slots: u64,
-    /// The times, the oldest first.
+    /// The times of admissions, oldest first.
     times: VecDeque<u64>,
 }
 
@@ -22,12 +22,12 @@ impl Log {
         Self { head: 0, slots: limit.requests, times: VecDeque::new() }
     }
 
-    /// The numbers of a log in a value. The times are elsewhere.
+    /// The numbers of a log in a store's value. They do not include the times.
     pub(super) fn numbers(&self) -> [u64; 3] {
         [self.head, self.slots, 0]
     }
 
-    /// The same admissions under another limit.
+    /// Converts the admissions to another limit.
     pub(super) fn moved(&self, old: &Limit, new: &Limit, now: u64) -> Self {
         if old.requests == new.requests {
             return self.clone();
@@ -44,7 +44,7 @@ impl Log {
         }
     }
 
-    /// The time of an admission at `now`: times never run backwards.
+    /// The time to record for an admission at `now`. Recorded times never decrease.
     pub(super) fn time(&self, now: u64) -> u64 {
         self.times.back().map_or(now, |&last| last.max(now))
     }
@@ -63,14 +63,14 @@ impl Log {
         self.cut();
     }
 
-    /// How many admissions are in the period that ends at `now`.
+    /// The number of admissions in the period that ends at `now`.
     pub(super) fn used(&self, limit: &Limit, now: u64) -> u64 {
         let old = self.times.partition_point(|&time| time + limit.period <= now);
         (self.times.len() - old) as u64
     }
 
-    /// Adds what is missing of `used` admissions in the period that ends at `at`. A log that has dropped some of that
-    /// period has had enough others since.
+    /// Adds admissions until the period that ends at `at` has `used` of them. A log that has already dropped times of
+    /// that period does not change: it has recorded enough later admissions.
     pub(super) fn raise(&mut self, limit: &Limit, at: u64, used: u64) {
         let is_full = self.times.len() as u64 >= self.slots;
         if is_full && self.times.front().is_some_and(|first| first + limit.period > at) {
@@ -80,23 +80,23 @@ impl Log {
         self.append(self.time(at), used.saturating_sub(known));
     }
 
-    /// Removes the last admissions, if they are of this time.
+    /// Removes the last admissions that have this time, at most `units`.
     pub(super) fn give_back(&mut self, at: u64, units: u64) {
         let units = units.min(self.times.iter().rev().take_while(|&&time| time == at).count() as u64);
         self.times.truncate(self.times.len() - usize::try_from(units).unwrap_or(0));
         self.head -= units;
-        // What they replaced was old enough.
+        // The times that these admissions replaced were older than a period, so zero is good enough.
         while (self.times.len() as u64) < self.head.min(self.slots) {
             self.times.push_front(0);
         }
     }
 
-    /// How many of these units may go now.
+    /// The number of these units that the log admits now.
     pub(super) fn fits(&self, limit: &Limit, now: u64, units: u64) -> u64 {
         limit.requests.saturating_sub(self.used(limit, now)).min(units)
     }
 
-    /// When a request with this cost may go. None if it may go now.
+    /// The time at which a request with this cost can go. None if it can go now.
     pub(super) fn opens(&self, limit: &Limit, cost: u64) -> Option<u64> {
         let spare = usize::try_from(limit.requests - cost).ok()?;
         Some(self.times.iter().rev().nth(spare)? + limit.period)

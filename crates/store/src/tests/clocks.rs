@@ -1,4 +1,4 @@
-//! A store whose clock is set.
+//! A store whose clock is set forward or back.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn terms(strategy: Strategy) -> (Terms, u32) {
     (terms, burst)
 }
 
-/// Each jump forward frees at most one burst, however far it is.
+/// Each jump forward frees at most one burst, independent of its length.
 #[test]
 fn a_jump_forward_frees_one_burst() {
     for strategy in Strategy::ALL {
@@ -36,7 +36,7 @@ fn a_jump_forward_frees_one_burst() {
     }
 }
 
-/// A clock that is set back frees nothing at once, and what it blocks is at most a day.
+/// A clock that is set back frees no units immediately, and it blocks a key for a day at most.
 #[test]
 fn a_clock_that_is_set_back_frees_nothing_and_blocks_for_a_day_at_most() {
     for strategy in Strategy::ALL {

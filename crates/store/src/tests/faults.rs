@@ -1,4 +1,5 @@
-//! Redis as it fails: restarted, emptied, full, slow, led by another server, spread over several.
+//! Faults of Redis: a server that is restarted, emptied, full or slow, a failover to another server, and a cluster
+//! whose slots move.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +29,7 @@ async fn take(store: &RedisStore, question: &Take<'_>) -> Result<Reply, StoreErr
     store.take(&key(1), question, DEADLINE).await
 }
 
-/// Asks until there is an answer. Every error on the way must be one of a lost store.
+/// Repeats the question until the store answers. Every error before must be one of a lost store.
 async fn until_answered(store: &RedisStore, question: &Take<'_>) -> Reply {
     loop {
         match store.take(&key(1), question, Duration::from_secs(1)).await {
@@ -64,11 +65,11 @@ async fn an_emptied_store_begins_a_new_history() {
     assert_eq!(first.granted, 5);
     assert!(server.tell("FLUSHALL").starts_with("+OK"));
 
-    // Who asks again says what it has seen.
+    // The caller sends the level that it has seen.
     let again = take(&store, &Take { seen: Some(&first.level), ..all }).await.expect("an answer");
     assert_eq!(again.granted, 0);
 
-    // Others start again, and seats of the old history give them nothing.
+    // Without a seen level, the count begins again, and returned seats of the old history free no units.
     assert!(server.tell("FLUSHALL").starts_with("+OK"));
     assert_eq!(take(&store, &all).await.map(|reply| reply.granted), Ok(5));
     let returned = take(&store, &Take { returned: first.served.as_ref(), ..all }).await.expect("an answer");
@@ -88,7 +89,7 @@ async fn a_killed_store_is_found_again() {
         assert!(matches!(lost, Err(StoreError::Lost(_))), "{lost:?}");
     }
     server.restart();
-    // It has lost three, which those who saw them remember.
+    // The store has lost three admissions. The seen level restores them.
     let reply = until_answered(&store, &Take { seen: Some(&seen), ..question }).await;
     assert_eq!(reply.granted, 2);
 }
@@ -100,7 +101,7 @@ async fn a_stalled_store_is_late_and_then_asked_over_another_connection() {
     let terms = five();
     assert!(take(&store, &Take::new(&terms)).await.is_ok());
     let connections = || server.tell("INFO stats").split("total_connections_received:").nth(1).map(str::to_owned);
-    let before = connections().expect("it counts");
+    let before = connections().expect("a count of connections");
     assert!(server.tell("CLIENT PAUSE 60000 WRITE").starts_with("+OK"));
     for _ in 0..3 {
         let late = store.take(&key(1), &Take::new(&terms), Duration::from_millis(30)).await;
@@ -108,9 +109,9 @@ async fn a_stalled_store_is_late_and_then_asked_over_another_connection() {
     }
     assert!(server.tell("CLIENT UNPAUSE").starts_with("+OK"));
     assert!(take(&store, &Take::new(&terms)).await.is_ok());
-    let after = connections().expect("it counts");
+    let after = connections().expect("a count of connections");
     let number = |text: &str| text.split('\r').next().and_then(|text| text.parse::<u32>().ok()).expect("a number");
-    // One for each line that the test sent, and one of the store.
+    // Three connections are from the lines that the test sent, and one is from the store.
     assert_eq!(number(&after) - number(&before), 4, "{before} {after}");
 }
 
@@ -171,7 +172,7 @@ async fn connections_are_secured_by_tls() {
     let files = tempfile::tempdir().expect("a directory");
     let write = |name: &str, text: String| {
         let path = files.path().join(name);
-        std::fs::write(&path, text).expect("write it");
+        std::fs::write(&path, text).expect("written");
         path.display().to_string()
     };
     let authority = write("ca.pem", issuer.pem());
@@ -208,14 +209,14 @@ async fn sentinel_names_the_server_that_leads() {
     let replica = Server::redis(&["--replicaof", "127.0.0.1", &leader.port.to_string()]);
     let sentinel = Server::sentinel(leader.port);
     wait_until("the replica follows", || replica.tell("INFO replication").contains("master_link_status:up"));
-    wait_until("the sentinel knows it", || sentinel.tell("INFO sentinel").contains("slaves=1"));
+    wait_until("the sentinel knows the replica", || sentinel.tell("INFO sentinel").contains("slaves=1"));
     let topology = Topology::Sentinel { service: "limits".to_owned(), credentials: None };
     let store = redis_at(topology, std::slice::from_ref(&sentinel));
     let terms = five();
     let question = Take { requests: 2, ..Take::new(&terms) };
     let first = take(&store, &question).await.expect("an answer");
-    // What was replicated is not granted again; what was not is restored by who asks again.
-    wait_until("it is replicated", || replica.tell("DBSIZE").starts_with(":1"));
+    // The replica does not grant the replicated requests again.
+    wait_until("the key is replicated", || replica.tell("DBSIZE").starts_with(":1"));
     assert!(replica.tell("CONFIG SET replica-serve-stale-data yes").starts_with("+OK"));
     leader.kill();
     let second = until_answered(&store, &question).await;
@@ -226,7 +227,7 @@ async fn sentinel_names_the_server_that_leads() {
 
 #[tokio::test]
 async fn a_cluster_is_followed_as_slots_move() {
-    // A port of its own for the bus: the default one, 10,000 higher, may be in use.
+    // The bus has a separate port, because the default one, which is 10,000 higher, is possibly in use.
     let buses = [(); 3].map(|()| free_port().to_string());
     let nodes: Vec<Server> =
         buses.iter().map(|bus| Server::redis(&["--cluster-enabled", "yes", "--cluster-port", bus])).collect();
@@ -251,8 +252,8 @@ async fn a_cluster_is_followed_as_slots_move() {
         }
         if round == 0 {
             used = nodes.iter().filter(|node| !node.tell("DBSIZE").starts_with(":0")).count();
-            // A slot with a key moves from its node to the next one. Meanwhile and afterwards the client, which knows
-            // the old place, is sent on.
+            // A slot with a key moves from its node to the next one. During and after the move, the servers redirect
+            // the client to the new node.
             let slot = nodes[0].tell(&format!("CLUSTER KEYSLOT {}", key(7).as_str()));
             let slot = slot.trim_start_matches(':').trim().parse().expect("a slot");
             let [from, to] = places(&nodes, slot);
@@ -265,14 +266,14 @@ async fn a_cluster_is_followed_as_slots_move() {
     assert_eq!(used, 3, "keys are on all nodes");
     assert!(granted.iter().all(|&granted| granted == 5), "{granted:?}");
 
-    // Its client may repeat a question, so it takes no seats back.
+    // The client of a cluster can repeat a question, so a cluster takes no seats back.
     let all = Take { requests: 5, ..Take::new(&terms) };
     let first = store.take(&key(99), &all, DEADLINE).await.expect("an answer");
     let returned = Take { returned: first.served.as_ref(), ..all };
     assert_eq!(store.take(&key(99), &returned, DEADLINE).await.map(|reply| reply.granted), Ok(0));
 }
 
-/// Where a slot is, and another node.
+/// Returns the node of a slot, and another node.
 fn places(nodes: &[Server], slot: u16) -> [&Server; 2] {
     let from = match slot {
         0..=5_460 => 0,
@@ -313,7 +314,7 @@ async fn questions_share_one_connection() {
         granted += task.await.expect("no panic").expect("an answer");
     }
     assert_eq!(granted, 5);
-    // The other one asks.
+    // The store has one connection. The other one is the test's.
     assert!(server.tell("INFO clients").contains("connected_clients:2"), "{}", server.tell("INFO clients"));
 }
 
@@ -348,12 +349,12 @@ async fn a_killed_memcached_is_found_again() {
         server.restart();
         let again = Take { seen: Some(&first.level), ..question };
         let second = store.take(&key(1), &again, || now, DEADLINE).await.expect("an answer");
-        assert_eq!(second.granted, 2, "who has seen three says so");
+        assert_eq!(second.granted, 2, "the seen level restores three admissions");
         server.tell("flush_all");
     }
 }
 
-/// The clock of an asker bounds what it may take: this much earlier, rate times the difference more.
+/// If the clocks of callers differ, the limit admits at most `rate * difference` more.
 #[tokio::test]
 async fn clocks_that_differ_admit_the_stated_bound() {
     let server = Server::memcached();
@@ -365,5 +366,5 @@ async fn clocks_that_differ_admit_the_stated_bound() {
         let reply = store.take(&key(1), &question, || 1_790_000_000_000_000 + now, DEADLINE).await;
         granted += reply.expect("an answer").granted;
     }
-    assert_eq!(granted, 200, "a burst, and two seconds of difference refill no more than it");
+    assert_eq!(granted, 200, "one burst, and one more that refills within two seconds of difference");
 }

@@ -1,5 +1,5 @@
-//! Random histories: the script answers as the model does, and keeps what the model keeps. The script's only change is
-//! that the test says the time.
+//! Compares the script with the model over random histories: both give the same answers and store the same values. The
+//! tests run the script unchanged, except that the test provides the time.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
 
 const KEY: &str = "{limits.test.1}";
 
-/// Far in the future, so that the server forgets nothing by its own clock.
+/// A time in the distant future, so that no key expires by the server's own clock.
 const START: u64 = 4_000_000_000_000_000;
 
 const DAY: u64 = 86_400_000_000;
@@ -34,10 +34,10 @@ struct Both {
 impl Both {
     fn new(server: &Server) -> Self {
         let client = Client::open(format!("redis://{}/", server.endpoint())).expect("an address");
-        let mut connection = client.get_connection().expect("it runs");
+        let mut connection = client.get_connection().expect("a running server");
         let source = script::SOURCE.replace("redis.call('TIME')", "{ARGV[5], ARGV[6]}");
         assert_ne!(source, script::SOURCE);
-        let hash = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).expect("it compiles");
+        let hash = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).expect("a valid script");
         Self { connection, hash, model: None, now: START }
     }
 
@@ -49,12 +49,12 @@ impl Both {
     }
 
     fn kept(&mut self) -> Option<String> {
-        let bytes: Option<Vec<u8>> = redis::cmd("GET").arg(KEY).query(&mut self.connection).expect("it runs");
+        let bytes: Option<Vec<u8>> = redis::cmd("GET").arg(KEY).query(&mut self.connection).expect("a running server");
         let text = String::from_utf8_lossy(&bytes?).into_owned();
         Some(text.split_inclusive('\n').next().unwrap_or_default().to_owned())
     }
 
-    /// Asks both, and compares the answers and what is kept.
+    /// Asks the script and the model, and compares their answers and their stored values.
     fn take(&mut self, question: &Take<'_>) -> Reply {
         let ask = question.ask().expect("a valid question");
         let before = self.kept();
@@ -67,12 +67,12 @@ impl Both {
         self.model = (outcome.full_at > self.now).then_some(outcome.value);
         let kept = self.kept();
         assert_eq!(kept, self.model.as_ref().map(Value::text), "{}", told());
-        answer.reply(&ask).expect("it fits the question")
+        answer.reply(&ask).expect("a valid answer")
     }
 
     fn forget(&mut self) {
         self.model = None;
-        let _: () = redis::cmd("FLUSHALL").query(&mut self.connection).expect("it runs");
+        let _: () = redis::cmd("FLUSHALL").query(&mut self.connection).expect("a running server");
     }
 }
 
@@ -99,7 +99,7 @@ fn terms(random: &mut Random, stamp: u64) -> Terms {
     Terms::new(stamp, &limits).expect("terms")
 }
 
-/// One history. Returns how many questions were answered in each way.
+/// Runs one random history. Returns the number of answers of each kind.
 fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
     both.forget();
     both.now = START + random.below(1_000_000_000) as u64;
@@ -124,10 +124,10 @@ fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
             0 => both.now -= one(random, &[1, 1_000, DAY, 3 * DAY]),
             1 => both.forget(),
             2 | 3 if known.len() < 6 => known.push(terms(random, newest.stamp() + 1)),
-            // The same stamp for other terms: two that disagree.
+            // Other terms with the same stamp: two callers disagree.
             4 => known.insert(0, terms(random, newest.stamp())),
             5 => {
-                let dump = redis::cmd("DUMP").arg(KEY).query(&mut both.connection).expect("it runs");
+                let dump = redis::cmd("DUMP").arg(KEY).query(&mut both.connection).expect("a running server");
                 copy = Some((dump, both.model.clone()));
             }
             // A failover to a server without the newest writes.
@@ -135,7 +135,7 @@ fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
                 if let Some((Some(dump), model)) = &copy {
                     let mut restore = redis::cmd("RESTORE");
                     restore.arg(KEY).arg(0).arg(&dump[..]).arg("REPLACE");
-                    let _: () = restore.query(&mut both.connection).expect("it runs");
+                    let _: () = restore.query(&mut both.connection).expect("a running server");
                     both.model.clone_from(model);
                 }
             }

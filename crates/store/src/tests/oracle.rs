@@ -1,12 +1,12 @@
-//! One central limiter, by the definition of each strategy, in exact arithmetic over admissions in the order of their
-//! times. It shares nothing with the code that it judges: no levels, no marks, no slots.
+//! An oracle: one central limiter, which checks admissions in the order of their times by the definition of each
+//! strategy, in exact arithmetic. It shares no code with the code under test: no levels, no marks, no slots.
 
 use weir_core::{Quota, Strategy};
 
-/// Requests that were admitted at one time, in microseconds.
+/// An admission: its time in microseconds, and its number of units.
 pub(crate) type Admission = (u64, u64);
 
-/// What a quota did not allow. Empty if everything is as defined.
+/// Lists the admissions that violate a quota. Empty if there are none.
 pub(crate) fn excess(quota: Quota, admissions: &[Admission]) -> Vec<String> {
     let mut sorted = admissions.to_vec();
     sorted.sort_unstable();
@@ -47,7 +47,7 @@ pub(crate) fn excess(quota: Quota, admissions: &[Admission]) -> Vec<String> {
             }
         }
         Strategy::LeakyBucket => {
-            // The next request comes when this one has drained.
+            // The next request can come when this one has drained.
             let mut drained = 0;
             for (at, units) in sorted {
                 let at = i128::from(at) * requests;
@@ -72,7 +72,7 @@ pub(crate) fn excess(quota: Quota, admissions: &[Admission]) -> Vec<String> {
     faults
 }
 
-/// The most that a quota allows in a time, if somebody always asks.
+/// The maximum number of units that a quota allows between two times under constant load.
 pub(crate) fn possible(quota: Quota, from: u64, to: u64) -> f64 {
     let (requests, period) = (quota.requests() as f64, period_of(quota) as f64);
     let flow = (to - from) as f64 * requests / period;
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// The oracle finds one request too many, and nothing in one less.
+    /// The oracle reports one request too many, and reports nothing without it.
     #[test]
     fn one_too_many_is_found() {
         let second = 1_000_000;

@@ -1,4 +1,5 @@
-//! A limit that changes while it counts. The rules R1 to R6 of ARCHITECTURE.md, as far as a store can keep them.
+//! Limits that change while they count. The tests check the invariants R1 to R6 of ARCHITECTURE.md, as far as they
+//! apply to stores.
 
 use std::time::Duration;
 
@@ -22,13 +23,13 @@ fn key() -> Key {
     Key::new("limits test", 1).expect("a key")
 }
 
-/// What was admitted, and from when on each quota was in force.
+/// The admissions, and the times from which each quota was in force.
 struct Past {
     admissions: Vec<(u64, u64)>,
     changes: Vec<(u64, Quota)>,
 }
 
-/// Asks for more than there is, at random moments, and changes the limit now and then.
+/// Asks for more than the limit allows, at random times, and changes the limit at random times.
 fn overload(quotas: &[Quota], every: u64, seed: u64) -> Past {
     let (store, mut random) = (Memory::new(), Random::new(seed));
     let mut past = Past { admissions: Vec::new(), changes: Vec::new() };
@@ -53,14 +54,14 @@ fn overload(quotas: &[Quota], every: u64, seed: u64) -> Past {
 }
 
 impl Past {
-    /// The largest of something over the quotas in force between two times.
+    /// The maximum of a property of the quotas that were in force between two times.
     fn largest(&self, from: u64, to: u64, of: impl Fn(&Quota) -> u64) -> u64 {
         let ends = self.changes.iter().skip(1).map(|&(at, _)| at).chain([u64::MAX]);
         let in_force = self.changes.iter().zip(ends).filter(|&(&(at, _), end)| at <= to && end >= from);
         in_force.map(|((_, quota), _)| of(quota)).max().unwrap_or(0)
     }
 
-    /// What flows in between two times, in requests.
+    /// The refill between two times, in requests.
     fn flow(&self, from: u64, to: u64) -> f64 {
         let ends = self.changes.iter().skip(1).map(|&(at, _)| at).chain([u64::MAX]);
         let parts = self.changes.iter().zip(ends).map(|(&(at, quota), end)| {
@@ -70,7 +71,7 @@ impl Past {
         parts.sum()
     }
 
-    /// For each pair of admissions, what was admitted from the first to the second.
+    /// For each pair of admissions: their times, the units admitted from the first to the second, and their indices.
     fn stretches(&self) -> impl Iterator<Item = (u64, u64, u64, [usize; 2])> {
         self.admissions.iter().enumerate().flat_map(|(first, &(from, _))| {
             let mut sum = 0;
@@ -121,7 +122,7 @@ fn windows_and_logs_keep_what_they_counted() {
             for (from, to, sum, _) in past.stretches() {
                 let is_one = match strategy {
                     Strategy::FixedWindow => from / 1_000_000 == to / 1_000_000,
-                    // The counter bounds the weighted sum, so a window of it, too.
+                    // The counter bounds the weighted sum of two windows, so it bounds each window, too.
                     Strategy::SlidingWindowCounter => from / 1_000_000 == to / 1_000_000,
                     _ => to - from < 1_000_000,
                 };
@@ -138,7 +139,7 @@ fn windows_and_logs_keep_what_they_counted() {
     }
 }
 
-/// A change that changes nothing touches no counter, of any strategy and at any moment.
+/// New terms with the same content change no count, for any strategy and at any time.
 #[test]
 fn an_equal_change_is_none() {
     for strategy in Strategy::ALL {
@@ -158,7 +159,7 @@ fn an_equal_change_is_none() {
     }
 }
 
-/// Every strategy may become every other: what is remembered stays used.
+/// Any strategy can be changed to any other. The used units stay used.
 #[test]
 fn a_change_of_strategy_frees_nothing() {
     for old in Strategy::ALL {
@@ -176,7 +177,7 @@ fn a_change_of_strategy_frees_nothing() {
     }
 }
 
-/// Who does not know the newest terms learns them, and is judged by them.
+/// A caller with older terms gets the newest terms, and the store decides by them.
 #[test]
 fn an_older_asker_learns_the_newer_terms() {
     let store = Memory::new();
@@ -191,7 +192,8 @@ fn an_older_asker_learns_the_newer_terms() {
     assert_eq!((second.granted, second.prefetched, second.newer), (0, None, Some(new)));
 }
 
-/// A bucket keeps what is left, cut to the new burst. A backlog stays as many requests. A window keeps what it counted.
+/// A bucket keeps its remaining tokens, up to the new burst. A backlog keeps its number of requests. A window keeps its
+/// count.
 #[test]
 fn state_is_kept_in_requests() {
     let bucket = |requests, burst| quota(Strategy::TokenBucket, requests, 1_000_000, Some(burst));
@@ -206,7 +208,7 @@ fn state_is_kept_in_requests() {
         (window(10), 6, window(100), 94),
         (window(100), 60, window(70), 10),
         (window(100), 60, window(10), 0),
-        // Five are in the queue, and sixteen more fit.
+        // Five requests are in the queue, and sixteen more fit.
         (leaky(10), 5, leaky(100), 16),
         (leaky(100), 5, leaky(7), 16),
     ] {

@@ -1,4 +1,4 @@
-//! Stores as processes of their own, on free ports.
+//! Starts stores as separate processes, on free ports.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A program that ends with the value.
+/// A server process. It is killed when this value is dropped.
 pub(crate) struct Server {
     pub(crate) port: u16,
     child: Child,
@@ -19,7 +19,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a program with its arguments, and waits until it answers `ask` with something that starts with `answer`.
+    /// Starts a program with these arguments, and waits until it answers.
     fn start(program: &str, port: u16, arguments: Vec<String>) -> Self {
         let directory = tempfile::Builder::new().prefix("weir-store-").tempdir().expect("a directory");
         let mut command = vec![program.to_owned()];
@@ -50,7 +50,7 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Ends it at once, as `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -64,7 +64,7 @@ impl Server {
             "port {port}\nbind 127.0.0.1\nsentinel monitor limits 127.0.0.1 {leader} 1\n\
              sentinel down-after-milliseconds limits 500\nsentinel failover-timeout limits 2000\n"
         );
-        std::fs::write(&file, lines).expect("write it");
+        std::fs::write(&file, lines).expect("written");
         let command = vec!["redis-server".to_owned(), file.display().to_string(), "--sentinel".to_owned()];
         let child = spawn(&command, directory.path());
         let server = Self { port, child, command, directory };
@@ -106,18 +106,18 @@ impl Drop for Server {
     }
 }
 
-/// Looks until it is so. A minute is for busy machines.
+/// Waits until a condition is true, at most about a minute, because test machines can be busy.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     for _ in 0..6_000 {
         if is_so() {
             return;
         }
-        // Nobody sends: it waits 10 ms.
+        // Nothing is sent, so this waits 10 ms.
         let _ = receiver.recv_timeout(Duration::from_millis(10));
     }
     drop(sender);
-    panic!("{what} is not so after a minute");
+    panic!("not true after a minute: {what}");
 }
 
 fn spawn(command: &[String], directory: &Path) -> Child {
@@ -126,7 +126,7 @@ fn spawn(command: &[String], directory: &Path) -> Child {
     process.spawn().unwrap_or_else(|error| panic!("{} cannot be started: {error}", command[0]))
 }
 
-/// A port that nobody listens on. Another program may be faster, which a test then reports.
+/// Returns a port on which no program listens. If another program takes the port first, the test fails.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()

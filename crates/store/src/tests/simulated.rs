@@ -1,5 +1,5 @@
-//! Pods with slow connections and clocks of their own, in virtual time, over the store in memory. The simulation knows
-//! the store's time exactly, so the oracle judges each admission at its true moment.
+//! Simulates pods with slow connections and separate clocks, in virtual time, with the store in memory. The simulation
+//! knows the exact time of the store, so the oracle checks each admission at its true time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,22 +18,22 @@ use crate::{
 
 const START: u64 = 1_790_000_000_000_000;
 
-/// A pod: its clock runs fast or slow and began at another moment than the store's.
+/// A pod. Its clock has an offset, and runs faster or slower than the store's clock.
 struct Pod {
     clock: StoreClock,
-    /// Parts in a million.
+    /// The drift of the clock, in parts per million.
     drift: i64,
     offset: u64,
     seats: Vec<Seats>,
     level: Option<Level>,
     waiting: u32,
-    /// A question is on its way.
+    /// True if a question is on its way.
     asks: bool,
     refused_until: u64,
 }
 
 impl Pod {
-    /// The pod's monotonic clock at a moment of the store.
+    /// The time of the pod's monotonic clock at this time of the store.
     fn clock_at(&self, now: u64) -> Duration {
         let elapsed = i64::try_from(now - START).expect("short");
         let drifted = elapsed + elapsed * self.drift / 1_000_000;
@@ -44,19 +44,19 @@ impl Pod {
 enum Event {
     /// A request arrives at a pod.
     Arrival(usize),
-    /// A question arrives at the store; it was sent at this time.
+    /// A question arrives at the store: the pod, the time of sending, the wanted seats and the returned seats.
     Asked(usize, u64, u32, Option<Seats>),
-    /// An answer arrives at a pod.
+    /// An answer arrives at a pod: the pod, the time when the question was sent, and the reply.
     Answered(usize, u64, Box<Reply>),
 }
 
-/// How pods ask.
+/// The parameters of a simulation.
 #[derive(Clone, Copy)]
 struct Setting {
     quota: Quota,
-    /// Requests per second, over all pods.
+    /// The requests per second, summed over all pods.
     offered: u64,
-    /// One way, in microseconds.
+    /// The delay in one direction, in microseconds.
     delay: u64,
     leases: bool,
     seconds: u64,
@@ -118,7 +118,7 @@ fn run(setting: Setting, seed: u64) -> Run {
                 let wants = leases && held < wanted / 2;
                 if !pod.asks && now >= pod.refused_until && (pod.waiting > 0 || wants) {
                     pod.asks = true;
-                    // Sometimes it gives back what it holds.
+                    // Sometimes the pod gives seats back.
                     let returned = if random.below(8) == 0 { pod.seats.pop() } else { None };
                     let arrival = now + delay + random.below(1_000) as u64;
                     add(&mut events, arrival, Event::Asked(index, now, wanted, returned));
@@ -137,7 +137,7 @@ fn run(setting: Setting, seed: u64) -> Run {
                     ..Take::new(&terms)
                 };
                 let reply = store.take(&key, &question, || now).expect("an answer");
-                // They are decided at the store's instant.
+                // The requests are admitted at the store's time.
                 if reply.granted > 0 {
                     run.admissions.push((now, reply.granted.into()));
                 }
@@ -196,7 +196,7 @@ fn all_pods_together_never_exceed_a_limit() {
     }
 }
 
-/// What the specification asks for at 67 ms and three times the limit.
+/// With a round trip of 67 ms and three times the limit, pods admit at least 93 % of what is possible.
 #[test]
 fn little_is_lost_with_a_slow_store() {
     for (offered, least) in [(3_000, 0.93), (800, 0.75)] {
@@ -213,7 +213,7 @@ fn little_is_lost_with_a_slow_store() {
     }
 }
 
-/// Five per fifteen minutes over many pods are five.
+/// A limit of five per fifteen minutes admits exactly five requests over many pods.
 #[test]
 fn a_small_limit_is_exact() {
     let quota = quota(Strategy::TokenBucket, 5, 900, None);

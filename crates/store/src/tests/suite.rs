@@ -1,4 +1,5 @@
-//! What every store must do, with real stores, real time and several pods at once. A new store is added to the list.
+//! A suite for all kinds of stores, with real stores, real time and several pods. To test a new kind, add it to
+//! `kinds`.
 
 use std::{
     sync::{
@@ -27,10 +28,10 @@ use crate::{
     terms::Terms,
 };
 
-/// Long enough for a busy machine.
+/// A deadline that is long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A store of the list, as one pod has it.
+/// The store client of one pod.
 #[derive(Clone)]
 pub(crate) enum Store {
     Memory(Arc<Memory>),
@@ -48,10 +49,10 @@ impl Store {
     }
 }
 
-/// A kind of store, and the servers of one.
+/// A kind of store, with its running servers.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// Makes what a pod has. The pods of the store in memory share it.
+    /// Creates the store client of a pod. All pods share one store in memory.
     pub(crate) pod: Box<dyn Fn() -> Store>,
     pub(crate) strategies: &'static [Strategy],
     _servers: Vec<Server>,
@@ -115,7 +116,7 @@ fn quota(strategy: Strategy, requests: u64, millis: u64) -> Quota {
     if strategy == Strategy::TokenBucketWithDebt { quota.with_debt(20).expect("a debt") } else { quota }
 }
 
-/// A pod that asks as often as it can, for some requests and some seats, until it is over.
+/// Simulates a pod: asks for requests and seats as often as possible, until `over` is set. Returns its admissions.
 pub(crate) async fn pod(
     store: Store,
     (key, terms): (Key, Terms),
@@ -148,10 +149,11 @@ pub(crate) async fn pod(
         }
         level = Some(reply.level);
         seats.extend(reply.prefetched);
-        // Uses what it holds, each seat at a moment between two readings of the store's clock.
+        // Uses some of the seats, and records the time of each use.
         for _ in 0..random.below(12) {
-            // This thread may be paused between the readings, so they surround the moment that is recorded.
-            let read = || clock.at(started.elapsed()).expect("it has learned");
+            // This thread can be paused between two readings. So one reading is before the recorded time, and one
+            // after.
+            let read = || clock.at(started.elapsed()).expect("bounds");
             let (before, now, after) = (read(), wall(), read());
             let bounds = StoreTime { earliest: before.earliest, latest: after.latest };
             if seats.iter_mut().any(|seats| seats.claim(&terms, 1, bounds)) {
@@ -166,10 +168,10 @@ pub(crate) async fn pod(
     admissions
 }
 
-/// The length of a load: longer than a period, so that a limit is used up and refilled. No result is awaited.
+/// The duration of a load: longer than a period, so that a limit is used up and refills.
 const LOADED: Duration = Duration::from_millis(800);
 
-/// Pods that compete for a time. Returns what they admitted together.
+/// Runs several pods that compete for one limit. Returns all their admissions.
 pub(crate) async fn compete(kind: &Kind, key: &Key, terms: &Terms, leases: bool) -> Vec<Admission> {
     let over = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = (0..5)
@@ -192,7 +194,7 @@ async fn pods_together_never_exceed_a_limit_and_use_it() {
             let requests = if strategy == Strategy::LeakyBucket { 20 } else { 200 };
             let quota = quota(strategy, requests, 500);
             let terms = Terms::new(1, &[(0, quota)]).expect("terms");
-            // With leases, pods take more than they use, and what they hold too long is lost.
+            // With leases, pods take more seats than they use, and unused seats expire.
             for (hash, leases) in [(index, false), (100 + index, true)] {
                 let begun = wall();
                 let admissions = compete(&kind, &key(hash), &terms, leases).await;
@@ -224,7 +226,7 @@ async fn all_limits_of_a_rule_are_charged_or_none() {
         let possible = quotas.map(|quota| possible(quota, begun, ended)).into_iter().fold(f64::MAX, f64::min);
         assert!(admitted as f64 >= possible / 3.0, "{}: {admitted} of {possible}", kind.name);
 
-        // What the outer limit refuses charges the inner one nothing.
+        // If the outer limit refuses a request, the inner one is not charged.
         let narrow =
             [(0, quota(Strategy::FixedWindow, 2, 3_600_000)), (1, quota(Strategy::TokenBucket, 10, 3_600_000))];
         let (store, key) = ((kind.pod)(), key(2));
@@ -265,7 +267,7 @@ async fn a_small_limit_over_many_pods_is_exact() {
     }
 }
 
-/// Requests that wait get slots: one interval after the other, for all pods together.
+/// Waiting requests get slots, each one interval after the one before, for all pods together.
 #[tokio::test]
 async fn waiting_requests_get_slots() {
     for kind in kinds().into_iter().filter(|kind| kind.strategies.contains(&Strategy::LeakyBucket)) {
@@ -286,11 +288,11 @@ async fn waiting_requests_get_slots() {
     }
 }
 
-/// Seats that are given back serve somebody else, once.
+/// Seats that are given back are granted again, only once.
 #[tokio::test]
 async fn returned_seats_are_granted_again() {
     for kind in kinds() {
-        // A window of Memcached is one number, which may have been forgotten meanwhile.
+        // Memcached takes no seats of a fixed window back, because its counter can have expired meanwhile.
         let takes_back = |strategy: &&Strategy| {
             **strategy != Strategy::LeakyBucket && (kind.name, **strategy) != ("memcached", Strategy::FixedWindow)
         };
@@ -311,7 +313,7 @@ async fn returned_seats_are_granted_again() {
     }
 }
 
-/// What was used without asking is charged, also beyond the limit.
+/// Owed units are charged, also beyond the limit.
 #[tokio::test]
 async fn owed_units_are_charged() {
     for kind in kinds() {
@@ -326,7 +328,7 @@ async fn owed_units_are_charged() {
     }
 }
 
-/// What a store cannot count is refused before it is asked.
+/// A strategy that a store does not support is refused before the store is asked.
 #[tokio::test]
 async fn strategies_that_a_store_lacks_are_refused() {
     for kind in kinds() {

@@ -4,7 +4,7 @@ use std::{error::Error, fmt};
 
 use super::Outcome;
 
-/// A refusal is a [`LimitError`], for any tower service with any response type.
+/// An [`Outcome`] that turns a refusal into a [`LimitError`], for tower services with any response type.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +49,7 @@ impl<Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, Inner
     }
 }
 
-/// Why a service with a limit did not answer: [`Errors`] explains how to use it.
+/// The error of a service with a limit. [`Errors`] has an example.
 ///
 /// ```
 /// use weir_tower::{DeadlineExceeded, LimitError};
@@ -59,7 +59,7 @@ impl<Pass, Refusal, Response, InnerError> Outcome<Pass, Refusal, Response, Inner
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitError<R, E> {
-    /// The limit refused; the inner service was not called, or its future was dropped.
+    /// The limit refused the request; the inner service was not called, or its future was dropped.
     Refused(R),
     /// The inner service failed.
     Inner(E),
@@ -74,7 +74,7 @@ impl<R: fmt::Display, E: fmt::Display> fmt::Display for LimitError<R, E> {
     }
 }
 
-/// Displayed as the error that it holds, so `source` continues with that error's source.
+/// `Display` shows the inner error, so `source` returns the source of that inner error.
 impl<R: Error + 'static, E: Error + 'static> Error for LimitError<R, E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {

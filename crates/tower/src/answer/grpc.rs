@@ -1,4 +1,4 @@
-//! Refusals in gRPC: a response with headers only, one of which is the status.
+//! Refusals in gRPC: a response that has only headers, and the gRPC status in one of them.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::DeadlineExceeded;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// When a client may retry, in milliseconds; negative if it must not (gRFC A6).
+/// The time until the client may retry, in milliseconds; negative if the client must not retry (gRFC A6).
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// Refuses as a gRPC server does, and does not change responses of admitted requests.
+/// Refuses with gRPC status codes, and does not change responses of admitted requests.
 ///
-/// | why | status |
+/// | reason | status |
 /// |---|---|
 /// | a rate limit | `RESOURCE_EXHAUSTED`, with `grpc-retry-pushback-ms` for the client's retry policy |
 /// | too many in flight | `UNAVAILABLE` |
@@ -39,7 +39,7 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrpcAnswer;
 
-/// The status codes that a limit needs, as the gRPC specification numbers them.
+/// The gRPC status codes of refusals.
 enum Code {
     DeadlineExceeded = 4,
     PermissionDenied = 7,
@@ -85,8 +85,8 @@ impl GrpcAnswer {
         status(Code::PermissionDenied, "denied")
     }
 
-    /// `RESOURCE_EXHAUSTED`: the client may try again after this time, or never if there is none, because the request costs
-    /// more than the limit lets through at once.
+    /// `RESOURCE_EXHAUSTED`: the client may try again after this time. `None` means never, because the request costs
+    /// more than the burst.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -107,8 +107,8 @@ impl GrpcAnswer {
     }
 }
 
-/// Rounded up, so that a client that waits this long is admitted. Clients read a signed 32-bit number: a longer wait
-/// becomes 24 days.
+/// A wait in milliseconds, rounded up so that a client that waits this long is admitted. Clients parse a signed 32-bit
+/// number, so a wait of more than 24 days becomes 24 days.
 fn pushback_millis(wait: Duration) -> i32 {
     i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }

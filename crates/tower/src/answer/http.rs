@@ -10,14 +10,14 @@ use crate::DeadlineExceeded;
 
 /// Refuses with an empty body, and does not change responses of admitted requests.
 ///
-/// | why | status |
+/// | reason | status |
 /// |---|---|
 /// | a rate limit | 429 (RFC 6585) and `Retry-After` (RFC 9110, section 10.2.3) in whole seconds, rounded up |
-/// | too many in flight | 503: it is the service that is busy, not this client that asks too often |
+/// | too many in flight | 503, because the service is busy, and this client did not send too many requests |
 /// | the deadline | 504 |
 ///
-/// A request that can never be admitted, because it costs more than the burst, gets no `Retry-After`. For the
-/// `RateLimit` fields on every response, give the limit a name: [`named`](Self::named).
+/// A request that can never be admitted, because it costs more than the burst, gets no `Retry-After`. To send the
+/// `RateLimit` headers with every response, give the limit a name: [`named`](Self::named).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -61,7 +61,7 @@ impl<Pass, B: Default> Answer<Pass, DeadlineExceeded, Response<B>> for HttpAnswe
     }
 }
 
-/// `retry_after` is none if retrying is useless.
+/// A refusal; `retry_after` is none if a retry can never succeed.
 pub(super) fn too_many_requests<B: Default>(retry_after: Option<Duration>) -> Response<B> {
     let mut response = empty(StatusCode::TOO_MANY_REQUESTS);
     if let Some(wait) = retry_after {

@@ -1,6 +1,6 @@
-//! The `RateLimit` and `RateLimit-Policy` fields of draft-ietf-httpapi-ratelimit-headers-10.
+//! The `RateLimit` and `RateLimit-Policy` headers of draft-ietf-httpapi-ratelimit-headers-10.
 //!
-//! They are structured lists, so each layer adds its own line and does not change the lines of others.
+//! Both headers are structured lists, so each layer appends its own line and does not change the lines of other layers.
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
@@ -15,12 +15,12 @@ use super::{
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Refuses like [`HttpAnswer`], and reports the state of the limit in two fields on every response, for admitted and
+/// Refuses like [`HttpAnswer`], and reports the state of the limit in two headers of every response, for admitted and
 /// refused requests.
 ///
-/// `q` is the quota, `w` its window in seconds, `r` what remains, and `t` the seconds until all of it is available
-/// again or, in a refusal, until a retry can succeed. For a rule with several limits, the fields describe the tightest
-/// one. A request that was not checked against a limit (one without a key that was let through) gets no fields.
+/// `q` is the quota, `w` its window in seconds, and `r` the remaining quota. `t` is the number of seconds until the
+/// whole quota is available again or, in a refusal, until a retry can succeed. For a rule with several limits, the
+/// headers describe the tightest limit. A request without a key that was admitted without a check gets no headers.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -41,7 +41,8 @@ pub struct NamedHttpAnswer {
 }
 
 impl HttpAnswer {
-    /// This answer with `RateLimit` fields. A single limit needs one name; a rule needs one name per limit, in order.
+    /// Returns this answer with `RateLimit` headers. A single limit needs one name; a rule needs one name per limit, in
+    /// order.
     ///
     /// ```
     /// use weir_tower::HttpAnswer;
@@ -53,7 +54,7 @@ impl HttpAnswer {
     ///
     /// # Errors
     ///
-    /// [`InvalidName`] for a name that the fields cannot carry, or if there is no name.
+    /// [`InvalidName`] for a name that the headers cannot contain, or if there is no name.
     pub fn named<N: Into<Box<str>>>(names: impl IntoIterator<Item = N>) -> Result<NamedHttpAnswer, InvalidName> {
         let names: Arc<[Box<str>]> = names.into_iter().map(Into::into).collect();
         let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
@@ -67,8 +68,8 @@ impl HttpAnswer {
 }
 
 impl NamedHttpAnswer {
-    /// `limit` is the index of the limit in its rule. A limit that a change has just added has no name here: it gets
-    /// the first name until the layer is built again.
+    /// Appends both headers. `limit` is the index of the limit in its rule. A limit that was added after the layer was
+    /// built has no name here, and gets the first name.
     fn write(&self, headers: &mut HeaderMap, limit: usize, standing: &Standing, wait: Duration) {
         let name = self.names.get(limit).unwrap_or(&self.names[0]);
         let quota = standing.quota();
@@ -110,11 +111,11 @@ impl<B: Default> Answer<Option<Tightest>, RuleRefused, Response<B>> for NamedHtt
 }
 
 fn value(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect("names were looked at, the rest are numbers")
+    HeaderValue::try_from(text).expect("names are checked, and all else is numbers")
 }
 
-/// The name of a limit that the `RateLimit` fields cannot carry: empty, with characters other than printable ASCII, or
-/// with a quote or a backslash.
+/// The error for a name that the `RateLimit` headers cannot contain: an empty name, or a name with a quote, a backslash
+/// or a character other than printable ASCII.
 ///
 /// ```
 /// use weir_tower::HttpAnswer;
@@ -129,7 +130,7 @@ pub struct InvalidName(pub(super) Box<str>);
 impl fmt::Display for InvalidName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.0;
-        write!(f, "a limit cannot be named {name:?}: take printable ASCII without quotes and backslashes")
+        write!(f, "a limit cannot be named {name:?}: use printable ASCII without quotes and backslashes")
     }
 }
 

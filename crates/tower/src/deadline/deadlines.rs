@@ -1,4 +1,4 @@
-//! Where the deadline of a request comes from. It is known once the inner service was called.
+//! The source of the deadline of a request: the layer, or the future of the inner service.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::{DeadlineExceeded, Timed};
 /// # let _ = (of_all, of_each);
 /// ```
 pub trait Deadlines<F> {
-    /// Why a request that took too long is answered.
+    /// The reason for the refusal of a request that takes too long.
     type Refusal;
-    /// What exists before the inner service is called.
+    /// The state that is created before the inner service is called.
     type Started;
 
     /// Called before the inner service.
@@ -29,8 +29,8 @@ pub trait Deadlines<F> {
     fn of(started: Self::Started, called: &mut F) -> Option<(Sleep, Self::Refusal)>;
 }
 
-/// The same deadline for all requests. Its timer starts first, so that the time of the inner service's `call` counts,
-/// too.
+/// One deadline for all requests. The timer starts before the inner service's `call`, so that the time of `call`
+/// counts, too.
 impl<F> Deadlines<F> for Duration {
     type Refusal = DeadlineExceeded;
     type Started = (Sleep, DeadlineExceeded);
@@ -44,8 +44,8 @@ impl<F> Deadlines<F> for Duration {
     }
 }
 
-/// Each request has its own deadline or none. [`DeadlineLayer::of_requests`](super::DeadlineLayer::of_requests) shows
-/// it at work.
+/// A separate deadline, or none, for each request. [`DeadlineLayer::of_requests`](super::DeadlineLayer::of_requests)
+/// has an example.
 ///
 /// ```
 /// use weir_tower::{Answers, DeadlineLayer, HttpAnswer, OfRequests};

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use crate::{DeadlineExceeded, Outcome};
 
 pin_project! {
-    /// The future of a [`DeadlineService`](super::DeadlineService): the inner future until the time is up.
+    /// The future of a [`DeadlineService`](super::DeadlineService): the inner future until the deadline.
     ///
     /// ```
     /// use std::future::{Ready, ready};
@@ -37,7 +37,7 @@ pin_project! {
     pub struct DeadlineFuture<F, O, Refusal = DeadlineExceeded> {
         #[pin]
         state: State<F>,
-        // The first poll after the deadline takes it.
+        // The first poll after the deadline takes the refusal.
         refusal: Option<Refusal>,
         outcome: O,
     }
@@ -47,7 +47,8 @@ pin_project! {
     #[derive(Debug)]
     #[project = StateProjection]
     enum State<F> {
-        // The first poll registers the timer, so a request that is answered at once pays next to nothing for it.
+        // The timer is registered only if the inner future is pending, so its cost is negligible for a request that is
+        // answered immediately.
         Running { #[pin] inner: F, #[pin] deadline: Option<Sleep> },
         Done,
     }
@@ -81,7 +82,7 @@ where
                 this.outcome.refused(this.refusal.take().expect("every deadline has a refusal"))
             }
         };
-        // Drops what the request holds before the answer is returned.
+        // Drops the inner future, and all that it holds, before the answer is returned.
         this.state.set(State::Done);
         Poll::Ready(result)
     }

@@ -1,4 +1,4 @@
-//! The layer: how long a request may take, and the answer if it takes longer.
+//! The layer: the deadline of requests, and the answer after it.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tower_layer::Layer;
 use super::{DeadlineService, OfRequests};
 use crate::{Answers, Errors};
 
-/// Bounds the time of a request from its call to its response, including waits for limits inside of this layer.
+/// Limits the time of a request from its call to its response, including waits for limits inside of this layer.
 ///
-/// After the deadline, the request's future is dropped, which gives back its position in a queue and stops the work,
-/// and the request is answered.
+/// At the deadline, the request's future is dropped, so that its work stops and it leaves its queue, and the client
+/// gets the answer.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct DeadlineLayer<O, D = Duration> {
 }
 
 impl<N> DeadlineLayer<Answers<N>> {
-    /// A layer that answers requests that take longer than `after` with `answer`, an [`Answer`](crate::Answer).
+    /// A layer that uses `answer`, an [`Answer`](crate::Answer), for requests that take longer than `after`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -55,8 +55,8 @@ impl<N> DeadlineLayer<Answers<N>> {
 }
 
 impl DeadlineLayer<Errors> {
-    /// Like [`new`](Self::new), but the answer is a [`LimitError`](crate::LimitError) of
-    /// [`DeadlineExceeded`](crate::DeadlineExceeded).
+    /// A layer that returns a [`LimitError`](crate::LimitError) of [`DeadlineExceeded`](crate::DeadlineExceeded) for
+    /// requests that take longer than `after`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -79,7 +79,7 @@ impl DeadlineLayer<Errors> {
 }
 
 impl<N> DeadlineLayer<Answers<N>, OfRequests> {
-    /// A layer around a service whose futures are [`Timed`](crate::Timed): each request has its own deadline, or none.
+    /// A layer around a service whose futures are [`Timed`](crate::Timed): each request has its own deadline or none.
     ///
     /// ```
     /// use std::task::{Context, Poll};
@@ -88,7 +88,7 @@ impl<N> DeadlineLayer<Answers<N>, OfRequests> {
     /// use tower::{Layer, ServiceExt, service_fn};
     /// use weir_tower::{Answer, DeadlineLayer, QueueTicket, Reserve, ThroughputLayer, Timed, Turn};
     ///
-    /// /// Admits every request at once, with the deadline that it asks for.
+    /// /// Admits every request immediately, with the deadline that the request contains.
     /// #[derive(Clone)]
     /// struct AsAsked;
     ///

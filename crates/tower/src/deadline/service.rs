@@ -1,4 +1,4 @@
-//! The service: it starts the timer of each request. It never delays a request.
+//! The service: it starts the timer of each request.
 
 use std::{
     task::{Context, Poll},
@@ -10,11 +10,12 @@ use tower_service::Service;
 use super::{DeadlineFuture, deadlines::Deadlines};
 use crate::Outcome;
 
-/// Drops and answers a request that takes too long.
+/// Cancels a request that takes too long, and answers it.
 ///
-/// The time runs from `call`. Before that there is no request, so a wait in `poll_ready` (the back-pressure of a
-/// [`RateLimitLayer`](crate::RateLimitLayer) inside) does not count. A response is complete when its head is there. If
-/// response and deadline come together, the response wins. Created by a [`DeadlineLayer`](super::DeadlineLayer).
+/// The time starts with `call`. Before `call` there is no request, so a wait in `poll_ready` (the backpressure of a
+/// [`RateLimitLayer`](crate::RateLimitLayer) inside) does not count. The time ends when the inner service returns the
+/// response, before the response body is sent. If the response is ready at the deadline, the client gets the response.
+/// A [`DeadlineLayer`](super::DeadlineLayer) creates this service.
 ///
 /// ```
 /// use std::time::Duration;

@@ -112,7 +112,7 @@ async fn it_covers_the_wait_and_the_service_together() {
         });
     let start = Instant::now();
     let mut responses = Vec::new();
-    // Waits of 0, 100 and 200 ms.
+    // The three requests wait 0, 100 and 200 ms.
     for takes in [450, 350, 350].map(Duration::from_millis) {
         responses.push(tokio::spawn(within(within(service.ready()).await.unwrap().call(takes))));
     }
@@ -140,7 +140,7 @@ async fn a_deadline_during_the_wait_gives_the_place_back() {
     call().await.unwrap();
     let error = call().await.unwrap_err();
     assert!(matches!(error, LimitError::Refused(DeadlineExceeded { .. })));
-    // Half a second later, the next whole request is free.
+    // Half a second later, the limit has room for one request.
     assert_eq!(limiter.peek(clock.now()).retry_after(1), Some(AFTER));
 }
 
@@ -178,7 +178,7 @@ async fn polling_again_after_ready_panics_with_a_reason() {
     let _ = response.poll();
 }
 
-/// A limit, and the deadline of all requests.
+/// A limit that gives each request the deadline `AFTER`.
 #[derive(Clone)]
 struct Hurried(LimiterAdmit);
 
@@ -220,7 +220,7 @@ impl Answer<Due<Admitted>, Refused, String> for Words {
     }
 }
 
-/// The deadline of a request counts from its call, and is over when it has waited or the service has worked that long.
+/// The deadline of a request counts from its call, and includes both the wait and the work of the inner service.
 #[tokio::test(start_paused = true)]
 async fn a_request_of_its_own_deadline_waits_and_is_served_within_it() {
     let clock = MonotonicClock::of_tokio();

@@ -5,7 +5,7 @@ use weir_core::{RuleLimiter, RuleRefused, Tightest};
 use super::{KeyExtractor, buffer::with_buffer};
 use crate::{Admit, MonotonicClock};
 
-/// What happens to requests without a key.
+/// The treatment of requests without a key.
 ///
 /// ```
 /// # use std::num::NonZeroUsize;
@@ -28,17 +28,17 @@ use crate::{Admit, MonotonicClock};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutKey {
-    /// They share one count, with the limits of one key.
+    /// Requests without a key share one count, with the limits of one key.
     Share,
-    /// They are admitted without a check.
+    /// Requests without a key are admitted without a check.
     Admit,
 }
 
 /// Charges a [`RuleLimiter`] a cost of one for each request, under the key that a [`KeyExtractor`] finds. Clones share
 /// the limits.
 ///
-/// Keep a clone of the rule to retune it at run time. The pass of an admitted request is the tightest limit of its key;
-/// none if it was let through without a key.
+/// Keep a clone of the rule to retune it at run time. The pass of an admitted request is the tightest limit of its key,
+/// or none if the request has no key and was not checked.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -59,7 +59,7 @@ pub enum WithoutKey {
 /// assert!(admit.admit(&from("ann")?).is_ok());
 /// assert!(admit.admit(&from("ann")?).is_err());
 /// assert!(admit.admit(&from("bob")?).is_ok());
-/// assert!(admit.admit(&Request::new(())).is_ok()); // no key: they all share one
+/// assert!(admit.admit(&Request::new(())).is_ok()); // requests without a key share one count
 /// assert!(admit.admit(&Request::new(())).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -96,8 +96,8 @@ impl<K> KeyedAdmit<K> {
         Self { rule, clock, key, without_key }
     }
 
-    /// Calls `ask` with the request's key; requests that share one count use the empty key, which no other request has.
-    /// None if no limit is to be checked.
+    /// Calls `ask` with the request's key. Requests without a key that share one count use the empty key, which no
+    /// other request has. Returns none if the request has no key and is admitted without a check.
     pub(super) fn with_key<Request, T>(&self, request: &Request, ask: impl FnOnce(&[u8]) -> T) -> Option<T>
     where
         K: KeyExtractor<Request>,

@@ -1,8 +1,8 @@
-//! The buffer that keys are written to: one for each thread, so that requests do not allocate.
+//! The buffer for the key of a request: one for each thread, so that requests do not allocate.
 
 use std::cell::Cell;
 
-/// A larger buffer, after a long key, is not kept.
+/// The largest capacity, in bytes, that a thread keeps after a long key.
 const KEEP: usize = 4096;
 
 thread_local! {

@@ -1,13 +1,13 @@
-//! How to find the key of a request. It makes no decisions.
+//! Extractors, which find the key of a request.
 
 use std::{error::Error, fmt, net::IpAddr};
 
 use http::{HeaderName, Request};
 
-/// Finds the key that a request is counted by: an API key, a user, an address.
+/// Finds the key by which a request is counted: an API key, a user, an address.
 ///
-/// A closure is an extractor if the types of its arguments are written out. [`HeaderKey`] and [`IpKey`] are ready-made,
-/// and a pair of extractors forms a key of both parts.
+/// A closure is an extractor if its arguments have explicit types. This crate provides [`HeaderKey`] and [`IpKey`]. A
+/// pair of extractors forms a key of both parts.
 ///
 /// ```
 /// use weir_tower::{KeyExtractor, NoKey};
@@ -50,11 +50,11 @@ pub trait KeyExtractor<Request> {
     ///
     /// # Errors
     ///
-    /// [`NoKey`] if the request has none. What was written before the error is not used.
+    /// [`NoKey`] if the request has no key. Bytes written to `key` before the error are ignored.
     fn extract(&self, request: &Request, key: &mut Vec<u8>) -> Result<(), NoKey>;
 }
 
-/// A request has no key.
+/// The error for a request without a key.
 ///
 /// ```
 /// assert_eq!(weir_tower::NoKey.to_string(), "the request has no key");
@@ -79,8 +79,8 @@ where
     }
 }
 
-/// A key of both parts; none if one is missing. The length of the first part comes first, so that no two pairs are
-/// equal by accident.
+/// A key of two parts; if one part is missing, the request has no key. The key begins with the length of the first
+/// part, so that different pairs never form the same key.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -113,10 +113,10 @@ impl<A: KeyExtractor<Request>, B: KeyExtractor<Request>, Request> KeyExtractor<R
     }
 }
 
-/// The value of a header; the first one if there are several.
+/// The value of a header, or the first value if there are several.
 ///
-/// Clients can change whatever they choose with each request: use a header that something in front of the service has
-/// verified or set.
+/// A client can send a different value with each request: use a header that a proxy in front of the service verifies or
+/// sets.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -132,7 +132,7 @@ impl<A: KeyExtractor<Request>, B: KeyExtractor<Request>, Request> KeyExtractor<R
 pub struct HeaderKey(HeaderName);
 
 impl HeaderKey {
-    /// Counts by the header of this name.
+    /// Counts requests by the header of this name.
     ///
     /// ```
     /// use http::HeaderName;
@@ -153,11 +153,11 @@ impl<B> KeyExtractor<Request<B>> for HeaderKey {
     }
 }
 
-/// The client's address, returned by a function: an IPv4 address, or the network of an IPv6 address, because an IPv6
-/// client can choose from a whole network.
+/// The client's address, returned by a function. The key is an IPv4 address, or the /64 network of an IPv6 address,
+/// because an IPv6 client can use any address of its network.
 ///
-/// The function knows where the address is: in axum in `ConnectInfo`, in tonic in `TcpConnectInfo`, behind a proxy in
-/// the header that the proxy is trusted to set.
+/// The function reads the address from the request: in axum from `ConnectInfo`, in tonic from `TcpConnectInfo`, behind
+/// a proxy from the header that the proxy is trusted to set.
 ///
 /// ```
 /// use std::net::{IpAddr, SocketAddr};
@@ -185,7 +185,7 @@ impl<B> KeyExtractor<Request<B>> for HeaderKey {
 pub struct IpKey<F>(F);
 
 impl<F> IpKey<F> {
-    /// Counts by the address that `address` returns, a `Fn(&Request) -> Option<IpAddr>`.
+    /// Counts requests by the address that `address` returns, a `Fn(&Request) -> Option<IpAddr>`.
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -202,7 +202,7 @@ impl<F> IpKey<F> {
     }
 }
 
-/// The part of an IPv6 address that a client cannot choose, in bytes: a /64.
+/// The part of an IPv6 address that a client cannot choose: the /64 network, in bytes.
 const NETWORK: usize = 8;
 
 impl<F: Fn(&Request) -> Option<IpAddr>, Request> KeyExtractor<Request> for IpKey<F> {

@@ -1,4 +1,4 @@
-//! A rule that gives each request a turn, by its key.
+//! A keyed rule that gives each request a turn in the queue of its key.
 
 use std::{
     task::{Context, Poll},
@@ -94,8 +94,8 @@ impl Enqueue for OfKey<'_> {
 /// let limit = KeyedAdmit::new(rule, clock, by_name, WithoutKey::Share);
 /// assert!(matches!(limit.reserve(&"ann", Duration::from_secs(90))?, Turn::Now(_)));
 /// let Turn::Later(ticket) = limit.reserve(&"ann", Duration::from_secs(90))? else { panic!("not now") };
-/// assert!(limit.reserve(&"ann", Duration::from_secs(90)).is_err()); // two minutes
-/// drop(ticket); // she went away
+/// assert!(limit.reserve(&"ann", Duration::from_secs(90)).is_err()); // it would wait two minutes
+/// drop(ticket); // the second request leaves the queue
 /// assert!(limit.reserve(&"ann", Duration::from_secs(90)).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -8,7 +8,7 @@ use crate::{Admit, MonotonicClock, QueueTicket, Reserve, Turn};
 
 const TENTH: Duration = Duration::from_millis(100);
 
-/// The request is its own key; "-" has none.
+/// Uses the request as the key; the request "-" has no key.
 fn word(request: &&'static str, key: &mut Vec<u8>) -> Result<(), NoKey> {
     key.extend_from_slice(request.as_bytes());
     if *request == "-" { Err(NoKey) } else { Ok(()) }
@@ -16,7 +16,7 @@ fn word(request: &&'static str, key: &mut Vec<u8>) -> Result<(), NoKey> {
 
 type ByWord = KeyedAdmit<fn(&&'static str, &mut Vec<u8>) -> Result<(), NoKey>>;
 
-/// One request per tenth of a second for each key.
+/// A limit of one request per tenth of a second for each key.
 fn admit(without_key: WithoutKey) -> ByWord {
     let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None).unwrap();
@@ -41,9 +41,9 @@ async fn each_key_has_its_own_and_clones_share_them() {
 fn requests_without_a_key_share_one_if_they_are_to() {
     let admit = admit(WithoutKey::Share);
     assert!(admit.admit(&"-").unwrap().is_some());
-    assert!(admit.admit(&"").is_err(), "an empty key is none");
+    assert!(admit.admit(&"").is_err(), "an empty key counts as no key");
     assert!(admit.admit(&"ann").is_ok());
-    // What was written before the missing key was found does not become a key.
+    // The extractor wrote "-" before it returned `NoKey`: these bytes are not used as a key.
     assert_eq!(admit.rule.keys().unwrap().tracked, 2);
 }
 
@@ -99,7 +99,7 @@ async fn each_key_has_its_own_line_and_a_place_given_back_is_the_next_ones() {
     assert!(poll_fn(|context| used.poll_turn(&(), context)).await.unwrap().is_some());
     assert_eq!(start.elapsed(), TENTH);
     drop(used);
-    assert!(matches!(admit.reserve(&"ann", TENTH), Ok(Turn::Later(_))), "a request that went stays charged");
+    assert!(matches!(admit.reserve(&"ann", TENTH), Ok(Turn::Later(_))), "an admitted request stays charged");
 }
 
 #[tokio::test(start_paused = true)]

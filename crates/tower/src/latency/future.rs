@@ -48,7 +48,7 @@ pin_project! {
     enum State<F, O, Pass, Refusal> {
         // The pass is dropped as soon as the inner future is done.
         Admitted { #[pin] inner: F, held: Option<(O, Pass)> },
-        // The first poll takes it.
+        // The first poll takes the refusal.
         Refused { refusal: Option<(O, Refusal)> },
     }
 }

@@ -1,11 +1,11 @@
-//! The layer: what all its services share. It makes no decisions.
+//! The layer: the values that all its services share.
 
 use tower_layer::Layer;
 
 use super::LatencyService;
 use crate::{Answers, Errors};
 
-/// Decides on each request at once: it is admitted or refused, and never waits.
+/// Admits or refuses each request immediately: no request waits.
 ///
 /// Use a [`LimiterAdmit`](crate::LimiterAdmit) for one limit, a [`KeyedAdmit`](crate::KeyedAdmit) for a limit per
 /// client, an [`InFlight`](weir_core::InFlight) itself for a number of requests in flight, and your own
@@ -41,8 +41,9 @@ pub struct LatencyLayer<A, O> {
 }
 
 impl<A, N> LatencyLayer<A, Answers<N>> {
-    /// A layer that asks `admit` and answers with `answer`, an [`Answer`](crate::Answer). Each service of this layer
-    /// gets clones of both, so clones of `admit` should share their limits.
+    /// A layer that decides with `admit`, an [`Admit`](crate::Admit), and answers with `answer`, an
+    /// [`Answer`](crate::Answer). Each service of this layer gets clones of both, so clones of `admit` should share
+    /// their limits.
     ///
     /// ```
     /// # use std::time::Duration;

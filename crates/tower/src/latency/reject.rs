@@ -1,8 +1,8 @@
-//! What a user of the layer provides: which requests are admitted.
+//! The trait that a user of the layer implements: it decides which requests are admitted.
 
 use weir_core::{Full, InFlight, Permit};
 
-/// Decides on one request. Must not block: it is called on the executor.
+/// Decides on one request. `admit` must not block, because it is called on the executor.
 ///
 /// ```
 /// use weir_tower::Admit;
@@ -21,10 +21,10 @@ use weir_core::{Full, InFlight, Permit};
 /// assert_eq!(Even.admit(&3), Err("odd"));
 /// ```
 pub trait Admit<Request> {
-    /// What is known about an admitted request, such as a permit. It is held until the inner service has answered or
-    /// the request is dropped.
+    /// Data about an admitted request, such as a permit, kept until the inner service has answered or the request is
+    /// dropped.
     type Pass;
-    /// Why a request is refused.
+    /// The reason for a refusal.
     type Refusal;
 
     /// Admits or refuses the request.
@@ -45,12 +45,12 @@ pub trait Admit<Request> {
     ///
     /// # Errors
     ///
-    /// The refusal; the request then goes no further.
+    /// The refusal; the request then does not reach the inner service.
     fn admit(&self, request: &Request) -> Result<Self::Pass, Self::Refusal>;
 }
 
-/// A number of requests in flight; requests beyond it are refused at once. A request is in flight until the inner
-/// service has answered it. It no longer counts while the body of its response is sent.
+/// A maximum number of requests in flight; requests beyond it are refused immediately. A request is in flight until the
+/// inner service returns the response; the time in which the response body is sent does not count.
 impl<Request> Admit<Request> for InFlight {
     type Pass = Permit;
     type Refusal = Full;

@@ -1,4 +1,4 @@
-//! The service: one decision for each call, made at once. It never delays a request.
+//! The service: each call is decided immediately, without a delay.
 
 use std::task::{Context, Poll};
 
@@ -7,15 +7,15 @@ use tower_service::Service;
 use super::{Admit, LatencyFuture};
 use crate::Outcome;
 
-/// Passes a request to the inner service, or refuses it at once.
+/// Passes a request to the inner service, or refuses it immediately.
 ///
-/// It is ready when the inner service is: a limit makes no caller wait, and nothing is charged while the inner service
-/// is not ready. `call` makes the decision. A refused request never reaches the inner service, which then stays ready.
-/// What it acquired in `poll_ready` (a permit, for example) is kept for the next call, or dropped with this service.
-/// Tower's contract requires this of a service that is ready and not called. Errors of the inner service pass through
-/// unchanged. Dropping the future drops the inner future; the request stays charged, because it was admitted.
+/// This service is ready when the inner service is: the limit makes no caller wait, and nothing is charged while the
+/// inner service is not ready. `call` makes the decision. A refused request never reaches the inner service, which then
+/// stays ready. Everything that the inner service acquired in `poll_ready`, such as a permit, is kept for the next call
+/// or dropped with this service, as tower's contract requires. Errors of the inner service pass through unchanged. If
+/// the future is dropped, the inner future is dropped with it; the request stays charged, because it was admitted.
 ///
-/// Created by a [`LatencyLayer`](super::LatencyLayer).
+/// A [`LatencyLayer`](super::LatencyLayer) creates this service.
 ///
 /// ```
 /// use std::num::NonZeroU64;

@@ -112,7 +112,7 @@ async fn a_refusal_leaves_the_inner_service_ready() {
     assert_ready_ok!(service.poll_ready());
     assert_eq!(assert_ready_ok!(task::spawn(service.call("no")).poll()), "refused 0");
 
-    // The inner service has room for one request, and keeps it for the next.
+    // The inner service has room for one request, which the refused request does not use.
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("yes"));
     assert_pending!(response.poll());
@@ -201,7 +201,7 @@ async fn by_default_an_admitted_response_is_unchanged() {
     assert_eq!(assert_ready_ok!(response.poll()), "hello");
 }
 
-/// At most one in flight.
+/// A service with at most one request in flight.
 fn spawn_in_flight() -> (mock::Spawn<LatencyService<Inner, InFlight, Errors>>, Handle, InFlight) {
     let in_flight = InFlight::new(NonZeroU64::MIN);
     let layer = LatencyLayer::with_errors(in_flight.clone());
@@ -227,7 +227,7 @@ async fn a_request_is_in_flight_until_it_is_answered() {
         }
         assert_eq!(in_flight.in_use(), 1);
         assert!(response.poll().is_ready());
-        // Even while the future still exists.
+        // The permit is released although the future still exists.
         assert_eq!(in_flight.in_use(), 0);
     }
 }
@@ -269,6 +269,6 @@ fn polling_again_after_ready_panics_with_a_reason() {
         future = Some(task::spawn(service.call("no")));
     });
     let mut future = future.expect("set above");
-    let _: String = assert_ready!(future.poll()).expect("a refusal is no error");
+    let _: String = assert_ready!(future.poll()).expect("a refusal is a response, not an error");
     let _ = future.poll();
 }

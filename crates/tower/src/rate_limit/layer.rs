@@ -8,11 +8,11 @@ use weir_core::{InvalidQuota, Limiter, Quota, Strategy};
 use super::RateLimit;
 use crate::MonotonicClock;
 
-/// Back-pressure: a service is ready when the limit has room for its next request.
+/// Backpressure: a service is ready when the limit has room for its next request.
 ///
-/// A drop-in for tower's own `RateLimitLayer` that can be cloned: the clones of a service, and all services of one
-/// layer, share the limit, so they need no `Buffer`. The caller waits in `poll_ready`. If callers must learn that a
-/// wait is too long, use a [`ThroughputLayer`](crate::ThroughputLayer).
+/// A drop-in replacement for tower's `RateLimitLayer` that can be cloned: the clones of a service, and all services of
+/// one layer, share the limit, so they need no `Buffer`. The caller waits in `poll_ready`. If a caller must learn that
+/// a wait is too long, use a [`ThroughputLayer`](crate::ThroughputLayer).
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::MonotonicClock;
 /// for number in 0..4 {
 ///     assert_eq!(double.ready().await?.call(number).await?, number * 2);
 /// }
-/// assert!(start.elapsed().as_millis() >= 100); // two at once, and one each 50 ms
+/// assert!(start.elapsed().as_millis() >= 100); // two immediately, then one every 50 ms
 /// # Ok(())
 /// # }
 /// ```
@@ -41,8 +41,8 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// A layer that waits for `limiter`. Keep a clone of it to [`retune`](Limiter::retune) it at run time: waiting
-    /// callers use the new quota within a second.
+    /// A layer that waits for `limiter`. Keep a clone of the limiter to [`retune`](Limiter::retune) it at run time:
+    /// waiting callers use the new quota within a second.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -54,7 +54,7 @@ impl RateLimitLayer {
     ///
     /// let limiter = Limiter::new(clock.now(), quota);
     /// let layer = RateLimitLayer::new(limiter.clone(), clock);
-    /// // Later, while it is in use:
+    /// // Later, while the layer is in use:
     /// let limiter = limiter.retune(|| clock.now(), Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(60), None)?);
     /// # let _ = (layer, limiter);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,8 +63,9 @@ impl RateLimitLayer {
         Self { limiter, clock }
     }
 
-    /// `requests` per `period`, all of which may come at once. It does the same as tower's layer of this name, without
-    /// a jump at the ends of periods. It uses tokio's clock, like tower's; [`new`](Self::new) accepts a faster one.
+    /// A layer that admits `requests` per `period`, all of which may arrive at the same time. Tower's layer of this
+    /// name refills the whole quota when a period ends; this layer refills it continuously. Both use tokio's clock;
+    /// [`new`](Self::new) accepts a faster clock.
     ///
     /// ```
     /// use std::time::Duration;
@@ -77,7 +78,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// [`InvalidQuota`] where tower's layer panics.
+    /// [`InvalidQuota`] for the arguments for which tower's layer panics.
     pub fn per(requests: u64, period: Duration) -> Result<Self, InvalidQuota> {
         let clock = MonotonicClock::of_tokio();
         let quota = Quota::new(Strategy::TokenBucket, requests, period, None)?;

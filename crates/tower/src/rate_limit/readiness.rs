@@ -1,5 +1,5 @@
-//! The readiness of one service: its position in the queue of a limit, charged once, kept until it is used, and given
-//! back if it is not.
+//! The readiness of one service: its position in the queue of a limit, and then the charge of one request. A charge
+//! that no request used is given back.
 
 use std::task::{Context, Poll, ready};
 
@@ -35,13 +35,13 @@ impl Readiness {
                     return Poll::Ready(());
                 }
                 Ok(Entry::Waits(waiting)) => self.waiting = Some(waiting),
-                Err(refused) => unreachable!("every burst has room for one: {refused}"),
+                Err(refused) => unreachable!("every burst has room for one request: {refused}"),
             }
         }
         if let Some(waiting) = &mut self.waiting {
             match ready!(waiting.poll(&self.limit, context)) {
                 Ok(Admitted { charge, .. }) => self.taken = Some(charge),
-                Err(Refused { .. }) => unreachable!("it waits as long as it takes"),
+                Err(Refused { .. }) => unreachable!("a wait without a latest time is never refused"),
             }
             self.waiting = None;
         }
@@ -52,13 +52,13 @@ impl Readiness {
     ///
     /// # Panics
     ///
-    /// If its turn has not come.
+    /// If the turn of this service has not come.
     pub(super) fn take(&mut self) {
         assert!(self.taken.take().is_some(), "call without poll_ready");
     }
 }
 
-/// A clone has a position of its own, which is not charged yet.
+/// A clone has neither the position nor the charge of the original.
 impl Clone for Readiness {
     fn clone(&self) -> Self {
         Self::new(self.limit.limiter.clone(), self.limit.clock)

@@ -1,4 +1,4 @@
-//! The service: ready when the inner service is ready and its turn has come. It never reads a request.
+//! The service: ready when the inner service is ready and the turn of this service has come.
 
 use std::task::{Context, Poll, ready};
 
@@ -8,26 +8,27 @@ use weir_core::Limiter;
 use super::readiness::Readiness;
 use crate::MonotonicClock;
 
-/// Ready when the inner service is ready and the limit has room.
+/// A service that is ready when the inner service is ready and the limit has room.
 ///
-/// The inner service comes first: while it is not ready, nothing is charged. Then this service joins the queue, once,
-/// and waits for its turn behind all earlier callers. It keeps its turn, however often it is polled, until it is
-/// called; if it is dropped before, the charge is given back. A clone has no turn and waits for its own.
+/// `poll_ready` polls the inner service first: while the inner service is not ready, nothing is charged. Then this
+/// service joins the queue once and waits for its turn behind all earlier callers. The service keeps its turn until it
+/// is called, even if it is polled again. If the service is dropped without a call, the charge is given back. A clone
+/// has no turn: it waits for a separate one.
 ///
-/// What the inner service acquires when it is ready (a permit of a concurrency limit, for example) is held during the
-/// wait: put such a limit outside of this one. Waits are rounded up to whole milliseconds, like tokio's timers. If the
-/// queue of the limit's strategy is bounded (of a leaky bucket by its burst, of a sliding window counter by the end of
-/// the window), callers that find it full ask again later, in no particular order.
+/// During the wait, the inner service holds everything that it acquired to become ready, such as the permit of a
+/// concurrency limit: put such a limit outside of this one. Waits are rounded up to whole milliseconds, like tokio's
+/// timers. The queue of some strategies is bounded: the queue of a leaky bucket by its burst, the queue of a sliding
+/// window counter by the end of the window. Callers that find the queue full try again later, in no particular order.
 ///
-/// Errors and responses are those of the inner service. Calling it when it is not ready panics. Created by a
-/// [`RateLimitLayer`](super::RateLimitLayer).
+/// Errors and responses are those of the inner service. A call to a service that is not ready panics. A
+/// [`RateLimitLayer`](super::RateLimitLayer) creates this service.
 ///
 /// ```
 /// # use std::time::Duration;
 /// use tower::{Layer, Service, ServiceExt};
 /// use weir_tower::{RateLimit, RateLimitLayer};
 ///
-/// /// A third party's API, which allows ten calls per second from all of us.
+/// /// A client of a third party's API, which allows us ten calls per second in total.
 /// #[derive(Clone)]
 /// struct Client<S> {
 ///     api: RateLimit<S>,
@@ -37,7 +38,7 @@ use crate::MonotonicClock;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let api = tower::service_fn(async |name: &'static str| Ok::<_, std::io::Error>(name.len()));
 /// let mut client = Client { api: RateLimitLayer::per(10, Duration::from_secs(1))?.layer(api) };
-/// let mut another = client.clone(); // of the same limit
+/// let mut another = client.clone(); // shares the limit
 /// assert_eq!(client.api.ready().await?.call("ann").await?, 3);
 /// assert_eq!(another.api.ready().await?.call("bob").await?, 3);
 /// # Ok(())
@@ -61,7 +62,7 @@ impl<S: Service<Request>, Request> Service<Request> for RateLimit<S> {
     type Future = S::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        // Checked each time, so that an error during the wait is returned at once.
+        // The inner service is polled each time, so that its error during the wait is returned immediately.
         ready!(self.inner.poll_ready(context))?;
         self.readiness.poll_turn(context).map(Ok)
     }

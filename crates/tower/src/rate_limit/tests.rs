@@ -24,7 +24,7 @@ struct Bench {
     handle: Handle,
 }
 
-/// Ten requests per second.
+/// A limit of ten requests per second.
 fn bench(strategy: Strategy, burst: u64) -> Bench {
     let clock = MonotonicClock::of_tokio();
     let quota = Quota::new(strategy, 10, Duration::from_secs(1), Some(burst)).unwrap();
@@ -66,7 +66,7 @@ async fn the_second_wait_uses_the_timer_of_the_first() {
     let start = Instant::now();
     for _ in 0..5 {
         while service.poll_ready().is_pending() {
-            assert!(start.elapsed() < 5 * TENTH, "it never becomes ready");
+            assert!(start.elapsed() < 5 * TENTH, "the service did not become ready");
             advance(Duration::from_millis(1)).await;
         }
         drop(service.call("request"));
@@ -218,7 +218,7 @@ async fn every_strategy_serves_everybody_and_none_too_many() {
             served.push(within(task).await.unwrap().unwrap());
         }
         served.sort_unstable();
-        // The most that each of them admits in less than a period.
+        // The maximum that each strategy admits in less than a period.
         let most = match strategy {
             Strategy::FixedWindow | Strategy::TokenBucket | Strategy::TokenBucketWithDebt => 20,
             Strategy::SlidingWindowCounter => 19,
@@ -238,7 +238,7 @@ async fn a_line_that_is_full_takes_the_others_later() {
     let start = Instant::now();
     let mut served = Vec::new();
     while !waiting.is_empty() {
-        assert!(start.elapsed() < 10 * TENTH, "{} never become ready", waiting.len());
+        assert!(start.elapsed() < 10 * TENTH, "{} services did not become ready", waiting.len());
         waiting.retain_mut(|service| {
             let ready = service.poll_ready().is_ready();
             if ready {
@@ -301,9 +301,9 @@ async fn a_raised_limit_shortens_the_waits_of_those_who_wait() {
     for other in &mut others {
         within(other).await.unwrap().unwrap();
     }
-    // The callers poll again within a second, and pay at most twice for the four requests of the backlog.
+    // The callers poll again within a second. The four requests of the backlog take at most twice their usual time.
     assert!(start.elapsed() <= Duration::from_millis(61_800), "{:?}", start.elapsed());
-    // The backlog is paid by now.
+    // By this time, the backlog is empty.
     advance(TENTH).await;
     assert!(limiter.check(clock.now(), 1).is_ok());
 }

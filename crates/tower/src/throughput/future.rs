@@ -1,4 +1,4 @@
-//! The future of the throughput layer: it waits for its turn, and is a [`LatencyFuture`] from then on.
+//! The future of the throughput layer: it waits for the turn of its request, and then becomes a [`LatencyFuture`].
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use crate::{LatencyFuture, Outcome, Timed};
 
 pin_project! {
     /// The future of a [`ThroughputService`](super::ThroughputService): a wait and then the inner service's future, or
-    /// a refusal that is ready. Dropping it during the wait leaves the queue.
+    /// a refusal that is ready. A future that is dropped during the wait leaves the queue.
     ///
     /// ```
     /// use tower::{Layer, Service, service_fn};
@@ -33,8 +33,8 @@ pin_project! {
     ///     .layer(service_fn(async |name: &'static str| Ok::<_, std::io::Error>(name.len())));
     /// let goes_now = service.call("ann");
     /// let waits = service.call("bob");
-    /// assert!(service.call("cid").await.is_err()); // two minutes
-    /// drop(waits); // bob went away: his position is free
+    /// assert!(service.call("cid").await.is_err()); // cid would wait two minutes
+    /// drop(waits); // bob disconnected: his position is free
     /// assert_eq!(goes_now.await?, 3);
     /// # Ok(())
     /// # }
@@ -57,15 +57,15 @@ pin_project! {
         S: Service<Request>,
         P: QueueTicket<Request>,
     {
-        // Boxed: most futures never wait, and should not be as large as those that do.
+        // Boxed: most futures never wait, and should not be as large as the futures that wait.
         Waiting { held: Option<Box<Held<S, Request, P, O>>> },
         Decided { #[pin] decided: LatencyFuture<S::Future, O, P::Pass, Refusal> },
     }
 }
 
-/// What continues when the turn has come.
+/// The parts of a request that waits for its turn.
 struct Held<S, Request, P, O> {
-    /// The instance that was ready.
+    /// The instance of the inner service that was ready.
     service: S,
     request: Request,
     ticket: P,
@@ -116,8 +116,8 @@ where
                 StateProjection::Waiting { held } => {
                     let waiting = held.as_mut().expect("the wait ends once");
                     let turn = ready!(waiting.ticket.poll_turn(&waiting.request, context));
-                    let Held { mut service, request, ticket, outcome } = *held.take().expect("looked at above");
-                    // The next request in the queue need not wait until the inner service has taken this one.
+                    let Held { mut service, request, ticket, outcome } = *held.take().expect("checked above");
+                    // Dropped before `call`, so that the next request in the queue need not wait for the inner service.
                     drop(ticket);
                     match turn {
                         Ok(pass) => LatencyFuture::admitted(service.call(request), pass, outcome),

@@ -1,4 +1,4 @@
-//! The layer: what all its services share. It makes no decisions.
+//! The layer: the values that all its services share.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use tower_layer::Layer;
 use super::ThroughputService;
 use crate::{Answers, Errors};
 
-/// Gives each request its turn at once: it waits if its turn comes within `max_wait`, and is refused at once if not.
+/// Decides on each request in `call`: the request waits if its turn comes within `max_wait`, and is refused immediately
+/// if not.
 ///
-/// First come, first served: requests wait in the limit's own queue, and each is charged when it is admitted. When a
-/// client disconnects during the wait, those behind it move forward. Use a [`LimiterAdmit`](crate::LimiterAdmit) for
-/// one limit, and a [`KeyedAdmit`](crate::KeyedAdmit) for a limit per client.
+/// First come, first served: requests wait in the limit's own queue, and each request is charged when it is admitted.
+/// When a client disconnects during the wait, the requests behind it move forward. Use a
+/// [`LimiterAdmit`](crate::LimiterAdmit) for one limit, and a [`KeyedAdmit`](crate::KeyedAdmit) for a limit per client.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,7 +35,7 @@ use crate::{Answers, Errors};
 /// let first = service.ready().await?.call(http::Request::new(String::new()));
 /// let second = service.ready().await?.call(http::Request::new(String::new()));
 /// let third = service.ready().await?.call(http::Request::new(String::new()));
-/// assert_eq!(third.await?.status(), 429); // 200 ms are too long
+/// assert_eq!(third.await?.status(), 429); // it would wait 200 ms
 /// assert_eq!(first.await?.status(), 200);
 /// assert_eq!(start.elapsed().as_millis(), 0);
 /// assert_eq!(second.await?.status(), 200);
@@ -55,7 +56,7 @@ impl<R, N> ThroughputLayer<R, Answers<N>> {
     /// their limits.
     ///
     /// Inside a [`DeadlineLayer`](crate::DeadlineLayer), set `max_wait` to the deadline minus the time that the service
-    /// takes: a request that cannot be served by its deadline is then refused at once.
+    /// takes: a request that cannot be served by its deadline is then refused immediately.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -95,7 +96,7 @@ impl<R> ThroughputLayer<R, Errors> {
     /// let service = ThroughputLayer::with_errors(line, Duration::from_millis(200))
     ///     .layer(service_fn(async |()| Ok::<_, std::io::Error>("hello")));
     /// assert_eq!(service.clone().oneshot(()).await?, "hello");
-    /// assert!(matches!(service.oneshot(()).await, Err(LimitError::Refused(_)))); // its turn is in a minute
+    /// assert!(matches!(service.oneshot(()).await, Err(LimitError::Refused(_)))); // its turn comes in a minute
     /// # Ok(())
     /// # }
     /// ```
@@ -105,8 +106,7 @@ impl<R> ThroughputLayer<R, Errors> {
 }
 
 impl<R, O> ThroughputLayer<R, O> {
-    /// A layer with an [`Outcome`](crate::Outcome) of your own, whose responses may be of another type than the inner
-    /// service's.
+    /// A layer with your own [`Outcome`](crate::Outcome), whose response type can differ from the inner service's.
     ///
     /// ```
     /// use std::time::Duration;
@@ -116,7 +116,7 @@ impl<R, O> ThroughputLayer<R, O> {
     /// use weir_core::{Admitted, Refused};
     /// use weir_tower::{LimiterAdmit, Outcome, ThroughputLayer};
     ///
-    /// /// Replaces the response by the number of requests that are left.
+    /// /// Replaces the response by the number of requests that remain.
     /// #[derive(Clone)]
     /// struct Left;
     ///

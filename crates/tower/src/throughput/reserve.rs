@@ -1,4 +1,4 @@
-//! What a user of the layer provides: the turns of requests.
+//! The trait that a user of the layer implements: it gives turns to requests.
 
 use std::{
     fmt,
@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-/// Gives turns to requests. Must not block: it is called on the executor.
+/// Gives turns to requests. Its methods must not block, because they are called on the executor.
 ///
-/// [`LimiterAdmit`](crate::LimiterAdmit) and [`KeyedAdmit`](crate::KeyedAdmit) implement it.
+/// [`LimiterAdmit`](crate::LimiterAdmit) and [`KeyedAdmit`](crate::KeyedAdmit) implement this trait.
 ///
 /// ```
 /// use std::task::{Context, Poll};
@@ -45,14 +45,15 @@ use std::{
 /// assert_eq!(NextPoll(false).reserve(&"a request", Duration::ZERO).err(), Some(Duration::from_millis(1)));
 /// ```
 pub trait Reserve<Request> {
-    /// What a waiting request holds.
+    /// The position of a waiting request.
     type Ticket: QueueTicket<Request, Pass = Self::Pass, Refusal = Self::Refusal>;
-    /// What is known about an admitted request. It is held until the inner service has answered.
+    /// Data about an admitted request, kept until the inner service has answered.
     type Pass;
-    /// Why a request cannot wait.
+    /// The reason why a request cannot wait.
     type Refusal;
 
-    /// Takes the last position in the queue, if its turn comes within `max_wait`.
+    /// Admits the request now if possible, otherwise takes the last position in the queue if its turn comes within
+    /// `max_wait`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -71,11 +72,11 @@ pub trait Reserve<Request> {
     ///
     /// # Errors
     ///
-    /// The refusal; the request then goes no further.
+    /// The refusal; the request then does not reach the inner service.
     fn reserve(&self, request: &Request, max_wait: Duration) -> Result<Turn<Self::Pass, Self::Ticket>, Self::Refusal>;
 }
 
-/// A position in a queue. Dropping it leaves the queue: those behind it move forward.
+/// A position in a queue. When it is dropped, the request leaves the queue, and the requests behind it move forward.
 ///
 /// ```
 /// use std::future::poll_fn;
@@ -97,13 +98,13 @@ pub trait Reserve<Request> {
 /// # }
 /// ```
 pub trait QueueTicket<Request> {
-    /// What is known about a request whose turn has come. It is held until the inner service has answered.
+    /// Data about an admitted request, kept until the inner service has answered.
     type Pass;
-    /// Why it is refused after all.
+    /// The reason why a request that waited is refused.
     type Refusal;
 
-    /// Ready when the request, which took this position, is admitted. It is refused only if a change of the limit
-    /// makes it too late.
+    /// Ready when the request that took this position is admitted. A waiting request is refused only if a change of
+    /// the limit moves its turn after its latest time.
     ///
     /// ```
     /// # use std::task::{Context, Waker};
@@ -125,7 +126,7 @@ pub trait QueueTicket<Request> {
     fn poll_turn(&mut self, request: &Request, context: &mut Context<'_>) -> Poll<Result<Self::Pass, Self::Refusal>>;
 }
 
-/// When a request is admitted.
+/// The time at which a request is admitted.
 ///
 /// ```
 /// use std::time::Duration;
@@ -139,15 +140,15 @@ pub trait QueueTicket<Request> {
 /// assert!(matches!(line.reserve(&"first", patience)?, Turn::Now(_)));
 /// let second = line.reserve(&"second", patience)?;
 /// assert!(matches!(second, Turn::Later(_)));
-/// assert!(line.reserve(&"third", patience).is_err()); // two seconds are too long
-/// drop(second); // went away: the next one moves forward
+/// assert!(line.reserve(&"third", patience).is_err()); // it would wait two seconds
+/// drop(second); // the second request leaves the queue
 /// assert!(line.reserve(&"fourth", patience).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub enum Turn<Pass, Ticket> {
-    /// Now: it is charged.
+    /// The request is admitted now, and charged.
     Now(Pass),
-    /// Later: it is charged when it is admitted.
+    /// The request waits; it is charged when it is admitted.
     Later(Ticket),
 }
 

@@ -1,4 +1,4 @@
-//! The service: each call gets its turn at once. It keeps no list of waiting requests.
+//! The service: each call passes, waits or is refused. The service keeps no list of waiting requests.
 
 use std::{
     mem,
@@ -11,22 +11,22 @@ use tower_service::Service;
 use super::{Reserve, ThroughputFuture, Turn};
 use crate::{LatencyFuture, Outcome};
 
-/// Passes a request to the inner service when its turn comes, or refuses it at once.
+/// Passes a request to the inner service when its turn comes, or refuses it immediately.
 ///
-/// It is ready when the inner service is. `call` takes the turn. If that is now, the inner service is called at once:
-/// no timer, no allocation. If it comes later, the request takes the inner service that is ready and calls it then,
-/// because only the instance that was ready may be called; a clone of it stays here. So a waiting request holds
-/// everything that the inner service acquires when it is ready, such as the permit of a concurrency limit: put such a
-/// limit outside of this one, or inside as a [`LatencyLayer`](crate::LatencyLayer) over an
-/// [`InFlight`](weir_core::InFlight), which takes its permits in `call`. Making the clone ready after the wait would be
-/// a second wait, of unknown length, after the turn was used.
+/// This service is ready when the inner service is. `call` reserves the turn. If the turn is now, the inner service is
+/// called immediately, without a timer or an allocation. If the turn comes later, the request takes the instance of the
+/// inner service that is ready, because tower allows calls only to that instance; this service keeps a clone of it. So
+/// a waiting request holds everything that the inner service acquired to become ready, such as the permit of a
+/// concurrency limit. Put such a limit outside of this one, or inside as a [`LatencyLayer`](crate::LatencyLayer) over
+/// an [`InFlight`](weir_core::InFlight), which takes its permits in `call`. If the request took the clone instead, it
+/// would wait a second time, for an unknown time, after its turn was used.
 ///
-/// A wait takes one allocation, and is rounded up to whole milliseconds, like tokio's timers. Dropping the future
-/// during the wait leaves the queue. A request whose turn comes too late is refused at once, and the inner service
-/// stays ready for the next. When the limit is changed, waiting requests keep their order and follow the new limit;
-/// those that it would admit too late are refused.
+/// Waits are rounded up to whole milliseconds, like tokio's timers. A future that is dropped during the wait leaves the
+/// queue. A request whose turn would come too late is refused immediately, and the inner service stays ready for the
+/// next request. When the limit is changed, waiting requests keep their order and follow the new limit; requests that
+/// the new limit would admit too late are refused.
 ///
-/// Created by a [`ThroughputLayer`](super::ThroughputLayer).
+/// A [`ThroughputLayer`](super::ThroughputLayer) creates this service.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::{LatencyFuture, Outcome};
 /// use weir_core::{InvalidQuota, Limiter, Quota, Strategy};
 /// use weir_tower::{Errors, LimiterAdmit, MonotonicClock, ThroughputLayer, ThroughputService};
 ///
-/// /// A pace of ten per second. A request that would wait longer than half a second is refused at once.
+/// /// A pace of ten requests per second. A request that would wait longer than half a second is refused immediately.
 /// fn paced<S>(inner: S) -> Result<ThroughputService<S, LimiterAdmit, Errors>, InvalidQuota> {
 ///     let clock = MonotonicClock::start();
 ///     let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;

@@ -23,7 +23,7 @@ use crate::{
 const TENTH: Duration = Duration::from_millis(100);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// The answer is the time until a retry.
+/// An answer with the time until a retry.
 #[derive(Clone)]
 struct Wait;
 
@@ -46,14 +46,14 @@ fn limit(burst: u64) -> (Limiter, MonotonicClock) {
     (Limiter::new(clock.now(), quota), clock)
 }
 
-/// One request per tenth of a second, and this maximum wait.
+/// A service with one request per tenth of a second and this maximum wait.
 fn spawn(max_wait: Duration) -> (mock::Spawn<ThroughputService<Inner, LimiterAdmit, Answers<Wait>>>, Handle) {
     let (limiter, clock) = limit(1);
     let layer = ThroughputLayer::new(LimiterAdmit::new(limiter, clock), max_wait, Wait);
     mock::spawn_with(move |inner| layer.layer(inner))
 }
 
-/// Thousands of futures exist at once, and few of them wait.
+/// Thousands of futures can exist at the same time, and few of them wait: futures that do not wait must stay small.
 #[test]
 fn a_future_that_does_not_wait_has_no_room_for_a_wait() {
     type Inner = Ready<Result<(), std::io::Error>>;
@@ -61,7 +61,7 @@ fn a_future_that_does_not_wait_has_no_room_for_a_wait() {
     type Future = ThroughputFuture<ServiceFn<fn(()) -> Inner>, (), LimiterTicket, Errors, Refused>;
 
     let more = size_of::<Future>() - size_of::<Decided>();
-    assert!(more <= 2 * size_of::<usize>(), "{more} bytes more");
+    assert!(more <= 2 * size_of::<usize>(), "{more} bytes larger");
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,7 +69,7 @@ async fn a_request_whose_turn_is_now_goes_in_call() {
     let (mut service, mut handle) = spawn(Duration::ZERO);
     assert_ready_ok!(service.poll_ready());
     let mut response = task::spawn(service.call("now"));
-    // Before the future is polled.
+    // `call` itself calls the inner service, before the future is polled.
     let (request, reply) = handed(&mut handle);
     assert_eq!(request, "now");
     assert_pending!(response.poll());
@@ -95,7 +95,7 @@ async fn a_request_goes_when_its_turn_comes_and_not_before() {
     advance(MILLI).await;
     assert!(response.is_woken());
     assert_pending!(response.poll());
-    let (request, reply) = assert_ready!(next.poll()).expect("it was let through");
+    let (request, reply) = assert_ready!(next.poll()).expect("the request was admitted");
     assert_eq!(request, "second");
     reply.send_response(String::from("hello"));
     assert_eq!(assert_ready_ok!(response.poll()), "hello, 0 left");
@@ -115,7 +115,7 @@ async fn a_request_that_would_be_late_is_refused_at_once_with_a_retry_time() {
     assert_eq!(assert_ready_ok!(third.poll()), "Some(200ms)");
     assert_eq!(start.elapsed(), Duration::ZERO);
 
-    // A caller that retries then is admitted without a wait.
+    // A caller that retries after that time is admitted without a wait.
     advance(2 * TENTH).await;
     assert_ready_ok!(service.poll_ready());
     drop(service.call("third again"));
@@ -217,7 +217,7 @@ async fn while_the_inner_service_is_not_ready_nobody_is_charged() {
     assert_eq!(limiter.peek(clock.now()).remaining(), 2);
 }
 
-/// Panics if it is called without being ready itself. Clones are not ready.
+/// A service that panics if this instance is called without being ready. Its clones are not ready.
 struct Strict {
     ready: bool,
     answered: Arc<AtomicUsize>,

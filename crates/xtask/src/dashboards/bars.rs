@@ -1,5 +1,5 @@
-//! Checks that bars show each event once. Promtool runs their formula on made-up scrapes, and the bars of the test's
-//! own Prometheus are compared with the samples of their counters.
+//! Checks that bars show each event exactly once. Promtool evaluates the query of the bars on made-up scrapes. In the
+//! test's Prometheus, the bars are compared with the samples of their counters.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
 /// Seconds between the bars of promtool's test.
 const MINUTE: u32 = 60;
 
-/// Scrapes every 16 s, so that no scrape is at a border of two bars, with the number of events in each.
+/// Cases: a name, the scraped values, and the number of events. A scrape every 16 s is never at the border of two bars.
 const SCRAPES: [(&str, &str, u32); 5] = [
     ("between the last scrape of a bar and the first of the next", "0x3 1x140", 1),
     ("before the first scrape", "_x20 3x120", 3),
@@ -21,7 +21,7 @@ const SCRAPES: [(&str, &str, u32); 5] = [
     ("none", "9x140", 9),
 ];
 
-/// A test for promtool: an event counts once, for any times of the scrapes.
+/// Creates a test for promtool: an event counts once, independent of the times of the scrapes.
 pub(super) fn promtool_test() -> String {
     let bars = fill(&Query::events("case", "events_total", "").expr, MINUTE);
     let input = SCRAPES
@@ -35,7 +35,8 @@ pub(super) fn promtool_test() -> String {
     )
 }
 
-/// Compares the bars of a query in a span with the samples of its counter, which begin before the span.
+/// Compares the bars of a query in a span of time with the samples of its counter. The samples must begin before the
+/// span.
 pub(super) fn faults(by: &str, bars: &[Series], samples: &[Series], span: &Span, bar: u32) -> Vec<String> {
     let bar = f64::from(bar);
     let last = span.start + ((span.end - span.start) / bar).floor() * bar;
@@ -61,7 +62,7 @@ pub(super) fn faults(by: &str, bars: &[Series], samples: &[Series], span: &Span,
     faults
 }
 
-/// A counter's value at a time; 0 before its first sample.
+/// The value of a counter at this time, or 0 before its first sample.
 fn value_at(series: &Series, time: f64) -> f64 {
     series.numbers().take_while(|(at, _)| *at <= time).last().map_or(0.0, |(_, value)| value)
 }
@@ -89,7 +90,7 @@ mod tests {
             let bars = [series("good", &[(100.0, good[0]), (105.0, good[1]), (110.0, good[2])])];
             faults("result", &bars, &samples, &span, 5)
         };
-        assert_eq!(of(["1", "1", "2"]), [""; 0], "the event after the last bar does not count");
+        assert_eq!(of(["1", "1", "2"]), [""; 0], "an event after the last bar was counted");
         assert_eq!(of(["1", "0", "2"]), ["the bars of \"good\" show 3 events of 4"]);
         assert_eq!(of(["0", "0", "0"]), ["the bars of \"good\" show 0 events of 4"]);
         let nothing = faults("result", &[], &samples[1..], &span, 5);

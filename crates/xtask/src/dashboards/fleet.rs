@@ -1,4 +1,4 @@
-//! All policies and pods: whether policies are enforced as they should be, and how fast changes arrive.
+//! The board of all policies and pods. It shows whether policies are enforced, and how fast changes reach the agents.
 
 use super::{
     grafana::{Board, Colour, Kind, Link, Panel, Query, Row, Unit, happened},
@@ -9,7 +9,7 @@ pub(super) fn board() -> Board {
     Board {
         uid: "weir-fleet",
         title: "Weir / Fleet",
-        description: "Whether every policy is in force in every pod that it targets, and what the operator does about it.",
+        description: "The state of all policies and their pods, and the work of the operator.",
         variables: &[],
         selector: r#"cluster=~"$cluster""#,
         annotation: None,
@@ -38,7 +38,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Alerts",
-                "Alerts of Weir that fire.",
+                "The number of firing alerts of Weir.",
                 Unit::Count,
                 vec![Query::new(
                     r#"count(ALERTS{LABELS,alertname=~"Weir.+",alertstate="firing"}) or vector(0)"#,
@@ -49,7 +49,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Policies accepted",
-                "Policies that the operator accepts, of all; one that it does not accept says why in its status.",
+                "Policies that the operator accepts, as a share of all. The status of a refused policy contains the reason.",
                 Unit::Share,
                 vec![policies],
             )
@@ -58,7 +58,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Pods that enforce",
-                "Pods that enforce all that targets them, of those that any policy targets.",
+                "Pods that enforce all their policies, as a share of the targeted pods.",
                 Unit::Share,
                 vec![pods],
             )
@@ -67,7 +67,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Agents scraped",
-                "Agents that answer scrapes, by version.",
+                "Agents that Prometheus scrapes, by version.",
                 Unit::Count,
                 vec![Query::new("count by (version) (weir_build_info{LABELS})", "version {{version}}")],
             ),
@@ -95,7 +95,7 @@ fn operator() -> Row {
             Panel::new(
                 Kind::Word("leads", "none"),
                 "Leader",
-                "The operator that leads, of how many; without one, no change of a policy is pushed.",
+                "The operator that leads, and the number of operators. Without a leader, no change of a policy is pushed.",
                 Unit::Count,
                 vec![Query::new(
                     r#"(max by (pod) (weir_operator_leader{LABELS} == 1) or on () label_replace(vector(0), "pod", "nobody", "", "")) * on () group_left (whole) count_values("whole", count(weir_operator_leader{LABELS}))"#,
@@ -107,7 +107,7 @@ fn operator() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Lease used up",
-                "Time since an operator saw the Lease renewed, as a share of how long the Lease lasts; at 100 % another operator may take it. 0 without a Lease.",
+                "Time since the last observed renewal of the Lease, as a share of the Lease's duration. At 100 %, another operator can take over. 0 without a Lease.",
                 Unit::Share,
                 vec![Query::new(
                     "max(weir_operator_lease_age_seconds{LABELS} / (weir_operator_lease_duration_seconds{LABELS} > 0) or weir_operator_lease_age_seconds{LABELS})",
@@ -119,7 +119,7 @@ fn operator() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Leader changes",
-                "How often an operator began or ceased to lead in this time.",
+                "The number of times that an operator began or stopped to lead in this time.",
                 Unit::Count,
                 vec![Query::new(happened("weir_operator_leader_transitions_total{LABELS}"), "in this time")],
             )
@@ -128,7 +128,7 @@ fn operator() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Pushes applied",
-                "Pushes of snapshots that agents applied, of all in this time; what they did not is sent again.",
+                "Snapshots that agents applied, as a share of all pushes in this time. Failed pushes are repeated.",
                 Unit::Share,
                 vec![pushes],
             )
@@ -137,7 +137,7 @@ fn operator() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Statuses written",
-                "Writes of policy statuses that succeeded, of all in this time; others are tried again.",
+                "Successful writes of policy statuses, as a share of all in this time. Failed writes are repeated.",
                 Unit::Share,
                 vec![writes],
             )
@@ -165,7 +165,7 @@ fn alerts() -> Row {
             Panel::new(
                 Kind::Table(COLUMNS),
                 "Alerts that fire or are about to",
-                "Alerts of the chart's rules, as Prometheus evaluates them; docs/alerts.md says what to do about each.",
+                "Alerts of the chart's rules, as Prometheus evaluates them. docs/alerts.md describes the reaction to each alert.",
                 Unit::Count,
                 vec![Query::new(
                     r#"max by (alertname, alertstate, severity, namespace, policy, rule, pod) (ALERTS{LABELS,alertname=~"Weir.+"})"#,
@@ -183,12 +183,12 @@ fn traffic() -> Row {
         height: 8,
         panels: vec![
             shared::decisions(
-                "Decisions of all rules per second; a request that matches several rules counts once for each. Waiting ones got their turn later; shadow ones would have been refused in mode Enforce.",
+                "Decisions of all rules per second; a request that matches several rules counts once for each. Waiting requests were admitted later. Shadow requests would have been refused in mode Enforce.",
             ),
             Panel::new(
                 Kind::Lines,
                 "Policies that refuse most",
-                "The seven policies with the most refusals per second; a click on one leads to its dashboard.",
+                "The seven policies with the most refusals per second; click a policy to open its dashboard.",
                 Unit::RequestsPerSecond,
                 vec![shared::most(
                     7,
@@ -210,14 +210,14 @@ fn enforcement() -> Row {
             Panel::new(
                 Kind::Stacked,
                 "Pods by state",
-                "Targeted pods over time; drifted ones do not enforce what they should, and the policy's status names them.",
+                "Targeted pods over time. Drifted pods do not enforce their policies, and the status of the policy names them.",
                 Unit::Count,
                 vec![Query::new("sum by (state) (max by (cluster, state) (weir_operator_pods{LABELS}))", "{{state}}")],
             ),
             Panel::new(
                 Kind::Lines,
                 "From change to last acknowledgement",
-                "Time from seeing a changed policy until the last of its pods acknowledged the revision.",
+                "The time from the operator's receipt of a changed policy until the last of its pods acknowledged the revision.",
                 Unit::Seconds,
                 shared::quantiles("weir_operator_propagation_seconds_bucket{LABELS}"),
             ),
@@ -233,14 +233,14 @@ fn pushes() -> Row {
             Panel::new(
                 Kind::Bars,
                 "Pushes by result",
-                "Snapshots sent to agents; anything but applied is retried with growing pauses.",
+                "Snapshots sent to agents, by result. All results except applied are retried with growing pauses.",
                 Unit::Count,
                 vec![Query::events("result", "weir_operator_pushes_total{LABELS}", "{{result}}")],
             ),
             Panel::new(
                 Kind::Lines,
                 "Push duration",
-                "Time from sending a snapshot to the agent's answer.",
+                "The time from sending a snapshot until the agent's answer.",
                 Unit::Seconds,
                 shared::quantiles("weir_operator_push_duration_seconds_bucket{LABELS}"),
             ),
@@ -256,14 +256,14 @@ fn faults() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Requests that no rule matches",
-                "Requests per second that pass because no rule is about them, in the five namespaces with the most.",
+                "Requests per second that pass because no rule matches them, in the five namespaces with the most.",
                 Unit::RequestsPerSecond,
                 vec![shared::most(5, "namespace", "weir_unmatched_requests_total{LABELS}", "{{namespace}}")],
             ),
             Panel::new(
                 Kind::Bars,
                 "Snapshots that agents refused",
-                "Snapshots that agents did not take, by result; the last good one stays in force.",
+                "Snapshots that agents did not apply, by result. The last good snapshot stays in force.",
                 Unit::Count,
                 vec![Query::events(
                     "result",

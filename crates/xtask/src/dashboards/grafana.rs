@@ -1,7 +1,7 @@
-//! A dashboard in Grafana's format, built from the few things that differ between panels.
+//! Builds a dashboard in Grafana's format from the properties that differ between panels.
 //!
 //! Every panel has a unit, a description and a legend, because its constructor requires them. Panels are arranged in
-//! rows from left to right, so none overlaps another.
+//! rows from left to right, so they never overlap.
 
 mod colour;
 mod panel;
@@ -16,31 +16,31 @@ pub(crate) use self::{
 /// The number of columns in Grafana's grid.
 const COLUMNS: u32 = 24;
 
-/// The data source of all panels: the board's.
+/// The data source of all panels, which is a variable of the board.
 const SOURCE: &str = "${datasource}";
 
-/// The schema version of these dashboards. Grafana migrates older ones when it loads them.
+/// The schema version of these dashboards. Grafana migrates older versions when it loads them.
 const SCHEMA: u32 = 42;
 
-/// A page.
+/// A dashboard.
 pub(crate) struct Board {
-    /// Also the file name.
+    /// The UID, which is also the file name.
     pub(crate) uid: &'static str,
     pub(crate) title: &'static str,
     pub(crate) description: &'static str,
-    /// After the cluster, which every board asks for first.
+    /// The variables of the board, after the variable `cluster`, which every board has.
     pub(crate) variables: &'static [Variable],
-    /// Replaces `LABELS` in the board's queries: the labels that its variables choose.
+    /// The label matchers that replace `LABELS` in the board's queries. They use the board's variables.
     pub(crate) selector: &'static str,
-    /// Shown in every panel over time.
+    /// The annotation in every panel over time.
     pub(crate) annotation: Option<Annotation>,
     pub(crate) rows: Vec<Row>,
 }
 
-/// A choice at the top of a page.
+/// A variable, which the user chooses at the top of a page.
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
-    /// `label_values(…)` of a series that exists only if there is something to choose.
+    /// The query `label_values(…)` that finds the values.
     pub(crate) query: &'static str,
     pub(crate) choice: Choice,
 }
@@ -48,23 +48,23 @@ pub(crate) struct Variable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     One,
-    /// Several values, initially all.
+    /// The user can choose several values. Initially, all are chosen.
     Many,
-    /// One value or all, initially all. All includes series without the label.
+    /// The user can choose one value or all. Initially, all are chosen, which includes series without the label.
     OneOrAll,
 }
 
-/// Only several Prometheus servers that write to one place need a label for their clusters.
+/// The variable of every board. Series have a label for the cluster only if several clusters write to one database.
 const CLUSTER: Variable =
     Variable { name: "cluster", query: "label_values(weir_build_info, cluster)", choice: Choice::OneOrAll };
 
-/// Points in time that a query finds.
+/// An annotation: the points in time at which a query finds a value.
 pub(crate) struct Annotation {
     pub(crate) name: &'static str,
     pub(crate) expr: &'static str,
 }
 
-/// Panels side by side.
+/// A row of panels, from left to right.
 pub(crate) struct Row {
     pub(crate) title: &'static str,
     pub(crate) height: u32,
@@ -80,12 +80,12 @@ impl Board {
         std::iter::once(&CLUSTER).chain(self.variables)
     }
 
-    /// A query in Grafana's form.
+    /// Converts a query to the form that Grafana requires.
     pub(crate) fn written(&self, expr: &str) -> String {
         expr.replace("LABELS", self.selector)
     }
 
-    /// The file's text.
+    /// The content of the dashboard's file.
     pub(crate) fn json(&self) -> String {
         let mut panels = Vec::new();
         let mut id = 0;
@@ -100,7 +100,7 @@ impl Board {
                 "gridPos": {"x": 0, "y": y, "w": COLUMNS, "h": 1},
             }));
             y += 1;
-            let width = COLUMNS / u32::try_from(row.panels.len()).expect("a row has a handful of panels");
+            let width = COLUMNS / u32::try_from(row.panels.len()).expect("the number of panels fits 32 bits");
             for (column, panel) in (0..).zip(&row.panels) {
                 let place = json!({"x": column * width, "y": y, "w": width, "h": row.height});
                 panels.push(panel.json(self, next(), &place));
@@ -127,7 +127,7 @@ impl Board {
             "annotations": {"list": self.annotation.iter().map(|it| it.json(self)).collect::<Vec<_>>()},
             "panels": panels,
         });
-        let mut text = serde_json::to_string_pretty(&board).expect("no map has keys that are not strings");
+        let mut text = serde_json::to_string_pretty(&board).expect("all keys are strings");
         text.push('\n');
         text
     }
@@ -150,7 +150,7 @@ impl Variable {
             "datasource": {"type": "prometheus", "uid": SOURCE},
             "query": {"query": query, "refId": "variable"},
             "definition": query,
-            "refresh": 2, // when the time range changes
+            "refresh": 2, // refresh when the time range changes
             "sort": 1,
             "multi": *choice == Choice::Many,
             "includeAll": *choice != Choice::One,

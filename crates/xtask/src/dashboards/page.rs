@@ -1,5 +1,5 @@
-//! The page of e2e/panels, which renders dashboards with Grafana's own panels: builds it, passes Prometheus' answers to
-//! it, and reads its report.
+//! Builds the page of e2e/panels, which renders dashboards with Grafana's own panels. Passes the answers of Prometheus
+//! to the page, and reads the page's report.
 
 use std::{
     collections::BTreeMap,
@@ -27,18 +27,18 @@ pub(super) struct Given {
     pub(super) dashboard: Value,
     pub(super) start: f64,
     pub(super) end: f64,
-    /// Seconds between the values of a line.
+    /// The seconds between the values of a line.
     pub(super) step: u32,
-    /// Seconds between bars.
+    /// The seconds between bars.
     pub(super) bar: u32,
-    /// The values of its variables.
+    /// The chosen values of the board's variables.
     pub(super) chosen: BTreeMap<&'static str, &'static str>,
-    /// By panel and query: `7/A`.
+    /// The answers by panel and query, such as `7/A`.
     pub(super) answers: BTreeMap<String, Vec<Series>>,
     pub(super) annotations: Vec<Mark>,
 }
 
-/// An annotation.
+/// A point in time of an annotation.
 #[derive(Debug, Serialize)]
 pub(super) struct Mark {
     pub(super) at: f64,
@@ -61,19 +61,19 @@ pub(super) struct Shown {
 #[serde(rename_all = "camelCase")]
 pub(super) struct ShownPanel {
     pub(super) title: String,
-    /// The text in place of values.
+    /// The text of a panel without data.
     pub(super) empty: Option<String>,
     pub(super) canvases: usize,
-    /// The texts of a table, heading first.
+    /// The rows of a table as text, with the heading first.
     pub(super) rows: Vec<String>,
     pub(super) values: Vec<ShownValue>,
     pub(super) legend: Vec<Entry>,
-    /// The beginnings of texts that are cut off or scroll.
+    /// The beginnings of texts that are cut off or must be scrolled.
     pub(super) overflows: Vec<String>,
     pub(super) unknown_unit: Option<String>,
 }
 
-/// A large value.
+/// A value in large digits.
 #[derive(Debug, Deserialize)]
 pub(super) struct ShownValue {
     pub(super) title: String,
@@ -95,7 +95,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Installs the packages of the lock file, unless they are installed, and bundles the page; all below the target
+    /// Installs the packages of the lock file, if necessary, and bundles the page. All files are below the target
     /// folder.
     pub(super) async fn build(workspace: &Workspace, interrupt: &CancellationToken) -> anyhow::Result<Self> {
         let folder = workspace.target().join("panels");
@@ -119,7 +119,7 @@ impl Page {
         let [given_path, into_path, report_path] = [&given, into, &report].map(|path| path.display().to_string());
         self.run("node", &["show.mjs", "built", &given_path, &into_path, &report_path]).await?;
         let text = fs::read(&report).with_context(|| format!("read {report_path}"))?;
-        serde_json::from_slice(&text).with_context(|| format!("{report_path} is not what {SOURCE} should report"))
+        serde_json::from_slice(&text).with_context(|| format!("{report_path} is not a report of {SOURCE}"))
     }
 
     async fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<()> {
@@ -138,7 +138,7 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
         let entry = entry?;
         let target = to.join(entry.file_name());
         if entry.file_name() == "node_modules" {
-            // Left by a user who tried the page by hand.
+            // A user who has tested the page manually has left this folder.
         } else if entry.file_type()?.is_dir() {
             copy(&entry.path(), &target)?;
         } else {

@@ -1,4 +1,4 @@
-//! One policy: its requests and decisions, how near its limits are, and what changed when.
+//! The board of one policy: its requests and decisions, the headroom of its limits, and its changes.
 
 use super::{
     grafana::{Annotation, Board, Choice, Colour, Kind, Link, Panel, Query, Row, Unit, Variable},
@@ -9,7 +9,7 @@ pub(super) fn board() -> Board {
     Board {
         uid: "weir-policy",
         title: "Weir / Policy",
-        description: "What a RateLimitPolicy lets through and refuses, in all pods together, by rule.",
+        description: "The decisions of one RateLimitPolicy by rule, summed over all pods.",
         variables: &[
             Variable {
                 name: "namespace",
@@ -36,10 +36,10 @@ pub(super) fn board() -> Board {
     }
 }
 
-/// For the tightest limit of each rule without a key, in all pods together.
+/// The headroom of the tightest limit of each rule without a key, in all pods together.
 const HEADROOM: &str = r"clamp_min(1 - sum by (rule) (rate(weir_requests_total{LABELS,decision='allowed'}[$__rate_interval])) / min by (rule) (sum by (rule, limit) (weir_limit_requests{LABELS} / weir_limit_period_seconds unless on (cluster, namespace, policy, rule) weir_key_table_capacity)), 0)";
 
-/// For the key that is nearest to its limit, in its pod.
+/// The headroom of the key that is nearest to its limit, in its pod.
 const KEY_HEADROOM: &str = "min by (rule) (weir_key_headroom_ratio{LABELS})";
 
 fn now() -> Row {
@@ -55,7 +55,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Pods that enforce it",
-                "Pods that acknowledged the policy's newest revision, of those that it targets.",
+                "Pods that acknowledged the policy's newest revision, as a share of the targeted pods.",
                 Unit::Share,
                 vec![pods],
             )
@@ -64,7 +64,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Revisions in force",
-                "Different revisions that pods have in force: one, except during a change.",
+                "The number of different revisions in force. It is one, except during a change.",
                 Unit::Count,
                 vec![Query::new(
                     r#"count(count by (revision) (weir_policy_info{cluster=~"$cluster",namespace="$namespace",policy="$policy"}))"#,
@@ -76,7 +76,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Offered",
-                "Requests per second that matched its rules, whatever was decided; one that matches several counts once for each.",
+                "Requests per second that matched the policy's rules, with any decision. A request that matches several rules counts once for each.",
                 Unit::RequestsPerSecond,
                 vec![Query::new("sum(rate(weir_requests_total{LABELS}[$__rate_interval]))", "for all rules")],
             )
@@ -85,7 +85,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Refusals",
-                "How many requests were refused in this time.",
+                "The number of refused requests in this time.",
                 Unit::Count,
                 vec![Query::new(
                     r#"round(sum(increase(weir_requests_total{LABELS,decision="limited"}[$__range])))"#,
@@ -97,7 +97,7 @@ fn now() -> Row {
             Panel::new(
                 Kind::Stat,
                 "Least headroom",
-                "What is left of the limit that is nearest to its end: of a rule, or of one of its keys.",
+                "The remaining share of the limit that is most used: the limit of a rule, or of one of its keys.",
                 Unit::Share,
                 vec![Query::new(
                     format!("bottomk(1, {HEADROOM} or {KEY_HEADROOM})"),
@@ -110,7 +110,7 @@ fn now() -> Row {
     }
 }
 
-/// Zero instead of nothing for a rule that has refused no request yet.
+/// The share of refused requests. It is zero, not missing, for a rule that has refused no request yet.
 const LIMITED_SHARE: &str = r#"(sum by (rule) (rate(weir_requests_total{LABELS,decision="limited"}[$__rate_interval])) or 0 * sum by (rule) (rate(weir_requests_total{LABELS}[$__rate_interval]))) / sum by (rule) (rate(weir_requests_total{LABELS}[$__rate_interval]))"#;
 
 fn decisions() -> Row {
@@ -119,12 +119,12 @@ fn decisions() -> Row {
         height: 8,
         panels: vec![
             shared::decisions(
-                "Decisions of its rules per second; a request that matches several rules counts once for each. Waiting ones got their turn later; shadow ones would have been refused in mode Enforce.",
+                "Decisions of the policy's rules per second; a request that matches several rules counts once for each. Waiting requests were admitted later. Shadow requests would have been refused in mode Enforce.",
             ),
             Panel::new(
                 Kind::Lines,
                 "Limited share by rule",
-                "Share of the requests of each rule that were refused.",
+                "The share of refused requests of each rule.",
                 Unit::Share,
                 vec![Query::new(LIMITED_SHARE, "{{rule}}")],
             ),
@@ -140,7 +140,7 @@ fn limits() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Effective limit",
-                "What the limits of each rule admit in all pods together (for a rule with a key: for each of its keys), as a rate; steps are changes.",
+                "The rate that the limits of each rule admit, in all pods together. For a rule with a key, it is the rate of each key. Steps show changes of the policy.",
                 Unit::RequestsPerSecond,
                 vec![Query::new(
                     "sum by (rule, limit) (weir_limit_requests{LABELS} / weir_limit_period_seconds)",
@@ -150,7 +150,7 @@ fn limits() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Headroom of rules without a key",
-                "Share of the tightest limit of each rule that nobody uses, in all pods together; 0 means that it refuses.",
+                "The unused share of the tightest limit of each rule, in all pods together. 0 means that the rule refuses requests.",
                 Unit::Share,
                 vec![Query::new(HEADROOM, "{{rule}}")],
             )
@@ -158,7 +158,7 @@ fn limits() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Headroom of keys",
-                "For each rule with a key: what is left to the key that is nearest to its limit; 0 means that this key is refused.",
+                "For each rule with a key: the remaining share of the key that is nearest to its limit. 0 means that this key is refused.",
                 Unit::Share,
                 vec![Query::new(KEY_HEADROOM, "{{rule}}")],
             )
@@ -175,7 +175,7 @@ fn waits() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Wait for a turn",
-                "How long requests waited that had to and got their turn, in rules with onLimit Wait.",
+                "The waiting time of requests that were admitted later, in rules with onLimit Wait.",
                 Unit::Seconds,
                 shared::quantiles("weir_wait_seconds_bucket{LABELS}"),
             )
@@ -183,7 +183,7 @@ fn waits() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Requests that waited",
-                "Requests per second that had to wait and got their turn.",
+                "Requests per second that had to wait and were then admitted.",
                 Unit::RequestsPerSecond,
                 vec![Query::new("sum(rate(weir_wait_seconds_count{LABELS}[$__rate_interval]))", "waiting")],
             )
@@ -208,7 +208,7 @@ fn pods() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Allowed by pod",
-                "Requests per second that the rules of each pod let through, of the seven with the most: limits hold in each pod, so uneven pods refuse early. A click on one leads to its agent.",
+                "Requests per second that the rules admit in each pod, of the seven pods with the most. Each pod has separate limits, so a pod with more load refuses earlier. Click a pod to open its agent.",
                 Unit::RequestsPerSecond,
                 vec![shared::most(7, "namespace, pod", r#"weir_requests_total{LABELS,decision="allowed"}"#, "{{pod}}")],
             )
@@ -216,7 +216,7 @@ fn pods() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Busiest pod against the mean",
-                "Requests offered to the busiest pod over the mean of all pods: 1 is an even spread, and from 2 on it refuses what others have room for.",
+                "Requests to the busiest pod, divided by the mean of all pods. 1 means that the load is even. From 2, the busiest pod refuses requests that other pods could admit.",
                 Unit::Count,
                 vec![Query::new(
                     "max(sum by (pod) (rate(weir_requests_total{LABELS}[$__rate_interval]))) / avg(sum by (pod) (rate(weir_requests_total{LABELS}[$__rate_interval])))",
@@ -236,7 +236,7 @@ fn keys() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Key table occupancy",
-                "Keys that the fullest pod tracks, of those that it may (maxKeys); beyond, keys are counted in the overflow.",
+                "Tracked keys of the fullest pod, as a share of maxKeys. Above maxKeys, keys are counted in the overflow.",
                 Unit::Share,
                 vec![Query::new("max by (rule) (weir_key_table_keys{LABELS} / weir_key_table_capacity)", "{{rule}}")],
             )
@@ -245,7 +245,7 @@ fn keys() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Keys at their limit",
-                "Share of the keys of each rule that have nothing left, in the pod with the most of them.",
+                "The share of keys of each rule that have used up their limit, in the pod with the highest share.",
                 Unit::Share,
                 vec![Query::new("max by (rule) (weir_key_exhausted_ratio{LABELS})", "{{rule}}")],
             )
@@ -253,7 +253,7 @@ fn keys() -> Row {
             Panel::new(
                 Kind::Bars,
                 "Full tables",
-                "Requests counted in the overflow, because the table of keys was full of busy ones, and idle keys that were given up to make room.",
+                "Requests that were counted in the overflow because the table was full of busy keys, and idle keys that were removed to make room.",
                 Unit::Count,
                 vec![
                     Query::events("", "weir_key_overflow_total{LABELS}", "requests in the overflow"),

@@ -1,4 +1,4 @@
-//! A Prometheus that scrapes the demo's programs, and its answers to queries.
+//! Starts a Prometheus that scrapes the demo's programs, and sends queries to it.
 
 use std::{
     fs,
@@ -21,10 +21,11 @@ use crate::{
 
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Below the kernel's range for ephemeral ports, so that no connection can take the port in between.
+/// The candidates for ports. They are below the kernel's range of ephemeral ports, so that no connection takes the port
+/// before Prometheus listens.
 const PORTS: std::ops::Range<u16> = 19490..19590;
 
-/// A free port on loopback.
+/// Finds a free port on loopback.
 pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
     let candidates = PORTS.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     candidates
@@ -55,7 +56,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// Its values with their Unix times.
+    /// The values with their Unix times.
     pub(super) fn numbers(&self) -> impl Iterator<Item = (f64, f64)> {
         self.values.iter().map(|(at, value)| (*at, value.parse().unwrap_or(f64::NAN)))
     }
@@ -74,8 +75,8 @@ struct Data {
 }
 
 impl Prometheus {
-    /// Starts it as a process of the cast. It scrapes all agents and the operator, with the labels that a PodMonitor
-    /// sets.
+    /// Starts Prometheus as a process of the cast. It scrapes all agents and the operator, with the labels that a
+    /// PodMonitor sets.
     pub(super) fn start(
         workspace: &Workspace,
         cast: &mut Cast,
@@ -83,7 +84,7 @@ impl Prometheus {
         other: &Agent,
     ) -> anyhow::Result<Self> {
         let address = free_port()?;
-        // As long as real names of pods.
+        // The names are as long as real names of pods.
         let agents = cast
             .agents
             .iter()
@@ -119,19 +120,19 @@ impl Prometheus {
         self.get("/-/ready").await.is_ok()
     }
 
-    /// The current value of each series.
+    /// Queries the current value of each series.
     pub(super) async fn query(&self, expr: &str) -> anyhow::Result<Vec<Series>> {
         self.result(&format!("/api/v1/query?query={}", encode(expr))).await
     }
 
-    /// The current time of the server.
+    /// Queries the current time of the server.
     pub(super) async fn now(&self) -> anyhow::Result<f64> {
         let now = self.query("vector(1)").await?;
         let now = now.first().and_then(|series| Some(series.value.as_ref()?.0));
-        now.context("Prometheus does not say what time it is")
+        now.context("Prometheus does not report the time")
     }
 
-    /// The values of each series in a span of Unix time, one for each step in seconds.
+    /// Queries the values of each series in a span of Unix time, one value for each step in seconds.
     pub(super) async fn range(&self, expr: &str, span: &Span, step: u32) -> anyhow::Result<Vec<Series>> {
         let Span { start, end } = span;
         let path = format!("/api/v1/query_range?query={}&start={start}&end={end}&step={step}", encode(expr));
@@ -140,24 +141,25 @@ impl Prometheus {
 
     async fn result(&self, path: &str) -> anyhow::Result<Vec<Series>> {
         let body = self.get(path).await?;
-        match serde_json::from_str(&body).with_context(|| format!("Prometheus said: {body}"))? {
+        match serde_json::from_str(&body).with_context(|| format!("the response of Prometheus: {body}"))? {
             Answer::Success { data } => Ok(data.result),
             Answer::Error { error } => bail!("{error}"),
         }
     }
 
-    /// The body of an answer. A status other than 200 is an error, unless the body is JSON, which gives the reason.
+    /// Requests a path, and returns the body of the response. A status other than 200 is an error, unless the body is
+    /// JSON, which contains the reason.
     async fn get(&self, path: &str) -> anyhow::Result<String> {
         let exchange = async {
             let mut stream = TcpStream::connect(self.address).await?;
-            // HTTP/1.0: the body is not chunked, and ends with the connection.
+            // With HTTP/1.0, the body is not chunked, and ends with the connection.
             stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address).as_bytes()).await?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await?;
             std::io::Result::Ok(answer)
         };
         let answer = tokio::time::timeout(ANSWER, exchange).await.context("Prometheus does not answer")??;
-        let (head, body) = answer.split_once("\r\n\r\n").context("Prometheus did not speak HTTP")?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("the response of Prometheus is not HTTP")?;
         let status = head.split(' ').nth(1).unwrap_or_default();
         if status != "200" && !body.starts_with('{') {
             bail!("Prometheus answered {status}: {body}");
@@ -173,7 +175,7 @@ fn encode(text: &str) -> String {
         if byte.is_ascii_alphanumeric() {
             encoded.push(byte.into());
         } else {
-            write!(encoded, "%{byte:02X}").expect("a string takes everything");
+            write!(encoded, "%{byte:02X}").expect("writing to a string cannot fail");
         }
         encoded
     })

@@ -1,4 +1,4 @@
-//! Every query of every board, as Grafana would send it, and whether it finds something.
+//! Checks that every query of every board, as Grafana would send it, finds data.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::clock;
 
-/// The values of the dashboards' variables, as shown to a reader and as used in queries.
+/// The values of the dashboards' variables: the name, the value on the page, and the value in queries.
 pub(super) const CHOSEN: [(&str, &str, &str); 5] = [
     ("cluster", "All", ".*"),
     ("namespace", "default", "default"),
@@ -18,21 +18,21 @@ pub(super) const CHOSEN: [(&str, &str, &str); 5] = [
     ("pod", "All", ".+"),
 ];
 
-/// Seconds between the values of a line, and between bars.
+/// The seconds between the values of a line, and between bars.
 pub(super) const STEP: u32 = 1;
 pub(super) const BAR: u32 = 5;
-/// Seconds between scrapes.
+/// The seconds between scrapes.
 pub(super) const SCRAPE: u32 = 1;
-/// Seconds that the dashboards show.
+/// The time range of the dashboards in seconds.
 pub(super) const RANGE: u32 = 35;
 
-/// A query, and where it belongs.
+/// A query, and the panel, variable or annotation to which it belongs.
 struct Question {
     place: String,
     expr: String,
 }
 
-/// Whether every query has found something before the deadline. Asks once per pause.
+/// Repeats all queries until each of them has found data. Returns false if some have found none before the deadline.
 pub(super) async fn answered(prometheus: &Prometheus, patience: Duration, pause: Duration) -> bool {
     let mut open: Vec<_> = questions();
     let all = open.len();
@@ -59,11 +59,11 @@ pub(super) async fn answered(prometheus: &Prometheus, patience: Duration, pause:
     for question in &open {
         println!("FAILED {}: {}", question.place, reasons[&question.place]);
     }
-    println!("{} of {all} queries found something", all - open.len());
+    println!("{} of {all} queries found data", all - open.len());
     open.is_empty()
 }
 
-/// Every query that Grafana would send.
+/// Lists every query that Grafana would send.
 fn questions() -> Vec<Question> {
     let mut all = Vec::new();
     for board in boards() {
@@ -71,7 +71,7 @@ fn questions() -> Vec<Question> {
             for query in &panel.queries {
                 let place = format!("{}: {}: {}", board.uid, panel.title, query.legend);
                 let expr = fill(&board.written(&query.expr), if panel.has_intervals() { BAR } else { STEP });
-                // Some queries find something only during the event, whenever that was.
+                // Some queries find data only during an event, so this checks the last five minutes.
                 let expr = match panel.kind {
                     Kind::Bars => format!("max_over_time(({expr})[5m:1s]) > 0"),
                     _ if panel.is_over_time() => format!("last_over_time(({expr})[5m:1s])"),
@@ -88,7 +88,7 @@ fn questions() -> Vec<Question> {
         }
         if let Some(annotation) = &board.annotation {
             let place = format!("{}: annotation {}", board.uid, annotation.name);
-            // At the time of the change, whenever that was.
+            // The annotation finds data only at the time of the change, so this checks the time before, too.
             all.push(Question {
                 place,
                 expr: format!("max_over_time(({})[5m:1s])", fill(&board.written(annotation.expr), STEP)),
@@ -98,7 +98,7 @@ fn questions() -> Vec<Question> {
     all
 }
 
-/// Replaces variables with values, as Grafana does for values that are `step` seconds apart.
+/// Replaces variables by values, as Grafana does for values that are `step` seconds apart.
 pub(super) fn fill(expr: &str, step: u32) -> String {
     let rate_interval = (step + SCRAPE).max(4 * SCRAPE);
     let grafanas = [("__rate_interval", rate_interval), ("__interval", step), ("__range", RANGE)];

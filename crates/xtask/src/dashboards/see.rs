@@ -1,9 +1,9 @@
-//! Tests that alerts fire and dashboards show data. promtool runs the alerts' tests. Then a real Prometheus scrapes a
-//! real operator and agents under load, answers every query of every panel, variable and annotation, and Grafana's own
-//! panels render the answers.
+//! Tests that alerts fire and dashboards show data. promtool runs the tests of the alerts. Then a real Prometheus
+//! scrapes a real operator and agents under load. It answers every query of every panel, variable and annotation, and
+//! Grafana's panels render the answers.
 //!
-//! A query that finds nothing is a fault: a renamed metric, a missing label, or a wrong function. So is a panel that is
-//! empty, cuts something off, or uses colours with another meaning than elsewhere.
+//! A query that finds no data is a fault: a metric was renamed, a label is missing, or a function is wrong. A panel is
+//! faulty if it is empty, cuts off text, or uses a colour with another meaning.
 
 use std::{collections::BTreeMap, fs, path::Path, process::ExitCode, time::Duration};
 
@@ -45,16 +45,16 @@ const PROMTOOL: [&[&str]; 2] =
 /// The policies under load.
 const POLICIES: &str = "crates/xtask/src/dashboards/policies";
 
-/// Needed for `--draw`.
-const SMALLER: Need = ("pngquant", "pngquant", "makes the pictures small");
+/// The program that `--draw` needs.
+const SMALLER: Need = ("pngquant", "pngquant", "reduces the size of the pictures");
 const PICTURES: &str = "docs/dashboards";
 
-/// How long every query may take to find something: several scrapes, with a change in the middle.
+/// The longest wait until every query finds data: several scrapes, with a change of the policy between them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Length of the load before the change.
+/// The duration of the load before the change.
 const BEFORE: Duration = Duration::from_secs(15);
-/// Length of the load after the change.
+/// The duration of the load after the change.
 const AFTER: Duration = Duration::from_secs(RANGE as u64 - BEFORE.as_secs());
 const POLL: Duration = Duration::from_millis(500);
 
@@ -92,7 +92,7 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
     Ok(if let Ok(true) = result { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether every query found something and the page shows all of it.
+/// Returns true if every query found data, and the page shows all data.
 async fn look(
     workspace: &Workspace,
     cast: &mut Cast,
@@ -100,7 +100,8 @@ async fn look(
     interrupt: &CancellationToken,
 ) -> anyhow::Result<bool> {
     cast.build(&Screen::new(false)).await?;
-    // Before the load: installing packages may take minutes, and all pictures must show one short span.
+    // The page is built before the load, because installing packages can take minutes, and all pictures must show the
+    // same short time range.
     let page = Page::build(workspace, interrupt).await?;
     let operator = free_port()?;
     cast.start(Some(operator)).await?;
@@ -115,13 +116,13 @@ async fn look(
     let crowd = ["--rate", "40", "--connections", "100"];
     cast.keep_loading("reports", &all, "/reports", &[&every[..], &crowd].concat())?;
     cast.keep_loading("unlimited", &[other.listen], "/", &[&every[..], &["--rate", "20"]].concat())?;
-    // Longer than the policy's deadline, and than the other agent waits for an answer.
+    // These requests take longer than the policy's deadline, and longer than the other agent waits for a response.
     let slow = [&every[..], &["--rate", "2"]].concat();
     cast.keep_loading("late", &all, "/slow?ms=2500", &slow)?;
     cast.keep_loading("unanswered", &[other.listen], "/slow?ms=2500", &slow)?;
     let empty = [&every[..], &["--rate", "0.2", "--method", "PUT"]].concat();
     cast.keep_loading("refused snapshots", &[cast.agents[0].control], "/v1/config", &empty)?;
-    // Faster than Prometheus would notice by itself.
+    // Waits until Prometheus is ready, so that no query fails.
     let started = clock::now();
     while !prometheus.is_ready().await {
         ensure!(clock::since(started) < PATIENCE, "Prometheus is not ready after {} s", PATIENCE.as_secs());
@@ -146,18 +147,18 @@ async fn look(
         println!("FAILED {fault}");
     }
     let panels: usize = boards().iter().map(|board| board.panels().count()).sum();
-    println!("Grafana's panels show all {panels} in two themes, with {} faults", faults.len());
+    println!("Grafana's panels show all {panels} panels in two themes, with {} faults", faults.len());
     if draw {
         keep(workspace, &pictures, interrupt).await?;
     }
     Ok(answered && faults.is_empty())
 }
 
-/// Keys for tokens: one, which signs nothing.
+/// A key set for tokens. No token is signed with its key.
 const KEYS: &str = r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "c2VjcmV0"}]}"#;
 
-/// Flags for an agent with a certificate on its control port and with keys for tokens, and that soon gives up an app
-/// that does not answer.
+/// The flags of an agent with a certificate on its control port, keys for tokens, and a short timeout for the app's
+/// responses.
 async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<[String; 10]> {
     let [certificate, key] = ["control.crt", "control.key"].map(|name| folder.join(name).display().to_string());
     let mut openssl = Command::new("openssl");
@@ -175,7 +176,7 @@ async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Resu
     ]);
     openssl.args(["-subj", "/CN=agent", "-addext", "subjectAltName=DNS:agent", "-out", &certificate, "-keyout", &key]);
     openssl.stderr(std::process::Stdio::null());
-    ensure!(finish("openssl", &mut openssl, interrupt).await? == Some(0), "openssl made no certificate");
+    ensure!(finish("openssl", &mut openssl, interrupt).await? == Some(0), "openssl has not created a certificate");
     let keys = folder.join("keys.json");
     fs::write(&keys, KEYS).with_context(|| format!("write {}", keys.display()))?;
     let flag = |name: &str| name.to_owned();
@@ -193,17 +194,17 @@ async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Resu
     ])
 }
 
-/// Changes the policy at this time. Returns when all agents enforce it.
+/// Changes the policy at this time. Returns the time at which all agents enforce it.
 async fn change(cast: &Cast, at: Instant) -> anyhow::Result<Instant> {
     tokio::time::sleep_until(at).await;
     let (text, limit) = cast.policy.read()?;
     let (changed, _) = cast.policy.with_requests(&text, limit.requests * 3 / 2)?;
     let took = cast.change(&changed).await?;
-    println!("the limit was changed under load, in force everywhere after {:.1} ms", took.as_secs_f64() * 1e3);
+    println!("the limit was changed under load, in force in all agents after {:.1} ms", took.as_secs_f64() * 1e3);
     Ok(clock::now())
 }
 
-/// The answers to the queries in the board's file, and the faults of its bars.
+/// Sends the queries of a board's file. Returns the answers, and the faults of the board's bars.
 async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow::Result<(Given, Vec<String>)> {
     let dashboard: Value = serde_json::from_str(&board.json())?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -240,7 +241,7 @@ async fn answers(board: &Board, prometheus: &Prometheus, span: &Span) -> anyhow:
     Ok((Given { dashboard, start, end, step: STEP, bar: BAR, chosen, answers, annotations }, faults))
 }
 
-/// Reduces the pictures to few colours, for the manual.
+/// Writes the pictures for the manual, reduced to few colours.
 async fn keep(workspace: &Workspace, pictures: &Path, interrupt: &CancellationToken) -> anyhow::Result<()> {
     let folder = workspace.root().join(PICTURES);
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;

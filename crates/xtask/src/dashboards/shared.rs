@@ -1,8 +1,8 @@
-//! Panels that are on several boards, each with the labels of its board.
+//! Panels that several boards contain. Each panel uses the labels of its board.
 
 use super::grafana::{Colour, Kind, Panel, Query, Unit};
 
-/// The decisions on requests.
+/// The panel of the decisions on requests.
 pub(super) fn decisions(description: &'static str) -> Panel {
     let queries = vec![
         Query::new(
@@ -17,12 +17,12 @@ pub(super) fn decisions(description: &'static str) -> Panel {
     Panel::new(Kind::Stacked, "Decisions", description, Unit::RequestsPerSecond, queries)
 }
 
-/// The share of refusals now.
+/// The panel of the current share of refusals.
 pub(super) fn limited() -> Panel {
     Panel::new(
         Kind::Stat,
         "Limited",
-        "Share of all decisions that were refusals; a request that matches several rules counts once for each.",
+        "The share of refusals in all decisions; a request that matches several rules counts once for each.",
         Unit::Share,
         vec![Query::new(
             r#"sum(rate(weir_requests_total{LABELS,decision="limited"}[$__rate_interval])) / sum(rate(weir_requests_total{LABELS}[$__rate_interval]))"#,
@@ -33,12 +33,12 @@ pub(super) fn limited() -> Panel {
     .or_says("no requests")
 }
 
-/// The share of requests without a matching rule now.
+/// The panel of the current share of requests without a matching rule.
 pub(super) fn unmatched() -> Panel {
     Panel::new(
         Kind::Stat,
         "Matched by no rule",
-        "Share of the requests that no rule of any policy matched: they pass, whatever they are.",
+        "The share of requests that no rule of any policy matched. They always pass.",
         Unit::Share,
         vec![Query::new(
             "sum(rate(weir_unmatched_requests_total{LABELS}[$__rate_interval])) / sum(rate(weir_protocol_requests_total{LABELS}[$__rate_interval]))",
@@ -49,12 +49,12 @@ pub(super) fn unmatched() -> Panel {
     .or_says("no requests")
 }
 
-/// The time until the first certificate expires.
+/// The panel of the time until the first certificate expires.
 pub(super) fn certificate() -> Panel {
     Panel::new(
         Kind::Stat,
         "Certificate ends in",
-        "How long the certificate of a control port is good that ends first. An agent gets another one eight hours before, and WeirCertificateExpiresSoon fires at six.",
+        "The time until the first certificate of a control port expires. An agent renews its certificate eight hours before, and WeirCertificateExpiresSoon fires six hours before.",
         Unit::Seconds,
         vec![Query::new(
             "bottomk(1, weir_control_certificate_expiry_timestamp_seconds{LABELS} - time())",
@@ -65,14 +65,14 @@ pub(super) fn certificate() -> Panel {
     .or_says("no control port has one")
 }
 
-/// Lines for the series with the most over the whole time. The legend has room for a few, and the busiest series at
-/// each time would change all the time.
+/// Lines for the series with the highest rate over the whole time range. The legend has room for a few series, so they
+/// must not change with time.
 pub(super) fn most(count: u8, by: &str, counter: &str, legend: &'static str) -> Query {
     let lines = format!("sum by ({by}) (rate({counter}[$__rate_interval]))");
     Query::new(format!("{lines} and topk({count}, sum by ({by}) (rate({counter}[$__range] @ end())))"), legend)
 }
 
-/// Lines for the highest values of a gauge.
+/// Lines for the series of a gauge with the highest values.
 pub(super) fn highest(count: u8, by: &str, gauge: &str, legend: &'static str) -> Query {
     Query::new(format!("sum by ({by}) ({gauge}) and topk({count}, sum by ({by}) ({gauge} @ end()))"), legend)
 }

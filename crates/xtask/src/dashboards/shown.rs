@@ -1,4 +1,4 @@
-//! Checks the page's report: every panel has data, nothing is cut off, and colours mean the same everywhere.
+//! Checks the page's report: every panel has data, no text is cut off, and each colour has one meaning.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{
     page::{Entry, Shown, ShownPanel},
 };
 
-/// All faults, with their places.
+/// Lists all faults, with their places.
 pub(super) fn faults(boards: &[Board], shown: &[Shown]) -> Vec<String> {
     let mut all = Vec::new();
     for board in boards {
@@ -16,7 +16,7 @@ pub(super) fn faults(boards: &[Board], shown: &[Shown]) -> Vec<String> {
             match shown.iter().find(|shown| shown.uid == board.uid && shown.theme == theme) {
                 None => all.push(format!("{here}: not shown")),
                 Some(shown) => {
-                    all.extend(shown.errors.iter().map(|error| format!("{here}: the console says: {error}")));
+                    all.extend(shown.errors.iter().map(|error| format!("{here}: the console shows: {error}")));
                     let of_board = board.panels().flat_map(|panel| of_panel(panel, shown));
                     all.extend(of_board.map(|fault| format!("{here}: {fault}")));
                 }
@@ -36,7 +36,7 @@ fn of_panel(panel: &Panel, shown: &Shown) -> Vec<String> {
     } else if let Kind::Stat | Kind::Word(..) = panel.kind {
         faults.extend(of_values(panel, found, &shown.colours));
     } else if let Kind::Table(columns) = panel.kind {
-        // A label that no series has makes no column.
+        // A label that no series has gets no column.
         let first = found.rows.first().map_or("", String::as_str);
         let rest = columns.iter().fold(first, |rest, (_, heading)| rest.strip_prefix(heading).unwrap_or(rest));
         if first.is_empty() || !rest.is_empty() || found.rows.len() < 2 {
@@ -50,7 +50,7 @@ fn of_panel(panel: &Panel, shown: &Shown) -> Vec<String> {
     faults.into_iter().map(|fault| format!("{}: {fault}", panel.title)).collect()
 }
 
-/// Each large value has the colour of its step.
+/// Checks that each large value has the colour of its threshold.
 fn of_values(panel: &Panel, found: &ShownPanel, colours: &BTreeMap<String, String>) -> Vec<String> {
     if found.values.is_empty() {
         return vec!["shows no value".to_owned()];
@@ -63,7 +63,7 @@ fn of_values(panel: &Panel, found: &ShownPanel, colours: &BTreeMap<String, Strin
     wrong.collect()
 }
 
-/// There are lines, and only a decision has the colour of that decision, or one like it.
+/// Checks that a panel has lines, and that no other series looks like a decision.
 fn of_lines(found: &ShownPanel, colours: &BTreeMap<String, String>) -> Vec<String> {
     let mut faults = Vec::new();
     if found.canvases == 0 || found.legend.is_empty() {
@@ -82,7 +82,7 @@ fn of_lines(found: &ShownPanel, colours: &BTreeMap<String, String>) -> Vec<Strin
     faults
 }
 
-/// Whether two colours are too near to each other; as a browser writes them.
+/// Returns true if two colours are too similar. The colours are in the format of the browser.
 fn looks_like(one: &str, other: Option<&String>) -> bool {
     match (rgb(one), other.and_then(|other| rgb(other))) {
         (Some(one), Some(other)) => distance(one, other) < APART,
@@ -90,7 +90,7 @@ fn looks_like(one: &str, other: Option<&String>) -> bool {
     }
 }
 
-/// A colour such as `rgb(1, 2, 3)`.
+/// Parses a colour such as `rgb(1, 2, 3)`.
 fn rgb(colour: &str) -> Option<[u8; 3]> {
     let values = colour.strip_prefix("rgb(")?.strip_suffix(')')?.split(", ").map(|value| value.parse().ok());
     values.collect::<Option<Vec<_>>>()?.try_into().ok()
@@ -149,7 +149,7 @@ mod tests {
             if theme == "dark" {
                 change(&mut shown);
             }
-            serde_json::from_value(shown).expect("what a page reports")
+            serde_json::from_value(shown).expect("a report of a page")
         });
         faults(&[board()], &both)
     }
@@ -164,7 +164,7 @@ mod tests {
         type Change = fn(&mut serde_json::Value);
         let cases: [(Change, &str); 9] = [
             (|page| page["uid"] = json!("other"), "b in dark: not shown"),
-            (|page| page["errors"] = json!(["oh"]), "b in dark: the console says: oh"),
+            (|page| page["errors"] = json!(["oh"]), "b in dark: the console shows: oh"),
             (|page| page["panels"][1]["empty"] = json!("No data"), "b in dark: Lines: shows nothing but \"No data\""),
             (|page| page["panels"][1]["canvases"] = json!(0), "b in dark: Lines: draws 0 canvases with 2 series"),
             (|page| page["panels"][1]["overflows"] = json!(["mine"]), "b in dark: Lines: has no room for \"mine\""),

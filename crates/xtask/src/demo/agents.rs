@@ -1,4 +1,4 @@
-//! Asks the agents' control API what they enforce, and does not rely on the operator's report.
+//! Reads the revisions in force from the agents' control API. So the demo does not rely on the operator's report.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::clock;
 const ANSWER: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(2);
 
-/// The addresses that an agent listens on, from its addresses file.
+/// The addresses on which an agent listens, from its addresses file.
 #[derive(Clone, Copy, Deserialize)]
 pub(crate) struct Agent {
     pub(crate) listen: SocketAddr,
@@ -37,18 +37,19 @@ struct Policy {
 }
 
 impl Agent {
-    /// The revision of the policy that this agent enforces; none if it does not have the policy.
+    /// The revision of the policy that this agent enforces. None if the agent does not have the policy.
     pub(crate) async fn revision(&self, policy: &str) -> anyhow::Result<Option<String>> {
         let body = get(self.control, "/v1/status").await?;
-        let status: Status = serde_json::from_str(&body).with_context(|| format!("{} said: {body}", self.control))?;
+        let status: Status =
+            serde_json::from_str(&body).with_context(|| format!("the response of {}: {body}", self.control))?;
         Ok(status.policies.into_iter().find(|known| known.name == policy).map(|known| known.revision))
     }
 
-    /// Waits until the agent enforces a revision of the policy that `wanted` accepts. Returns when the agent reported
-    /// it.
+    /// Waits until the agent enforces a revision of the policy that `wanted` accepts. Returns the time of the agent's
+    /// report.
     pub(crate) async fn acknowledged(&self, policy: &str, wanted: impl Fn(&str) -> bool) -> Instant {
         loop {
-            // An agent that does not answer yet has not acknowledged.
+            // An agent that does not answer has not acknowledged yet.
             if let Ok(Some(revision)) = self.revision(policy).await
                 && wanted(&revision)
             {
@@ -59,7 +60,7 @@ impl Agent {
     }
 }
 
-/// The body of an answer with status 200.
+/// Requests a path, and returns the body of the response. A status other than 200 is an error.
 async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -73,7 +74,8 @@ async fn get(address: SocketAddr, path: &str) -> anyhow::Result<String> {
         .await
         .with_context(|| format!("no answer from {address}"))?
         .with_context(|| format!("ask {address}"))?;
-    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("{address} did not speak HTTP"))?;
+    let (head, body) =
+        answer.split_once("\r\n\r\n").with_context(|| format!("the response of {address} is not HTTP"))?;
     ensure!(head.starts_with("HTTP/1.1 200"), "{address}{path}: {}", head.lines().next().unwrap_or_default());
     Ok(body.to_owned())
 }
@@ -84,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that gives these answers, one per connection.
+    /// Starts an agent that gives these responses, one for each connection.
     async fn agent(bodies: &'static [&'static str]) -> Agent {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let control = listener.local_addr().expect("bound");

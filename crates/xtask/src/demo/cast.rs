@@ -1,6 +1,6 @@
 //! The processes of the demo: builds the programs, starts them on free loopback ports, and stops them.
 //!
-//! All files, including the policy's copy, are in a temporary folder, which is removed at the end.
+//! All files, including a copy of the policy, are in a temporary folder, which is removed at the end.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use crate::{children::Child, clock, workspace::Workspace};
 
 const AGENTS: usize = 2;
 const GRACE: Duration = Duration::from_secs(3);
-/// The longest that any step takes, unless it never ends.
+/// The timeout of each step.
 const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -35,12 +35,12 @@ pub(crate) struct Cast {
     pub(crate) policy: PolicyFile,
     policy_name: String,
     pub(crate) agents: Vec<Agent>,
-    /// The app's address, once it listens.
+    /// The app's address. Empty until the app listens.
     app: String,
     children: Vec<Child>,
 }
 
-/// How many agents enforce the newest revision, as they report it.
+/// The enforcement as the agents report it.
 pub(crate) struct Enforcement {
     pub(crate) enforcing: usize,
     pub(crate) agents: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Enforcement {
 }
 
 impl Cast {
-    /// Copies the policies of a folder, of which the demo follows `policy.yaml`.
+    /// Copies the policies of a folder. The demo measures `policy.yaml`.
     pub(crate) fn new(workspace: &Workspace, policies_of: &str) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("weir-demo-").tempdir().context("make a temporary folder")?;
         let policies = folder.path().join("policies");
@@ -80,14 +80,14 @@ impl Cast {
             "-p",
             "weir-testapp",
         ]);
-        // Cargo reports progress on standard error, so never between the lines of --json.
+        // With --json, the standard output must contain only JSON. Cargo reports its progress on standard error.
         command.current_dir(&self.root).stdout(Stdio::null());
         let mut cargo = Child::spawn("cargo build", &mut command)?;
         ensure!(cargo.wait().await?.success(), "cargo build failed");
         Ok(())
     }
 
-    /// Returns when all agents enforce the policy. The operator serves its metrics at `telemetry`.
+    /// Starts the programs. Returns when all agents enforce the policy. The operator serves its metrics at `telemetry`.
     pub(crate) async fn start(&mut self, telemetry: Option<SocketAddr>) -> anyhow::Result<()> {
         #[derive(serde::Deserialize)]
         struct App {
@@ -112,12 +112,12 @@ impl Cast {
             let enforced = agent.acknowledged(&self.policy_name, |_| true);
             tokio::time::timeout(PATIENCE, enforced)
                 .await
-                .with_context(|| format!("the agent at {} never got the policy", agent.control))?;
+                .with_context(|| format!("the agent at {} did not get the policy in time", agent.control))?;
         }
         Ok(())
     }
 
-    /// One more agent in front of the app, without a policy.
+    /// Starts one more agent in front of the app, without a policy.
     pub(crate) async fn another(&mut self, flags: &[String]) -> anyhow::Result<Agent> {
         self.start_agent("another", flags).await
     }
@@ -129,7 +129,7 @@ impl Cast {
         self.start_with_addresses(name, "weir-agent", &flags).await
     }
 
-    /// Starts the load on all agents in turn. Returns the lines that it reports.
+    /// Starts the load, which sends to all agents round robin. Returns the lines that it prints.
     pub(crate) fn start_load(&self, rate: f64) -> anyhow::Result<(Child, Lines<BufReader<ChildStdout>>)> {
         let mut command = self.program("weir-testapp");
         command.args(["load", "--json", "--rate", &rate.to_string(), "--duration", &LENGTH.as_secs().to_string()]);
@@ -139,11 +139,11 @@ impl Cast {
         }
         command.stdout(Stdio::piped()).stderr(self.log("load")?);
         let mut load = Child::spawn("load", &mut command)?;
-        let stdout = load.stdout().context("the load's output was piped")?;
+        let stdout = load.stdout().context("the load's output is not piped")?;
         Ok((load, BufReader::new(stdout).lines()))
     }
 
-    /// Starts a background load on these addresses in turn, which runs until the end; `flags` choose the requests.
+    /// Starts a background load, which sends to these addresses round robin until the end. `flags` choose the requests.
     pub(crate) fn keep_loading(
         &mut self,
         name: &str,
@@ -159,24 +159,24 @@ impl Cast {
         self.spawn(name, &mut command)
     }
 
-    /// Starts a third-party program, which is stopped with the others.
+    /// Starts a third-party program, which is stopped with the other processes.
     pub(crate) fn join(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
         self.spawn(name, command)
     }
 
-    /// The folder for files that are removed at the end.
+    /// The temporary folder, which is removed at the end.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Writes the policy's new text. Returns how long it took until the last agent reported that it enforces it.
+    /// Writes the policy's new text. Returns the time until the last agent reported that the new revision is in force.
     pub(crate) async fn change(&self, text: &str) -> anyhow::Result<Duration> {
-        let old = self.enforcement().await.revision.context("no agent says which revision it enforces")?;
+        let old = self.enforcement().await.revision.context("no agent reports a revision")?;
         let written = clock::now();
         self.policy.write(text)?;
         let all = async {
             let mut last = written;
-            // Waiting for one after the other takes as long as waiting for all: the last one counts.
+            // Waiting for one agent after another takes as long as waiting for all, because the last one decides.
             for agent in &self.agents {
                 last = agent.acknowledged(&self.policy_name, |revision| revision != old).await;
             }
@@ -184,14 +184,14 @@ impl Cast {
         };
         let last = tokio::time::timeout(PATIENCE, all)
             .await
-            .with_context(|| format!("not all agents took the change within {} s", PATIENCE.as_secs()))?;
+            .with_context(|| format!("not all agents acknowledged the change within {} s", PATIENCE.as_secs()))?;
         Ok(last - written)
     }
 
     pub(crate) async fn enforcement(&self) -> Enforcement {
         let mut revisions = Vec::new();
         for agent in &self.agents {
-            // An agent that does not answer is not known to enforce anything.
+            // An agent that does not answer counts as not enforcing.
             revisions.push(agent.revision(&self.policy_name).await.ok().flatten());
         }
         let newest = revisions.iter().flatten().next_back().cloned();
@@ -199,7 +199,7 @@ impl Cast {
         Enforcement { enforcing, agents: self.agents.len(), revision: newest }
     }
 
-    /// The status that the operator wrote next to the policy, when it says that all agents enforce the same revision.
+    /// Waits until the status file next to the policy reports that all agents enforce the same revision.
     pub(crate) async fn reported(&self, actual: &Enforcement) -> anyhow::Result<String> {
         let wanted = format!("{0}/{0}", self.agents.len());
         let agrees = async {
@@ -214,7 +214,7 @@ impl Cast {
         match tokio::time::timeout(PATIENCE, agrees).await {
             Ok(enforced) => Ok(enforced),
             Err(_) => bail!(
-                "{} does not say {wanted} of revision {}",
+                "{} does not report {wanted} with revision {}",
                 self.policy.status().display(),
                 actual.revision.as_deref().unwrap_or("(none)")
             ),
@@ -229,7 +229,7 @@ impl Cast {
         Some((enforced.to_owned(), status.get("revision")?.as_str()?.to_owned()))
     }
 
-    /// The name of the first process that ends by itself.
+    /// Waits until a process ends. Returns its name.
     pub(crate) async fn first_to_end(&mut self) -> String {
         loop {
             if let Some(child) = self.children.iter_mut().find_map(|child| child.ended().map(|_| child.name.clone())) {
@@ -239,7 +239,7 @@ impl Cast {
         }
     }
 
-    /// The end of every log that is not empty.
+    /// The last lines of every log that is not empty.
     pub(crate) fn last_words(&self) -> Vec<(String, String)> {
         let names = self.children.iter().map(|child| child.name.as_str()).chain(["load"]);
         names
@@ -252,7 +252,8 @@ impl Cast {
             .collect()
     }
 
-    /// Stops the processes in reverse order, so that none outlives one that it talks to.
+    /// Stops the processes in the reverse order of their starts. So each process ends before the processes that it
+    /// uses.
     pub(crate) async fn stop(mut self) {
         while let Some(mut child) = self.children.pop() {
             child.stop(GRACE).await;
@@ -275,14 +276,14 @@ impl Cast {
         self.spawn(name, &mut command)?;
         let deadline = clock::now() + PATIENCE;
         loop {
-            // A missing or incomplete file is not ready yet.
+            // A missing or incomplete file means that the program is not ready yet.
             if let Some(addresses) = fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok()) {
                 return Ok(addresses);
             }
             if let Some(status) = self.children.last_mut().and_then(Child::ended) {
-                bail!("{name} ended at once: {status}");
+                bail!("{name} ended during its start: {status}");
             }
-            ensure!(clock::now() < deadline, "{name} never said where it listens");
+            ensure!(clock::now() < deadline, "{name} has not written its addresses");
             tokio::time::sleep(POLL).await;
         }
     }
@@ -296,7 +297,7 @@ impl Cast {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.binaries.join(name));
-        // The caller's own WEIR_ variables must not reach the demo.
+        // The user's WEIR_ variables must not affect the programs of the demo.
         for (variable, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
             command.env_remove(variable);
         }

@@ -1,6 +1,6 @@
-//! The policy file of the demo: its limit, and the same text with another limit.
+//! The policy file of the demo: reads its limit, and changes the limit in the text.
 //!
-//! The file is changed as a person would change it: one number in the text, so that comments stay.
+//! The change replaces one number in the text, as a user would do, so that comments stay.
 
 use std::{
     fmt, fs,
@@ -10,12 +10,12 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use weir_api::{Action, RateLimitPolicy};
 
-/// The only policy of the folder.
+/// The file `policy.yaml` of the folder.
 pub(crate) struct PolicyFile {
     pub(crate) path: PathBuf,
 }
 
-/// The limit that the demo measures: the first one of the first limiting rule.
+/// The limit that the demo measures: the first limit of the first rule with action Limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Limit {
     pub(crate) requests: i64,
@@ -45,7 +45,7 @@ impl PolicyFile {
         Ok(Self { path })
     }
 
-    /// Where the operator writes the policy's status.
+    /// The path of the file to which the operator writes the policy's status.
     pub(crate) fn status(&self) -> PathBuf {
         self.path.with_extension("status.yaml")
     }
@@ -54,14 +54,14 @@ impl PolicyFile {
         parse(&self.text()?)?.metadata.name.context("the policy has no name")
     }
 
-    /// The text, and the limit that it sets.
+    /// Reads the file. Returns its text, and the limit in it.
     pub(crate) fn read(&self) -> anyhow::Result<(String, Limit)> {
         let text = self.text()?;
         let limit = limit(&text).with_context(|| self.path.display().to_string())?;
         Ok((text, limit))
     }
 
-    /// `text` with another number of requests, and the limit that this text sets.
+    /// Replaces the number of requests in `text`. Returns the new text, and the limit in it.
     pub(crate) fn with_requests(&self, text: &str, requests: i64) -> anyhow::Result<(String, Limit)> {
         let changed = replace_requests(text, requests)?;
         let limit = limit(&changed).with_context(|| self.path.display().to_string())?;
@@ -69,7 +69,7 @@ impl PolicyFile {
         Ok((changed, limit))
     }
 
-    /// Replaces the file as editors do: the operator never reads a partial file.
+    /// Replaces the file atomically, as editors do, so that the operator never reads a partial file.
     pub(crate) fn write(&self, text: &str) -> anyhow::Result<()> {
         let draft = self.path.with_extension("yaml.part");
         fs::write(&draft, text)
@@ -83,14 +83,15 @@ impl PolicyFile {
 }
 
 fn parse(text: &str) -> anyhow::Result<RateLimitPolicy> {
-    // As JSON, in which a map with one entry may be a variant; for YAML, serde requires a tag.
+    // The text is converted to JSON first. In JSON, a map with one entry can be an enum variant, but in YAML, serde
+    // requires a tag.
     let value: serde_json::Value = serde_yaml::from_str(text).context("not YAML")?;
     serde_json::from_value(value).context("not a RateLimitPolicy")
 }
 
 fn limit(text: &str) -> anyhow::Result<Limit> {
     let policy = parse(text)?;
-    let rule = policy.spec.rules.iter().find(|rule| rule.action == Action::Limit).context("no rule limits anything")?;
+    let rule = policy.spec.rules.iter().find(|rule| rule.action == Action::Limit).context("no rule has a limit")?;
     let limit = rule.limits.first().context("the rule has no limit")?;
     Ok(Limit {
         requests: limit.requests,
@@ -99,7 +100,7 @@ fn limit(text: &str) -> anyhow::Result<Limit> {
     })
 }
 
-/// Changes the first number behind `requests:`, comments aside.
+/// Changes the number after the first `requests:` that is not in a comment.
 fn replace_requests(text: &str, requests: i64) -> anyhow::Result<String> {
     let mut offset = 0;
     for line in text.split_inclusive('\n') {
@@ -113,7 +114,7 @@ fn replace_requests(text: &str, requests: i64) -> anyhow::Result<String> {
         }
         offset += line.len();
     }
-    bail!("no line says `requests:`")
+    bail!("no line contains `requests:`")
 }
 
 #[cfg(test)]
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_read_as_a_rate() {
-        let limit = limit(DEMO).expect("the demo's policy is one");
+        let limit = limit(DEMO).expect("the demo's policy is valid");
         assert_eq!(
             (limit.requests, limit.per_second(), limit.to_string().as_str()),
             (100, 100.0, "100 requests per 1s")
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn one_number_changes_and_everything_else_stays() {
-        let changed = replace_requests(DEMO, 150).expect("there is a limit");
+        let changed = replace_requests(DEMO, 150).expect("a limit");
         assert_eq!(changed, DEMO.replace("requests: 100\n", "requests: 150\n"));
         assert_eq!(limit(&changed).expect("still a policy").requests, 150);
     }
@@ -144,7 +145,7 @@ mod tests {
     fn a_comment_is_no_limit() {
         let text = "# requests: 1\nlimits: [{name: a, requests: 7, per: 1s}]\n";
         assert_eq!(
-            replace_requests(text, 12).expect("there is one"),
+            replace_requests(text, 12).expect("a limit"),
             "# requests: 1\nlimits: [{name: a, requests: 12, per: 1s}]\n"
         );
         assert!(replace_requests("# requests: 1\n", 2).is_err());

@@ -1,6 +1,6 @@
-//! The load's own report, and rates over parts of it.
+//! Parses the reports of the load, and computes rates.
 //!
-//! Rates are sums over whole reports, divided by the time that these reports really cover.
+//! A rate is a sum over whole reports, divided by the time that these reports cover.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) enum Line {
     Summary(Summary),
 }
 
-/// Counts of one interval, and its end in seconds since the load began.
+/// The counts of one interval, and its end in seconds since the start of the load.
 #[derive(Clone, Copy, Deserialize)]
 pub(crate) struct Interval {
     t: f64,
@@ -22,7 +22,7 @@ pub(crate) struct Interval {
     pub(crate) limited: u64,
 }
 
-/// Counts of the whole load.
+/// The counts of the whole load.
 #[derive(Deserialize)]
 pub(crate) struct Summary {
     pub(crate) offered: u64,
@@ -43,11 +43,11 @@ impl Line {
                 serde_json::from_value(value).map(Self::Interval)
             }
         };
-        parse().with_context(|| format!("the load said: {line}"))
+        parse().with_context(|| format!("a line of the load: {line}"))
     }
 }
 
-/// Every interval so far, in order.
+/// All intervals so far, in order.
 #[derive(Default)]
 pub(crate) struct Rates {
     intervals: Vec<Interval>,
@@ -58,14 +58,14 @@ impl Rates {
         self.intervals.push(interval);
     }
 
-    /// Time since the load began, as of the last interval.
+    /// The time from the start of the load to the end of the last interval.
     pub(crate) fn now(&self) -> Duration {
         Duration::from_secs_f64(self.intervals.last().map_or(0.0, |interval| interval.t))
     }
 
-    /// Sums over the last second.
+    /// The counts of the last second.
     pub(crate) fn latest_second(&self) -> Interval {
-        // Intervals may end a little late: half of one does not belong to the second.
+        // Intervals can end slightly late, so this includes 50 ms more than a second.
         let since = self.now().as_secs_f64() - 1.05;
         let mut sum = Interval { t: self.now().as_secs_f64(), offered: 0, allowed: 0, limited: 0 };
         for (begin, interval) in self.spans().filter(|(begin, _)| *begin >= since) {
@@ -77,7 +77,7 @@ impl Rates {
         sum
     }
 
-    /// Allowed requests per second over the intervals that lie between `from` and `to`; none if there are none.
+    /// The allowed requests per second over the intervals between `from` and `to`. None without such intervals.
     pub(crate) fn allowed_per_second(&self, from: Duration, to: Duration) -> Option<f64> {
         // An interval that should end at `to` ends a few milliseconds later.
         let (from, to) = (from.as_secs_f64() - 0.05, to.as_secs_f64() + 0.05);
@@ -91,14 +91,14 @@ impl Rates {
         (seconds > 0.0).then(|| (rate * 100.0).round() / 100.0)
     }
 
-    /// Each interval with its start.
+    /// All intervals, each with its start.
     fn spans(&self) -> impl Iterator<Item = (f64, &Interval)> {
         let begins = std::iter::once(0.0).chain(self.intervals.iter().map(|interval| interval.t));
         begins.zip(&self.intervals)
     }
 }
 
-/// A rate without meaningless decimals.
+/// Formats a rate, without a decimal zero.
 pub(crate) fn show(rate: f64) -> String {
     let text = format!("{rate:.1}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()

@@ -1,6 +1,6 @@
-//! The output of the demo as an animated picture: every line appears at the time at which it was printed.
+//! Records the output of the demo as an animated SVG. Every line appears at the time at which it was printed.
 //!
-//! It adds nothing, and leaves out only the time before the first line.
+//! The recording starts with the first line of the run, and contains all later lines.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) struct Recording {
 
 impl Recording {
     pub(super) fn line(&mut self, now: Instant, style: Style, text: &str) {
-        // A long line continues on the next.
+        // A long line is split.
         for part in text.split('\n') {
             let letters: Vec<char> = part.chars().collect();
             let parts: Vec<String> = letters.chunks(WIDTH).map(|part| part.iter().collect()).collect();
@@ -30,7 +30,7 @@ impl Recording {
         }
     }
 
-    /// Starts at the first line that contains `from`; earlier lines are left out.
+    /// Creates the SVG. It starts at the first line that contains `from`, and omits earlier lines.
     pub(super) fn svg(&self, command: &str, from: &str) -> String {
         let first = self.lines.iter().position(|(_, _, text)| text.contains(from)).unwrap_or(0);
         let lines = &self.lines[first..];
@@ -90,7 +90,7 @@ mod tests {
         assert!(!svg.contains("building"), "{svg}");
         assert!(svg.contains("class=\"l plain\" style=\"animation-delay:0.00s\">up</text>"), "{svg}");
         assert!(svg.contains("class=\"l good\" style=\"animation-delay:1.50s\">a &lt; bx"), "{svg}");
-        // The command, "up", the empty line after it, and two for the long one.
+        // The lines are the command, "up", an empty line, and two parts of the long line.
         assert_eq!(svg.matches("<text ").count(), 5, "{svg}");
     }
 }

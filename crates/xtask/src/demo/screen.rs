@@ -1,5 +1,5 @@
-//! The output for people: a table that grows by a line per second, notes and a summary. Plain text if it is not a
-//! terminal.
+//! Prints the output for people: a table with a line for each second, notes and a summary. Without a terminal, it is
+//! plain text.
 
 use std::{
     cell::RefCell,
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::clock;
 
-/// The output stream, and whether it supports colours.
+/// The output stream. It uses colours only on a terminal.
 pub(crate) struct Screen {
     to_stderr: bool,
     colours: bool,
-    /// All lines, for a recording.
+    /// The lines so far, if they are recorded.
     recording: Option<RefCell<Recording>>,
 }
 
@@ -39,12 +39,12 @@ impl Screen {
         Self { to_stderr: json, colours: terminal && std::env::var_os("NO_COLOR").is_none(), recording: None }
     }
 
-    /// Records every line from now on, with its time.
+    /// Starts to record every line, with its time.
     pub(super) fn record(&mut self) {
         self.recording = Some(RefCell::default());
     }
 
-    /// What was recorded.
+    /// The recording, if there is one.
     pub(super) fn recording(self) -> Option<Recording> {
         self.recording.map(RefCell::into_inner)
     }
@@ -119,10 +119,10 @@ impl Screen {
         for text in [
             format!("curl -i http://{listen}/                       # a request through the first agent"),
             format!("for i in $(seq 30); do curl -s -o /dev/null -w '%{{http_code}} ' http://{listen}/; done"),
-            format!("curl -s http://{control}/v1/status             # what it enforces and has counted"),
-            format!("curl -s http://{control}/v1/config             # its whole configuration"),
+            format!("curl -s http://{control}/v1/status             # the policies in force, and the counts"),
+            format!("curl -s http://{control}/v1/config             # the snapshot in force"),
             format!(
-                "curl -s http://{control}/v1/config | curl -i -X PUT --data-binary @- http://{control}/v1/config   # the same again: nothing changes"
+                "curl -s http://{control}/v1/config | curl -i -X PUT --data-binary @- http://{control}/v1/config   # the same snapshot again changes nothing"
             ),
             format!("curl -s http://{telemetry}/metrics | grep ^weir_"),
             format!("sed -i 's/requests: .*/requests: 3/' {policy}     # or use your editor"),
@@ -151,7 +151,7 @@ impl Screen {
             Style::Bad => "\x1b[1;31m",
         };
         let end = if code.is_empty() { "" } else { "\x1b[0m" };
-        // If the reader is gone, continue until everything is stopped.
+        // An error is ignored: if the reader of the output has ended, the demo must still stop its processes.
         let _ = if self.to_stderr {
             writeln!(std::io::stderr(), "{code}{text}{end}")
         } else {

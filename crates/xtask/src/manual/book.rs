@@ -1,7 +1,7 @@
-//! The manual as a site, by mdBook: builds it, and checks every link of its pages.
+//! Builds the manual as a site with mdBook, and checks every link of its pages.
 //!
-//! mdBook does not report broken links, and it renames pages. This is not a stage of `cargo xtask test`: on a bare
-//! machine, compiling mdBook takes minutes. The links of the source pages are checked without it.
+//! mdBook does not report broken links, and it renames pages. This is not a stage of `cargo xtask test`, because
+//! compiling mdBook takes minutes on a new machine. The links of the source pages are checked without mdBook.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use super::{Fault, markdown::beside};
 
 /// The output folder in book.toml.
 const SITE: &str = "target/manual";
-/// Shown in place of any page, so its links are relative to the site's root.
+/// The page for unknown addresses. Its links are relative to the root of the site.
 const ANYWHERE: &str = "404.html";
 
 pub(super) enum Site {
@@ -42,7 +42,7 @@ pub(super) fn build(root: &Path) -> anyhow::Result<Site> {
 /// The links of a page of the site, and its anchors.
 #[derive(Default)]
 struct Page {
-    /// With their lines.
+    /// The links, with their lines.
     links: Vec<(usize, String)>,
     places: BTreeSet<String>,
 }
@@ -60,14 +60,14 @@ impl Page {
     }
 }
 
-/// The values of an attribute in a line, in mdBook's format.
+/// The values of an attribute in a line of HTML, in the format of mdBook.
 fn values<'a>(line: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let begin = format!(" {name}=\"");
     let parts: Vec<&str> = line.split(begin.as_str()).skip(1).collect();
     parts.into_iter().filter_map(|rest| rest.split_once('"').map(|(value, _)| value))
 }
 
-/// All pages by their path within the site.
+/// Reads all pages, by their path within the site.
 fn read(site: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     let mut pages = BTreeMap::new();
     let mut folders = vec![site.to_owned()];
@@ -86,7 +86,7 @@ fn read(site: &Path) -> anyhow::Result<BTreeMap<String, Page>> {
     Ok(pages)
 }
 
-/// Links within the site that lead to no file, or to no anchor of their page.
+/// Finds the links within the site whose file or anchor does not exist.
 fn follow(site: &Path, pages: &BTreeMap<String, Page>) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (name, page) in pages.iter().filter(|(name, _)| *name != ANYWHERE) {
@@ -101,7 +101,7 @@ fn follow(site: &Path, pages: &BTreeMap<String, Page>) -> Vec<Fault> {
                 None => site.join(&file).is_file(),
             };
             if !there {
-                let what = format!("{link} leads nowhere");
+                let what = format!("the link {link} is broken");
                 faults.push(Fault { page: format!("{SITE}/{name}"), line: *line, what });
             }
         }
@@ -131,9 +131,9 @@ mod tests {
         assert_eq!(
             told,
             [
-                "target/manual/c.html:2: index.html#none leads nowhere",
-                "target/manual/c.html:2: guides/b.md leads nowhere",
-                "target/manual/guides/b.html:2: c.svg leads nowhere",
+                "target/manual/c.html:2: the link index.html#none is broken",
+                "target/manual/c.html:2: the link guides/b.md is broken",
+                "target/manual/guides/b.html:2: the link c.svg is broken",
             ]
         );
     }

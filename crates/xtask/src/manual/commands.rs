@@ -1,5 +1,5 @@
-//! Checks that the commands of the pages name existing files, charts and values, fields of policies, and flags of our
-//! own programs. For other programs, only the flags in this file pass: add one after you have seen it work.
+//! Checks the commands of the pages: their files, charts, values, fields of policies, and flags of Weir's programs must
+//! exist. For other programs, only the flags in this file are accepted. Add a flag after you have tested it.
 
 use std::{
     cell::RefCell,
@@ -52,7 +52,7 @@ const KUBECTL_FLAGS: [&str; 15] = [
     "--recursive",
     "--watch",
 ];
-/// The names of the resource.
+/// The names of policies in kubectl.
 const POLICY: [&str; 4] = ["rlp", "ratelimitpolicy", "ratelimitpolicies", "ratelimitpolicies.weir.dev"];
 
 pub(super) struct Commands<'a> {
@@ -60,20 +60,20 @@ pub(super) struct Commands<'a> {
     root: PathBuf,
     programs: PathBuf,
     fields: Fields,
-    /// The help of our programs, by program and subcommand.
+    /// The help texts of Weir's programs, by program and subcommand.
     help: RefCell<BTreeMap<String, String>>,
 }
 
 type Checked = Result<(), String>;
 
 impl<'a> Commands<'a> {
-    /// `programs` is the folder of our programs.
+    /// Creates the checker. `programs` is the folder of Weir's programs.
     pub(super) fn new(workspace: &'a Workspace, programs: &Path) -> anyhow::Result<Self> {
         let (root, programs) = (workspace.root().to_owned(), programs.to_owned());
         Ok(Self { workspace, root, programs, fields: Fields::new()?, help: RefCell::default() })
     }
 
-    /// What is wrong with a command of a page.
+    /// Checks a command of a page. The error describes the fault.
     pub(super) fn check(&self, words: &[String], page: &Page) -> Checked {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let Some((program, rest)) = words.split_first() else { return Ok(()) };
@@ -91,14 +91,14 @@ impl<'a> Commands<'a> {
             ("docker", ["build", "--target", target, "-t", _, "."]) => self.target(target),
             ("weir-operator" | "weir-agent", rest) => self.ours(program, rest),
             (other, _) if OTHERS.contains(&other) => Ok(()),
-            // A script of the checkout.
+            // This is a script of the checkout.
             (other, _) if other.contains('/') => self.file(other),
             (other, _) => Err(format!("{other} with these arguments is not known to `cargo xtask manual`")),
         }
     }
 
     fn file(&self, path: &str) -> Checked {
-        if self.root.join(path).exists() { Ok(()) } else { Err(format!("there is no {path}")) }
+        if self.root.join(path).exists() { Ok(()) } else { Err(format!("{path} does not exist")) }
     }
 
     fn example(&self, package: &str, example: &str) -> Checked {
@@ -125,10 +125,10 @@ impl<'a> Commands<'a> {
             self.file(&format!("{chart}/Chart.yaml"))?;
         }
         for file in words.windows(2).filter(|pair| pair[0] == "--show-only").map(|pair| pair[1]) {
-            self.file(&format!("{}/{file}", chart.ok_or("--show-only without one of our charts")?))?;
+            self.file(&format!("{}/{file}", chart.ok_or("--show-only without a chart of Weir")?))?;
         }
         for settings in words.windows(2).filter(|pair| pair[0] == "--set").map(|pair| pair[1]) {
-            let chart = chart.ok_or("--set without one of our charts")?;
+            let chart = chart.ok_or("--set without a chart of Weir")?;
             let schema = fs::read_to_string(self.root.join(chart).join("values.schema.json"));
             let schema = schema.map_err(|error| error.to_string())?;
             let schema: Value = serde_json::from_str(&schema).map_err(|error| error.to_string())?;
@@ -147,7 +147,7 @@ impl<'a> Commands<'a> {
         if !KUBECTL.contains(&verb) {
             return Err(format!("kubectl {verb} is not known to `cargo xtask manual`"));
         }
-        // The words behind it belong to the container.
+        // The words after `--` belong to the container.
         let own = words.split(|word| *word == "--").next().unwrap_or_default();
         flags(own, &KUBECTL_FLAGS)?;
         let after = |flag: &str| own.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1]);
@@ -167,7 +167,7 @@ impl<'a> Commands<'a> {
         after("-p").map_or(Ok(()), |patch| self.fields.patch(patch))
     }
 
-    /// One of our own programs: its help must have the subcommand and the flags.
+    /// Checks a command of one of Weir's programs: the help text must contain the subcommand and the flags.
     fn ours(&self, program: &str, words: &[&str]) -> Checked {
         let subcommand = words.first().filter(|word| !word.starts_with('-')).copied();
         let help = self.help_of(program, subcommand).map_err(|error| format!("{error:#}"))?;
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn commands_name_what_there_is() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let commands = Commands::new(&workspace, Path::new("nowhere")).expect("a definition");
         let page = Page::parse("Save it as `mine.yaml`.\n");
         let check = |line: &str| {

@@ -1,4 +1,4 @@
-//! Checks that fields in a command are fields of a policy, with the apiserver's schema.
+//! Checks that the fields in a command are fields of a policy, with the schema of the CRD.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -9,7 +9,8 @@ impl Fields {
     pub(super) fn new() -> anyhow::Result<Self> {
         let definition: Value =
             serde_yaml::from_str(&weir_api::Definition::Policy.yaml()).context("the definition is not YAML")?;
-        let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema").context("it has no schema")?;
+        let schema =
+            definition.pointer("/spec/versions/0/schema/openAPIV3Schema").context("the definition has no schema")?;
         Ok(Self(schema.clone()))
     }
 
@@ -43,7 +44,7 @@ fn known(schema: &Value, value: &Value) -> Result<(), String> {
     }
 }
 
-/// The field of an object, or of the objects in a list.
+/// Returns the schema of a field of an object, or of the objects in a list.
 fn field<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     const METADATA: &Value = &Value::Null;
     let schema = schema.get("items").unwrap_or(schema);
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     fn fields_are_those_of_the_schema() {
-        let fields = Fields::new().expect("there is one");
+        let fields = Fields::new().expect("the schema of policies");
         for good in [".spec.rules[0].limits[*].requests", "status.traffic", ".status.conditions"] {
             fields.path(good).expect(good);
         }

@@ -1,5 +1,5 @@
-//! Figures of the benchmarks on other pages. A comment behind a number names its source: the suite, the table, the row
-//! and the column of `docs/benchmarks/<suite>.json`. The page chooses how many digits it shows, at least two.
+//! Compares figures on pages with the benchmarks. A comment after a number names its source: the suite, the table, the
+//! row and the column of `docs/benchmarks/<suite>.json`. The page decides how many digits it shows, at least two.
 //!
 //! ```text
 //! 0.78<!-- bench: proxy / CPU per request, µs / weir-agent / proxied -->
@@ -44,15 +44,15 @@ enum Cell {
     Ratio {
         ratio: f64,
     },
-    /// Words, or nothing.
+    /// The cell is not a number.
     Other(serde::de::IgnoredAny),
 }
 
-/// A page with its figures as the benchmarks found them.
+/// A page with the figures of the benchmarks.
 pub(super) struct Renewed {
     pub(super) text: String,
     pub(super) figures: usize,
-    /// Lines and what is wrong there.
+    /// The lines with faults, and the faults.
     pub(super) faults: Vec<(usize, String)>,
 }
 
@@ -69,7 +69,7 @@ impl Results {
         Ok(Self(suites))
     }
 
-    /// Replaces each marked number by the number that it should be.
+    /// Replaces each marked number by the number in the benchmark.
     pub(super) fn renew(&self, page: &str) -> Renewed {
         let mut renewed = Renewed { text: String::new(), figures: 0, faults: Vec::new() };
         let mut rest = page;
@@ -116,7 +116,8 @@ fn only<T>(mut found: impl Iterator<Item = T>, what: &str, name: &str) -> Result
     if found.next().is_some() { Err(format!("more than one {what} is {name:?}")) } else { Ok(first) }
 }
 
-/// How many digits a number on a page has. Zeros at the end of a whole number may be rounded, so they do not count.
+/// Counts the digits of a number on a page. Zeros at the end of a whole number can come from rounding, so they do not
+/// count.
 fn digits(shown: &str) -> i32 {
     let number = shown.replace(',', "");
     let counted = if number.contains('.') { number.as_str() } else { number.trim_end_matches('0') };
@@ -125,7 +126,7 @@ fn digits(shown: &str) -> i32 {
 }
 
 fn round(value: f64, digits: i32) -> String {
-    // How many digits stand before the point. Rounding may add one: 9.96 becomes 10.
+    // The number of digits before the decimal point. Rounding can add one: 9.96 becomes 10.
     let whole = |value: f64| format!("{:.0}", value.abs().log10().floor()).parse().unwrap_or(0) + 1;
     let unit = |value: f64| 10_f64.powi(digits - whole(value));
     let rounded = (value * unit(value)).round() / unit(value);

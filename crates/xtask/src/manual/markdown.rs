@@ -1,4 +1,4 @@
-//! What can be checked on a Markdown page: blocks, links and headings.
+//! Parses a Markdown page: its blocks, links and headings.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,18 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 pub(super) struct Page {
     pub(super) blocks: Vec<Block>,
-    /// With their lines.
+    /// The links, with their lines.
     pub(super) links: Vec<(usize, String)>,
     /// The anchors of the headings, in the form that links use.
     pub(super) headings: BTreeSet<String>,
-    /// All texts in backquotes: names that the page introduces.
+    /// All texts in backquotes, which are names that the page introduces.
     pub(super) quoted: BTreeSet<String>,
 }
 
 pub(super) struct Block {
-    /// The line that opens the fence.
+    /// The line of the opening fence.
     pub(super) line: usize,
-    /// The text behind the fence.
+    /// The text after the opening fence.
     pub(super) info: String,
     pub(super) text: String,
 }
@@ -60,14 +60,14 @@ impl Page {
 }
 
 impl Block {
-    /// The commands of a console, each as words or as an error.
+    /// The commands of a console block. Each command is a list of words, or an error.
     pub(super) fn commands(&self) -> Vec<(usize, Result<Vec<String>, String>)> {
         let lines = self.text.lines().enumerate();
         lines.filter_map(|(index, line)| Some((self.line + 1 + index, words(line.strip_prefix("$ ")?)))).collect()
     }
 }
 
-/// Splits a line like a shell, as far as our pages need it.
+/// Splits a line into words like a shell, for the syntax that the pages use.
 fn words(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in line.chars() {
@@ -84,10 +84,10 @@ fn words(line: &str) -> Result<Vec<String>, String> {
         }
     }
     words.extend(word);
-    if quote.is_some() { Err("a quote that does not end".to_owned()) } else { Ok(words) }
+    if quote.is_some() { Err("a quote is not closed".to_owned()) } else { Ok(words) }
 }
 
-/// The anchor of a heading, as GitHub and mdBook create it.
+/// Returns the anchor of a heading, as GitHub and mdBook create it.
 fn anchor(heading: &str) -> String {
     let letters = heading.to_lowercase();
     letters
@@ -100,7 +100,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// The path of a linked file, relative to the page with the link.
+/// Returns the path of a linked file. The link is relative to the page that contains it.
 pub(super) fn beside(page: &str, file: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

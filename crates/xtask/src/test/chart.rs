@@ -1,6 +1,6 @@
-//! Properties of the rendered chart that `helm lint` does not check.
+//! Checks properties of the rendered chart that `helm lint` does not check.
 //!
-//! These checks read what would be applied, never the templates.
+//! The checks read the rendered objects, never the templates.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(super) fn check(rendered: &str) -> anyhow::Result<()> {
     check_objects(rendered, &["Deployment", "ServiceAccount"])
 }
 
-/// Checks the rendered chart weir-crds: the definitions of policies and stores, and nothing else.
+/// Checks the rendered chart weir-crds, which must contain only the definitions of policies and stores.
 pub(super) fn check_definitions(rendered: &str) -> anyhow::Result<()> {
     check_objects(rendered, &["CustomResourceDefinition"])?;
     let kinds: Vec<_> = rendered.lines().filter(|line| line.starts_with("kind: ")).collect();
@@ -21,12 +21,12 @@ pub(super) fn check_definitions(rendered: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks every object; there must be one of each kind in `needed`.
+/// Checks every object. There must be at least one object of each kind in `needed`.
 fn check_objects(rendered: &str, needed: &[&str]) -> anyhow::Result<()> {
     let mut seen = BTreeSet::new();
     let mut kinds = BTreeSet::new();
     for document in serde_yaml::Deserializer::from_str(rendered) {
-        let object = Value::deserialize(document).context("the chart renders to something that is not YAML")?;
+        let object = Value::deserialize(document).context("the rendered chart is not YAML")?;
         if object.is_null() {
             continue;
         }
@@ -35,7 +35,7 @@ fn check_objects(rendered: &str, needed: &[&str]) -> anyhow::Result<()> {
         text(&object, "/apiVersion").with_context(|| format!("{kind} {name}"))?;
         let namespace = text(&object, "/metadata/namespace").unwrap_or_default();
         let here = || format!("{kind} {name}");
-        ensure!(seen.insert((kind.clone(), namespace, name.clone())), "{} is there twice", here());
+        ensure!(seen.insert((kind.clone(), namespace, name.clone())), "{} exists twice", here());
         match kind.as_str() {
             "Role" | "ClusterRole" => check_role(&object).with_context(here)?,
             "MutatingWebhookConfiguration" => check_webhooks(&object).with_context(here)?,
@@ -51,7 +51,7 @@ fn check_objects(rendered: &str, needed: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the chart rendered with all monitoring. Every alert must link to its documentation, which must exist.
+/// Checks the chart rendered with all monitoring. Every alert must have a link to its documentation, which must exist.
 pub(super) fn check_monitored(rendered: &str) -> anyhow::Result<()> {
     const RUNBOOK: &str = include_str!("../../../../docs/alerts.md");
     check(rendered)?;
@@ -63,11 +63,11 @@ pub(super) fn check_monitored(rendered: &str) -> anyhow::Result<()> {
         for rule in groups.into_iter().flatten().flat_map(|group| at(group, "/rules").as_sequence()).flatten() {
             let Ok(alert) = text(rule, "/alert") else { continue };
             let url = text(rule, "/annotations/runbook_url").with_context(|| alert.clone())?;
-            ensure!(url.ends_with(&format!("#{}", alert.to_lowercase())), "{alert}: {url} is another alert's");
             ensure!(
-                RUNBOOK.contains(&format!("\n## {alert}\n")),
-                "docs/alerts.md does not say what to do about {alert}"
+                url.ends_with(&format!("#{}", alert.to_lowercase())),
+                "{alert}: {url} is the link of another alert"
             );
+            ensure!(RUNBOOK.contains(&format!("\n## {alert}\n")), "docs/alerts.md has no section about {alert}");
             found.insert("alert".to_owned());
         }
         let board = at(&object, "/metadata/labels/grafana_dashboard").as_str() == Some("1");
@@ -79,7 +79,7 @@ pub(super) fn check_monitored(rendered: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Exact verbs on exact resources, and access only to named secrets in its own namespace.
+/// Checks that a role has no wildcards, and that it allows access only to named Secrets in its own namespace.
 fn check_role(role: &Value) -> anyhow::Result<()> {
     for rule in at(role, "/rules").as_sequence().context("no rules")? {
         let names = at(rule, "/resourceNames").as_sequence();
@@ -88,14 +88,15 @@ fn check_role(role: &Value) -> anyhow::Result<()> {
             for value in at(rule, &format!("/{field}")).as_sequence().into_iter().flatten() {
                 let value = value.as_str().unwrap_or_default();
                 ensure!(value != "*", "{field} has a wildcard");
-                ensure!(field != "resources" || value != "secrets" || of_its_own, "it may read secrets");
+                ensure!(field != "resources" || value != "secrets" || of_its_own, "it can read secrets");
             }
         }
     }
     Ok(())
 }
 
-/// Objects that start a cluster must never wait for a webhook, and no object may wait long.
+/// Checks that webhooks are not called for objects of kube-system, which a cluster needs for its start, and that they
+/// have a short timeout.
 fn check_webhooks(configuration: &Value) -> anyhow::Result<()> {
     for webhook in at(configuration, "/webhooks").as_sequence().context("no webhooks")? {
         let name = text(webhook, "/name")?;
@@ -106,14 +107,14 @@ fn check_webhooks(configuration: &Value) -> anyhow::Result<()> {
                 && at(selector, "/operator") == "NotIn"
                 && values.is_some_and(|values| values.contains(&"kube-system".into()))
         });
-        ensure!(leaves_out, "{name} is asked about kube-system");
-        ensure!(at(webhook, "/sideEffects") == "None", "{name} may have side effects");
-        ensure!(at(webhook, "/timeoutSeconds").as_u64().is_some_and(|it| it <= 10), "{name} may take more than 10 s");
+        ensure!(leaves_out, "{name} is called for kube-system");
+        ensure!(at(webhook, "/sideEffects") == "None", "{name} can have side effects");
+        ensure!(at(webhook, "/timeoutSeconds").as_u64().is_some_and(|it| it <= 10), "{name} can take more than 10 s");
     }
     Ok(())
 }
 
-/// No root, no writable root, no capabilities, and a memory limit.
+/// Checks that containers do not run as root, have a read-only root file system, no capabilities, and a memory limit.
 fn check_pod(pod: &Value) -> anyhow::Result<()> {
     let containers = at(pod, "/containers").as_sequence().context("no containers")?;
     ensure!(!containers.is_empty(), "no containers");
@@ -123,9 +124,9 @@ fn check_pod(pod: &Value) -> anyhow::Result<()> {
             let own = at(container, &format!("/securityContext/{path}"));
             if own.is_null() { at(pod, &format!("/securityContext/{path}")).clone() } else { own.clone() }
         };
-        ensure!(setting("runAsNonRoot") == true, "{name} may run as root");
+        ensure!(setting("runAsNonRoot") == true, "{name} can run as root");
         ensure!(setting("readOnlyRootFilesystem") == true, "{name} has a writable root");
-        ensure!(setting("allowPrivilegeEscalation") == false, "{name} may gain privileges");
+        ensure!(setting("allowPrivilegeEscalation") == false, "{name} can gain privileges");
         ensure!(setting("seccompProfile/type") == "RuntimeDefault", "{name} has no seccomp profile");
         let dropped = setting("capabilities/drop");
         ensure!(dropped.as_sequence().is_some_and(|all| all.contains(&"ALL".into())), "{name} keeps capabilities");
@@ -177,7 +178,7 @@ spec:
 
     fn fault(from: &str, to: &str) -> String {
         assert!(GOOD.contains(from));
-        format!("{:#}", check(&GOOD.replace(from, to)).expect_err("it is wrong"))
+        format!("{:#}", check(&GOOD.replace(from, to)).expect_err("a faulty chart"))
     }
 
     #[test]
@@ -204,10 +205,10 @@ metadata: {name: a}
     fn each_rule_can_be_broken() {
         for (from, to, expected) in [
             ("verbs: [get, list, watch]", "verbs: [\"*\"]", "ClusterRole a: verbs has a wildcard"),
-            ("resources: [pods]", "resources: [pods, secrets]", "ClusterRole a: it may read secrets"),
-            ("runAsNonRoot: true", "runAsNonRoot: false", "Deployment a: operator may run as root"),
+            ("resources: [pods]", "resources: [pods, secrets]", "ClusterRole a: it can read secrets"),
+            ("runAsNonRoot: true", "runAsNonRoot: false", "Deployment a: operator can run as root"),
             ("readOnlyRootFilesystem: true, ", "", "Deployment a: operator has a writable root"),
-            ("allowPrivilegeEscalation: false, ", "", "Deployment a: operator may gain privileges"),
+            ("allowPrivilegeEscalation: false, ", "", "Deployment a: operator can gain privileges"),
             ("drop: [ALL]", "drop: [NET_RAW]", "Deployment a: operator keeps capabilities"),
             ("type: RuntimeDefault", "type: Unconfined", "Deployment a: operator has no seccomp profile"),
             ("{memory: 128Mi}", "{cpu: 1}", "Deployment a: operator has no bound on memory"),
@@ -246,17 +247,17 @@ spec:
         let good = format!("{GOOD}{MONITORS}");
         check_monitored(&good).expect("good");
         for (from, to, expected) in [
-            ("#weirnoleader", "#other", "WeirNoLeader: https://docs/alerts.md#other is another alert's"),
+            ("#weirnoleader", "#other", "WeirNoLeader: https://docs/alerts.md#other is the link of another alert"),
             (
                 "WeirNoLeader, expr: b, annotations: {runbook_url: \"https://docs/alerts.md#weirnoleader",
                 "WeirNo, expr: b, annotations: {runbook_url: \"https://docs/alerts.md#weirno",
-                "docs/alerts.md does not say what to do about WeirNo",
+                "docs/alerts.md has no section about WeirNo",
             ),
             ("kind: PodMonitor", "kind: ServiceMonitor2", "the chart renders no PodMonitor"),
             ("grafana_dashboard: \"1\"", "grafana: \"1\"", "the chart renders no dashboard"),
         ] {
             assert!(good.contains(from), "{from}");
-            let fault = check_monitored(&good.replace(from, to)).expect_err("it is wrong");
+            let fault = check_monitored(&good.replace(from, to)).expect_err("a faulty chart");
             assert_eq!(format!("{fault:#}"), expected);
         }
     }
@@ -264,11 +265,11 @@ spec:
     #[test]
     fn a_secret_may_be_read_by_its_name_where_it_is() {
         let secret = GOOD.replace("resources: [pods]", "resources: [secrets], resourceNames: [own]");
-        assert!(check(&secret).is_err(), "a ClusterRole is for all namespaces");
-        check(&secret.replace("kind: ClusterRole", "kind: Role")).expect("its own");
+        assert!(check(&secret).is_err(), "a ClusterRole gives access to Secrets of all namespaces");
+        check(&secret.replace("kind: ClusterRole", "kind: Role")).expect("a Role with a named Secret is accepted");
         let all =
             secret.replace("resourceNames: [own]", "resourceNames: []").replace("kind: ClusterRole", "kind: Role");
-        assert!(check(&all).is_err(), "no name is every name");
+        assert!(check(&all).is_err(), "an empty list of names means every name");
     }
 
     #[test]
@@ -289,12 +290,12 @@ webhooks:
         );
         check(&good).expect("good");
         for (from, to, expected) in [
-            ("NotIn", "In", "w is asked about kube-system"),
-            ("[kube-system]", "[other]", "w is asked about kube-system"),
-            ("sideEffects: None", "sideEffects: Some", "w may have side effects"),
-            ("timeoutSeconds: 5", "timeoutSeconds: 30", "w may take more than 10 s"),
+            ("NotIn", "In", "w is called for kube-system"),
+            ("[kube-system]", "[other]", "w is called for kube-system"),
+            ("sideEffects: None", "sideEffects: Some", "w can have side effects"),
+            ("timeoutSeconds: 5", "timeoutSeconds: 30", "w can take more than 10 s"),
         ] {
-            let error = format!("{:#}", check(&good.replace(from, to)).expect_err("it is wrong"));
+            let error = format!("{:#}", check(&good.replace(from, to)).expect_err("a faulty chart"));
             assert_eq!(error, format!("MutatingWebhookConfiguration a: {expected}"));
         }
     }
@@ -302,7 +303,10 @@ webhooks:
     #[test]
     fn nothing_is_there_twice_and_everything_is_yaml() {
         let twice = format!("{GOOD}---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: a}}\n");
-        assert_eq!(format!("{:#}", check(&twice).expect_err("twice")), "ServiceAccount a is there twice");
+        assert_eq!(
+            format!("{:#}", check(&twice).expect_err("two objects with one name")),
+            "ServiceAccount a exists twice"
+        );
         assert!(check("kind: [").is_err());
     }
 }

@@ -1,7 +1,9 @@
-//! The stage that needs Docker: node image, component images, a kind cluster with its own name, and the scenarios.
+//! The stage that needs Docker. It builds the node image and the component images, creates a kind cluster with a unique
+//! name, and runs the scenarios.
 //!
-//! It stops everything that it started, also after a failure or Ctrl-C; a dockerd that was already running keeps
-//! running. It never reads or writes the user's kubeconfig: the cluster's is a file below the target folder.
+//! The stage stops everything that it started, also after a failure or Ctrl-C. A dockerd that was already running keeps
+//! running. The stage never reads or writes the user's kubeconfig: the kubeconfig of the cluster is below the target
+//! folder.
 
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +14,7 @@ use super::{
 };
 
 const WORKERS: &str = "1";
-/// The images that e2e/images/build.sh builds and the scenarios run.
+/// The images that e2e/images/build.sh builds for the scenarios.
 const IMAGES: [&str; 4] =
     ["weir.test/operator:e2e", "weir.test/agent:e2e", "weir.test/testapp:e2e", "weir.test/redis:e2e"];
 
@@ -46,9 +48,9 @@ struct Cluster<'a> {
     name: String,
     kubeconfig: String,
     docker_state: String,
-    /// Steps that undo the steps so far, newest last.
+    /// The steps that undo the steps so far. The newest is the last one.
     undo: Vec<Step>,
-    /// Failures to clean up.
+    /// The clean-up steps that failed.
     left_behind: Tally,
 }
 
@@ -68,7 +70,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Runs everything; the first failed preparation ends it.
+    /// Runs all steps. The first preparation that fails ends the stage.
     async fn scenarios(&mut self) -> anyhow::Result<Tally> {
         let airgap = airgap(self.runner.workspace);
         let docker = airgap.join("docker.sh");
@@ -76,7 +78,7 @@ impl<'a> Cluster<'a> {
         let bin = tools(self.runner.workspace)?;
         let release = self.runner.workspace.target().join("release");
 
-        // If a registry can be reached, WEIR_NODE_IMAGE names kind's own node image, and none is built.
+        // If a registry can be reached, users set WEIR_NODE_IMAGE to kind's node image. Then no node image is built.
         let node_image = if std::env::var_os("WEIR_NODE_IMAGE").is_some() { "binaries" } else { "node-image" };
 
         self.undo.push(Step::new("rm", &["-rf", &self.kubeconfig]));
@@ -103,7 +105,8 @@ impl<'a> Cluster<'a> {
             (IMAGES.iter().fold(load, |load, image| load.arg(*image)), None),
         ];
         for (step, undo) in preparations {
-            // Before the step: an interrupted step may have done half of its work.
+            // The undo steps are recorded before the step runs, because an interrupted step can have done a part of its
+            // work.
             self.undo.extend(undo);
             let tally = self.runner.step(self.stage, &mut self.log, &step.count(Count::Nothing)).await?;
             if tally.failed > 0 {
@@ -119,7 +122,7 @@ impl<'a> Cluster<'a> {
     }
 
     async fn take_down(&mut self) {
-        // A second Ctrl-C does not stop the clean-up.
+        // A second Ctrl-C must not stop the clean-up.
         let never = CancellationToken::new();
         while let Some(step) = self.undo.pop() {
             let step = step.count(Count::Nothing);

@@ -1,6 +1,6 @@
-//! The charts with helm: linted and rendered, with default values and with every file of values in their `ci` folders.
+//! Lints and renders the charts with helm, with the default values and with every file of values in their `ci` folders.
 //!
-//! `e2e/tests/chart.rs` applies them to an apiserver.
+//! `e2e/tests/chart.rs` applies the rendered charts to an apiserver.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use super::{chart, runner::Step};
 use crate::workspace::Workspace;
 
-/// A chart, and the check for everything that it renders.
+/// The charts, each with the check for its rendered objects.
 const CHARTS: [(&str, Judge); 2] = [("charts/weir-crds", chart::check_definitions), ("charts/weir", chart::check)];
 
 /// The values with which the chart renders all monitoring.
@@ -36,13 +36,13 @@ pub(super) fn steps(workspace: &Workspace, helm: &Path) -> anyhow::Result<Vec<St
     Ok(steps)
 }
 
-/// The files of values in a folder, in chart-testing's naming.
+/// Lists the files of values in a folder. Their names follow the convention of chart-testing.
 fn values(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let mut files: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     files.retain(|file| file.to_string_lossy().ends_with("-values.yaml"));
     files.sort();
-    ensure!(!files.is_empty(), "{} has no values", folder.display());
+    ensure!(!files.is_empty(), "{} has no files of values", folder.display());
     Ok(files)
 }
 
@@ -52,12 +52,12 @@ mod tests {
 
     #[test]
     fn every_chart_is_linted_and_rendered_with_every_file_of_values() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let files = |chart: &str| values(&workspace.root().join(chart).join("ci")).expect("values").len();
         let expected: usize = CHARTS.iter().map(|(chart, _)| 2 * (1 + files(chart))).sum();
         assert_eq!(steps(&workspace, Path::new("helm")).expect("charts").len(), expected);
         let monitored = workspace.root().join("charts/weir/ci").join(MONITORED);
-        assert!(monitored.is_file(), "{} is judged more strictly", monitored.display());
+        assert!(monitored.is_file(), "{} is missing, which has a stricter check", monitored.display());
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What the stages need on the machine besides a Rust toolchain and a C compiler, which this program itself needs.
+//! The programs that the stages need, besides the Rust toolchain and the C compiler that this program itself needs.
 //!
-//! On Debian as root it installs missing programs, and prints what and why; elsewhere it lists them. It installs
-//! nothing that no stage of this run needs.
+//! On Debian as root, this module installs missing programs, and prints their names and purposes. On other machines, it
+//! lists them. It installs only programs that a stage of this run needs.
 
 use std::{path::Path, process::Command};
 
@@ -15,12 +15,13 @@ type Need = (&'static str, &'static str);
 
 const RUSTFMT: Need = ("cargo-fmt", "checks the formatting; comes with `rustup component add rustfmt`");
 const CLIPPY: Need = ("cargo-clippy", "lints; comes with `rustup component add clippy`");
-const STORES: &[Need] = &[("redis-server", "tests of crates/store start it"), ("memcached", "same")];
+const STORES: &[Need] =
+    &[("redis-server", "tests of crates/store start it"), ("memcached", "tests of crates/store start it")];
 const TOOLS: &[Need] = &[
     ("bash", "runs the scripts of e2e/airgap"),
     ("go", "compiles kube-apiserver, etcd, kubectl, helm and kind from Go modules"),
-    ("flock", "one build of these at a time"),
-    ("sha256sum", "names the cache by what decides its content"),
+    ("flock", "locks the build, so that only one runs at a time"),
+    ("sha256sum", "computes the name of the cache folder"),
 ];
 const DASHBOARDS: &[Need] = &[
     ("prometheus", "scrapes the demo and answers the dashboards' queries"),
@@ -32,19 +33,19 @@ const DASHBOARDS: &[Need] = &[
 ];
 const E2E: &[Need] = &[
     ("docker", "the nodes of the kind cluster are containers"),
-    ("redis-server", "an image for the scenario of shared limits"),
+    ("redis-server", "is copied to an image for the scenario of shared limits"),
     ("dockerd", "same"),
     ("iptables", "keeps the cluster's traffic on this machine"),
     ("ip", "same"),
     ("sysctl", "raises the inotify limits that several nodes need"),
     ("debootstrap", "makes the root file system of the node image"),
-    ("busybox", "the shell in small images"),
+    ("busybox", "is the shell in small images"),
     ("gcc", "compiles pause and runc for the node image"),
     ("pkg-config", "same"),
     ("jq", "edits the node image's OCI spec"),
 ];
 
-/// Finds or installs what `stages` need. Returns what is still missing, if anything.
+/// Finds or installs the programs that `stages` need. Returns a list of the programs that are still missing, if any.
 pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<Option<String>> {
     let debian_root = is_debian(&std::fs::read_to_string("/etc/os-release").unwrap_or_default()) && is_root();
     let mut needs = Vec::new();
@@ -52,11 +53,11 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
         match stage {
             Stage::Fmt => needs.push(RUSTFMT),
             Stage::Clippy => needs.push(CLIPPY),
-            // Installed below: the scripts know the names of the packages.
+            // On Debian as root, a script installs these programs below.
             Stage::Unit if !debian_root => needs.extend(STORES),
             Stage::Tools if !debian_root => needs.extend(TOOLS),
             Stage::E2e if !debian_root => needs.extend(E2E),
-            // The stage installs them itself.
+            // On Debian as root, the stage installs these programs itself.
             Stage::Dashboards if !debian_root => needs.extend(DASHBOARDS),
             _ => {}
         }
@@ -69,7 +70,7 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
     }
     let mut missing: Vec<_> = needs.into_iter().filter(|(program, _)| !is_on_path(program)).collect();
     if stages.contains(&Stage::E2e) && !is_root() {
-        missing.push(("root", "starts dockerd and makes the node image; or use --no-e2e"));
+        missing.push(("root", "starts dockerd and builds the node image; or use --no-e2e"));
     }
     Ok((!missing.is_empty()).then(|| list(&missing)))
 }
@@ -88,7 +89,7 @@ fn install(workspace: &Workspace, part: Option<&str>) -> anyhow::Result<()> {
 fn list(missing: &[Need]) -> String {
     let lines = missing.iter().map(|(program, reason)| format!("\n  {program:<14} {reason}"));
     format!(
-        "This machine lacks what `cargo xtask test` needs (on Debian as root it would be installed):{}",
+        "`cargo xtask test` needs these programs (on Debian as root, it installs them):{}",
         lines.collect::<String>()
     )
 }
@@ -107,7 +108,7 @@ fn is_root() -> bool {
 fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into)); // not in every user's PATH
+    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into)); // not in the PATH of every user
     folders.extend(Path::new(env!("CARGO")).parent().map(Into::into));
     folders.iter().any(|folder| folder.join(program).is_file())
 }

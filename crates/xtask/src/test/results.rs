@@ -1,33 +1,33 @@
-//! Counts tests from the output of their runners.
+//! Counts tests from the output of test runners.
 //!
-//! A runner that failed without reporting a failure counts as one failure, so that a crash is never a pass.
+//! A runner that failed without a reported failure counts as one failure, so that a crash never counts as passed.
 
 use std::{fmt, ops::AddAssign};
 
-/// Tests that passed and failed.
+/// The numbers of tests that passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) passed: u64,
     pub(super) failed: u64,
 }
 
-/// How to count a step's output.
+/// The way in which the output of a step is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
     /// The step is one check.
     One,
-    /// The lines `test result:` of cargo test.
+    /// The step prints lines `test result:` of cargo test.
     CargoTests,
-    /// The lines `ok NAME` and `FAILED NAME` of weir-e2e.
+    /// The step prints lines `ok NAME` and `FAILED NAME` of weir-e2e.
     Scenarios,
-    /// The step only prepares others: it counts only if it fails.
+    /// The step only prepares other steps. It counts only if it fails.
     Nothing,
 }
 
 impl Tally {
     pub(super) const FAILURE: Self = Self { passed: 0, failed: 1 };
 
-    /// Counts the `output` of a step, and whether it succeeded.
+    /// Counts the tests in the `output` of a step. `success` is true if the step succeeded.
     pub(super) fn of(count: Count, output: &str, success: bool) -> Self {
         let mut tally = match count {
             Count::One => Self { passed: u64::from(success), failed: u64::from(!success) },
@@ -58,7 +58,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// `test result: ok. 9 passed; 0 failed; 0 ignored; …`, one line for each test binary.
+/// Adds up the lines of all test binaries, such as `test result: ok. 9 passed; 0 failed; 0 ignored; …`.
 fn cargo_tests(output: &str) -> Tally {
     let mut tally = Tally::default();
     for line in output.lines().filter_map(|line| line.trim().strip_prefix("test result: ")) {

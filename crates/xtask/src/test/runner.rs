@@ -1,5 +1,5 @@
-//! Runs the steps of a stage. Output goes to the stage's log; a long step prints progress, and a failed step the end of
-//! the log. An interrupted step is stopped with everything that it started.
+//! Runs the steps of a stage. Their output goes to the stage's log. A long step prints its progress, and a failed step
+//! prints the end of the log. An interrupted step is stopped with all processes that it started.
 
 use std::{
     fs::{self, File},
@@ -54,13 +54,13 @@ impl Step {
         self
     }
 
-    /// Passes only if `judge` also accepts the output.
+    /// Sets a check of the output. The step passes only if `judge` accepts its output.
     pub(super) fn judge(mut self, judge: fn(&str) -> anyhow::Result<()>) -> Self {
         self.judge = Some(judge);
         self
     }
 
-    /// The command line, as for a shell.
+    /// The command line in the form of a shell.
     pub(super) fn shown(&self) -> String {
         let program = self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy();
         let envs = self.envs.iter().map(|(name, value)| format!("{name}={value}"));
@@ -91,7 +91,7 @@ impl<'a> Runner<'a> {
         &self.logs
     }
 
-    /// Runs all steps in order; the first failure ends the stage.
+    /// Runs all steps in order. The first failure ends the stage.
     pub(super) async fn run(&self, stage: &str, steps: Vec<Step>) -> Tally {
         let mut tally = Tally::default();
         let result = async {
@@ -112,14 +112,14 @@ impl<'a> Runner<'a> {
         tally
     }
 
-    /// The stage's log, empty.
+    /// Creates an empty log for the stage.
     pub(super) fn log(&self, stage: &str) -> anyhow::Result<Log> {
         let path = self.logs.join(format!("{stage}.log"));
         File::create(&path).with_context(|| format!("write {}", path.display()))?;
         Ok(Log { file: append(&path)?, path })
     }
 
-    /// Runs a step, unless there was an interrupt.
+    /// Runs a step, unless the run was interrupted.
     pub(super) async fn step(&self, stage: &str, log: &mut Log, step: &Step) -> anyhow::Result<Tally> {
         if self.interrupt.is_cancelled() {
             bail!("interrupted");
@@ -127,7 +127,7 @@ impl<'a> Runner<'a> {
         self.step_in_any_case(stage, log, step, self.interrupt).await
     }
 
-    /// Runs a step until `interrupt`. Clean-up steps use another interrupt than Ctrl-C.
+    /// Runs a step, and stops it on `interrupt`. Clean-up steps pass a token that is never cancelled.
     pub(super) async fn step_in_any_case(
         &self,
         stage: &str,
@@ -210,7 +210,7 @@ impl<'a> Runner<'a> {
 }
 
 struct Follower {
-    /// Offset up to which the log was shown.
+    /// The offset up to which the log was shown.
     shown: u64,
     spoke: Instant,
 }
@@ -226,7 +226,7 @@ impl Log {
         file.seek(SeekFrom::Start(begin))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        // A growing file may end in the middle of a character, which is shown the next time.
+        // A growing file can end in the middle of a character, which is shown the next time.
         let whole = match std::str::from_utf8(&bytes) {
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             _ => bytes.len(),
@@ -235,7 +235,7 @@ impl Log {
     }
 }
 
-/// Several processes write: they must append, or they would overwrite each other.
+/// Opens a file for appending, because several processes write to it and must not overwrite each other.
 fn append(path: &Path) -> anyhow::Result<File> {
     File::options().append(true).open(path).with_context(|| format!("write {}", path.display()))
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     async fn run_all(steps: Vec<Step>) -> (Tally, String) {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let never = CancellationToken::new();
         let runner =
@@ -289,7 +289,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_interrupt_ends_a_step_and_what_it_started() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let interrupt = CancellationToken::new();
         let runner =

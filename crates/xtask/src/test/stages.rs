@@ -1,4 +1,4 @@
-//! The stages, in order, and the commands of each.
+//! The stages in their order, and the commands of each stage.
 
 use std::{path::PathBuf, process::Command};
 
@@ -15,37 +15,37 @@ use crate::workspace::Workspace;
 /// A part of `cargo xtask test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stage {
-    /// Formatting
+    /// The formatting of the code
     Fmt,
-    /// Generated files are what their generators write
+    /// Generated files agree with their generators
     Generated,
-    /// The dependency rule and the house rules
+    /// The dependency rules and the style rules
     Tidy,
-    /// Licences, refused packages and sources by cargo-deny; what the images are made of as CycloneDX
+    /// Licences, refused packages and sources with cargo-deny; the components of the images as CycloneDX
     Supply,
-    /// Lints, without warnings
+    /// Lints of clippy, without warnings
     Clippy,
-    /// Unit, property and integration tests on loopback; those of the agent's processes on both HTTP/1 paths
+    /// Unit, property and integration tests on loopback; the tests of agent processes run with both HTTP/1 paths
     Unit,
-    /// Exact counts under contention, in release
+    /// Exact counts under contention, in release mode
     ReleaseExact,
-    /// Examples in the documentation, and the documentation itself without warnings
+    /// The examples in the documentation, and the documentation itself without warnings
     Doc,
-    /// Every interleaving of the atomics
+    /// All interleavings of atomic operations, with loom
     Loom,
-    /// Builds kube-apiserver, etcd, kubectl, helm and kind, unless they are there
+    /// Builds kube-apiserver, etcd, kubectl, helm and kind, if they are missing
     Tools,
-    /// Against a real kube-apiserver and etcd
+    /// Tests with a real kube-apiserver and etcd
     Integration,
     /// Links, policies and commands of the manual
     Manual,
-    /// The charts: lint, and what they render to
+    /// The charts: lint, and checks of the rendered objects
     Helm,
-    /// The programs of the examples of weir-tower and weir-enforce, run to their end
+    /// The example programs of weir-tower and weir-enforce
     Examples,
     /// cargo xtask demo
     Demo,
-    /// Every alert with promtool; every dashboard in Grafana's own panels, with a Prometheus that scrapes the demo's
+    /// Every alert with promtool; every dashboard with Grafana's own panels and a Prometheus that scrapes the demo's
     /// programs
     Dashboards,
     /// Scenarios on a kind cluster of two nodes
@@ -53,7 +53,7 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// The stages to run: all, or the chosen ones and those that they need.
+    /// The stages to run: all, or the chosen stages and the stages that they need.
     pub(super) fn plan(only: &[Self], e2e: bool) -> Vec<Self> {
         let asked = |stage: &Self| only.is_empty() || only.contains(stage);
         let kept = |stage: &Self| e2e || *stage != Self::E2e;
@@ -62,7 +62,7 @@ impl Stage {
         Self::value_variants().iter().copied().filter(needed).collect()
     }
 
-    /// Stages that must run before this one.
+    /// The stages that must run before this stage.
     pub(super) fn needs(self) -> &'static [Self] {
         match self {
             Self::Integration | Self::Helm | Self::E2e => &[Self::Tools],
@@ -108,9 +108,9 @@ impl Stage {
             ])],
             Self::Unit => vec![
                 tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]),
-                // The tests of the agent's processes a second time, with all HTTP/1 through hyper. Tests that compare
-                // both paths run both anyway. The packages are the same as above, otherwise cargo would build them with
-                // other features.
+                // The tests of agent processes run a second time, with all HTTP/1 through hyper. Tests that compare
+                // both paths are skipped, because they always run both. The packages must be the same as above,
+                // because otherwise cargo would build them with other features.
                 tests(&["test", "--locked", "--workspace", "--test", "agent", "--no-fail-fast", "--"])
                     .arg("--skip")
                     .arg("differential::")
@@ -124,13 +124,15 @@ impl Stage {
                 Step::cargo(&["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
             ],
             Self::Manual => vec![xtask(&["manual"])?],
-            // Twice, because each variant finds what the other does not: see `sync/explored.rs` of weir-core.
+            // Loom runs twice, because each variant finds faults that the other does not: see `sync/explored.rs` of
+            // weir-core.
             Self::Loom => ["plain", "writes"]
                 .map(|loads| {
                     tests(&["test", "--locked", "--release", "-p", "weir-core", "--test", "loom*"])
                         .env("RUSTFLAGS", "--cfg loom")
                         .env("WEIR_LOOM_LOADS", loads)
-                        // In its own target folder: other flags would discard the builds in the default one.
+                        // Loom uses a separate target folder, because other flags would discard the builds in the
+                        // default folder.
                         .env("CARGO_TARGET_DIR", workspace.target().join("loom").display().to_string())
                 })
                 .into(),
@@ -167,12 +169,12 @@ impl Stage {
     }
 }
 
-/// Folder of the scripts that build programs and the node image, and start dockerd and clusters.
+/// The folder of the scripts that build programs and the node image, and start dockerd and clusters.
 pub(crate) fn airgap(workspace: &Workspace) -> PathBuf {
     workspace.root().join("e2e/airgap")
 }
 
-/// Folder of kube-apiserver, etcd, kubectl, helm and kind.
+/// The folder of kube-apiserver, etcd, kubectl, helm and kind.
 pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let script = airgap(workspace).join("build.sh");
     let output = Command::new(&script).arg("path").output().with_context(|| format!("run {}", script.display()))?;
@@ -180,7 +182,7 @@ pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
 }
 
-/// Where a Go program is compiled to. Go caches its dependencies.
+/// The path to which a Go program is compiled.
 fn compiled(workspace: &Workspace, program: &str) -> String {
     workspace.scratch().join(program).display().to_string()
 }
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_agent_is_tried_both_ways() {
-        let workspace = Workspace::find().expect("these tests run in it");
+        let workspace = Workspace::find().expect("the workspace");
         let [all, off] = &Stage::Unit.steps(&workspace).expect("commands")[..] else { panic!("two runs") };
         assert!(all.shown().contains("--workspace") && !all.shown().contains("WEIR_TEST_IN_PLACE"));
         assert!(off.shown().starts_with("WEIR_TEST_IN_PLACE=off ") && off.shown().contains(" --test agent "));

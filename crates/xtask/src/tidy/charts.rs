@@ -1,6 +1,6 @@
-//! The rule that a chart explains each of its values, and that its schema knows exactly these.
+//! Checks that values.yaml of a chart explains each value, and that the schema contains exactly the same values.
 //!
-//! Reads values.yaml as text, because a YAML parser drops comments.
+//! This module reads values.yaml as text, because a YAML parser drops comments.
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 /// The charts.
 pub(crate) const CHARTS: [&str; 2] = ["charts/weir-crds", "charts/weir"];
 
-/// Values that Kubernetes defines. Their fields need no explanation here.
+/// Values that have fields of Kubernetes. These fields need no explanation.
 const KUBERNETES: [&str; 1] = ["resources"];
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
@@ -28,7 +28,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     Ok(violations)
 }
 
-/// One value: the names that lead to it.
+/// A value: the names of its path, and its line.
 struct Line {
     number: usize,
     path: Vec<String>,
@@ -41,27 +41,27 @@ fn check_values(place: &str, text: &str, schema: &Value) -> Vec<Violation> {
     for (index, line) in lines.iter().enumerate() {
         let here = || format!("{place}:{}", line.number);
         let name = line.path.join(".");
-        // A name with nested values needs no explanation, because the nested values have theirs.
+        // A group of values needs no explanation, because each value in it has one.
         let is_folder = lines.get(index + 1).is_some_and(|next| next.path.len() > line.path.len());
         let is_kubernetes = line.path.iter().rev().skip(1).any(|part| KUBERNETES.contains(&part.as_str()));
         if !line.explained && !is_folder && !is_kubernetes {
             violations.push(Violation::new(here(), format!("{name} is not explained"), "write a comment above it"));
         }
         if property(schema, schema, &line.path).is_none() {
-            let fix = "add it to values.schema.json, which refuses it";
+            let fix = "add it to values.schema.json, which refuses unknown values";
             violations.push(Violation::new(here(), format!("{name} is not in the schema"), fix));
         }
     }
     for path in properties(schema, schema, &[]) {
         if !lines.iter().any(|line| line.path == path) {
-            let fault = format!("{} is in the schema and has no default", path.join("."));
-            violations.push(Violation::new(place, fault, "say its default and what it is for"));
+            let fault = format!("{} is in the schema, but has no default", path.join("."));
+            violations.push(Violation::new(place, fault, "add its default, and a comment about its purpose"));
         }
     }
     violations
 }
 
-/// The values of the file, in order.
+/// Reads the values of the file, in order.
 fn read(text: &str) -> Vec<Line> {
     let (mut lines, mut way, mut explained) = (Vec::new(), Vec::<(usize, String)>::new(), false);
     for (index, line) in text.lines().enumerate() {
@@ -80,13 +80,14 @@ fn read(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Follows a reference, if this is one.
+/// Follows the reference if the schema is one.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let reference = schema["$ref"].as_str().and_then(|reference| root.pointer(reference.strip_prefix('#')?));
     reference.unwrap_or(schema)
 }
 
-/// The schema of a value. If the schema allows any name, or names of a pattern, the schema of such names.
+/// Returns the schema of a value. If the schema allows any name, or names of a pattern, it returns the schema for such
+/// names.
 fn property<'a>(root: &'a Value, schema: &'a Value, path: &[String]) -> Option<&'a Value> {
     let schema = resolved(root, schema);
     let Some((name, rest)) = path.split_first() else { return Some(schema) };
@@ -95,19 +96,19 @@ fn property<'a>(root: &'a Value, schema: &'a Value, path: &[String]) -> Option<&
     property(root, schema["properties"].get(name).or(any).or(some)?, rest)
 }
 
-/// Whether the schema of a chart knows the value, written as for `--set`.
+/// Returns true if the schema of a chart contains the value. The name is written as for `--set`.
 pub(crate) fn knows(schema: &Value, name: &str) -> bool {
     let path: Vec<String> = name.split('.').map(str::to_owned).collect();
     property(schema, schema, &path).is_some()
 }
 
-/// All values that the schema names, without the fields that Kubernetes defines.
+/// Lists all values in the schema, without the fields that Kubernetes defines.
 fn properties(root: &Value, schema: &Value, path: &[String]) -> Vec<Vec<String>> {
     let schema = resolved(root, schema);
     let mut found = Vec::new();
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
         let path = [path, std::slice::from_ref(name)].concat();
-        // Helm adds this name, and the schema says so.
+        // Helm adds this name, so the schema must contain it.
         if name != "global" {
             let is_leaf = KUBERNETES.contains(&name.as_str()) || name == "affinity";
             found.extend(if is_leaf { Vec::new() } else { properties(root, inner, &path) });
@@ -151,8 +152,8 @@ mod tests {
             ("# A.\na", "# A.\n\na", "v:3: a is not explained"),
             ("  # Tag.\n", "", "v:4: image.tag is not explained"),
             ("# A.\n", "# B.\nb: 1\n# A.\n", "v:2: b is not in the schema"),
-            ("# A.\na: x\n", "", "v: a is in the schema and has no default"),
-            ("image:\n  # Tag.\n  tag: y\n", "# I.\nimage: {}\n", "v: image.tag is in the schema and has no default"),
+            ("# A.\na: x\n", "", "v: a is in the schema, but has no default"),
+            ("image:\n  # Tag.\n  tag: y\n", "# I.\nimage: {}\n", "v: image.tag is in the schema, but has no default"),
         ] {
             assert!(GOOD.contains(from));
             assert_eq!(faults(&GOOD.replacen(from, to, 1)), [expected]);

@@ -1,6 +1,7 @@
-//! The dependency rule: which of our crates may depend on which, and what they must never link.
+//! The dependency rules: the allowed dependencies between the crates of the workspace, and the crates that they must
+//! never link.
 //!
-//! The rule is data, so that a change to it is a change to this file and is seen in review.
+//! The rules are tables in this file, so that reviewers see each change of the rules.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +10,8 @@ use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 use super::Violation;
 
-/// Our crates, and which of our other crates each may depend on, in code and in tests.
+/// The crates of the workspace. Each crate is allowed to depend on these other crates of the workspace, in code and in
+/// tests.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-fuzz", &[]),
     ("weir-core", &["weir-fuzz"]),
@@ -42,33 +44,34 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("weir-testapp", &[]),
 ];
 
-/// Our crates for tests: nothing else may depend on them.
+/// The crates for tests. Only tests are allowed to depend on them.
 const ONLY_FOR_TESTS: &[&str] = &["weir-fuzz"];
 
-/// Crates that must not be reached even indirectly, and why.
+/// The crates that must not be linked, not even indirectly, and the reason.
 const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
-    ("weir-operator", &["weir-core", "weir-tower"], "the operator decides nothing about single requests"),
+    ("weir-operator", &["weir-core", "weir-tower"], "the operator makes no decisions about requests"),
     ("weir-wire", &["kube", "kube-core", "k8s-openapi", "tokio"], "the wire format is plain data"),
     ("weir-channel", &["hyper", "kube", "rustls"], "the channel works on any stream"),
-    ("weir-enforce", &["axum", "hyper", "kube", "tonic"], "decisions are made without a server and without a socket"),
-    ("weir-store", &["axum", "hyper", "kube", "weir-tower"], "it is a client of stores, without a server of ours"),
-    // Of tokio it has the timers and the clock that goes with them: a program that waits has a runtime already.
-    ("weir-tower", &["axum", "hyper", "kube", "tonic"], "the layers work in any program, without a server of ours"),
+    ("weir-enforce", &["axum", "hyper", "kube", "tonic"], "the engine decides without a server and without a socket"),
+    ("weir-store", &["axum", "hyper", "kube", "weir-tower"], "the crate is a client of stores, without a server"),
+    // weir-tower links tokio for timers and their clock, because a program that waits already has a runtime.
+    ("weir-tower", &["axum", "hyper", "kube", "tonic"], "the layers work in any program, without a server"),
 ];
 
-/// Features that no crate may request, and why. The linked features do not show who requested them, because a workspace
-/// adds them up.
+/// The features that a crate must not enable, and the reason. This checks the manifests, because cargo unites the
+/// features of all crates of a workspace.
 const MUST_NOT_ENABLE: &[(&str, &str, &[&str], &str)] =
-    &[("weir-api", "kube", &["client", "config", "runtime"], "the Kubernetes types hold no client")];
+    &[("weir-api", "kube", &["client", "config", "runtime"], "the Kubernetes types contain no client")];
 
-/// If two versions of one of these are linked, their types have the same names but do not fit together.
+/// The crates of which only one version must be linked. The types of two versions have the same names, but are not
+/// compatible.
 const ONE_VERSION: &[&str] = &["kube", "kube-core", "k8s-openapi", "schemars"];
 
-/// The facts that the rule checks.
+/// The packages of the workspace and their dependencies.
 pub(super) struct Tree {
     members: Vec<Member>,
-    /// The name and version of every package that is built.
+    /// The names and versions of all packages that are built.
     packages: BTreeSet<(String, String)>,
 }
 
@@ -76,7 +79,7 @@ struct Member {
     name: String,
     manifest: String,
     direct: Vec<Direct>,
-    /// All packages that are linked into it: its normal dependencies and their dependencies.
+    /// All packages that are linked into the crate: its normal dependencies, and their dependencies.
     linked: BTreeSet<String>,
 }
 
@@ -84,13 +87,13 @@ struct Direct {
     name: String,
     kind: DependencyKind,
     features: Vec<String>,
-    /// Only with `--cfg loom`.
+    /// True if this is a dependency only with `--cfg loom`.
     only_loom: bool,
 }
 
 impl Tree {
     pub(super) fn read(metadata: &Metadata) -> anyhow::Result<Self> {
-        let resolve = metadata.resolve.as_ref().context("cargo metadata came without a dependency graph")?;
+        let resolve = metadata.resolve.as_ref().context("cargo metadata contains no dependency graph")?;
         let names: HashMap<&PackageId, &str> =
             metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
         let below: HashMap<&PackageId, Vec<&PackageId>> = resolve
@@ -139,7 +142,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
             violations.push(Violation::new(
                 &member.manifest,
                 format!("{} is not in the dependency rule", member.name),
-                "say in MAY_KNOW of crates/xtask/src/tidy/dependencies.rs which of our crates it may depend on",
+                "add it to MAY_KNOW in crates/xtask/src/tidy/dependencies.rs",
             ));
             continue;
         };
@@ -148,7 +151,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
                 violations.push(Violation::new(
                     &member.manifest,
                     format!("{} must not depend on {}", member.name, direct.name),
-                    format!("remove the dependency; {} may know {}", member.name, list(allowed)),
+                    format!("remove the dependency; {} may depend on {}", member.name, list(allowed)),
                 ));
             } else if ONLY_FOR_TESTS.contains(&direct.name.as_str()) && direct.kind != DependencyKind::Development {
                 violations.push(Violation::new(
@@ -173,7 +176,7 @@ fn core_stands_alone(tree: &Tree) -> impl Iterator<Item = Violation> {
         normal.filter(|direct| !direct.only_loom).map(|direct| {
             Violation::new(
                 &member.manifest,
-                format!("weir-core has no dependencies, and this adds {}", direct.name),
+                format!("weir-core must have no dependencies, but it depends on {}", direct.name),
                 "remove it, or move it to [dev-dependencies] or [target.'cfg(loom)'.dependencies]",
             )
         })
@@ -188,7 +191,9 @@ fn must_not_link(tree: &Tree) -> Vec<Violation> {
                 violations.push(Violation::new(
                     &member.manifest,
                     format!("{name} links {linked}, but {reason}"),
-                    format!("find the way with `cargo tree -p {name} -e normal -i {linked}` and cut it"),
+                    format!(
+                        "find the path with `cargo tree -p {name} -e normal -i {linked}`, and remove a dependency on it"
+                    ),
                 ));
             }
         }
@@ -205,8 +210,8 @@ fn must_not_enable(tree: &Tree) -> Vec<Violation> {
             for feature in features.filter(|feature| forbidden.contains(&feature.as_str())) {
                 violations.push(Violation::new(
                     &member.manifest,
-                    format!("{name} asks for feature {feature} of {dependency}, but {reason}"),
-                    format!("leave {feature} out; the crate that needs it requests it"),
+                    format!("{name} enables feature {feature} of {dependency}, but {reason}"),
+                    format!("remove {feature}; the crate that needs the feature enables it"),
                 ));
             }
         }
@@ -221,8 +226,10 @@ fn one_version(tree: &Tree) -> impl Iterator<Item = Violation> {
         (versions.len() > 1).then(|| {
             Violation::new(
                 "Cargo.lock",
-                format!("{name} is in the tree more than once: {}", versions.join(", ")),
-                format!("see who asks for which with `cargo tree -d -p {name}`, and use crates that agree"),
+                format!("{name} is linked in several versions: {}", versions.join(", ")),
+                format!(
+                    "find the dependents with `cargo tree -d -p {name}`, and use crates that need the same version"
+                ),
             )
         })
     })
@@ -250,7 +257,7 @@ fn relative(metadata: &Metadata, path: &str) -> String {
 }
 
 fn list(names: &[&str]) -> String {
-    if names.is_empty() { "none of our crates".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "no crate of the workspace".to_owned() } else { names.join(", ") }
 }
 
 #[cfg(test)]
@@ -294,7 +301,7 @@ mod tests {
                 "weir-core must not depend on weir-wire",
                 "weir-operator must not depend on weir-agent",
                 "weir-testapp must not depend on weir-wire",
-                "weir-core has no dependencies, and this adds weir-wire",
+                "weir-core must have no dependencies, but it depends on weir-wire",
             ]
         );
     }
@@ -323,7 +330,7 @@ mod tests {
         let build = Direct { kind: DependencyKind::Build, ..direct("cc") };
         assert_eq!(
             faults(vec![member("weir-core", vec![loom, dev, build], &[])], &[]),
-            ["weir-core has no dependencies, and this adds cc"]
+            ["weir-core must have no dependencies, but it depends on cc"]
         );
     }
 
@@ -337,7 +344,7 @@ mod tests {
             faults(members, &[]),
             [
                 "weir-agent links k8s-openapi, but the agent never talks to the apiserver",
-                "weir-operator links weir-tower, but the operator decides nothing about single requests",
+                "weir-operator links weir-tower, but the operator makes no decisions about requests",
             ]
         );
     }
@@ -347,7 +354,7 @@ mod tests {
         let kube = Direct { features: vec!["derive".to_owned(), "client".to_owned()], ..direct("kube") };
         assert_eq!(
             faults(vec![member("weir-api", vec![kube], &["kube-client"])], &[]),
-            ["weir-api asks for feature client of kube, but the Kubernetes types hold no client"]
+            ["weir-api enables feature client of kube, but the Kubernetes types contain no client"]
         );
     }
 
@@ -355,7 +362,7 @@ mod tests {
     fn a_second_kube_is_refused() {
         assert_eq!(
             faults(vec![], &[("kube", "5.0.0"), ("kube", "0.99.0")]),
-            ["kube is in the tree more than once: 0.99.0, 5.0.0"]
+            ["kube is linked in several versions: 0.99.0, 5.0.0"]
         );
     }
 

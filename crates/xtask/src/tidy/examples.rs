@@ -1,16 +1,16 @@
-//! The rule that each public item of a library has an example. The examples are tests (`cargo xtask test --only doc`),
-//! so what users read is true.
+//! Checks that each public item of a library has an example. The examples are tests (`cargo xtask test --only doc`), so
+//! they are always correct.
 //!
-//! Checks the text, because in these crates `pub` without a restriction marks what users see.
+//! This module checks the text, because in these crates every `pub` without a restriction marks a public item.
 
 use super::Violation;
 
-/// The packages that other people's programs use.
+/// The packages that programs of users link.
 pub(super) const LIBRARIES: [&str; 2] = ["weir-core", "weir-tower"];
 
 const ITEMS: [&str; 6] = ["fn ", "struct ", "enum ", "trait ", "const ", "type "];
 
-/// Public items of a file whose docs have no example.
+/// Finds the public items of a file whose docs have no example.
 pub(super) fn check(place: &str, text: &str) -> Vec<Violation> {
     let (mut shown, mut violations) = (false, Vec::new());
     for (index, line) in text.lines().map(str::trim_start).enumerate() {
@@ -21,7 +21,7 @@ pub(super) fn check(place: &str, text: &str) -> Vec<Violation> {
                 violations.push(Violation::new(
                     format!("{place}:{}", index + 1),
                     "a public item without an example",
-                    "show it at work in its docs, in a few lines that run",
+                    "add an example of a few lines to its docs",
                 ));
             }
             shown = false;

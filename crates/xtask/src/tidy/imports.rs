@@ -1,14 +1,15 @@
-//! One layout of imports, for each module of each file.
+//! Checks the layout of the imports in each module of each file.
 //!
-//! - The `use` items stand together, before all other items except `mod` and `extern crate`.
-//! - They form up to four groups, with one blank line between two of them: std, core and alloc; external crates;
+//! - All `use` items are in one place, before all other items except `mod` and `extern crate`.
+//! - They form up to four groups, with one blank line between two groups: std, core and alloc; external crates;
 //!   `crate`, `super` and `self`; re-exports.
-//! - The first name of a path says its group. So a path into a child module or an enum beside it begins with `self`.
-//! - Each first name has one `use`, which is one tree. Other attributes or another visibility make another `use`.
+//! - The first name of a path determines its group. So a path into a child module, or into an enum of the same module,
+//!   begins with `self`.
+//! - Each first name has one `use`, which is one tree. A different attribute or visibility requires another `use`.
 //!
-//! rustfmt has `group_imports` and `imports_granularity` for this, but only on a nightly toolchain. `use` items in
-//! functions and in macros are not read. Neither is a `use` of a `macro_rules!` of its module, because it must stand
-//! below that.
+//! rustfmt has `group_imports` and `imports_granularity` for this, but only in nightly toolchains. This module ignores
+//! `use` items in functions and in macros. It also ignores a `use` of a `macro_rules!` of the same module, which must
+//! be below the macro.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +34,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     Ok(violations)
 }
 
-/// Rewrites the files whose imports have another layout: all of them, or none if one of them cannot be rewritten.
+/// Rewrites all files whose imports violate the layout. If one file cannot be rewritten, it changes no file.
 pub(super) fn fix(workspace: &Workspace) -> anyhow::Result<()> {
     let mut rewritten = Vec::new();
     for path in files(workspace)? {
@@ -46,7 +47,7 @@ pub(super) fn fix(workspace: &Workspace) -> anyhow::Result<()> {
     println!("tidy: rewriting the imports of {} files", rewritten.len());
     for (path, text) in &rewritten {
         std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-        // `cargo fmt` leaves out the packages below `tests` that are not of the workspace.
+        // `cargo fmt` does not format the packages below `tests` that are not in the workspace.
         let status = Command::new("rustfmt").arg(path).status().context("run rustfmt")?;
         ensure!(status.success(), "rustfmt failed on {}", path.display());
     }
@@ -56,7 +57,7 @@ pub(super) fn fix(workspace: &Workspace) -> anyhow::Result<()> {
 fn files(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for package in workspace.metadata.workspace_packages() {
-        let folder = package.manifest_path.as_std_path().parent().context("a manifest is in a folder")?;
+        let folder = package.manifest_path.as_std_path().parent().context("a manifest has a folder")?;
         for sub in sources::FOLDERS {
             files.extend(sources::rust_files(&folder.join(sub))?);
         }
@@ -70,7 +71,7 @@ fn check_text(place: &str, text: &str) -> anyhow::Result<Vec<Violation>> {
     Ok(faults.map(|(line, fault)| Violation::new(format!("{place}:{line}"), fault, FIX)).collect())
 }
 
-/// The text with all imports in the layout. rustfmt has to follow: it indents, breaks and sorts.
+/// Returns the text with all imports in the layout. rustfmt must run afterwards, to indent, break and sort them.
 fn rewrite(place: &str, text: &str) -> anyhow::Result<String> {
     let mut edits = Vec::new();
     for module in modules(text).with_context(|| format!("parse {place}"))? {
@@ -92,11 +93,11 @@ fn rewrite(place: &str, text: &str) -> anyhow::Result<String> {
         rewritten.replace_range(range, &new);
     }
     let left = check_text(place, &rewritten)?;
-    ensure!(left.is_empty(), "{place}: change these imports by hand, a rewriting is not enough: {left:?}");
+    ensure!(left.is_empty(), "{place}: change these imports by hand: {left:?}");
     Ok(rewritten)
 }
 
-/// In their order.
+/// The groups, in their order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     Std,
@@ -109,24 +110,24 @@ const GROUPS: [&str; 4] = ["std, core and alloc", "external crates", "crate, sup
 
 /// A `use` item.
 struct Import {
-    /// Its place among the items of its module.
+    /// The index among the items of the module.
     index: usize,
-    /// With its attributes.
+    /// The position in the text, including attributes.
     range: Range<usize>,
     line: usize,
-    /// The text before the word `use`: attributes, visibility.
+    /// The text before the word `use`: attributes and visibility.
     head: String,
     is_reexport: bool,
-    /// As it is written, sorted.
+    /// The tree as it is written, but sorted.
     tree: String,
-    /// The names of each path; the last is `A`, `A as B`, `self` or `*`.
+    /// The names of each path. The last name is `A`, `A as B`, `self` or `*`.
     paths: Vec<Vec<String>>,
-    /// Whether there is a comment above, inside or behind it. A rewriting cannot keep it there.
+    /// True if a comment is above, inside or after the import. A rewrite would separate the comment from the import.
     has_comment: bool,
 }
 
 impl Import {
-    /// `own` are the names of modules and enums beside it.
+    /// Reads a `use` item. `own` are the names of modules and enums of the same module.
     fn read(text: &str, index: usize, item: &ItemUse, own: &BTreeSet<String>) -> Self {
         let range = item.span().byte_range();
         let keyword = item.use_token.span.byte_range().start;
@@ -166,7 +167,7 @@ impl Import {
     }
 }
 
-/// Of `A as B`, the `A`.
+/// Returns the `A` of `A as B`.
 fn first_word(name: &str) -> &str {
     name.split(' ').next().unwrap_or_default()
 }
@@ -179,7 +180,7 @@ fn flatten(tree: &UseTree, before: &[String], paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The text of a tree, which does not depend on the order in which it was written.
+/// Formats a tree in a fixed order.
 fn sorted(tree: &UseTree) -> String {
     match tree {
         UseTree::Path(path) => format!("{}::{}", path.ident, sorted(&path.tree)),
@@ -195,7 +196,7 @@ fn braces(mut trees: Vec<String>) -> String {
     format!("{{{}}}", trees.join(", "))
 }
 
-/// One tree of all paths, sorted as by [`sorted`]. `a` and `a::b` become `a::{b, self}`.
+/// Merges all paths into one tree, in the order of [`sorted`]. `a` and `a::b` become `a::{b, self}`.
 fn merged(paths: Vec<&[String]>) -> String {
     let mut deeper: BTreeMap<&str, Vec<&[String]>> = BTreeMap::new();
     for path in paths {
@@ -216,13 +217,13 @@ fn merged(paths: Vec<&[String]>) -> String {
 /// The imports of one module.
 struct Module {
     imports: Vec<Import>,
-    /// The place of the first item that imports must not stand below.
+    /// The index of the first item that must be below all imports.
     others: usize,
-    /// The end of what stands above that item.
+    /// The end of the text above that item.
     top: usize,
 }
 
-/// Those of a file.
+/// Reads the modules of a file.
 fn modules(text: &str) -> syn::Result<Vec<Module>> {
     let file = syn::parse_file(text)?;
     let mut modules = Vec::new();
@@ -257,25 +258,25 @@ fn read(text: &str, items: &[Item], start: usize, modules: &mut Vec<Module>) {
 }
 
 impl Module {
-    /// Each with its line.
+    /// Lists the violations, each with its line.
     fn faults(&self, text: &str) -> Vec<(usize, String)> {
         let mut faults = Vec::new();
         let mut seen = BTreeSet::new();
         let mut previous: Option<(&Import, Group)> = None;
         for import in &self.imports {
             let mut found = |fault: String| faults.push((import.line, fault));
-            // rustfmt removes a `use` that imports nothing.
+            // A `use` without paths is ignored, because rustfmt removes it.
             let Some(path) = import.paths.first() else { continue };
             let group = import.group(path);
             if import.index > self.others {
-                found("an import below items that are no imports".to_owned());
+                found("an import below other items".to_owned());
             } else if let Some((before, its_group)) = previous {
                 let is_apart = text[before.range.end..import.range.start].contains("\n\n");
                 let (name, its_name) = (GROUPS[group as usize], GROUPS[its_group as usize]);
                 if import.index > before.index + 1 {
-                    found("modules stand between the imports".to_owned());
+                    found("modules between the imports".to_owned());
                 } else if group < its_group {
-                    found(format!("the group of {name} is below the one of {its_name}"));
+                    found(format!("the group of {name} is below the group of {its_name}"));
                 } else if is_apart && group == its_group {
                     found(format!("a blank line inside the group of {name}"));
                 } else if !is_apart && group != its_group {
@@ -289,14 +290,14 @@ impl Module {
             if tree.starts_with('{') {
                 found("a `use` of several crates".to_owned());
             } else if tree != import.tree {
-                found(format!("`use {}` where the layout has `use {tree}`", import.tree));
+                found(format!("`use {}` must be `use {tree}`", import.tree));
             }
             previous = Some((import, group));
         }
         faults
     }
 
-    /// All imports in the layout.
+    /// Formats all imports in the layout.
     fn block(&self) -> String {
         let mut items: BTreeMap<(Group, &str, &str), Vec<&[String]>> = BTreeMap::new();
         for import in &self.imports {
@@ -314,7 +315,7 @@ impl Module {
         block
     }
 
-    /// What to replace in the text: the first import by all of them, the others by nothing.
+    /// The replacements in the text: the first import becomes the whole block, and the others become empty.
     fn edits(&self, text: &str) -> Vec<(Range<usize>, String)> {
         let mut edits: Vec<_> = self.imports.iter().map(|import| (import.range.clone(), String::new())).collect();
         for (range, _) in &mut edits {

@@ -1,6 +1,6 @@
-//! The layers inside crates: no import runs upward, and no modules import each other in a circle.
+//! Checks the layers of modules inside crates: a module imports only from lower layers, and there are no import cycles.
 //!
-//! The layers are data, as the rule between crates is: see [`table::CRATES`].
+//! The layers are in the table [`table::CRATES`].
 
 mod read;
 mod table;
@@ -34,7 +34,8 @@ fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
     let mut violations = modules(of, source);
     let floors: BTreeMap<&str, usize> =
         of.layers.iter().enumerate().flat_map(|(floor, names)| names.iter().map(move |name| (*name, floor))).collect();
-    // The parts of a module may use what the module itself defines: impls of its types stand in several files.
+    // The parts of a module can use the items that the module itself defines, because the impls of a type can be in
+    // several files.
     let imports =
         || source.imports.iter().filter(|import| import.to.is_empty() || !import.from.starts_with(&import.to));
     let mut said = BTreeSet::new();
@@ -44,25 +45,25 @@ fn check_crate(of: &Crate, source: &Source, root: &Path) -> Vec<Violation> {
             violations.push(Violation::new(
                 place(import, root),
                 format!("{from} imports {to}, which is not in a layer below it"),
-                format!("move what {from} needs to a module below both, or change the layers in {TABLE}"),
+                format!("move the items that {from} needs to a module below both, or change the layers in {TABLE}"),
             ));
         }
     }
-    // An import that runs upward is reported as such, and not as a part of a circle.
+    // An import from a higher layer is reported as such, not as a part of a cycle.
     let rest = || imports().filter(|import| !runs_upward(import, &floors));
     for circle in circles(rest()) {
         let first = rest().find(|import| circle.contains(&import.from) && circle.contains(&import.to));
         let names: Vec<_> = circle.iter().map(name).collect();
         violations.push(Violation::new(
-            place(first.expect("a circle has imports"), root),
-            format!("{} are on a circle of imports", names.join(", ")),
-            "move what one of them needs from the other to a module of its own",
+            place(first.expect("a cycle has imports"), root),
+            format!("{} form an import cycle", names.join(", ")),
+            "move the shared items to a separate module",
         ));
     }
     violations
 }
 
-/// Each module at the top is in one layer, and each name in a layer is a module.
+/// Checks that each top-level module is in exactly one layer, and that each name in a layer is a module.
 fn modules(of: &Crate, source: &Source) -> Vec<Violation> {
     let there: BTreeSet<&str> =
         source.modules.iter().filter(|module| module.len() == 1).map(|module| module[0].as_str()).collect();
@@ -71,29 +72,33 @@ fn modules(of: &Crate, source: &Source) -> Vec<Violation> {
     let mut refuse = |fault: String, fix: &str| violations.push(Violation::new(TABLE, fault, fix));
     for name in of.layers.iter().flat_map(|layer| layer.iter()) {
         if !listed.insert(*name) {
-            refuse(format!("{}: {name} is in two layers", of.root), "leave one out");
+            refuse(format!("{}: {name} is in two layers", of.root), "remove it from one of them");
         } else if !there.contains(name) {
             refuse(format!("{}: there is no module {name}", of.root), "remove it from the layers");
         }
     }
     for name in there.difference(&listed) {
-        refuse(format!("{}: the module {name} is in no layer", of.root), "add it to a layer above all that it imports");
+        refuse(
+            format!("{}: the module {name} is in no layer", of.root),
+            "add it to a layer above all modules that it imports",
+        );
     }
     violations
 }
 
-/// The root re-exports names of its modules and is above all of them.
+/// Returns true if the module imports from its own or a higher layer. The root of the crate is above all layers,
+/// because it re-exports names of its modules.
 fn runs_upward(import: &Import, floors: &BTreeMap<&str, usize>) -> bool {
     let Some(from) = import.from.first() else { return false };
     let Some(to) = import.to.first() else { return true };
     match (floors.get(from.as_str()), floors.get(to.as_str())) {
         (Some(from_floor), Some(to_floor)) => from != to && to_floor >= from_floor,
-        // A module that is in no layer is a fault of its own.
+        // A module that is in no layer is reported separately.
         _ => false,
     }
 }
 
-/// Modules that reach each other, as sets of two or more.
+/// Finds import cycles: sets of two or more modules that reach each other.
 fn circles<'a>(imports: impl Iterator<Item = &'a Import>) -> Vec<BTreeSet<Module>> {
     let mut below: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
     for import in imports {
@@ -135,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// The faults of a crate that consists of these files, each with its place.
+    /// Checks a crate that consists of these files. Returns the faults, each with its place.
     fn faults(layers: &'static [&'static [&'static str]], files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {
@@ -143,7 +148,7 @@ mod tests {
             fs::create_dir_all(file.parent().expect("a folder")).expect("made");
             fs::write(file, text).expect("written");
         }
-        let source = read::read(&folder.path().join("lib.rs")).expect("it parses");
+        let source = read::read(&folder.path().join("lib.rs")).expect("valid Rust");
         let of = Crate { root: "lib.rs", layers };
         let violations = check_crate(&of, &source, folder.path());
         violations.into_iter().map(|violation| format!("{}: {}", violation.place, violation.fault)).collect()
@@ -222,12 +227,12 @@ mod tests {
         assert_eq!(files("use super::y::Y;", "pub struct Y;"), [""; 0]);
         assert_eq!(
             files("use super::y::Y;", "use super::x;\npub struct Y;"),
-            ["a/x.rs:1: a::x, a::y are on a circle of imports"]
+            ["a/x.rs:1: a::x, a::y form an import cycle"]
         );
         let parent = "mod x;\nmod y;\nuse x::X;\npub struct A(X);";
         let of_parent = |x| faults(LAYERS, &[ROOT, ("a.rs", parent), ("a/x.rs", x), ("a/y.rs", "pub struct Y;"), B, C]);
         assert_eq!(of_parent("pub struct X;"), [""; 0]);
-        // The parts of a module may use what the module itself defines.
+        // The parts of a module can use items that the module itself defines.
         assert_eq!(of_parent("pub struct X(super::A);"), [""; 0]);
         // A name that the parent only re-exports counts as an import of its owner.
         assert_eq!(of_parent("use super::X as Own;\npub struct X;"), [""; 0]);

@@ -1,4 +1,4 @@
-//! Rules for single files: what they must begin with, and what they must not contain.
+//! Checks single files: how they must begin, and which text they must not contain.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,17 @@ use anyhow::Context as _;
 use super::{Violation, examples};
 use crate::workspace::Workspace;
 
-/// The most lines of code in a file, without comments, blank lines and its tests. A longer file has more than one idea.
+/// The maximum number of lines of code in a file, without comments, blank lines and tests. A longer file contains more
+/// than one idea.
 const LONGEST: usize = 400;
 
-/// The folders of a package with Rust files.
+/// The folders of a package that contain Rust files.
 pub(super) const FOLDERS: [&str; 5] = ["src", "tests", "benches", "examples", "fuzz"];
 
-/// Lifts clippy's ban on clocks. It is put together here, so that this file does not contain it.
+/// The text that lifts clippy's ban on clocks. It is concatenated, so that this file does not contain it.
 const CLOCK: &str = concat!("expect(clippy::", "disallowed_methods");
 
-/// Words that must not be committed. They are put together here, so that this file does not contain them.
+/// The words that must not be committed. They are concatenated, so that this file does not contain them.
 const UNFINISHED: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimplement", "ed!(")];
 
@@ -51,8 +52,8 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-/// Each crate takes the lints of the workspace. A crate that must lift the ban on unsafe code cannot inherit them,
-/// because nothing overrides `forbid`. It repeats all of them in its own table.
+/// Checks that each crate uses the lints of the workspace. A crate that must lift the ban on unsafe code cannot inherit
+/// them, because `forbid` cannot be overridden. Its manifest must repeat all of them.
 fn check_manifest(place: &str, text: &str, root: &str) -> Option<Violation> {
     let mut lines = text.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
     let section = lines.by_ref().take_while(|line| !line.starts_with('['));
@@ -61,14 +62,14 @@ fn check_manifest(place: &str, text: &str, root: &str) -> Option<Violation> {
     (!inherits && (own.is_empty() || own != lints(root, "[workspace.lints."))).then(|| {
         Violation::new(
             place,
-            "the crate does not take part in the workspace's lints",
+            "the crate does not use the lints of the workspace",
             "add [lints] workspace = true, or all of [workspace.lints] with unsafe_code = \"deny\" where one module lifts it",
         )
     })
 }
 
-/// The lines of the tables whose names begin with `tables`, without comments, and with unsafe code denied instead of
-/// forbidden.
+/// Returns the lines of the tables whose names begin with `tables`, without comments. `forbid` of unsafe code is
+/// replaced by `deny`.
 fn lints(text: &str, tables: &str) -> Vec<String> {
     let mut inside = false;
     let mut lints = Vec::new();
@@ -89,15 +90,15 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
     if wants_docs && !first.starts_with("//!") {
         violations.push(Violation::new(
             place,
-            "the module does not say what it is for",
-            "begin with a paragraph of //! that says what it is for and what it must never do",
+            "the module has no description",
+            "begin with a paragraph of //! about its purpose, and about what it must never do",
         ));
     }
     if place.ends_with("/mod.rs") && !is_shared_by_tests(place) {
         violations.push(Violation::new(
             place,
-            "a second layout of modules",
-            "name the file after its module: x.rs beside the folder x",
+            "a module in a file mod.rs",
+            "name the file after its module: x.rs next to the folder x",
         ));
     }
     for (index, line) in text.lines().enumerate() {
@@ -113,7 +114,7 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
         if wants_docs && !place.ends_with("src/clock.rs") && line.contains(CLOCK) && !for_tests {
             violations.push(Violation::new(
                 here(),
-                "a second file that may read the clock",
+                "a file other than src/clock.rs that reads the clock",
                 "call the crate's src/clock.rs, or take the time as an argument",
             ));
         }
@@ -121,7 +122,7 @@ fn check_source(place: &str, text: &str, wants_docs: bool) -> Vec<Violation> {
             violations.push(Violation::new(
                 here(),
                 "a test that does not run",
-                "make it run, put it behind a feature that `cargo xtask test` turns on, or remove it",
+                "run it, put it behind a feature that `cargo xtask test` enables, or remove it",
             ));
         }
     }
@@ -132,16 +133,21 @@ fn check_length(place: &str, text: &str) -> Option<Violation> {
     let own = text.split_once("#[cfg(test)]\nmod tests {").map_or(text, |(own, _)| own);
     let lines = own.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count();
     (lines > LONGEST && !holds_only_tests(place)).then(|| {
-        Violation::new(place, format!("{lines} lines of code, more than {LONGEST}"), "split it: one idea per file")
+        Violation::new(
+            place,
+            format!("{lines} lines of code, more than {LONGEST}"),
+            "split the file: one idea per file",
+        )
     })
 }
 
-/// A module of several integration tests. Cargo would build `tests/x.rs` as a test.
+/// Returns true for a module that several integration tests share. It must be a `mod.rs`, because cargo would build
+/// `tests/x.rs` as a test.
 fn is_shared_by_tests(place: &str) -> bool {
     place.rsplit('/').nth(2) == Some("tests")
 }
 
-/// Whether the file holds only tests. Such a file needs no introduction, because the module that it tests has one.
+/// Returns true if the file contains only tests. Such a file needs no description, because the tested module has one.
 pub(super) fn holds_only_tests(place: &str) -> bool {
     place.contains("/tests/") || place.ends_with("_tests.rs") || place.ends_with("/tests.rs")
 }
@@ -216,7 +222,7 @@ mod tests {
         assert_eq!(faults(&text("    #["), true).len(), 1);
         assert_eq!(faults(&text("#!["), true).len(), 1);
         assert_eq!(faults(&text("#![cfg_attr(test, "), true), []);
-        assert_eq!(faults(&text("#!["), false), [], "tests may measure");
+        assert_eq!(faults(&text("#!["), false), [], "tests are allowed to read clocks");
         assert!(check_source("crates/a/src/clock.rs", &text("#!["), true).is_empty());
     }
 

@@ -1,6 +1,7 @@
-//! One name for one type: no two public types of a crate have the same name.
+//! Checks that no two public types of a crate have the same name.
 //!
-//! `pub` and `pub(crate)` types count; types for tests, and types that only a part of the crate can name, do not.
+//! Public types are those with `pub` or `pub(crate)`. Types for tests, and types that are visible only in a part of the
+//! crate, are ignored.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use syn::{Attribute, Ident, Item, Visibility};
 use super::{Violation, layers::is_for_tests, sources};
 use crate::workspace::Workspace;
 
-/// The crates and the names that may occur twice, each with the reason.
+/// The exceptions: a crate, a name that can occur twice, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 const TABLE: &str = "crates/xtask/src/tidy/type_names.rs";
@@ -18,7 +19,7 @@ const TABLE: &str = "crates/xtask/src/tidy/type_names.rs";
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     let mut violations = Vec::new();
     for package in workspace.metadata.workspace_packages() {
-        let folder = package.manifest_path.as_std_path().parent().context("a manifest is in a folder")?;
+        let folder = package.manifest_path.as_std_path().parent().context("a manifest has a folder")?;
         let mut files = Vec::new();
         for file in sources::rust_files(&folder.join("src"))? {
             let place = sources::place(workspace, &file);
@@ -31,7 +32,7 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
     Ok(violations)
 }
 
-/// Checks the files of one crate, given as place and text.
+/// Checks the files of one crate, given as their places and texts.
 fn check_crate(
     name: &str,
     files: &[(String, String)],
@@ -50,7 +51,7 @@ fn check_crate(
         if types.get(*known_type).is_none_or(|places| places.len() < 2) {
             violations.push(Violation::new(
                 TABLE,
-                format!("{known}: {known_type} is an exception that is not needed"),
+                format!("{known}: the exception {known_type} is not needed"),
                 "remove it from `EXCEPTIONS`",
             ));
         }
@@ -61,15 +62,15 @@ fn check_crate(
             && !is_known
         {
             violations.extend(others.iter().map(|other| {
-                let fault = format!("the public type {type_name} has the name of the one at {first}");
-                Violation::new(other, fault, "rename one: one name for one thing")
+                let fault = format!("the public type {type_name} has the same name as the one at {first}");
+                Violation::new(other, fault, "rename one of them")
             }));
         }
     }
     Ok(violations)
 }
 
-/// The names of the public types among these items, and in the modules among them.
+/// Collects the names of the public types in these items, and in the modules among them.
 fn public_types(items: &[Item]) -> Vec<&Ident> {
     let mut names = Vec::new();
     for item in items {
@@ -121,7 +122,7 @@ mod tests {
         ] {
             assert_eq!(
                 faults(&[("a.rs", "pub struct Place;\n"), ("b.rs", &format!("\n{other}"))], &[]),
-                ["b.rs:2: the public type Place has the name of the one at a.rs:1"],
+                ["b.rs:2: the public type Place has the same name as the one at a.rs:1"],
                 "{other}"
             );
         }
@@ -147,11 +148,11 @@ mod tests {
         let twice = [("a.rs", "pub struct A;\npub struct B;"), ("b.rs", "pub struct A;\npub struct B;")];
         assert_eq!(
             faults(&twice, &[("own", "A", "a reason"), ("other", "B", "a reason")]),
-            ["b.rs:2: the public type B has the name of the one at a.rs:2"]
+            ["b.rs:2: the public type B has the same name as the one at a.rs:2"]
         );
         assert_eq!(
             faults(&[("a.rs", "pub struct A;")], &[("own", "A", "a reason")]),
-            [format!("{TABLE}: own: A is an exception that is not needed")]
+            [format!("{TABLE}: own: the exception A is not needed")]
         );
     }
 }

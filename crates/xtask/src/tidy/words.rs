@@ -1,4 +1,4 @@
-//! The words that Weir does not use. Each has a plain one that a second-language reader knows.
+//! Checks that texts do not use certain words. Each of these words has a plain replacement, which every reader knows.
 
 use std::{
     ffi::OsStr,
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use super::Violation;
 use crate::workspace::Workspace;
 
-/// A word, in lower case, and what to write instead.
+/// A refused word, in lower case, and its replacement.
 const WORDS: [(&str, &str); 23] = [
     ("whoever", "name the actor: a client, a caller, a user"),
     ("anew", "again"),
@@ -39,13 +39,13 @@ const WORDS: [(&str, &str); 23] = [
 
 const EXTENSIONS: [&str; 12] = ["go", "lua", "md", "mjs", "rs", "sh", "toml", "tpl", "ts", "tsx", "txt", "yaml"];
 
-/// The end of a file's name, as in `agent.Dockerfile`.
+/// The name of a Dockerfile, or its extension, as in `agent.Dockerfile`.
 const DOCKERFILE: &str = "Dockerfile";
 
-/// Folders without files of our own.
+/// The folders without files of this project.
 const FOREIGN: [&str; 3] = ["target", "node_modules", ".git"];
 
-/// This file must contain the words.
+/// This file, which must contain the words.
 const HERE: &str = "crates/xtask/src/tidy/words.rs";
 
 pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
@@ -76,14 +76,14 @@ fn check_text(place: &str, text: &str) -> Vec<Violation> {
     violations
 }
 
-/// Whether the line has the word as a whole.
+/// Returns true if the line contains the word as a whole word.
 fn holds(line: &str, word: &str) -> bool {
     let is_letter = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
     line.match_indices(word)
         .any(|(at, _)| !is_letter(line[..at].chars().next_back()) && !is_letter(line[at + word.len()..].chars().next()))
 }
 
-/// Whether people read the words in this file.
+/// Returns true if this kind of file is checked.
 fn is_ours(path: &Path) -> bool {
     let is_known = |extension: &OsStr| extension == DOCKERFILE || EXTENSIONS.iter().any(|known| extension == *known);
     path.file_name().is_some_and(|name| name == DOCKERFILE) || path.extension().is_some_and(is_known)

@@ -1,6 +1,6 @@
-// coredns with only the plugins that kubeadm's Corefile names. The stock
-// program links some fifty more, cloud SDKs among them, and takes a minute
-// longer to compile. Version, flags and plugin order are upstream's own.
+// coredns with only the plugins that kubeadm's Corefile names. The original
+// program links about fifty more, with their cloud SDKs, and takes a minute
+// longer to compile. Version, flags and plugin order are those of upstream.
 package main
 
 import (

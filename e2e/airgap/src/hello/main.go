@@ -1,4 +1,4 @@
-// hello is all that the smoke test's image contains.
+// hello is the only program in the image of the smoke test.
 //
 //	hello serve      answers on :8080 with the pod's name
 //	hello get URL    prints the status and the body

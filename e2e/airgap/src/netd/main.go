@@ -1,7 +1,7 @@
-// netd is a minimal stand-in for kindnetd: it writes the node's CNI config,
-// keeps one route per other node's pod range, masquerades traffic that leaves
-// the pod network, and refuses ClusterIPs that kube-proxy does not know. It
-// has no NetworkPolicy. It needs `ip` and `nft` beside it, and no libraries.
+// netd is a minimal replacement of kindnetd. It writes the node's CNI config,
+// maintains a route to the pod range of each other node, masquerades traffic
+// that leaves the pod network, and refuses ClusterIPs that kube-proxy has not
+// programmed. It does not enforce NetworkPolicy. It calls `ip` and `nft`.
 package main
 
 import (
@@ -96,11 +96,11 @@ func main() {
 	pool.AppendCertsFromPEM(ca)
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
 
-	// After DNAT no packet has a ClusterIP for destination any more, unless
-	// kube-proxy has not programmed it yet. Refuse those at once: silence costs
-	// a client (coredns, at start) a 30 s dial timeout, and the packet would
-	// leave by the default route. A /16 around the API's own ClusterIP is
-	// kind's default serviceSubnet.
+	// After DNAT, a packet has a ClusterIP as its destination only if kube-proxy
+	// has not programmed it yet. Such packets are refused. Without this rule they
+	// would leave by the default route, and a client, such as coredns at its
+	// start, would wait for a dial timeout of 30 s. kind's default serviceSubnet
+	// is the /16 around the ClusterIP of the API.
 	services := os.Getenv("KUBERNETES_SERVICE_HOST") + "/16"
 	rules := fmt.Sprintf(`table ip netd
 delete table ip netd
@@ -118,7 +118,7 @@ table ip netd {
 }
 `, subnet, services)
 	if err := run(rules, "nft", "-f", "-"); err != nil {
-		log.Fatal("rules: ", err) // restarted, and seen: a cluster without them works by luck
+		log.Fatal("rules: ", err) // the restart makes the fault visible: without the rules, the cluster fails at random
 	}
 
 	log.Printf("netd: host %s, pods %s, api %s", hostIP, subnet, base)

@@ -1,7 +1,7 @@
-//! Buffers for bytes in transit, lent by the worker only while there are any.
+//! Buffers for bytes in transit. The worker lends a buffer only while there are bytes.
 //!
 //! A connection that waits for its next request owns no buffer. The worker lends the most recently returned buffer
-//! first, so a busy worker reuses a few that are in the CPU cache.
+//! first, so a busy worker reuses a few buffers that are in the CPU cache.
 
 use std::{
     cell::RefCell,
@@ -14,14 +14,14 @@ use tokio::net::TcpStream;
 
 use super::calls;
 
-/// The capacity of a request buffer, unless it had to grow.
+/// The initial capacity of a request buffer.
 pub(super) const SIZE: usize = 16 * 1024;
 
-/// The capacity of a response buffer: a body of 64 KiB behind its head, in one piece. A small response touches only
-/// the first bytes. A client that does not read holds one such buffer.
+/// The initial capacity of a response buffer: it fits a head and a body of 64 KiB. A small response touches only the
+/// first bytes. A client that does not read its response occupies one such buffer.
 pub(super) const ANSWER_SIZE: usize = 80 * 1024;
 
-/// The most spare buffers kept. More, as thousands of connections may need at once, are freed.
+/// The maximum number of spare buffers to keep. Thousands of busy connections can need more; those are freed.
 const MAX_SPARE: usize = 256;
 const MAX_SPARE_LARGE: usize = 32;
 const LARGEST_SPARE: usize = 2 * ANSWER_SIZE;
@@ -41,7 +41,7 @@ pub(super) struct Outbox {
     home: Rc<Buffers>,
 }
 
-/// Bytes that were read but not yet used, with room for more behind them.
+/// Bytes that were read but not yet used, with space for more after them.
 #[derive(Debug)]
 pub(super) struct Buffer {
     bytes: Vec<u8>,
@@ -77,7 +77,7 @@ impl Drop for Outbox {
         let spare = &mut *self.home.written.borrow_mut();
         let most = match self.bytes.capacity() {
             small if small <= SIZE => MAX_SPARE,
-            // A piece of a chunked body, for which a vector may have doubled its size.
+            // The vector contained a piece of a chunked body, for which it may have doubled its capacity.
             large if large <= LARGEST_SPARE => MAX_SPARE_LARGE,
             _ => 0,
         };
@@ -121,7 +121,7 @@ impl Buffer {
         }
     }
 
-    /// Makes room behind the bytes. Returns false if `most` bytes in total leave no room.
+    /// Makes space after the bytes. Returns false if a buffer of `most` bytes is full.
     pub(super) fn make_room(&mut self, most: usize) -> bool {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -143,8 +143,8 @@ impl Buffer {
         self.end = end;
     }
 
-    /// Reads the available bytes into the free room. 0 is the end of the stream.
-    #[inline(always)] // as `calls` says
+    /// Reads the available bytes into the free space. Returns 0 at the end of the stream.
+    #[inline(always)] // see the docs of `calls`
     pub(super) fn poll_fill(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let count = ready!(calls::poll_read(stream, &mut self.bytes[self.end..], cx))?;
         self.end += count;
@@ -176,7 +176,7 @@ mod tests {
         buffer.put(&[1; SIZE]);
         assert!(!buffer.make_room(SIZE));
         buffer.consume(1);
-        assert!(buffer.make_room(SIZE), "what was used makes room");
+        assert!(buffer.make_room(SIZE), "the used byte makes space");
         buffer.put(&[2]);
         assert!(!buffer.make_room(SIZE));
         assert!(buffer.make_room(SIZE + 1));

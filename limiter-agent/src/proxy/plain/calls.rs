@@ -1,12 +1,12 @@
-//! Reads and writes a socket with one system call and little around it.
+//! Reads and writes a socket with one system call and little overhead.
 //!
-//! tokio asks the runtime before each call, and calls through libc, whose cancellation points cost four locked
-//! instructions. Here the call is made at once if the last event said that the socket is ready; the runtime is
-//! involved only to wake the task. The rest works as in tokio: a call that transfers less than it could is the last
-//! one until the next event, and each call counts against the task's budget.
+//! tokio queries the runtime before each call, and calls through libc, whose cancellation points cost four locked
+//! instructions. This module calls the kernel directly if the last event reported that the socket is ready. It uses the
+//! runtime only to wake the task. Otherwise it behaves like tokio: after a call that transfers fewer bytes than
+//! requested, it waits for the next event, and each call counts against the task's budget.
 //!
-//! Functions that run for every small request are inlined up to the task itself. After a system call, the CPU has
-//! lost its return stack and mispredicts each return.
+//! Functions that run for every small request are inlined into the task. A system call clears the CPU's return stack,
+//! so the CPU would mispredict each return afterwards.
 
 use std::{
     io,
@@ -16,8 +16,8 @@ use std::{
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::{io::Interest, net::TcpStream, task::coop};
 
-/// Reads available bytes. 0 is the end of the stream.
-#[inline(always)] // as above
+/// Reads available bytes. Returns 0 at the end of the stream.
+#[inline(always)] // see the docs of this module
 pub(super) fn poll_read(stream: &TcpStream, room: &mut [u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
     let most = room.len();
     let ask = |cx: &mut Context<'_>| stream.poll_read_ready(cx);
@@ -33,9 +33,9 @@ pub(super) fn poll_write(stream: &TcpStream, bytes: &[u8], cx: &mut Context<'_>)
     poll(stream, Interest::WRITABLE, bytes.len(), ask, cx, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?))
 }
 
-/// Writes as many bytes as the socket accepts, without waiting and without counting against the task's budget. 0 if
-/// it accepts none.
-#[inline(always)] // as above
+/// Writes as many bytes as the socket accepts, without waiting and without counting against the task's budget. Returns
+/// 0 if the socket accepts no bytes.
+#[inline(always)] // see the docs of this module
 pub(super) fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     match once(stream, Interest::WRITABLE, bytes.len(), || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
@@ -43,7 +43,7 @@ pub(super) fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usiz
     }
 }
 
-#[inline(always)] // once for each call
+#[inline(always)] // compiled once for each kind of call
 fn poll(
     stream: &TcpStream,
     interest: Interest,
@@ -66,9 +66,9 @@ fn poll(
     }
 }
 
-/// Makes the call if the last event said that the socket is ready. Returns `WouldBlock` if not, or if the call itself
-/// does.
-#[inline(always)] // as above
+/// Makes the call if the last event reported that the socket is ready. Returns `WouldBlock` if the socket is not ready,
+/// or if the call returns it.
+#[inline(always)] // see the docs of this module
 fn once(
     stream: &TcpStream,
     interest: Interest,
@@ -116,15 +116,15 @@ mod tests {
         theirs.write_all(b"0123456789").await.expect("sent");
         let mut all = Vec::new();
         while all.len() < 10 {
-            all.extend(read(&ours, 4).await.expect("there is more"));
+            all.extend(read(&ours, 4).await.expect("more bytes"));
         }
         assert_eq!(all, b"0123456789");
         assert!(poll!(pin!(read(&ours, 4))).is_pending());
         theirs.write_all(b"ab").await.expect("sent");
         assert_eq!(read(&ours, 4).await.expect("woken"), b"ab");
         drop(theirs);
-        assert_eq!(read(&ours, 4).await.expect("an end"), b"");
-        assert_eq!(read(&ours, 4).await.expect("it stays"), b"");
+        assert_eq!(read(&ours, 4).await.expect("the end of the stream"), b"");
+        assert_eq!(read(&ours, 4).await.expect("the end of the stream again"), b"");
     }
 
     #[tokio::test]
@@ -133,15 +133,15 @@ mod tests {
         let bytes = vec![7; 1 << 20];
         let mut sent = 0;
         while let Poll::Ready(count) = poll!(pin!(poll_fn(|cx| poll_write(&ours, &bytes, cx)))) {
-            sent += count.expect("it is open");
+            sent += count.expect("the socket is open");
             // A task that never yields would use up its budget.
             task::yield_now().await;
         }
-        let rest = async { poll_fn(|cx| poll_write(&ours, b"end", cx)).await.expect("it is open") };
+        let rest = async { poll_fn(|cx| poll_write(&ours, b"end", cx)).await.expect("the socket is open") };
         let heard = async {
             let mut heard = 0;
             while heard < sent {
-                heard += read(&theirs, 1 << 20).await.expect("there is more").len();
+                heard += read(&theirs, 1 << 20).await.expect("more bytes").len();
             }
             heard
         };
@@ -153,17 +153,19 @@ mod tests {
                 task::yield_now().await;
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(90), gone).await.expect("an error, and no signal");
+        tokio::time::timeout(std::time::Duration::from_secs(90), gone)
+            .await
+            .expect("an error, and no signal that ends the process");
     }
 
     #[tokio::test]
     async fn write_at_once_fills_the_space_in_the_socket() {
         let (ours, theirs) = pair().await;
-        ours.writable().await.expect("it is open");
+        ours.writable().await.expect("the socket is open");
         let bytes = vec![7; 1 << 20];
         let mut sent = 0;
         loop {
-            match write_at_once(&ours, &bytes).expect("it is open") {
+            match write_at_once(&ours, &bytes).expect("the socket is open") {
                 0 => break,
                 count => sent += count,
             }
@@ -171,21 +173,21 @@ mod tests {
         assert!(sent > 0);
         let mut heard = 0;
         while heard < sent {
-            heard += read(&theirs, 1 << 20).await.expect("there is more").len();
+            heard += read(&theirs, 1 << 20).await.expect("more bytes").len();
         }
         assert_eq!(heard, sent);
-        ours.writable().await.expect("there is room again");
-        assert_eq!(write_at_once(&ours, b"end").expect("it is open"), 3);
+        ours.writable().await.expect("the socket has space again");
+        assert_eq!(write_at_once(&ours, b"end").expect("the socket is open"), 3);
     }
 
     #[tokio::test]
     async fn a_task_without_budget_yields() {
         let (ours, mut theirs) = pair().await;
         theirs.write_all(b"0").await.expect("sent");
-        ours.readable().await.expect("it came");
+        ours.readable().await.expect("the byte has arrived");
         while poll!(pin!(coop::consume_budget())).is_ready() {}
         assert!(poll!(pin!(read(&ours, 4))).is_pending());
         task::yield_now().await;
-        assert_eq!(read(&ours, 4).await.expect("there all the while"), b"0");
+        assert_eq!(read(&ours, 4).await.expect("the byte is unread"), b"0");
     }
 }

@@ -1,13 +1,14 @@
-//! Finds the chunk boundaries of the app's body (RFC 9112 section 7.1), byte by byte or many at once.
+//! Finds the chunk boundaries of the app's body (RFC 9112 section 7.1). It reads framing byte by byte, and skips data
+//! in one step.
 //!
-//! It accepts and refuses exactly what hyper's client does, with the same limits on the bytes around the data.
+//! The decoder accepts exactly the bodies that hyper's client accepts, with the same limits on extensions and trailers.
 
 use crate::proxy::headers::MAX_ANSWER_FIELDS;
 
-/// The most bytes of chunk extensions in one body.
+/// The maximum number of bytes of chunk extensions in one body.
 const MAX_EXTENSIONS: usize = 16 * 1024;
 
-/// The most bytes of trailers.
+/// The maximum number of bytes of trailers.
 const MAX_TRAILER_BYTES: usize = 16 * 1024;
 
 /// The decoder state of one body.
@@ -15,7 +16,7 @@ const MAX_TRAILER_BYTES: usize = 16 * 1024;
 pub(super) struct Chunks {
     state: State,
     extensions: usize,
-    /// Collected to be validated at the end; they are not passed on.
+    /// The trailers so far. They are validated at the end, and not forwarded.
     trailers: Vec<u8>,
 }
 
@@ -41,7 +42,7 @@ enum State {
     End,
 }
 
-/// What the next bytes are.
+/// The kind and the number of the next bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// This many bytes of framing around the data.

@@ -1,4 +1,4 @@
-//! A client's connection on the short path: what the task waits for on it, and for how long.
+//! A client's connection on the short path: the events for which its task waits, and the time limits of these waits.
 
 use std::{
     future::poll_fn,
@@ -28,23 +28,23 @@ pub(super) struct ClientConnection<'a> {
     /// Bytes that were read but not yet used; `None` if there are none.
     pub(super) inbox: Option<Buffer>,
     leaving: Leaving,
-    /// The runtime was asked to wake this task when the socket is readable.
+    /// The runtime will wake this task when the socket is readable.
     asked: bool,
 }
 
-/// What is known about whether the client has left.
+/// The agent's knowledge of whether the client has disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
-    /// Nothing: the socket must be checked.
+    /// The agent must check the socket.
     Unknown,
-    /// The client closed its side, and may still wait for its response. It counts as gone at this time if nothing
-    /// could be written before.
+    /// The client closed its side, and may still wait for its response. It counts as disconnected at this time if
+    /// nothing was written before.
     HalfClosed(Time),
-    /// The client is present, or a write will show that it is gone.
+    /// The client is connected, or a write will show that it has disconnected.
     Settled,
 }
 
-/// The client is gone, or counts as gone.
+/// The client has disconnected, or counts as disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gone;
 
@@ -56,7 +56,7 @@ pub(super) struct Back<'l> {
 
 impl Back<'_> {
     /// Sends as many bytes as the socket accepts now. Returns that number.
-    #[inline(always)] // as `calls` says
+    #[inline(always)] // see the docs of `calls`
     pub(super) fn send_at_once(self, bytes: &[u8]) -> Result<usize, Gone> {
         let count = calls::write_at_once(self.stream, bytes).map_err(|_| Gone)?;
         if count > 0 {
@@ -67,7 +67,7 @@ impl Back<'_> {
 }
 
 impl Leaving {
-    /// Call it after a write to the client. If the client closed its side, the next write shows whether it is gone.
+    /// Records a write to the client. If the client closed its side, the next write shows whether it has disconnected.
     fn settle(&mut self) {
         if let Self::HalfClosed(_) = self {
             *self = Self::Settled;
@@ -81,7 +81,7 @@ impl<'a> ClientConnection<'a> {
         Self { stream, client, pause, used, inbox: None, leaving: Leaving::Unknown, asked: false }
     }
 
-    /// From now on, checks whether the client has left, until it sends something.
+    /// Starts to check whether the client has disconnected. The check ends when the client sends bytes.
     pub(super) fn watch(&mut self) {
         self.leaving = if self.inbox.is_none() { Leaving::Unknown } else { Leaving::Settled };
     }
@@ -94,7 +94,7 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    /// Ready when the client has left.
+    /// Returns ready when the client has disconnected.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.leaving {
             Leaving::Settled => return Poll::Pending,
@@ -114,7 +114,7 @@ impl<'a> ClientConnection<'a> {
                 self.leaving = Leaving::HalfClosed(until);
                 self.pause.end_by(until);
             }
-            // The client sent its next request, which stays in the kernel until its turn.
+            // The client sent its next request, which stays in the kernel until the response has ended.
             Some(_) => self.leaving = Leaving::Settled,
             // The task has used up its budget. The runtime wakes it again.
             None => {}
@@ -126,11 +126,11 @@ impl<'a> ClientConnection<'a> {
         self.client.shared.proxy.clock.now()
     }
 
-    /// Reads more of a request into the buffer. If there is none, it takes one when the first bytes arrive. 0 is the
-    /// end of the stream.
-    #[inline(always)] // as `calls` says
+    /// Reads more of a request into the buffer. A connection without a buffer takes one when the first bytes arrive.
+    /// Returns 0 at the end of the stream.
+    #[inline(always)] // see the docs of `calls`
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
-        // A client that has sent nothing gets no buffer. A woken task has most likely something to read.
+        // A client that has sent nothing gets no buffer. A woken task most likely has bytes to read.
         if self.inbox.is_none() && !self.asked && self.stream.poll_read_ready(cx).is_pending() {
             self.asked = true;
             return Poll::Pending;
@@ -145,14 +145,14 @@ impl<'a> ClientConnection<'a> {
     }
 
     /// The unused bytes, if there are any, together with the sending side.
-    #[inline(always)] // as `calls` says
+    #[inline(always)] // see the docs of `calls`
     pub(super) fn ends(&mut self) -> Option<(&[u8], Back<'_>)> {
         let back = Back { stream: &self.stream, leaving: &mut self.leaving };
         Some((self.inbox.as_ref()?.unread(), back))
     }
 
     /// Marks `count` bytes as used.
-    #[inline(always)] // as `calls` says
+    #[inline(always)] // see the docs of `calls`
     pub(super) fn consume(&mut self, count: usize) {
         let Some(inbox) = &mut self.inbox else { return };
         inbox.consume(count);

@@ -1,5 +1,5 @@
-//! The `Date` field, formatted once a second from the wall clock. A client may compare it with other dates, so it
-//! must follow when the wall clock is set.
+//! The `Date` field, formatted once a second from the wall clock. A client can compare the date with other dates, so
+//! the date must follow a change of the wall clock.
 
 use std::{
     cell::RefCell,
@@ -28,13 +28,14 @@ impl Date {
         Self(RefCell::new(Written { line: Vec::new(), until: Time::from_nanos(0) }))
     }
 
-    /// A date that is valid until then.
+    /// A date that is valid until the given time.
     #[cfg(test)]
     pub(super) fn of(line: &str, until: Time) -> Self {
         Self(RefCell::new(Written { line: line.into(), until }))
     }
 
-    /// Appends the field's line, and returns until when it is valid. `now` is the monotonic time of all calls.
+    /// Appends the field's line, and returns the time until which the line is valid. `now` is the monotonic time, from
+    /// the same clock in all calls.
     pub(super) fn write(&self, now: Time, to: &mut Vec<u8>) -> Time {
         let written = &mut *self.0.borrow_mut();
         if now >= written.until {

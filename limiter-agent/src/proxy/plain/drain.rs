@@ -1,8 +1,8 @@
-//! Tells the connections of one worker that clients must reconnect elsewhere: the drain began, or the app refuses
-//! connections.
+//! Notifies the connections of one worker that clients must reconnect elsewhere, because the drain began or the app
+//! refuses connections.
 //!
-//! A connection only reads a flag for each request. Only the connections' own thread may set it, so no connection can
-//! miss it between reading the flag and going to sleep.
+//! A connection only reads a flag for each request. Only the thread of the connections sets the flag, so no connection
+//! can miss a change between reading the flag and waiting.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, futures::Notified};
 #[derive(Debug, Default)]
 pub(super) struct Drain {
     begun: Cell<bool>,
-    /// How often the flag was set. A task that was woken once must register again.
+    /// The number of times that the flag was set. A task that was woken must register again.
     times: Cell<u32>,
     tell: Notify,
 }
@@ -23,7 +23,7 @@ impl Drain {
         self.tell.notify_waiters();
     }
 
-    /// Clears the flag: the app is back.
+    /// Clears the flag, because the app accepts connections again.
     pub(super) fn call_off(&self) {
         self.begun.set(false);
     }
@@ -36,7 +36,7 @@ impl Drain {
         self.begun.get()
     }
 
-    /// Wakes the task that polled this once when the flag is set.
+    /// Returns a future that completes when the flag is set.
     pub(super) fn wakes(&self) -> Notified<'_> {
         self.tell.notified()
     }

@@ -24,10 +24,10 @@ use super::{
 };
 use crate::proxy::{SERVER, failure::Failure, garbled::Garbled, headers::MAX_ANSWER_BYTES};
 
-/// The most bytes of a body to hold while the client does not read them.
+/// The maximum number of bytes of a body to buffer while the client does not read them.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
 
-/// The longest piece of a body that is copied behind the head or the previous chunk. A longer piece is sent from the
+/// The longest piece of a body that is copied after the head or the previous chunk. A longer piece is sent from the
 /// buffer that it was read into.
 const MAX_COPIED: usize = 2 * 1024;
 
@@ -35,19 +35,19 @@ const MAX_COPIED: usize = 2 * 1024;
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) request: Outbox,
-    /// Whether the request may be retried.
+    /// Whether the request can be retried.
     pub(super) repeatable: bool,
     pub(super) context: ResponseContext,
 }
 
-/// What the response depends on, in addition to the app.
+/// The properties of the request and its rules that change the response.
 #[derive(Debug)]
 pub(super) struct ResponseContext {
     pub(super) to_head: bool,
     /// Whether the client sends no more requests after this one.
     pub(super) last: bool,
     pub(super) fields: Fields,
-    /// A deadline, and costs that headers of the response have.
+    /// The deadline, and the costs that headers of the response contain.
     pub(super) follow_up: Option<Box<FollowUp>>,
 }
 
@@ -61,22 +61,22 @@ impl ResponseContext {
     }
 }
 
-/// What to do next with the client's connection.
+/// The next step for the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Request,
-    /// Close it. The client expects that, or the missing end of the body shows it.
+    /// Close the connection. The client expects this, or detects it because the end of the body is missing.
     Leave,
-    /// Nothing: the client is gone, or counts as gone.
+    /// Drop the connection: the client has disconnected, or counts as disconnected.
     Nothing,
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 enum Cut {
     Failure(Failure),
     /// The request exceeded its deadline.
     Late,
-    /// The app's response cannot be passed on.
+    /// The app's response cannot be forwarded.
     Unfit,
     Gone,
 }
@@ -87,12 +87,12 @@ impl<E: Into<Failure>> From<E> for Cut {
     }
 }
 
-/// How long a request may wait for its response.
+/// The time limits for the app's response to a request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limit {
-    /// By the agent's flag.
+    /// The limit of the agent's flag.
     timeout: Option<Duration>,
-    /// By its policy.
+    /// The limit of the policy.
     deadline: Option<Duration>,
     since: Time,
 }
@@ -110,7 +110,7 @@ impl Limit {
         self.shortest().map(|limit| limit.saturating_sub(now.duration_since(self.since)))
     }
 
-    /// Why there is no response now that the time is over: the shorter bound counts.
+    /// The reason why there is no response after the time limit. The shorter limit decides.
     fn cut(self) -> Cut {
         match (self.deadline, self.timeout) {
             (Some(deadline), timeout) if timeout.is_none_or(|timeout| deadline <= timeout) => Cut::Late,
@@ -132,7 +132,7 @@ struct Reply {
 
 #[expect(
     clippy::manual_async_fn,
-    reason = "the arguments of an async fn are held twice, and this is allocated for each request"
+    reason = "an async fn stores its arguments twice, and each request allocates this future"
 )]
 pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>) -> impl Future<Output = Next> {
     async move {
@@ -150,7 +150,7 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
                 let app_gone = failure.app_gone().is_some();
                 let (head, body) = failure.respond(&proxy.failures, Version::HTTP_11).into_parts();
                 if app_gone && repeatable && connection.used {
-                    // As `client::without_app` says.
+                    // See `client::without_app`.
                     return Next::Leave;
                 }
                 let ending = ending(connection.client, asked.context.last || app_gone, connection.now());
@@ -181,7 +181,7 @@ async fn late(connection: &mut ClientConnection<'_>, context: &ResponseContext, 
     finish(connection, &out.bytes, &[], closes).await
 }
 
-/// The fields that end a response sent now.
+/// The last fields of a response that is sent now.
 pub(super) fn ending(client: &Client, last: bool, now: Time) -> Ending<'_> {
     let shared = &client.shared;
     let leaves = shared.drain.has_begun() || shared.proxy.leaving.has_begun() || client.open.is_evicted();
@@ -197,8 +197,8 @@ pub(super) async fn finish(connection: &mut ClientConnection<'_>, head: &[u8], b
     }
 }
 
-/// Sends the request. If the app turns out to have closed an idle connection, sends it once more on a new one.
-#[expect(clippy::manual_async_fn, reason = "as `exchange`")]
+/// Sends the request. If the app has closed the idle connection, sends the request again on a new one.
+#[expect(clippy::manual_async_fn, reason = "for the same reason as `exchange`")]
 fn ask(
     connection: &mut ClientConnection<'_>,
     request: Outbox,
@@ -218,7 +218,7 @@ fn ask(
         loop {
             match hear(connection, &mut app, context, (sent, limit), out).await {
                 Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
-                // A request with any method may be retried if no byte of it has left this program.
+                // A request with any method can be retried if no byte of it was sent.
                 Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
                     let request = app.into_request().ok_or(Failure::Closed)?;
                     app = Upstream::new(Box::pin(connected(connection, limit)).await?, true, request);
@@ -229,7 +229,8 @@ fn ask(
     }
 }
 
-/// Boxed by its caller: few requests need a new connection, and its future is large.
+/// Opens a connection to the app. The caller boxes the future, because few requests need a new connection and the
+/// future is large.
 async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<TcpStream, Cut> {
     let connecting = connection.client.shared.proxy.upstream.connect();
     match limit.left(connection.now()) {
@@ -248,7 +249,7 @@ async fn hear(
     out: &mut Outbox,
 ) -> Result<(Framing, bool, bool), Cut> {
     let shared = &connection.client.shared;
-    // How many bytes of an incomplete head were searched for its end.
+    // The number of bytes of an incomplete head in which the end was not found.
     let mut looked_at = 0;
     loop {
         match read(connection, app, MAX_ANSWER_BYTES, limit).await? {
@@ -285,7 +286,8 @@ async fn hear(
                 Answer::Final(head) => head,
             };
             note_time(connection, sent);
-            // No body shows which length is right. hyper's server drops such a response, too.
+            // The lengths contradict each other, and no body shows which one is right. hyper's server drops such a
+            // response, too.
             if context.to_head && head.contradicts_itself() {
                 return Err(Cut::Unfit);
             }
@@ -296,7 +298,7 @@ async fn hear(
             write::to_client(&head, context.to_head, (&context.fields, context.costs()), ending, &mut out.bytes);
             let (length, framing, kept) = (head.length, head.framing, head.kept);
             app.consume(length);
-            // Nothing was sent yet, so the client can get a better response than a truncated one.
+            // Nothing was sent yet, so the client can still get an error response in place of a truncated one.
             if framing.begins_wrongly(app.unread()) {
                 return Err(Garbled::Chunk.into());
             }
@@ -333,12 +335,12 @@ async fn read(
 }
 
 /// Relays the body after its head.
-#[expect(clippy::manual_async_fn, reason = "as `exchange`")]
+#[expect(clippy::manual_async_fn, reason = "for the same reason as `exchange`")]
 fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<Output = Next> {
     async move {
         let shared = &connection.client.shared;
         loop {
-            // Bytes that are passed on unchanged need no copy.
+            // Bytes that are forwarded unchanged need no copy.
             let direct = reply.framing.take_long(reply.app.unread(), MAX_COPIED);
             if direct.is_none() {
                 match reply.framing.pass(reply.app.unread(), &mut out.bytes) {
@@ -363,7 +365,7 @@ fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbo
             }
             reply.app.consume(count);
             out.bytes.clear();
-            // The app may take as long as it needs.
+            // There is no time limit for the body.
             connection.begin(None);
             match read(connection, &mut reply.app, MAX_HELD, Limit::default()).await {
                 Ok(Ok(1..)) => {}
@@ -379,7 +381,7 @@ fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbo
     }
 }
 
-/// Sends what there is. The client learns from the end of its connection that the body is incomplete.
+/// Sends the remaining bytes. The end of the connection shows the client that the body is incomplete.
 async fn broken_off(connection: &mut ClientConnection<'_>, bytes: &[u8]) -> Next {
     finish(connection, bytes, &[], true).await
 }

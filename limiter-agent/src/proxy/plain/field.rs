@@ -8,7 +8,7 @@ use weir_enforce::FieldLine;
 
 use crate::proxy::headers::MAX_ANSWER_FIELDS;
 
-/// A head with more fields does not take the short path, whatever the settings say.
+/// A head with more fields does not take the short path, whatever the settings allow.
 pub(super) const MAX_FIELDS: usize = 100;
 
 /// The fields of a request's head, each with its kind. Reserving the space costs almost nothing.
@@ -56,7 +56,7 @@ pub(super) enum Field {
     ForwardedFor,
     ForwardedHost,
     ForwardedProto,
-    /// Hop-by-hop, without a variant of its own.
+    /// A hop-by-hop field without a separate variant.
     HopByHop,
     Host,
     Te,
@@ -92,10 +92,10 @@ impl Field {
     }
 }
 
-/// Whether `name`, which is a token, equals `known`, which has only lower-case letters and hyphens. It compares eight
-/// bytes per step with constants in the code. Constants of wider registers would be loaded from memory for every
-/// head.
-#[inline(always)] // one instance for each length
+/// Whether `name`, which is a token, equals `known`, which has only lower-case letters and hyphens. The function
+/// compares eight bytes per step with constants in the machine code. Constants for wider registers would be loaded from
+/// memory for every head.
+#[inline(always)] // compiled once for each length
 fn is<const LENGTH: usize>(name: &[u8], known: &[u8; LENGTH]) -> bool {
     let known = known.as_slice();
     name.len() == LENGTH
@@ -108,14 +108,14 @@ fn is<const LENGTH: usize>(name: &[u8], known: &[u8; LENGTH]) -> bool {
 }
 
 /// Whether the first and the last `COUNT` bytes are equal.
-#[inline(always)] // as above
+#[inline(always)] // as for `is`
 fn ends_are<const COUNT: usize>(name: &[u8], known: &[u8]) -> bool {
     name.first_chunk().map(small::<COUNT>) == known.first_chunk().map(small::<COUNT>)
         && name.last_chunk().map(small::<COUNT>) == known.last_chunk().map(small::<COUNT>)
 }
 
 /// Bytes as a number, with letters in lower case. No other byte of a token becomes a letter or a hyphen.
-#[inline(always)] // as above
+#[inline(always)] // as for `is`
 fn small<const COUNT: usize>(bytes: &[u8; COUNT]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(byte | 0x20))
 }

@@ -1,16 +1,16 @@
-//! How the app's body is framed, and how it is framed for the client.
+//! The framing of the app's body, and its framing for the client.
 //!
-//! A body with a length is passed on unchanged. Chunks are decoded to find their ends, and encoded again around the
-//! same bytes, so that no extension, trailer or unusual spelling of the app's reaches the client. A body that ends
-//! with its connection is sent on in chunks, so that the client's connection can stay open. This module must never
-//! pass a byte after the end, and never write an end for a body that was cut off.
+//! A body with a length is forwarded unchanged. Chunks are decoded to find their ends, and encoded again around the
+//! same bytes, so that no extension, trailer or unusual spelling from the app reaches the client. A body that ends with
+//! its connection is forwarded in chunks, so that the client's connection can stay open. This module must never forward
+//! a byte after the end of a body, and never write an end for a body that was cut off.
 
 use super::chunks::{Chunks, InvalidChunk, Step};
 
 /// The framing of a body in transit.
 #[derive(Debug)]
 pub(super) enum Framing {
-    /// This many more bytes.
+    /// This many bytes remain.
     Length(u64),
     Chunked(Chunks),
     UntilClose,
@@ -30,7 +30,7 @@ impl Framing {
         }
     }
 
-    /// How many of the bytes can be passed on unchanged, if that is more than `few`.
+    /// The number of bytes that can be forwarded unchanged, if `bytes` is longer than `few`.
     pub(super) fn take_long(&mut self, bytes: &[u8], few: usize) -> Option<usize> {
         if bytes.len() > few { self.take_whole(bytes).filter(|count| *count > 0) } else { None }
     }
@@ -97,7 +97,7 @@ impl Framing {
 
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// An empty chunk would end the body, so it is not written.
+/// Writes a chunk. It omits an empty chunk, which would end the body.
 fn write_chunk(data: &[u8], to: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     if data.is_empty() {
@@ -175,7 +175,7 @@ mod tests {
             for end in 0..chunks.len() {
                 let mut framing = Framing::Chunked(Chunks::default());
                 framing.pass(&chunks[..end], &mut Vec::new()).unwrap();
-                assert!(!framing.is_over() && !framing.closed(&mut Vec::new()), "broken off at {end}");
+                assert!(!framing.is_over() && !framing.closed(&mut Vec::new()), "cut off at {end}");
             }
         }
     }

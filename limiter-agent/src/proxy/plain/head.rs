@@ -1,8 +1,8 @@
 //! Parses a request's head in place, in one pass, and only if it is unambiguous.
 //!
-//! A general parser does more work per byte than most of the rest of a small request costs. This parser knows one
-//! spelling of everything: common methods, paths and queries in the characters of RFC 3986, HTTP/1.1, lines that end
-//! in CR LF. Tests compare it with httparse: whatever this parser accepts, httparse reads in the same way.
+//! A general parser would take a large part of the time of a small request. This parser accepts only one spelling:
+//! common methods, paths and queries in the characters of RFC 3986, HTTP/1.1, lines that end in CR LF. Tests compare it
+//! with httparse, which reads every accepted head in the same way.
 
 use weir_enforce::{ByteSet, FieldLine};
 
@@ -18,7 +18,7 @@ pub(super) struct Head<'b> {
     pub(super) length: usize,
 }
 
-/// Why no head was parsed.
+/// The reason why no head was parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoHead {
     /// The bytes are an incomplete head.
@@ -29,7 +29,7 @@ pub(super) enum NoHead {
 
 type Read<'b, T> = Result<(T, &'b [u8]), NoHead>;
 
-/// Parses a head and puts its fields into `lines`, which is empty. Fails if there are more than `most` fields.
+/// Parses a head and puts its fields into `lines`, which must be empty. Fails if there are more than `most` fields.
 pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut RequestFields<'b>, most: usize) -> Result<Head<'b>, NoHead> {
     let (method, rest) = method(bytes)?;
     let (target, rest) = target(rest)?;
@@ -51,7 +51,7 @@ pub(super) fn read<'b>(bytes: &'b [u8], lines: &mut RequestFields<'b>, most: usi
 
 #[inline]
 fn method(bytes: &[u8]) -> Read<'_, &'static str> {
-    // The most common method.
+    // GET is the most common method.
     if let Some(rest) = bytes.strip_prefix(b"GET ") {
         return Ok(("GET", rest));
     }
@@ -65,7 +65,7 @@ fn method(bytes: &[u8]) -> Read<'_, &'static str> {
     Err(if is_part { NoHead::Part } else { NoHead::Other })
 }
 
-/// A path, an optional query, and the space after them.
+/// Parses a path, an optional query, and the space after them.
 #[inline]
 fn target(bytes: &[u8]) -> Read<'_, (&str, Option<&str>)> {
     if !bytes.first().ok_or(NoHead::Part)?.eq(&b'/') {
@@ -83,7 +83,7 @@ fn target(bytes: &[u8]) -> Read<'_, (&str, Option<&str>)> {
     }
 }
 
-/// The line of a field.
+/// Parses the line of a field.
 #[inline]
 fn line(bytes: &[u8]) -> Read<'_, FieldLine<'_>> {
     let (name, [b':', rest @ ..]) = run(ByteSet::TOKEN, bytes)? else { return Err(NoHead::Other) };
@@ -96,14 +96,14 @@ fn line(bytes: &[u8]) -> Read<'_, FieldLine<'_>> {
     Ok((FieldLine { name, value: trimmed(value) }, rest))
 }
 
-/// The longest prefix with bytes of the set, and the rest.
+/// Splits `bytes` after the longest prefix with bytes of the set.
 #[inline]
 fn run<'b>(set: ByteSet, bytes: &'b [u8]) -> Read<'b, &'b [u8]> {
     let end = bytes.iter().position(|byte| !set.has(*byte)).ok_or(NoHead::Part)?;
     Ok(bytes.split_at(end))
 }
 
-/// The bytes after `expected`.
+/// Returns the bytes after the prefix `expected`.
 #[inline]
 fn exactly<'b, const LENGTH: usize>(expected: &[u8; LENGTH], bytes: &'b [u8]) -> Result<&'b [u8], NoHead> {
     match bytes.strip_prefix(expected) {
@@ -113,12 +113,12 @@ fn exactly<'b, const LENGTH: usize>(expected: &[u8; LENGTH], bytes: &'b [u8]) ->
     }
 }
 
-/// Where a field's value ends: at the first byte that a value must not contain.
+/// Returns the end of a field's value: the position of the first byte that a value must not contain.
 #[inline]
 fn first_control(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let mut at = 0;
-    // Eight bytes at a time. The lowest marked byte is exact; higher ones may be wrong.
+    // The loop checks eight bytes at a time. The lowest marked byte is always correct; higher ones can be wrong.
     while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
         let eight = u64::from_le_bytes(*eight);
         let below_space = eight.wrapping_sub(ONES * 0x20) & !eight;
@@ -184,7 +184,7 @@ mod tests {
         Ok((format!("{} {target} 1", head.method), fields.collect(), head.length))
     }
 
-    /// Whether the head has the one spelling that the parser accepts. This description shares no code with the
+    /// Whether the head has the one spelling that the parser accepts. This regular expression shares no code with the
     /// parser.
     fn is_plain(bytes: &[u8]) -> bool {
         let plain = r"(?s-u)\A(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) /[A-Za-z0-9/\-._~%!$&'()*+,;=:@?\[\]]* HTTP/1\.1\r\n([A-Za-z0-9!#$%&'*+\-.^_`|~]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n";
@@ -199,7 +199,7 @@ mod tests {
         prop_oneof![15 => prop::sample::select(sound), 1 => prop::sample::select(others)]
     }
 
-    /// Heads, many of them valid, with mistakes in the places where proxies have made them.
+    /// Random heads. Many are valid; the others have faults that real proxies have accepted.
     fn heads() -> impl Strategy<Value = Vec<u8>> {
         let method = mostly(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], &["TRACE", "get", "GE", ""]);
         let space = mostly(&[" "], &["  ", "\t", ""]);

@@ -1,7 +1,7 @@
-//! One timer for everything that a connection waits for.
+//! One timer for all waits of a connection.
 //!
-//! Starting and stopping a timer costs more than a whole small request. So each connection has one timer, and a wait
-//! only stores its deadline. The timer goes off too early and is then set to the deadline. It is set at once only if
+//! Starting and stopping a timer takes longer than a whole small request. So each connection has one timer, and a wait
+//! only stores its deadline. The timer fires too early and is then set to the deadline. It is set immediately only if
 //! the new deadline is earlier.
 
 use std::{
@@ -19,16 +19,16 @@ use weir_tower::MonotonicClock;
 
 use crate::clock;
 
-/// If a timer's time is at least this far in the future, it has not gone off, whatever the difference between this
-/// clock and the runtime's.
+/// If a timer's time is at least this far in the future, the timer has not fired, even if this clock differs from the
+/// runtime's clock.
 const FAR: Duration = Duration::from_secs(1);
 
-/// Only one task may poll it.
+/// The timer of one connection. Only one task is allowed to poll it.
 #[derive(Debug)]
 pub(super) struct Pause {
     clock: MonotonicClock,
     timer: Pin<Box<Sleep>>,
-    /// When the timer goes off; `None` if it was never set or has gone off.
+    /// The time at which the timer fires; `None` if it was never set.
     set: Option<Time>,
     until: Option<Time>,
 }
@@ -53,25 +53,25 @@ impl Pause {
         self.until = Some(self.until.map_or(end, |until| until.min(end)));
     }
 
-    /// Ready when the wait has exceeded its limit.
+    /// Returns ready when the wait has exceeded its limit.
     #[inline]
     pub(super) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_over_by(None, cx)
     }
 
-    /// Like [`Self::poll_over`], but `now` was read after the task was woken. By that time the timer has gone off, or
-    /// it will still wake the task.
+    /// Like [`Self::poll_over`], but `now` was read after the task was woken. At that time, the timer has either fired
+    /// or will still wake the task.
     #[inline]
     pub(super) fn poll_over_by(&mut self, now: Option<Time>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(until) = self.until else { return Poll::Pending };
         match self.set {
-            // The timer will wake the task. The same task always polls.
+            // The timer will wake the task, because the same task always polls it.
             Some(set) if set <= until && self.is_still_to_go_off(set, now) => Poll::Pending,
             _ => self.poll_until(until, cx),
         }
     }
 
-    /// Ready if the deadline has passed; otherwise sets the timer to it.
+    /// Returns ready if the deadline has passed; otherwise sets the timer to the deadline.
     #[cold]
     fn poll_until(&mut self, until: Time, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -86,8 +86,8 @@ impl Pause {
         }
     }
 
-    /// Polls the timer only if necessary. When the next request of an idle connection comes, the timer's memory is not
-    /// in a cache, and loading it takes longer than reading a clock.
+    /// Whether the timer has not fired. Reads the timer only if necessary: when a request arrives on an idle
+    /// connection, the timer's memory is not in a CPU cache, and loading it takes longer than reading a clock.
     fn is_still_to_go_off(&self, set: Time, now: Option<Time>) -> bool {
         let now = now.unwrap_or_else(|| self.clock.now());
         now.saturating_add(FAR) < set || !self.timer.is_elapsed()
@@ -111,7 +111,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let mut pause = Pause::new(MonotonicClock::of_tokio());
         assert!(!is_over(&mut pause).await, "no limit yet");
-        // A deadline later than the timer's, an earlier one, and a later one again.
+        // Deadlines that are later or earlier than the timer's, in several orders.
         for limits in [&[5][..], &[5, 9], &[9, 5], &[5, 9, 2], &[1, 5]] {
             for limit in limits {
                 pause.begin(Some(*limit * second));
@@ -122,18 +122,18 @@ mod tests {
             poll_fn(|cx| pause.poll_over(cx)).await;
             assert!(begun.elapsed() >= last && begun.elapsed() < last + second / 10, "{limits:?}");
         }
-        // In a task that has used up its budget.
+        // From here on, the task has used up its budget.
         while poll!(pin!(tokio::task::consume_budget())).is_ready() {}
         pause.begin(Some(second));
         assert!(!is_over(&mut pause).await);
         let over = tokio::time::timeout(10 * second, poll_fn(|cx| pause.poll_over(cx)));
-        over.await.expect("it was set all the same");
+        over.await.expect("the timer was set without budget");
 
         pause.begin(Some(second));
         assert!(!is_over(&mut pause).await);
         pause.begin(None);
         tokio::time::sleep(2 * second).await;
-        assert!(!is_over(&mut pause).await, "the timer went off for nothing");
+        assert!(!is_over(&mut pause).await, "the timer fired, but the wait has no limit");
         pause.begin(Some(second));
         assert!(!is_over(&mut pause).await);
         tokio::time::sleep(second).await;

@@ -1,8 +1,8 @@
 //! A worker's connections to the app for the short path: plain sockets without hyper.
 //!
 //! As in the ordinary [`pool`](super::super::pool), the connection used last is used next, and a connection that was
-//! idle for a whole interval is closed. If bytes or an end arrived on an idle connection, it is never used again: the
-//! agent would read unexpected bytes as the next response.
+//! idle for a whole interval is closed. If bytes or the end of the stream arrived on an idle connection, the pool never
+//! uses it again: the agent would read unexpected bytes as the next response.
 
 use std::{
     cell::RefCell,
@@ -12,7 +12,7 @@ use std::{
 
 use tokio::net::TcpStream;
 
-/// The most idle connections. A connection beyond them is closed after use.
+/// The maximum number of idle connections. Additional connections are closed after use.
 const MAX_IDLE: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -21,9 +21,10 @@ pub(super) struct Pool(RefCell<Idle>);
 #[derive(Debug, Default)]
 struct Idle {
     stack: Vec<TcpStream>,
-    /// The smallest height of the stack since the last check. Connections below it were not used since.
+    /// The smallest height of the stack since the last check. Connections below this height were not used since then.
     low_water: usize,
-    /// The task that watches the connection at the bottom. An app that stops closes all idle connections.
+    /// The task that watches the connection at the bottom. This is enough, because an app that stops closes all idle
+    /// connections.
     watcher: Option<Waker>,
 }
 
@@ -41,7 +42,7 @@ impl Pool {
         found
     }
 
-    /// Takes a connection whose last response was read to its end, with no bytes after it.
+    /// Adds a connection whose last response was read to its end, with no bytes after it.
     pub(super) fn push(&self, stream: TcpStream) {
         let idle = &mut *self.0.borrow_mut();
         if idle.stack.is_empty()
@@ -55,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// Returns when the app has closed idle connections. They are removed.
+    /// Removes idle connections that the app has closed. Returns when there was at least one.
     pub(super) async fn closed_by_app(&self) {
         poll_fn(|cx| {
             let idle = &mut *self.0.borrow_mut();
@@ -64,7 +65,7 @@ impl Pool {
             while let Some(bottom) = idle.stack.first()
                 && bottom.poll_read_ready(cx).is_ready()
             {
-                // The wake-up may be left over from the last response.
+                // The event may still be from the last response.
                 if !is_silent(bottom) {
                     closed = true;
                     idle.stack.retain(is_silent);
@@ -82,14 +83,14 @@ impl Pool {
         if idle.stack.drain(..idle.low_water).count() > 0
             && let Some(watcher) = &idle.watcher
         {
-            // A different connection is at the bottom now.
+            // The watcher must register for the connection that is at the bottom now.
             watcher.wake_by_ref();
         }
         idle.low_water = idle.stack.len();
     }
 }
 
-/// Whether no bytes arrived. It makes a system call only if the runtime saw an event.
+/// Whether no bytes have arrived. Makes a system call only if the runtime received an event.
 fn is_silent(stream: &TcpStream) -> bool {
     matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
@@ -117,10 +118,10 @@ mod tests {
         talking_app.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.expect("sent");
         drop(closed_app);
         for stream in [&talking, &closed] {
-            stream.readable().await.expect("something came");
+            stream.readable().await.expect("bytes or an end arrived");
         }
         [silent, talking, closed].into_iter().for_each(|stream| pool.push(stream));
-        assert_eq!(pool.pop().expect("the silent one").local_addr().expect("connected"), port);
+        assert_eq!(pool.pop().expect("the silent connection").local_addr().expect("connected"), port);
         assert!(pool.pop().is_none());
     }
 
@@ -133,12 +134,12 @@ mod tests {
         let port = high.local_addr().expect("connected");
         [low, high].into_iter().for_each(|stream| pool.push(stream));
         pool.close_idle();
-        let used = pool.pop().expect("the one on top");
+        let used = pool.pop().expect("the connection on top");
         assert_eq!(used.local_addr().expect("connected"), port);
         pool.push(used);
         pool.close_idle();
-        assert_eq!(pool.pop().expect("used since").local_addr().expect("connected"), port);
-        assert!(pool.pop().is_none(), "the other one was not");
+        assert_eq!(pool.pop().expect("the used connection").local_addr().expect("connected"), port);
+        assert!(pool.pop().is_none(), "the other connection was closed");
     }
 
     #[tokio::test]
@@ -160,7 +161,7 @@ mod tests {
         pool.push(used);
         assert!(futures::poll!(&mut watch).is_pending());
         apps.clear();
-        tokio::time::timeout(std::time::Duration::from_secs(90), watch).await.expect("noticed");
+        tokio::time::timeout(std::time::Duration::from_secs(90), watch).await.expect("the pool detects it");
         assert!(pool.pop().is_none());
     }
 }

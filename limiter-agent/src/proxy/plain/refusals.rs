@@ -1,7 +1,7 @@
 //! Caches rendered refusals, and sends them again while only the date differs.
 //!
-//! A client over its limit usually retries at once, and gets the same response for a whole second. A cached response
-//! must equal a newly rendered one, so the cache compares everything that a refusal depends on.
+//! A client over its limit usually retries immediately, and gets the same response for a whole second. A cached
+//! response must equal a newly rendered one, so the cache compares everything that a refusal depends on.
 
 use std::{cell::RefCell, mem, ops::Range};
 
@@ -10,8 +10,8 @@ use weir_enforce::{Refusal, TextKey};
 
 use super::write::{self, Ending};
 
-/// The number of cached refusals. Their index is the seconds in them, so clients refused at different times use
-/// different ones. Each takes at most a few KiB.
+/// The number of cached refusals. The index is the number of seconds in a refusal, so clients that are refused at
+/// different times use different entries. Each entry takes at most a few KiB.
 const KEPT: usize = 16;
 
 /// The cached refusals of one worker.
@@ -29,7 +29,7 @@ struct Written {
     until: Option<Time>,
 }
 
-/// What a refusal depends on, in addition to the decision.
+/// The properties of a refusal that do not depend on the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     to_head: bool,
@@ -37,8 +37,8 @@ struct Form {
 }
 
 impl Refusals {
-    /// Passes a rendered refusal to `with`.
-    #[inline(always)] // as `calls` says
+    /// Calls `to` with the rendered refusal.
+    #[inline(always)] // see the docs of `calls`
     pub(super) fn write<R>(
         &self,
         refused: &Refusal<'_>,
@@ -100,12 +100,12 @@ mod tests {
         json!({"name": name, "strategy": "FixedWindow", "requests": 1, "periodMillis": millis})
     }
 
-    /// Rules for two paths. Snapshots with different texts do not differ in anything else.
+    /// Rules for two paths. Snapshots with different values of `text` are otherwise equal.
     fn snapshot(text: u8) -> weir_wire::Snapshot {
         let rule = |path: &str, headers: &str, own: Value| {
             let mut on_limit = json!({"status": 429, "headers": headers});
             on_limit.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
-            // Only `RateLimit-Policy` distinguishes the two.
+            // Only the header `RateLimit-Policy` distinguishes these limits from the rule's own.
             let others = json!({"keys": [["c"]], "limits": [limit("short", 3_000), limit("long", 40_000)]});
             json!({
                 "name": path, "action": "Limit", "match": [{"paths": [format!("/{path}")]}], "key": [{"header": "x-key"}],
@@ -159,13 +159,13 @@ mod tests {
                 }
                 _ => String::new(),
             });
-            let text = text.expect("no more than a word");
+            let text = text.expect("the rule decides immediately");
             let lines: Vec<_> = text.split("\r\n").collect();
             assert!(text.ends_with("\r\n\r\nno 0"), "{text}");
             lines.iter().filter_map(|line| line.strip_prefix("date: ")).collect::<Vec<_>>().join("+")
         };
         let first = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| decided.is_ok());
-        assert_eq!(first, Some(true), "the second is one too many");
+        assert_eq!(first, Some(true), "only the first request passes");
         let (first, second) = (Date::of("date: first\r\n", time(20)), Date::of("date: the second\r\n", time(30)));
         assert_eq!(told(&first, time(10)), "first");
         assert_eq!(told(&second, time(19)), "first");
@@ -225,8 +225,8 @@ mod tests {
                     date.map(|(dated_at, seconds)| (text.split_off(dated_at), text, seconds))
                 })
             };
-            assert_eq!(ask(), Some(None), "one passes");
-            let (rest, text, seconds) = ask().flatten().expect("one too many");
+            assert_eq!(ask(), Some(None), "the first request passes");
+            let (rest, text, seconds) = ask().flatten().expect("the second request is refused");
             let body = body.replace("SECONDS", &seconds);
             let head = head.replace("SECONDS", &seconds).replace("LENGTH", &body.len().to_string());
             assert_eq!(String::from_utf8_lossy(&text), head);

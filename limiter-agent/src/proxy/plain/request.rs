@@ -1,8 +1,8 @@
-//! Defines plain requests: unambiguous ones that ask only for a response.
+//! Defines plain requests: unambiguous requests that need only a response.
 //!
-//! A request that is not plain is not wrong. It takes hyper's path, which knows everything and refuses invalid
-//! requests. In doubt, a request is not plain; that costs only some microseconds. This module must never call a
-//! request plain that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
+//! A request that is not plain can be valid. It takes hyper's path, which supports all of HTTP/1.1 and refuses invalid
+//! requests. When in doubt, a request is not plain; the other path costs only some microseconds. This module must never
+//! accept a request that [`strict`](super::super::strict), [`vetting`](super::super::vetting) or hyper would refuse or
 //! understand differently.
 
 use weir_enforce::{AmbiguousPaths, FieldLine, is_ambiguous};
@@ -13,19 +13,20 @@ use super::{
 };
 use crate::proxy::authority;
 
-/// The largest head, from the settings.
+/// The limits for a head, from the settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) bytes: usize,
     pub(super) fields: usize,
-    /// How to treat paths that apps read in different ways.
+    /// The treatment of paths that apps read in different ways.
     pub(super) ambiguous_paths: AmbiguousPaths,
 }
 
-/// What the first bytes of a request are.
+/// The result of parsing the first bytes of a request.
 #[derive(Debug)]
 pub(super) enum Look<'h, 'b> {
-    /// Incomplete, and possibly plain. If the head says it, how many bytes the whole request has.
+    /// The request is incomplete, and possibly plain. If its head is complete, the value is the length of the whole
+    /// request.
     Part(Option<usize>),
     Plain(Request<'h, 'b>),
     Other,
@@ -49,8 +50,8 @@ pub(super) struct Request<'h, 'b> {
 }
 
 impl<'h, 'b> Request<'h, 'b> {
-    /// Parses the first bytes of a request; no field is parsed twice. The fields are put into `lines`, which is
-    /// empty.
+    /// Parses the first bytes of a request, and puts the fields into `lines`, which must be empty. No field is parsed
+    /// twice.
     #[inline]
     pub(super) fn look(bytes: &'b [u8], lines: &'h mut RequestFields<'b>, limits: Limits) -> Look<'h, 'b> {
         let Head { method, path, query, length } = match head::read(bytes, lines, limits.fields) {
@@ -72,13 +73,13 @@ impl<'h, 'b> Request<'h, 'b> {
         self.method == "HEAD"
     }
 
-    /// Whether the request may be retried if there was no response (RFC 9110 section 9.2.2).
+    /// Whether the request can be retried if there was no response (RFC 9110 section 9.2.2).
     pub(super) fn is_repeatable(&self) -> bool {
         self.body.is_empty() && matches!(self.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS")
     }
 }
 
-/// What the fields say, as far as it matters here.
+/// The values of the fields that the short path needs.
 struct Known<'b> {
     host: &'b [u8],
     body: usize,
@@ -86,7 +87,7 @@ struct Known<'b> {
 }
 
 impl<'b> Known<'b> {
-    /// `None` if any field is not plain.
+    /// Reads the fields. Returns `None` if a field is not plain.
     fn of(fields: &[FieldLine<'b>], kinds: &[Field]) -> Option<Self> {
         let (mut host, mut length, mut connection) = (None, None, None);
         for (field, kind) in fields.iter().zip(kinds) {
@@ -114,13 +115,13 @@ impl<'b> Known<'b> {
     }
 }
 
-/// A number of at most six digits. Larger bodies are not plain anyway.
+/// Parses a number of at most six digits. A request with a larger body is not plain.
 fn small_number(text: &[u8]) -> Option<usize> {
     let digits = matches!(text.len(), 1..=6) && text.iter().all(u8::is_ascii_digit);
     digits.then(|| text.iter().fold(0, |number, digit| 10 * number + usize::from(digit - b'0')))
 }
 
-/// Whether a `Connection` field closes the connection; `None` if it says anything else.
+/// Whether a `Connection` field closes the connection; `None` if it has any other value.
 fn is_last(value: &[u8]) -> Option<bool> {
     if value.eq_ignore_ascii_case(b"keep-alive") {
         Some(false)
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(is_plain(&[&whole[..], b"GET"].concat()), Some(true));
         let Look::Part(Some(length)) = Request::look(&whole[..whole.len() - 1], &mut RequestFields::default(), LIMITS)
         else {
-            panic!("its head says how long it is");
+            panic!("the head contains the length");
         };
         assert_eq!(length, whole.len());
         assert_eq!(is_plain(&vec![b'G'; 8193]), Some(false));

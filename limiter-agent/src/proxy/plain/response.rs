@@ -1,7 +1,7 @@
-//! The head of the app's response: how to read the body, and what to pass on.
+//! Parses the head of the app's response, which determines how to read the body and which fields to forward.
 //!
-//! It follows hyper's client, which hyper's path uses. It accepts what that client accepts. A response that the
-//! client refuses becomes a 502 with the same message.
+//! This module accepts exactly the responses that hyper's client on hyper's path accepts. Any other response becomes a
+//! 502 with the same message as there.
 
 use std::mem::MaybeUninit;
 
@@ -34,7 +34,7 @@ pub(super) struct Response<'h, 'b> {
     pub(super) length: usize,
 }
 
-/// What the response begins with.
+/// The result of parsing the first bytes of a response.
 #[derive(Debug)]
 pub(super) enum Answer<'h, 'b> {
     Part,
@@ -45,7 +45,7 @@ pub(super) enum Answer<'h, 'b> {
     Final(Response<'h, 'b>),
 }
 
-/// Parses one head. `to_head` says whether it answers a HEAD request.
+/// Parses one head. `to_head` is true for a response to a HEAD request.
 pub(super) fn read<'h, 'b>(
     bytes: &'b [u8],
     space: &'h mut FieldSpace<impl AsMut<[MaybeUninit<Header<'b>>]>, impl AsMut<[Field]>>,
@@ -81,7 +81,7 @@ pub(super) fn read<'h, 'b>(
     };
     let (mut close, mut keep_alive, mut names_fields) = (false, minor == 1, false);
     for value in of(Field::Connection) {
-        // The most common value.
+        // `keep-alive` is the most common value.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             keep_alive = true;
             continue;
@@ -100,7 +100,7 @@ pub(super) fn read<'h, 'b>(
 }
 
 impl Response<'_, '_> {
-    /// Whether such a response may have a body, or a length field for one.
+    /// Whether a response with this status can have a body, and the field `Content-Length`.
     pub(super) fn may_have_body(&self) -> bool {
         !matches!(self.status, 204 | 304)
     }
@@ -126,7 +126,7 @@ impl Response<'_, '_> {
         one_length(self.all(Field::ContentLength)).ok().flatten()
     }
 
-    /// Whether a client that sent HEAD would see different lengths.
+    /// Whether a client that sent HEAD would receive different lengths.
     pub(super) fn contradicts_itself(&self) -> bool {
         !self.has(Field::TransferEncoding) && self.all(Field::ContentLength).count() > 1 && self.said_length().is_none()
     }
@@ -150,8 +150,8 @@ impl Response<'_, '_> {
 
 /// Whether a head may be complete. The first `looked_at` bytes were checked before and were not complete.
 ///
-/// As in hyper, a head that arrives in pieces is not parsed again for each piece. So a malformed head is detected at
-/// its end, unless the first piece shows it.
+/// As in hyper, a head that arrives in pieces is not parsed again for each piece. So a fault is detected at the end of
+/// the head, unless the first piece contains it.
 pub(super) fn may_be_whole(bytes: &[u8], looked_at: usize) -> bool {
     let new = &bytes[looked_at.saturating_sub(3)..];
     memchr::memchr_iter(b'\n', new).any(|at| matches!(new[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
@@ -161,7 +161,7 @@ pub(super) fn may_be_whole(bytes: &[u8], looked_at: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// How a body is read, and whether the connection stays open.
+    /// Describes how a body is read, and whether the connection stays open.
     fn summary(head: &str, to_head: bool) -> String {
         match read(head.as_bytes(), &mut FieldSpace::new(), to_head) {
             Ok(Answer::Part) => "part".into(),

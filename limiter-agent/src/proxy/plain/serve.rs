@@ -18,7 +18,7 @@ use super::{
 };
 use crate::proxy::http1_path::{End, Http1Path};
 
-/// How long to wait for the rest of a request. After that hyper's path takes over, which handles slow clients.
+/// The time limit for the rest of a request. After this time, hyper's path takes over, which handles slow clients.
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// The unsent rest of a response.
@@ -27,18 +27,19 @@ struct Rest {
     closes: bool,
 }
 
-/// What a request is, and what happened to it. It is two words, returned in registers. If it went through memory in
-/// different sizes, it would delay a refusal for longer than a decision takes.
+/// The kind of a request, and what the short path did with it. The type has two words, so it is returned in registers.
+/// Returned through memory, it would delay a refusal for longer than a decision takes.
 enum Judged {
-    /// Incomplete. The rest will fit into the buffer, or its length is not known yet.
+    /// The request is incomplete. Its rest will fit into the buffer, or its length is not known yet.
     Part,
-    /// Not for the short path: not plain, too long, or its rules may need more than a word.
+    /// The short path cannot serve the request: it is not plain, it is too long, or the gate cannot decide on it
+    /// immediately.
     Other,
-    /// Refused at this time; its bytes are used.
+    /// The request was refused at this time, and the whole refusal was sent.
     Refused(Time),
-    /// Refused, and the client knows that the connection closes.
+    /// The whole refusal was sent, and the connection must close.
     Closed,
-    /// Write the rest of a response.
+    /// The request was refused, and this rest of the refusal must be sent.
     Answered(Box<Rest>),
     Gone,
     Admitted(Box<Asked>),
@@ -47,7 +48,7 @@ enum Judged {
 const _: () = assert!(size_of::<Judged>() <= 2 * size_of::<u64>());
 
 impl Http1Path for Client {
-    // The future of `serve` itself: another one around it would cost each request one more call.
+    // This is the future of `serve` itself: a second future around it would cost each request one more call.
     fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End> {
         serve(stream, before, self, used)
     }
@@ -63,15 +64,15 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
     let mut times = drain.times();
     let mut wakes = pin!(drain.wakes());
     let mut evicted = pin!(client.open.evicted());
-    // Unconstrained: if the task's budget delayed it, nothing would wake the task.
+    // The polls are unconstrained: if the task's budget delayed them, nothing would wake the task.
     let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
     let _ = futures::poll!(pin!(unconstrained(evicted.as_mut())));
-    // The time of the last decision, if the task has not waited since.
+    // The time of the last decision, if the task has not waited since then.
     let mut just_now = None;
     loop {
         if connection.inbox.is_none() {
             if drain.times() != times {
-                // The app went away and came back in the meantime.
+                // In the meantime, the app refused connections and then accepted them again.
                 times = drain.times();
                 wakes.set(drain.wakes());
                 let _ = futures::poll!(pin!(unconstrained(wakes.as_mut())));
@@ -99,7 +100,7 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
             }
         }
         let next = match judge(&mut connection) {
-            // Boxed, so that an idle connection does not hold memory for it.
+            // The future is boxed, so that an idle connection uses no memory for it.
             Judged::Admitted(asked) => Box::pin(exchange(&mut connection, asked)).await,
             Judged::Closed => Next::Leave,
             Judged::Refused(now) => {
@@ -122,7 +123,7 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
     }
 }
 
-/// Waits for more of an incomplete request.
+/// Waits for more bytes of an incomplete request. Returns false if none arrive in time.
 async fn comes(connection: &mut ClientConnection<'_>) -> bool {
     let Some(inbox) = &mut connection.inbox else { return false };
     if !inbox.make_room(SIZE) {
@@ -137,7 +138,7 @@ async fn comes(connection: &mut ClientConnection<'_>) -> bool {
 }
 
 /// Parses the bytes that were read, and decides on them if they are a plain request.
-#[inline(always)] // as `calls` says
+#[inline(always)] // see the docs of `calls`
 fn judge(connection: &mut ClientConnection<'_>) -> Judged {
     let client = connection.client;
     let Some((bytes, back)) = connection.ends() else { return Judged::Part };
@@ -146,8 +147,8 @@ fn judge(connection: &mut ClientConnection<'_>) -> Judged {
     judged
 }
 
-/// Judges `bytes`, and returns how many of them were used.
-#[inline(always)] // as `calls` says
+/// Decides on the request in `bytes`, and returns how many bytes were used.
+#[inline(always)] // see the docs of `calls`
 fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize) {
     let Client { shared, gate, peer, .. } = client;
     let mut lines = RequestFields::default();
@@ -157,13 +158,15 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
         Look::Part(_) | Look::Other => return (Judged::Other, 0),
     };
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
-    // A client that sends many requests at once gets no more than its share of the runtime.
+    // If more requests follow, the refusal is not sent immediately. So a client that sends many requests gets only its
+    // share of the runtime.
     let alone = bytes.len() == length;
     let target = (request.path, request.query);
-    // The one question of the short path: the engine of the layers on hyper's path decides, by the same rules in force.
+    // The same engine decides as in the layers on hyper's path, by the same rules in force.
     let judged = gate.decide_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
         Ok(Pass { fields, follow_up }) => {
-            // A copy, so that a refusal does not write the parts that it does not need to memory.
+            // The copy makes refusals fast. Without it, a refusal would also write the unneeded parts of the request to
+            // memory.
             let plain = request;
             let mut out = shared.buffers.outbox();
             write::to_app(&plain, peer, &mut out.bytes);
@@ -184,8 +187,8 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
     (judged, length)
 }
 
-/// Sends a refusal: as much as the socket accepts now, if sending at once is allowed.
-#[inline(always)] // as `calls` says
+/// Sends a refusal. If `at_once` is true, it immediately sends as many bytes as the socket accepts.
+#[inline(always)] // see the docs of `calls`
 fn refuse(
     client: &Client,
     back: Back<'_>,

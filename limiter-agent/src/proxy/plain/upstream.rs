@@ -1,4 +1,4 @@
-//! One connection to the app, for the time of one request.
+//! One connection to the app, for the duration of one request.
 
 use std::{
     io,
@@ -16,13 +16,13 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Upstream {
     stream: TcpStream,
-    /// The connection was opened for this request. If it fails, another one would fail, too.
+    /// The connection was opened for this request. If it fails, a retry on another connection would fail, too.
     pub(super) fresh: bool,
     request: Option<Outbox>,
     sent: usize,
     /// The app accepts no more of the request. Bytes that it sent before may still be a response.
     deaf: bool,
-    /// The runtime was asked to wake this task when the socket is readable.
+    /// The runtime will wake this task when the socket is readable.
     asked: bool,
     /// The bytes received of the response.
     inbox: Option<Buffer>,
@@ -33,8 +33,8 @@ impl Upstream {
         Self { stream, fresh, request: Some(request), sent: 0, deaf: false, asked: false, inbox: None }
     }
 
-    /// Sends the rest of the request, and reads available bytes of the response, up to `most` unread bytes. 0 is the
-    /// end of the stream.
+    /// Sends the rest of the request, and reads available bytes of the response, up to `most` unread bytes. Returns 0
+    /// at the end of the stream.
     pub(super) fn poll_read(
         &mut self,
         most: usize,
@@ -42,7 +42,7 @@ impl Upstream {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         self.push(cx);
-        // Takes a buffer only when there is something to read.
+        // The connection takes a buffer only when there are bytes to read.
         let mut inbox = match self.inbox.take() {
             Some(inbox) => inbox,
             None if !self.asked => {
@@ -52,7 +52,7 @@ impl Upstream {
                 })?;
                 buffers.lend_for_answer()
             }
-            // A woken task has most likely something to read.
+            // A woken task most likely has bytes to read.
             None => buffers.lend_for_answer(),
         };
         if !inbox.make_room(most) {
@@ -89,23 +89,24 @@ impl Upstream {
         }
     }
 
-    /// Whether no byte of the request has left this program.
+    /// Whether no byte of the request was sent.
     pub(super) fn is_untouched(&self) -> bool {
         self.sent == 0
     }
 
-    /// The request, to be retried.
+    /// Returns the request for a retry.
     pub(super) fn into_request(self) -> Option<Outbox> {
         self.request
     }
 
-    /// Releases the request if it was sent, once there is a response.
+    /// Releases the request if it was sent completely. Call this function when there is a response.
     pub(super) fn answered(&mut self) {
         self.request.take_if(|request| self.sent == request.bytes.len());
     }
 
-    /// Ends the exchange, with `count` bytes of the response left. Returns those bytes, and the connection for the
-    /// next request if this request was sent and answered completely, with no bytes after the response.
+    /// Ends the exchange, with `count` bytes of the response still in the buffer. Returns those bytes, and the
+    /// connection for the next request if this request was sent and answered completely, with no bytes after the
+    /// response.
     pub(super) fn finish(self, count: usize) -> (Option<Buffer>, Option<TcpStream>) {
         let whole = self.request.is_none() && self.unread().len() == count;
         (self.inbox, whole.then_some(self.stream))

@@ -1,7 +1,7 @@
-//! Writes the heads of requests and responses straight into the output.
+//! Writes the heads of requests and responses directly into the output.
 //!
-//! It makes the same changes as [`headers`](super::super::headers) makes in a map, and adds what hyper adds:
-//! lower-case names, a length where it is known, the date. A difference between the two paths is a bug.
+//! This module makes the same changes as [`headers`](super::super::headers) on hyper's path, and adds what hyper adds:
+//! lower-case names, the length if it is known, and the date. A difference between the two paths is a bug.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ use weir_enforce::{DeferredCost, Fields, Format, Refusal};
 use super::{date::Date, field::Field, framing::Framing, request::Request, response::Response};
 use crate::proxy::headers::{NEVER_DROPPED, Peer};
 
-/// What ends a response's head.
+/// The last fields of a response's head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending<'a> {
-    /// Whether the connection closes after it.
+    /// Whether the connection closes after the response.
     pub(super) closes: bool,
     pub(super) date: &'a Date,
     pub(super) now: Time,
@@ -97,7 +97,7 @@ pub(super) fn to_client(
         }
         let passes = match kind {
             Field::Connection | Field::HopByHop | Field::Te | Field::TransferEncoding | Field::Upgrade => false,
-            // Written below. A response without a body has no length, unless the request was a HEAD.
+            // A valid length is written below. A response without a body has no length, unless the request was a HEAD.
             Field::ContentLength => has_length && to_head && response.said_length().is_none(),
             Field::Trailer => !to_head && may_have_body && !response.is_named(field.name),
             Field::Date => {
@@ -116,7 +116,7 @@ pub(super) fn to_client(
     if ending.closes {
         to.extend_from_slice(b"connection: close\r\n");
     }
-    // As the app wrote it, if it can be read in only one way.
+    // The length as the app wrote it, if it can be read in only one way.
     let digits = || response.only(Field::ContentLength).filter(|text| text.iter().all(u8::is_ascii_digit));
     if to_head
         && has_length
@@ -142,14 +142,14 @@ pub(super) fn to_client(
     end_line(to);
 }
 
-/// Writes a response of this program, with its body.
+/// Writes a response of the agent, with its body.
 pub(super) fn own(head: &Parts, body: &Bytes, to_head: bool, fields: &Fields, ending: Ending<'_>, to: &mut Vec<u8>) {
     own_head(head, body, to_head, fields, ending.closes, to);
     ending.date.write(ending.now, to);
     own_rest(head, body, to_head, to);
 }
 
-/// Writes a refusal with its body, but without a date. Returns where the date belongs.
+/// Writes a refusal with its body, but without a date. Returns the position at which the date belongs.
 pub(super) fn refused(refusal: &Refusal<'_>, to_head: bool, closes: bool, to: &mut Vec<u8>) -> usize {
     let (head, body) = weir_enforce::refused(refusal, Format::Http).into_parts();
     own_head(&head, &body, to_head, &Fields::default(), closes, to);
@@ -201,7 +201,7 @@ fn content_length(length: u64, to: &mut Vec<u8>) {
     end_line(to);
 }
 
-/// Writes names in lower case. Case does not matter, and the app always sees the same.
+/// Writes a field, with its name in lower case. Case has no meaning, and the app always gets the same form.
 fn line(name: &[u8], value: &[u8], to: &mut Vec<u8>) {
     let start = to.len();
     to.extend_from_slice(name);

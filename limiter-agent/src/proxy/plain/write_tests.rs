@@ -1,4 +1,4 @@
-//! The lines that this path writes equal the map of hyper's path.
+//! Checks that the lines that the short path writes equal the header map of hyper's path.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_enforce::{AmbiguousPaths, Fields};
@@ -22,7 +22,7 @@ fn peer() -> Peer {
 /// The fields of a written head. All names are in lower case.
 fn fields(head: &[u8]) -> HeaderMap {
     let text = str::from_utf8(head).expect("text");
-    let (head, _) = text.split_once("\r\n\r\n").expect("a whole head");
+    let (head, _) = text.split_once("\r\n\r\n").expect("a complete head");
     let lines = head.split("\r\n").skip(1).map(|line| line.split_once(": ").expect("a field"));
     lines
         .map(|(name, value)| {

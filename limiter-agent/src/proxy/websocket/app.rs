@@ -1,7 +1,7 @@
-//! Follows the app's frames only to know where each one ends. All bytes pass unchanged.
+//! Parses the app's frames only to find the end of each one. All bytes are forwarded unchanged.
 //!
-//! Nothing is refused. If an app violates the protocol, the client will complain. The length of a frame is
-//! unambiguous in any case.
+//! This module refuses nothing: if an app violates the protocol, the client detects it. The length of a frame is always
+//! unambiguous.
 
 use super::frame::{Header, opcode};
 
@@ -15,8 +15,8 @@ pub(super) struct AppFrames {
 }
 
 impl AppFrames {
-    /// How many of the first bytes of `input` may be passed on: a header, or the available part of a payload. 0: more
-    /// bytes are needed.
+    /// Returns how many of the first bytes of `input` to forward: a header, or the available part of a payload. 0 means
+    /// that more bytes are needed.
     pub(super) fn next(&mut self, input: &[u8]) -> usize {
         if self.rest > 0 {
             let there = usize::try_from(self.rest).map_or(input.len(), |rest| rest.min(input.len()));
@@ -32,12 +32,12 @@ impl AppFrames {
         header.size
     }
 
-    /// Whether a control frame may be inserted here: not inside a frame, and not after a close.
+    /// Whether a control frame can be inserted here: not inside a frame, and not after a close.
     pub(super) fn takes_control(&self) -> bool {
         self.rest == 0 && !self.closed
     }
 
-    /// Whether a message may be inserted here: not inside another message either.
+    /// Whether a message can be inserted here: not inside another message either.
     pub(super) fn takes_message(&self) -> bool {
         self.takes_control() && !self.in_message
     }
@@ -52,7 +52,7 @@ impl AppFrames {
 mod tests {
     use super::*;
 
-    /// The offsets at which a control frame may be inserted, and those at which a message may be.
+    /// The offsets at which a control frame can be inserted, and those at which a message can be inserted.
     fn gaps(bytes: &[u8], pieces: usize) -> (Vec<usize>, Vec<usize>) {
         let mut frames = AppFrames::default();
         let (mut control, mut message) = (Vec::new(), Vec::new());
@@ -79,12 +79,12 @@ mod tests {
     fn messages_fit_between_messages_and_control_frames_between_frames() {
         let bytes = [
             &[0x81, 2, b'a', b'b'][..],      // a whole message
-            &[0x01, 1, b'c'],                // the first frame of another
-            &[0x89, 0],                      // a ping inside of it
-            &[0x00, 0],                      // a frame with nothing in it
-            &[0x80, 1, b'd'],                // its end
-            &[0xc2, 0x81, 1, 2, 3, 4, b'e'], // with an extension and a mask, as it should not be
-            &[0x82, 0x7e, 0, 1, b'f'],       // with a length that is too long
+            &[0x01, 1, b'c'],                // the first frame of another message
+            &[0x89, 0],                      // a ping inside the message
+            &[0x00, 0],                      // an empty frame of the message
+            &[0x80, 1, b'd'],                // the end of the message
+            &[0xc2, 0x81, 1, 2, 3, 4, b'e'], // invalid: an extension bit and a mask
+            &[0x82, 0x7e, 0, 1, b'f'],       // a length in a form that is too long
             &[0x88, 2, 3, 0xe8],             // close
             &[0x81, 1, b'g'],                // a message after the close
         ]

@@ -1,6 +1,6 @@
-//! The state that the two directions of a connection share: notices for the client, and why to close.
+//! The state that the two directions of a connection share: notices for the client, and the reason to close.
 //!
-//! One task runs both directions, so nothing here needs a lock.
+//! One task runs both directions, so this state needs no lock.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
@@ -12,13 +12,14 @@ use super::{
     frame::{self, Code},
 };
 
-/// The most bytes of waiting notices. They wait while the app sends a message, or while the client does not read.
+/// The maximum number of bytes of waiting notices. Notices wait while the app sends a message, or while the client does
+/// not read.
 pub(super) const MAX_NOTICES: usize = 4 * 1024;
 
-/// Why the agent closes the connection.
+/// The reason why the agent closes the connection.
 #[derive(Clone, Debug)]
 pub(super) enum Closing {
-    /// A message was refused; the text for the client.
+    /// A message was refused. The value is the text for the client.
     Refused(String),
     Violation(Violation),
     Drain,
@@ -34,7 +35,7 @@ impl Closing {
         frame::close(code, &reason, None)
     }
 
-    /// The close frame for the app: the same as for a client that leaves, because the app did nothing wrong.
+    /// The close frame for the app. It has the code of a client that leaves, because the app violated nothing.
     pub(super) fn to_app(&self) -> Vec<u8> {
         let reason = match self {
             Self::Refused(_) => "closed by a rate limit",
@@ -50,9 +51,9 @@ impl Closing {
 pub(super) struct Between {
     /// Frames for the client that wait for a gap between the app's messages.
     notices: RefCell<Vec<u8>>,
-    /// A notice was added.
+    /// Notified when a notice was added.
     noticed: Notify,
-    /// There is space for more notices, or there never will be.
+    /// Notified when there is space for more notices, or when there will never be any.
     room: Notify,
     /// No notice can be inserted now.
     occupied: Cell<bool>,
@@ -79,9 +80,9 @@ impl Between {
 
     /// Queues a notice for the client.
     ///
-    /// If the queue is full, this waits until the client reads. If the app is in the middle of a message, this drops
-    /// the notice instead: that message may last long, and may need the client's data to end. The queued notices
-    /// inform the client.
+    /// If the queue is full, this function waits until the client reads. If the app is in the middle of a message, the
+    /// function drops the notice instead: the message can take a long time, and its end can depend on data of the
+    /// client. The notices in the queue are enough to inform the client.
     pub(super) async fn notice(&self, notice: &str) {
         let frame = frame::text(notice);
         while !self.leave(&frame) && !self.occupied.get() {
@@ -114,7 +115,7 @@ impl Between {
         room
     }
 
-    /// Sets whether notices cannot be inserted, now or ever again.
+    /// Sets whether notices cannot be inserted, for now or forever.
     pub(super) fn occupy(&self, occupied: bool) {
         self.occupied.set(occupied);
         self.room.notify_one();

@@ -1,7 +1,7 @@
 //! Checks the client's frames against the protocol, and passes or drops each message.
 //!
-//! It checks only the framing, because a proxy and an app must agree on it. The app checks whether text is UTF-8 and
-//! a close code exists.
+//! The check covers only the framing, because the agent and the app must agree on it. The app checks whether text is
+//! UTF-8 and whether a close code exists.
 
 use super::frame::{Header, MAX_CONTROL, opcode};
 
@@ -10,9 +10,9 @@ use super::frame::{Header, MAX_CONTROL, opcode};
 pub(super) struct ClientFrames {
     /// Remaining payload bytes of the current frame.
     rest: u64,
-    /// What happens to the current frame.
+    /// Whether the current frame passes or is dropped.
     fate: Fate,
-    /// What happens to the current message. Control frames may stand between its frames.
+    /// Whether the current message passes or is dropped. Control frames are allowed between its frames.
     message: Option<Fate>,
     /// The decision about the message that begins next.
     verdict: Option<Fate>,
@@ -26,7 +26,7 @@ enum Fate {
     Drop,
 }
 
-/// What to do next.
+/// The next step for the first bytes of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Pass this many bytes to the app.
@@ -39,7 +39,7 @@ pub(super) enum Step {
     More,
 }
 
-/// How a client can violate the protocol.
+/// A violation of the protocol by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Violation {
     #[error("a frame uses an extension that was not agreed on")]
@@ -61,12 +61,12 @@ pub(super) enum Violation {
 }
 
 impl ClientFrames {
-    /// What to do with the first bytes of `input`. Do not pass in bytes again that were passed or dropped.
+    /// Returns the step for the first bytes of `input`. Bytes that were passed or dropped must not be in `input` again.
     ///
     /// # Errors
     ///
-    /// The frames are invalid, and nothing after this can be parsed. Violations are found at a frame's header, so the
-    /// passed bytes end with a complete frame.
+    /// Returns the violation if a frame is invalid. No byte after it can be parsed. Violations are detected at a
+    /// frame's header, so the passed bytes end with a complete frame.
     pub(super) fn next(&mut self, input: &[u8]) -> Result<Step, Violation> {
         if self.rest > 0 {
             let there = usize::try_from(self.rest).map_or(input.len(), |rest| rest.min(input.len()));
@@ -74,7 +74,7 @@ impl ClientFrames {
             return Ok(self.step(there));
         }
         if self.closed {
-            // RFC 6455 section 5.5.1: no frame may follow, and an app need not expect one.
+            // RFC 6455 section 5.5.1: no frame is allowed to follow a close, and an app need not handle one.
             self.fate = Fate::Drop;
             return Ok(self.step(input.len()));
         }
@@ -99,18 +99,18 @@ impl ClientFrames {
         Ok(self.step(header.size))
     }
 
-    /// Passes the message that begins to the app.
+    /// Admits the message that begins here: it passes to the app.
     pub(super) fn admit(&mut self) {
         self.verdict = Some(Fate::Pass);
     }
 
-    /// Drops the message that begins, up to its last frame.
+    /// Refuses the message that begins here: it is dropped up to its last frame.
     pub(super) fn refuse(&mut self) {
         self.verdict = Some(Fate::Drop);
     }
 
-    /// Whether a control frame for the app may be inserted here: the passed bytes end with a complete frame, and it
-    /// is not a close.
+    /// Whether a control frame for the app can be inserted here: the passed bytes end with a complete frame, which is
+    /// not a close.
     pub(super) fn takes_control(&self) -> bool {
         !self.closed && (self.rest == 0 || self.fate == Fate::Drop)
     }

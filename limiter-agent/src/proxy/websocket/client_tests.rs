@@ -1,4 +1,4 @@
-//! Parses frames that another implementation wrote, in pieces of any size.
+//! Tests the parsing of frames that another implementation wrote, in pieces of any size.
 
 use proptest::{collection::vec, prelude::*, sample::Index};
 use tokio_tungstenite::tungstenite::protocol::frame::{
@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::{
 
 use super::*;
 
-/// What happened to all bytes.
+/// The result for all bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     passed: Vec<u8>,
@@ -44,7 +44,7 @@ fn run(bytes: &[u8], cuts: &[usize], verdicts: &[bool]) -> Outcome {
                 }
                 Ok(Step::More) => break,
                 Err(violation) => {
-                    assert!(frames.takes_control(), "a close can be put here");
+                    assert!(frames.takes_control(), "a close can be inserted here");
                     outcome.violation = Some(violation);
                     break 'pieces;
                 }
@@ -65,7 +65,7 @@ fn frame(last: bool, opcode: OpCode, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Lengths around those at which the header's form changes.
+/// Payloads with lengths around those at which the header's form changes.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![0..4_usize, 124..128_usize, 65_534..65_538_usize].prop_map(|length| vec![b'x'; length])
 }
@@ -135,9 +135,9 @@ proptest! {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.sort_unstable();
         let outcome = run(&bytes, &cuts, &verdicts);
-        prop_assert_eq!(&outcome, &run(&bytes, &[], &verdicts), "the pieces do not matter");
+        prop_assert_eq!(&outcome, &run(&bytes, &[], &verdicts), "the result must not depend on the pieces");
         let each: Vec<usize> = (0..bytes.len()).collect();
-        prop_assert_eq!(&outcome, &run(&bytes, &each, &verdicts), "nor when they are single bytes");
+        prop_assert_eq!(&outcome, &run(&bytes, &each, &verdicts), "the result must not depend on the pieces, even single bytes");
 
         let (mut at, mut in_message, mut closed) = (0, false, false);
         while at < outcome.passed.len() {
@@ -213,15 +213,15 @@ fn each_violation_is_found_at_the_header() {
 
 #[test]
 fn each_message_is_decided_once() {
-    // The first frame announces 2^30 bytes; they need not be there.
+    // The first frame announces 2^30 bytes; the decision must not wait for them.
     let first = [&[0x02, 0xff][..], &(1_u64 << 30).to_be_bytes(), &[0; 4]].concat();
     let mut frames = ClientFrames::default();
     assert_eq!(frames.next(&first[..13]), Ok(Step::More));
     assert_eq!(frames.next(&first), Ok(Step::Message));
-    assert_eq!(frames.next(&first), Ok(Step::Message), "until there is an answer");
+    assert_eq!(frames.next(&first), Ok(Step::Message), "until there is a decision");
     frames.refuse();
     assert_eq!(frames.next(&first), Ok(Step::Drop(14)));
-    assert!(frames.takes_control(), "the app has seen nothing of it");
+    assert!(frames.takes_control(), "the app has received nothing of the message");
     let part = vec![0; 1 << 16];
     for _ in 0..1 << 14 {
         assert_eq!(frames.next(&part), Ok(Step::Drop(1 << 16)));

@@ -1,6 +1,6 @@
-//! Frames as in RFC 6455 section 5.2: parses headers, and writes small frames.
+//! Parses the headers of frames, and writes small frames (RFC 6455 section 5.2).
 //!
-//! Which frames are allowed where differs between the two sides, and is checked elsewhere.
+//! The two sides are allowed to send different frames. [`client`](super::client) checks this.
 
 /// The longest payload of a control frame.
 pub(super) const MAX_CONTROL: u8 = 125;
@@ -17,7 +17,7 @@ pub(super) mod opcode {
         matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG)
     }
 
-    /// Whether frames of this opcode may stand between the frames of a message.
+    /// Whether frames with this opcode are allowed between the frames of a message.
     pub(in super::super) fn is_control(opcode: u8) -> bool {
         opcode & 0x8 != 0
     }
@@ -140,7 +140,11 @@ mod tests {
                 size: bytes.len(),
             };
             assert_eq!(Header::parse(bytes), Some(expected));
-            assert_eq!(Header::parse(&[bytes, &[0; 3]].concat()), Some(expected), "what follows is not looked at");
+            assert_eq!(
+                Header::parse(&[bytes, &[0; 3]].concat()),
+                Some(expected),
+                "the bytes after the header are ignored"
+            );
         }
         let odd = Header::parse(&[0x5b, 0x00]).unwrap();
         assert_eq!((odd.last, odd.reserved, odd.opcode), (false, 5, 0xb));

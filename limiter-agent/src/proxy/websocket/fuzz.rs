@@ -1,5 +1,6 @@
-//! What a client may send over a connection, read by Weir and by tungstenite. Both find the same frames, or a violation
-//! in the same place. The result does not depend on the pieces in which the bytes arrive.
+//! Parses random bytes of a client. Weir must read the same headers as tungstenite, and find the same frames and
+//! violations as a simple implementation of RFC 6455. The result must not depend on the pieces in which the bytes
+//! arrive.
 
 use tokio_tungstenite::tungstenite::protocol::frame::{FrameHeader, coding::OpCode};
 use weir_fuzz::{Choices, Target};
@@ -44,7 +45,7 @@ fn frames(choices: &mut Choices<'_>) -> Vec<u8> {
         let length = *choices.one(&[0, 1, 2, 5, 125, 126, 127, 300, 65_535, 65_536]);
         let masked = if choices.rarely(40) { 0 } else { 0x80 };
         bytes.push(last | reserved | opcode);
-        // Rarely a length with more bytes than necessary.
+        // Rarely, the length has more bytes than necessary.
         let form = if choices.rarely(30) { *choices.one(&[1, 2]) } else { 0 };
         match (form, length) {
             (0, 0..=125) => bytes.push(masked | u8::try_from(length).unwrap_or(0)),
@@ -77,7 +78,7 @@ fn frames(choices: &mut Choices<'_>) -> Vec<u8> {
 fn header(input: &[u8]) -> Result<(), String> {
     let ours = Header::parse(input);
     let mut cursor = std::io::Cursor::new(input);
-    // tungstenite refuses reserved and unknown bits while it reads. Weir checks them later.
+    // tungstenite refuses reserved bits and unknown opcodes while it reads. Weir checks them later.
     let theirs = match FrameHeader::parse(&mut cursor) {
         Err(_) => return Ok(()),
         Ok(None) => None,
@@ -100,7 +101,7 @@ fn header(input: &[u8]) -> Result<(), String> {
     if same { Ok(()) } else { Err(format!("{:02x?}: {ours:?} is not {theirs:?}", &input[..input.len().min(16)])) }
 }
 
-/// What happened to all bytes, and whether they ended in a violation.
+/// The result for all bytes, and whether they ended in a violation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Followed {
     passed: Vec<u8>,
@@ -110,7 +111,7 @@ struct Followed {
     closed: bool,
 }
 
-/// Refuses every message whose number has its bit set in `refused`.
+/// Whether a message is refused: `refused` has the bit of its number set.
 fn is_refused(refused: u8, message: usize) -> bool {
     refused >> (message % 8) & 1 != 0
 }
@@ -154,7 +155,7 @@ fn followed(input: &[u8], cuts: &[usize], refused: u8) -> Result<Followed, Strin
     Ok(outcome)
 }
 
-/// Follows RFC 6455 section 5, one frame at a time.
+/// Computes the expected result by RFC 6455 section 5, one frame at a time.
 fn expected(input: &[u8], refused: u8) -> Followed {
     let mut outcome = Followed::default();
     let (mut rest, mut open, mut dropped) = (input, false, false);
@@ -214,7 +215,7 @@ fn expected(input: &[u8], refused: u8) -> Followed {
         }
         rest = &rest[there..];
     }
-    // One byte is not a header. After a close frame it is dropped like all other bytes.
+    // A single byte is not a header. After a close frame, it is dropped like all other bytes.
     if outcome.closed {
         outcome.dropped += rest.len();
     }

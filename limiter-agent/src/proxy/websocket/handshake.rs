@@ -15,11 +15,11 @@ const VERSION: &str = "13";
 
 /// Whether `protocol`, an element of `Upgrade`, is WebSocket.
 pub(in super::super) fn is_meant(protocol: &str) -> bool {
-    // The element may have a version, too.
+    // The element can contain a version, too.
     protocol.split('/').next().is_some_and(|name| name.eq_ignore_ascii_case(PROTOCOL))
 }
 
-/// Whether a request that names the protocol asks for a connection of RFC 6455.
+/// Whether a request that names the protocol requests a connection of RFC 6455.
 pub(in super::super) fn opens<B>(request: &Request<B>) -> bool {
     let only = |name: HeaderName| {
         let mut values = request.headers().get_all(name).iter();
@@ -35,12 +35,12 @@ pub(in super::super) fn offer_no_extensions(fields: &mut HeaderMap) {
     fields.remove(header::SEC_WEBSOCKET_EXTENSIONS);
 }
 
-/// Whether the app switched to this protocol, perhaps among others.
+/// Whether the app switched to WebSocket, perhaps among other protocols.
 pub(in super::super) fn is_chosen(fields: &HeaderMap) -> bool {
     fields.get_all(header::UPGRADE).iter().flat_map(tokens).any(is_meant)
 }
 
-/// Whether the app switched without an extension.
+/// Whether the app switched to WebSocket without an extension.
 pub(in super::super) fn agreed(fields: &HeaderMap) -> bool {
     is_chosen(fields) && !fields.contains_key(header::SEC_WEBSOCKET_EXTENSIONS)
 }

@@ -1,9 +1,9 @@
 //! Relays frames between client and app in both directions, decides on the client's messages, and inserts notices and
 //! close frames where the protocol allows them.
 //!
-//! Memory is bounded: one window per direction, refilled only after it was passed on (so a peer that does not read
-//! stops the other one), and the notices of [`Between`]. Either side may close its half of the connection while the
-//! other half continues.
+//! Memory is bounded. Each direction has one window, which is refilled only after its bytes were forwarded, so a peer
+//! that does not read stops the other one. [`Between`] bounds the notices. Each side can close its half of the
+//! connection while the other half continues.
 
 use std::{io, time::Duration};
 
@@ -18,19 +18,19 @@ use super::{
     client::{ClientFrames, Step},
 };
 
-/// Bytes to read at a time in each direction, as in a tunnel without parsing.
+/// The number of bytes to read at a time in each direction, as in a tunnel without parsing.
 const WINDOW: usize = 8 * 1024;
 
-/// How long both sides together may take to answer a close.
+/// The time limit for both sides to answer a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connects both sides, right after their handshake, until both have closed.
+/// Relays frames between both sides, after their handshake, until both have closed.
 ///
-/// When `drain` is cancelled, both sides are sent a close.
+/// When `drain` is cancelled, the relay sends a close to both sides.
 ///
 /// # Errors
 ///
-/// The error of the side that failed.
+/// Returns the error of the side that failed, or `TimedOut` if a close was not answered.
 pub(in super::super) async fn relay(
     client: impl AsyncRead + AsyncWrite,
     app: impl AsyncRead + AsyncWrite,
@@ -42,9 +42,9 @@ pub(in super::super) async fn relay(
     let between = Between::default();
     let to_app = async {
         match to_app(client_reads, app_writes, messages, &between).await {
-            // Frames that the app sent before it left, above all a close, still go to the client.
+            // Frames that the app sent before it disconnected, such as a close, must still reach the client.
             Err(Broken::App(error)) => {
-                tracing::debug!(%error, "the app left");
+                tracing::debug!(%error, "the app disconnected");
                 Ok(())
             }
             Err(Broken::Client(error)) => Err(error),
@@ -92,7 +92,7 @@ async fn to_app(
             return app.shutdown().await.map_err(Broken::App);
         }
         let filled = window.filled();
-        // Passed bytes are written in runs that are as long as possible.
+        // Passed bytes are written in pieces that are as long as possible.
         let (mut run, mut at) = (0, 0);
         while !(between.is_closing() && frames.takes_control()) {
             match frames.next(&filled[at..]) {
@@ -123,8 +123,9 @@ async fn to_app(
 
     app.write_all(&closing.to_app()).await.map_err(Broken::App)?;
     app.flush().await.map_err(Broken::App)?;
-    // Waits for the client's close. After a violation the close cannot be recognized, so this reads until the client
-    // leaves: closing a connection with unread bytes resets it, and the client might not see the reason.
+    // The loop waits for the client's close. After a violation, a close cannot be recognized, so the loop reads until
+    // the client disconnects: closing a connection with unread bytes resets it, and the client might not receive the
+    // reason.
     let mut understood = !matches!(closing, Closing::Violation(_));
     loop {
         let mut at = 0;
@@ -212,7 +213,7 @@ async fn to_client(
     }
 }
 
-/// Bytes that were read but not yet passed on. Between two reads that is at most a part of a header.
+/// Bytes that were read but not yet forwarded. Between two reads, they are at most a part of a header.
 #[derive(Debug)]
 struct Window {
     bytes: Box<[u8]>,
@@ -226,7 +227,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Reads once; 0 is the end of the stream. Cancel safe.
+    /// Reads once. Returns 0 at the end of the stream. This function is cancel safe.
     async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         let read = from.read(&mut self.bytes[self.filled..]).await?;
         self.filled += read;

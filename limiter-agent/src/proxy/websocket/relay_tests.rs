@@ -1,5 +1,5 @@
-//! Both peers are another implementation, or bytes checked by hand against the standard. Time is paused and advances
-//! only when every task waits.
+//! Tests the relay. Both peers use another implementation, or send bytes that were checked by hand against the
+//! standard. Time is paused and advances only when every task waits.
 
 use std::cell::Cell;
 
@@ -45,7 +45,7 @@ impl Decide for Quota {
     }
 }
 
-/// Runs a relay while `test` plays both peers. Each direction of a connection holds `buffer` bytes.
+/// Runs a relay. `test` acts as both peers. Each direction of a connection buffers `buffer` bytes.
 async fn relayed(
     quota: &Quota,
     buffer: usize,
@@ -57,7 +57,7 @@ async fn relayed(
     tokio::join!(relay(client_end, app_end, quota, drain), test(client, app)).0
 }
 
-/// Runs a relay whose peers speak the protocol.
+/// Runs a relay between two peers of another implementation.
 async fn conversing(
     quota: &Quota,
     buffer: usize,
@@ -88,14 +88,14 @@ fn closing(code: u16, reason: &str) -> Vec<u8> {
 
 async fn expect(from: &mut DuplexStream, bytes: &[u8]) {
     let mut read = vec![0; bytes.len()];
-    from.read_exact(&mut read).await.expect("so many bytes");
+    from.read_exact(&mut read).await.expect("enough bytes");
     assert_eq!(String::from_utf8_lossy(&read), String::from_utf8_lossy(bytes));
 }
 
 /// Expects a masked frame with this content.
 async fn expect_masked(from: &mut DuplexStream, bytes: &[u8]) {
     let mut read = vec![0; bytes.len() + 4];
-    from.read_exact(&mut read).await.expect("so many bytes");
+    from.read_exact(&mut read).await.expect("enough bytes");
     assert_eq!(read[1] & 0x80, 0x80, "masked");
     let mask: [u8; 4] = read[2..6].try_into().expect("four");
     let payload: Vec<u8> = read[6..].iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
@@ -104,7 +104,7 @@ async fn expect_masked(from: &mut DuplexStream, bytes: &[u8]) {
 
 async fn expect_end(from: &mut DuplexStream) {
     let mut rest = Vec::new();
-    from.read_to_end(&mut rest).await.expect("an end");
+    from.read_to_end(&mut rest).await.expect("the end of the stream");
     assert_eq!(rest, b"");
 }
 
@@ -136,7 +136,7 @@ async fn ten_of_a_hundred_messages_pass_a_limit_of_ten() {
         assert!(client.next().await.is_none());
     })
     .await;
-    ended.expect("closed in order");
+    ended.expect("a clean close");
     assert_eq!(quota.refused.get(), 90);
 }
 
@@ -152,22 +152,22 @@ async fn a_refused_message_closes_the_connection_if_configured() {
         assert_eq!(app.next().await.expect("a message").expect("a message"), Message::text("one"));
         let reason = CloseFrame { code: CloseCode::Away, reason: "closed by a rate limit".into() };
         assert_eq!(app.next().await.expect("a close").expect("a close"), Message::Close(Some(reason)));
-        // Both peers answer, and the connections close at once: no time passes.
+        // Both peers answer, and the connections close immediately: no time passes.
         let begun = tokio::time::Instant::now();
         assert!(app.next().await.is_none());
         assert!(client.next().await.is_none());
         assert!(begun.elapsed().is_zero());
     })
     .await;
-    ended.expect("closed in order");
-    assert_eq!(quota.refused.get(), 1, "no decision on the third");
+    ended.expect("a clean close");
+    assert_eq!(quota.refused.get(), 1, "there is no decision on the third message");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_notice_waits_for_the_end_of_a_message() {
     let quota = Quota::of(1);
     let ended = relayed(&quota, 1 << 16, &CancellationToken::new(), async |mut client, mut app| {
-        // An incomplete frame.
+        // The app sends an incomplete frame.
         app.write_all(&[0x01, 4, b'a', b'b']).await.expect("sent");
         expect(&mut client, &[0x01, 4, b'a', b'b']).await;
         client.write_all(&masked(0x81, b"first")).await.expect("sent");
@@ -179,7 +179,8 @@ async fn a_notice_waits_for_the_end_of_a_message() {
         for frame in [masked(0x81, b"first"), masked(0x8a, b"pong"), masked(0x89, b"ping")] {
             expect(&mut app, &frame).await;
         }
-        // The rest of the frame, control frames, another frame of the message, and another message at once.
+        // The app sends the rest of the frame, control frames, other frames of the message, and another message, all at
+        // once.
         let frames =
             [&b"cd"[..], &plain(0x8a, b"ping"), &plain(0x00, b""), &plain(0x80, b"e"), &plain(0x82, b"next")].concat();
         app.write_all(&frames).await.expect("sent");
@@ -189,7 +190,7 @@ async fn a_notice_waits_for_the_end_of_a_message() {
         }
     })
     .await;
-    ended.expect("both have left");
+    ended.expect("both peers have closed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,7 +205,7 @@ async fn messages_of_any_length_go_through_buffers_of_any_length() {
     let ended = conversing(&quota, 1000, async |mut client, app| {
         let (mut app_writes, mut app_reads) = app.split();
         let client_talks = async move {
-            // One message that passes, and one that does not.
+            // The first message passes, and the second is refused.
             for number in (0..PARTS).chain(0..PARTS) {
                 client.send(frame(number)).await.expect("sent");
             }
@@ -212,7 +213,7 @@ async fn messages_of_any_length_go_through_buffers_of_any_length() {
             for _ in 0..2 {
                 received.push(client.next().await.expect("a message").expect("a message"));
             }
-            // The notice need not wait for the echo.
+            // The notice can arrive before the echo.
             received.sort_by_key(Message::len);
             assert_eq!(received[0], Message::text("refused 1"));
             let mut echo = received.remove(1).into_data();
@@ -224,13 +225,13 @@ async fn messages_of_any_length_go_through_buffers_of_any_length() {
             let message = app_reads.next().await.expect("a message").expect("a message");
             assert_eq!(message.len(), 100_000 * PARTS as usize);
             app_writes.send(message).await.expect("sent");
-            // No byte of the other message.
-            assert!(app_reads.next().await.expect("an end").is_err());
+            // The app gets no byte of the refused message.
+            assert!(app_reads.next().await.expect("the end of the stream").is_err());
         };
         tokio::join!(client_talks, app_echoes);
     })
     .await;
-    ended.expect("both have left");
+    ended.expect("both peers have closed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +247,7 @@ async fn invalid_frames_are_answered_with_1002_and_do_not_reach_the_app() {
             let mut reason = vec![0; usize::from(head[1]) - 2];
             client.read_exact(&mut reason).await.expect("a reason");
             expect_end(&mut client).await;
-            client.write_all(&[0; 5000]).await.expect("more of it is read and goes nowhere");
+            client.write_all(&[0; 5000]).await.expect("the relay reads and discards more bytes");
             drop(client);
 
             expect(&mut app, &[masked(0x01, b"a"), masked(0x89, b"")].concat()).await;
@@ -255,7 +256,7 @@ async fn invalid_frames_are_answered_with_1002_and_do_not_reach_the_app() {
             expect_end(&mut app).await;
         })
         .await;
-        ended.expect("closed in order");
+        ended.expect("a clean close");
     }
 }
 
@@ -263,7 +264,7 @@ async fn invalid_frames_are_answered_with_1002_and_do_not_reach_the_app() {
 async fn a_drain_sends_a_close_to_both_sides() {
     let drain = CancellationToken::new();
     let ended = relayed(&Quota::of(9), 1 << 10, &drain, async |mut client, mut app| {
-        // Both are in the middle of a message's frame.
+        // Both peers have sent only a part of a message's frame.
         client.write_all(&[0x01, 0x82, 0, 0, 0, 0, b'a']).await.expect("sent");
         app.write_all(&[0x01, 2, b'A']).await.expect("sent");
         expect(&mut app, &[0x01, 0x82, 0, 0, 0, 0, b'a']).await;
@@ -281,7 +282,7 @@ async fn a_drain_sends_a_close_to_both_sides() {
         expect_end(&mut app).await;
     })
     .await;
-    ended.expect("closed in order");
+    ended.expect("a clean close");
 }
 
 #[tokio::test(start_paused = true)]
@@ -296,7 +297,7 @@ async fn a_peer_that_does_not_answer_a_close_is_disconnected() {
         expect_end(&mut app).await;
     })
     .await;
-    assert_eq!(ended.expect_err("one of them is silent").kind(), io::ErrorKind::TimedOut);
+    assert_eq!(ended.expect_err("a silent peer").kind(), io::ErrorKind::TimedOut);
     assert_eq!(begun.elapsed().as_secs(), CLOSE_TIMEOUT.as_secs());
 }
 
@@ -307,20 +308,20 @@ async fn an_endless_message_of_the_app_does_not_block_the_client() {
         app.write_all(&plain(0x01, b"a")).await.expect("sent");
         expect(&mut client, &plain(0x01, b"a")).await;
         for _ in 0..10_000 {
-            client.write_all(&masked(0x81, b"refused")).await.expect("taken");
+            client.write_all(&masked(0x81, b"refused")).await.expect("the relay reads the bytes");
         }
-        client.write_all(&masked(0x89, b"still here")).await.expect("taken");
+        client.write_all(&masked(0x89, b"still here")).await.expect("the relay reads the bytes");
         expect(&mut app, &masked(0x89, b"still here")).await;
         app.write_all(&plain(0x80, b"b")).await.expect("sent");
         expect(&mut client, &plain(0x80, b"b")).await;
         drop(app);
         let mut notices = Vec::new();
-        client.read_to_end(&mut notices).await.expect("an end");
+        client.read_to_end(&mut notices).await.expect("the end of the stream");
         assert!(notices.starts_with(&[plain(0x81, b"refused 1"), plain(0x81, b"refused 2")].concat()));
         assert!(notices.len() <= MAX_NOTICES && notices.len() > MAX_NOTICES - 20, "{}", notices.len());
     })
     .await;
-    ended.expect("both have left");
+    ended.expect("both peers have closed");
     assert_eq!(quota.refused.get(), 10_000);
 }
 
@@ -330,35 +331,35 @@ async fn the_relay_stops_reading_a_client_that_does_not_read() {
         let mut sent = 0;
         let stuck = tokio::time::timeout(Duration::from_secs(3600), async {
             loop {
-                client.write_all(&masked(0x81, b"")).await.expect("taken");
+                client.write_all(&masked(0x81, b"")).await.expect("the relay reads the bytes");
                 sent += 1;
             }
         });
-        stuck.await.expect_err("at some point no more is taken");
-        // The relay holds a full queue of notices, a window, and the streams' buffers.
+        stuck.await.expect_err("the relay stops reading");
+        // The messages sent until then fill the queue of notices, a window, and the streams' buffers.
         assert!((300..1000).contains(&sent), "{sent}");
         // As soon as the client reads, the relay reads from it again, and every message gets its notice.
         let (mut reads, mut writes) = tokio::io::split(client);
         let more = async {
-            // The test does not know the rest of the frame that it stopped writing, so it starts no new frame.
-            writes.shutdown().await.expect("an end");
+            // The test does not know how much of the last frame it wrote, so it starts no new frame.
+            writes.shutdown().await.expect("the end of the stream");
             drop(app);
         };
         let mut notices = Vec::new();
         let (_, read) = tokio::join!(more, reads.read_to_end(&mut notices));
-        read.expect("an end");
+        read.expect("the end of the stream");
         let last = format!("refused {sent}");
         assert!(notices.ends_with(&plain(0x81, last.as_bytes())), "{sent}");
     })
     .await;
-    ended.expect("both have left");
+    ended.expect("both peers have closed");
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_side_may_end_its_half() {
     let ended = relayed(&Quota::of(1), 1 << 10, &CancellationToken::new(), async |mut client, mut app| {
         client.write_all(&[masked(0x81, b"a"), masked(0x81, b"b")].concat()).await.expect("sent");
-        client.shutdown().await.expect("an end");
+        client.shutdown().await.expect("the end of the stream");
         expect(&mut app, &masked(0x81, b"a")).await;
         expect_end(&mut app).await;
         expect(&mut client, &plain(0x81, b"refused 1")).await;
@@ -368,7 +369,7 @@ async fn each_side_may_end_its_half() {
         expect_end(&mut client).await;
     })
     .await;
-    ended.expect("both have left");
+    ended.expect("both peers have closed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -383,7 +384,7 @@ async fn frames_sent_before_the_app_left_reach_the_client() {
         expect_end(&mut client).await;
     })
     .await;
-    ended.expect("both have left");
+    ended.expect("both peers have closed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -392,7 +393,7 @@ async fn nothing_follows_a_close() {
     let ended = relayed(&quota, 1 << 10, &CancellationToken::new(), async |mut client, mut app| {
         app.write_all(&closing(1000, "")).await.expect("sent");
         expect(&mut client, &closing(1000, "")).await;
-        // Refused, and no notice may follow.
+        // This message is refused, and no notice is allowed after the close.
         client.write_all(&masked(0x81, b"a")).await.expect("sent");
         client.write_all(&masked(0x88, &1000_u16.to_be_bytes())).await.expect("sent");
         client.write_all(&masked(0x81, b"not asked about")).await.expect("sent");
@@ -401,6 +402,6 @@ async fn nothing_follows_a_close() {
         expect_end(&mut client).await;
     })
     .await;
-    ended.expect("both have left");
+    ended.expect("both peers have closed");
     assert_eq!(quota.refused.get(), 1);
 }

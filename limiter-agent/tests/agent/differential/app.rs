@@ -28,11 +28,11 @@ const LAST_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-last: 1\r
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) message: Result<Message, String>,
-    /// Whether it was answered before its body was complete, or its body never was.
+    /// Whether the app answers the request before its body is complete.
     pub(super) early: bool,
-    /// The index of its response.
+    /// The index of the response in the script.
     pub(super) answer: Option<usize>,
-    /// Whether it came on a connection on which the app had sent extra bytes.
+    /// Whether the request arrived on a connection on which the app had sent extra bytes.
     pub(super) behind_extra: bool,
 }
 
@@ -94,10 +94,10 @@ impl App {
         play.heard.clear();
     }
 
-    /// Returns the requests, and how many connections were left inside a message.
+    /// Returns the requests, and the number of connections that ended inside a message.
     ///
-    /// Whether a connection is reused must depend on one case alone. So this waits until all connections are closed
-    /// and the agent has seen it.
+    /// Whether a connection is reused must depend only on one case. So this function waits until all connections are
+    /// closed and the agent has detected this.
     pub(super) async fn end(&self, patience: Duration) -> (Vec<Heard>, usize) {
         let _ = tokio::time::timeout(patience, self.until(|play| play.busy == 0)).await;
         self.pulse.settle().await;
@@ -157,7 +157,7 @@ struct Connection<'a> {
     pulse: &'a Pulse,
     /// Bytes that are not part of a message yet.
     bytes: Vec<u8>,
-    /// It sent extra bytes together with a response.
+    /// The app sent extra bytes together with a response on this connection.
     said_more: bool,
     over: watch::Receiver<u64>,
 }
@@ -193,7 +193,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Reads a request until `enough` of it is there. The flag is false if no more bytes come.
+    /// Reads a request until `enough` accepts it. The flag is false if no more bytes arrive.
     async fn request(&mut self, enough: impl Fn(&Message) -> bool) -> (Option<Result<Message, String>>, bool) {
         loop {
             let message = Message::read(&self.bytes, false, |_| Kind::Request).transpose();
@@ -249,17 +249,17 @@ impl Connection<'_> {
             None if to_head => (LAST_ANSWER[..LAST_ANSWER.len() - 2].to_vec(), [].as_slice(), Then::Keep),
             None => (LAST_ANSWER.to_vec(), [].as_slice(), Then::Keep),
         };
-        // A larger response may be read in several pieces, so its extra bytes may arrive later.
+        // The agent can read a larger response in several pieces, so its extra bytes can arrive later.
         self.said_more |= answer.as_ref().is_some_and(|answer| !answer.extra.is_empty()) && bytes.len() < 4096;
         self.said_more &= splits.is_empty();
         if then == Then::Close {
-            // Sends the end together with the last bytes. Otherwise it would depend on timing whether the agent sends
-            // another request here.
+            // The socket sends the end together with the last bytes. Otherwise it would depend on timing whether the
+            // agent sends another request on this connection.
             let _ = socket2::SockRef::from(&self.stream).set_tcp_cork(true);
         }
         for (number, piece) in pieces(&bytes, splits).enumerate() {
             if number > 0 {
-                // Waits, so that the agent reads the pieces one by one.
+                // The app waits, so that the agent reads the pieces one by one.
                 self.pulse.beat().await;
             }
             let written = tokio::select! {
@@ -285,8 +285,8 @@ impl Connection<'_> {
             }
             Then::Close => {
                 let _ = self.stream.shutdown().await;
-                // Waits until the agent has seen the end. Otherwise a reset could answer bytes that the agent still
-                // sends.
+                // The app waits until the agent has read the end. Otherwise the kernel could answer later bytes of the
+                // agent with a reset.
                 let pulse = self.pulse;
                 tokio::select! {
                     () = async { while self.read().await {} } => {}

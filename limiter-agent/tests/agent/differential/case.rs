@@ -10,17 +10,17 @@ pub(super) struct Case {
     /// Index into [`super::rules::sets`].
     pub(super) rules: usize,
     pub(super) sent: Vec<Sent>,
-    /// The app's responses, in order. After them it answers with `ok`.
+    /// The app's responses, in order. After these, the app responds with `ok`.
     pub(super) script: Vec<Answer>,
 }
 
-/// What the client sends, usually a request.
+/// Bytes that the client sends, usually a request.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) bytes: Vec<u8>,
     /// The offsets at which the bytes are split.
     pub(super) splits: Vec<usize>,
-    /// Whether to wait until everything before it was answered.
+    /// Whether to wait until all earlier requests were answered.
     pub(super) waits: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Sent {
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) head: Vec<u8>,
-    /// Not sent to HEAD, unless the app is `rude`.
+    /// The body, which the app does not send to HEAD unless it is `rude`.
     pub(super) body: Vec<u8>,
     /// Extra bytes after the response.
     pub(super) extra: Vec<u8>,
@@ -59,16 +59,16 @@ impl Answer {
         [&self.head, body, &self.extra].concat()
     }
 
-    /// Completes the head. Without its end the response is cut off, and whether the request is retried depends on
-    /// whether its connection was used before. The two paths have separate connections.
+    /// Completes the head. Without an end, the response is cut off. Then a retry of the request depends on whether its
+    /// connection was used before, and the two paths have separate connections.
     pub(super) fn end_head(&mut self) {
         if !HEAD_ENDS.iter().any(|end| self.head.ends_with(end)) {
             self.head.extend_from_slice(b"\r\n\r\n");
         }
     }
 
-    /// What the app does after the response. A response without a body is complete, and the effect of a reset after
-    /// it would depend on timing.
+    /// The app's action after the response. A response without a body is complete, and the effect of a reset after it
+    /// would depend on timing.
     pub(super) fn then(&self, to_head: bool) -> Then {
         if to_head && !self.rude && self.then == Then::Reset && !self.body.is_empty() { Then::Close } else { self.then }
     }
@@ -157,7 +157,7 @@ impl Display for Case {
     }
 }
 
-/// As a literal; the middle of a long one is omitted.
+/// Formats the bytes as a literal, without the middle of a long one.
 pub(super) fn shown(bytes: &[u8]) -> String {
     const ENDS: usize = 200;
     if bytes.len() <= 2 * ENDS {

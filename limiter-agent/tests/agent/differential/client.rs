@@ -1,4 +1,4 @@
-//! A client that sends a case in pieces and records everything that comes back.
+//! A client that sends a case in pieces and records all bytes that it receives.
 
 use std::{
     io::ErrorKind,
@@ -21,14 +21,15 @@ use super::{
     pulse::QUIET,
 };
 
-/// How long the agent may take to close after the client has; half-closed connections get some seconds.
+/// The time limit for the agent to close a connection after the client has closed it. The agent keeps a half-closed
+/// connection for some seconds.
 const LEAVE: Duration = Duration::from_secs(30);
 
-/// What a client has received.
+/// The messages that a client has received.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) answers: Vec<Message>,
-    /// The bytes after the last valid response, or an error instead of it.
+    /// The bytes after the last valid response, or the error in them.
     pub(super) rest: Result<Vec<u8>, String>,
     pub(super) end: End,
 }
@@ -40,7 +41,7 @@ pub(super) enum End {
     /// The agent kept the connection open, and the client closed it.
     Open,
     Reset,
-    /// The connection did not end after the client had left.
+    /// The connection did not end after the client had closed it.
     Stuck,
 }
 
@@ -50,7 +51,7 @@ struct Received {
     more: Notify,
 }
 
-/// Plays the client of one case.
+/// Runs the client of one case.
 pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
     let stream = TcpStream::connect(agent).await.expect("the agent listens");
     let _ = stream.set_nodelay(true);
@@ -76,14 +77,14 @@ pub(super) async fn play(agent: SocketAddr, sent: &[Sent], app: &App) -> Seen {
                 match timeout(QUIET, write.write(&piece[written..])).await {
                     Ok(Ok(count)) => written += count,
                     Err(_) if !client.is_settled(before).await => {}
-                    // The agent does not read any more.
+                    // The agent no longer reads.
                     Ok(Err(_)) | Err(_) => break 'all,
                 }
             }
         }
     }
     client.until(Seen::ended).await;
-    // Ends the responses that have no other end, one after the other.
+    // The loop ends the responses that have no other end, one after the other.
     let mut before = u64::MAX;
     while !client.seen().ended() && app.progress() != before {
         app.hang_up();
@@ -132,7 +133,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Waits until `enough` holds, or nothing more happens without the client.
+    /// Waits until `enough` returns true, or until nothing more can happen without the client.
     async fn until(&self, enough: impl Fn(&Seen) -> bool) {
         while !enough(&self.seen()) {
             let before = self.progress();
@@ -142,7 +143,7 @@ impl Client<'_> {
         }
     }
 
-    /// Whether neither side received anything since `before`, and nothing was in transit.
+    /// Whether neither side has received anything since `before`, and nothing is in transit.
     async fn is_settled(&self, before: (usize, u64)) -> bool {
         self.app.pulse.settle().await;
         self.progress() == before
@@ -170,7 +171,7 @@ impl Client<'_> {
         Seen { answers, rest, end: end.unwrap_or(End::Open) }
     }
 
-    /// The app's responses name the request that they answer; the agent's own do not.
+    /// The app's responses name the request that they answer. The agent's own responses do not.
     fn kind(&self, head: &Head, asked: usize) -> Kind {
         let answered = head.get("x-answer").first().and_then(|answer| self.app.method_answered(answer));
         let to_head = match answered {
@@ -181,7 +182,7 @@ impl Client<'_> {
     }
 }
 
-/// An agent may drop such a response (RFC 9110 section 15.2).
+/// Whether the response is informational. hyper's path does not forward such responses.
 pub(super) fn is_informational(answer: &Message) -> bool {
     matches!(answer.head.status(), "100" | "102" | "103")
 }

@@ -1,4 +1,4 @@
-//! Generates cases from a seed: mostly valid HTTP, with a growing share of invalid parts.
+//! Generates cases from a seed: mostly valid HTTP, with a random share of invalid parts.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
@@ -22,7 +22,7 @@ pub(super) fn case(seed: u64) -> Case {
     let mut sent: Vec<Sent> = (0..count).map(|_| make.sent()).collect();
     let mut script: Vec<Answer> = (0..count).map(|index| make.answer(index)).collect();
     if make.chance(0.15) {
-        // Bytes that no grammar would generate.
+        // The change creates bytes that no grammar would generate.
         let which = make.random.random_range(0..sent.len());
         make.mutate(&mut sent[which].bytes);
     }
@@ -74,7 +74,7 @@ impl Make {
         Sent { bytes, splits, waits: self.chance(0.5) }
     }
 
-    /// Most messages are sent whole, some in a few pieces, and some in very small ones.
+    /// The offsets of splits. Most messages are sent whole, some in a few pieces, and some in very small pieces.
     fn splits(&mut self, length: usize) -> Vec<usize> {
         let count = self.one(&[0, 0, 0, 1, 2, 5], &[12]);
         if self.chance(0.03) {
@@ -131,11 +131,12 @@ impl Make {
         format!("{name}:{space}{value}{behind}{}", self.end())
     }
 
-    /// A body, and the field with its length.
+    /// Generates a body, and adds the field with its length.
     fn body(&mut self, fields: &mut Vec<(String, String)>) -> Vec<u8> {
         let length = self.one(&[0, 1, 5, 5, 40, 300, 3_000], &[20_000, 70_000, 300_000]);
-        // The body is read only after the app asks for it, which this app never does. Whether hyper has read all of a
-        // long body by the time of the response, and so keeps the connection, depends on the pieces.
+        // With `Expect`, the body is read only after the app requests it, which this app never does. If the body is
+        // long, it depends on the pieces whether hyper has read all of it before the response, and so keeps the
+        // connection.
         let waits = fields.iter().any(|(name, value)| name.eq_ignore_ascii_case("expect") && value == "100-continue");
         let length = if waits { length.min(3_000) } else { length };
         let data: Vec<u8> = (0..length).map(|index| b"0123456789\r\nabc"[index % 15]).collect();
@@ -240,7 +241,7 @@ impl Make {
         let (mut unanswered, mut broken) = (false, false);
         if index == 0 && self.chance(0.1) {
             // The app closes in the middle, or before the first byte. This happens only on a new connection: on a used
-            // one the request may be retried, and the two paths have separate connections.
+            // connection the request may be retried, and the two paths have separate connections.
             (unanswered, broken) = (self.chance(0.5), true);
             let at = self.random.random_range(0..head.len());
             head.truncate(if unanswered { 0 } else { at });
@@ -250,7 +251,7 @@ impl Make {
         let mut body = if cut { Vec::new() } else { body };
         let mut extra = extra.to_vec();
         if then == Then::Reset && !broken {
-            // A reset never follows a complete response: whether the agent sends its next request before it sees the
+            // A reset never follows a complete response: whether the agent sends its next request before it detects the
             // reset depends on timing.
             extra.clear();
             if body.pop().is_none() {
@@ -270,7 +271,7 @@ impl Make {
 
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..self.random.random_range(1..=3) {
-            // Near the beginning, because a change within a long body has little effect.
+            // The change is near the beginning, because a change within a long body has little effect.
             let length = bytes.len().min(400);
             if length == 0 {
                 return;

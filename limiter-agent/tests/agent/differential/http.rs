@@ -1,8 +1,7 @@
-//! Strict HTTP/1.1 as in RFC 9112, for the app and the client of these tests.
+//! A strict parser of HTTP/1.1 (RFC 9112), for the app and the client of these tests.
 //!
-//! It shares no code with the agent's parser or hyper, and must not: a strict reader must be able to read everything
-//! that the agent writes in exactly one way. It is simple and slow: it starts at the beginning of a message each
-//! time.
+//! The parser must not share code with the agent's parser or hyper, because it checks that all output of the agent can
+//! be read in exactly one way. It is simple and slow: it starts at the beginning of a message each time.
 
 /// A first line and the fields. Names are in lower case, and each character is one byte.
 #[derive(Clone, Debug)]
@@ -11,7 +10,7 @@ pub(crate) struct Head {
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// How the end of a body is marked.
+/// The mark for the end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Nothing,
@@ -33,9 +32,9 @@ pub(crate) struct Message {
     pub(crate) framing: Framing,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
-    /// Whether it is complete.
+    /// Whether the message is complete.
     pub(crate) whole: bool,
-    /// How many bytes it used.
+    /// The number of bytes in the message.
     pub(crate) used: usize,
 }
 
@@ -44,7 +43,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 impl Head {
-    /// Reads a head with the empty line after it. `None` if it is incomplete.
+    /// Reads a head with the empty line after it. Returns `None` if the head is incomplete.
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some((lines, used)) = lines(bytes)? else { return Ok(None) };
         let (line, fields) = lines.split_first().ok_or("an empty line in place of a first line")?;
@@ -71,7 +70,7 @@ impl Head {
     fn framing(&self, kind: Kind) -> Result<Framing, String> {
         let (lengths, codings) = (self.get("content-length"), self.get("transfer-encoding"));
         if lengths.len() + codings.len() > 1 {
-            return Err(format!("it has two lengths: {lengths:?} {codings:?}"));
+            return Err(format!("the head has two lengths: {lengths:?} {codings:?}"));
         }
         let length = match lengths.first() {
             Some(digits) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -115,7 +114,7 @@ impl Head {
 }
 
 impl Message {
-    /// Reads a message. `None` if its head is incomplete. `ended` says that no more bytes will come.
+    /// Reads a message. Returns `None` if its head is incomplete. `ended` is true if no more bytes will arrive.
     pub(crate) fn read(bytes: &[u8], ended: bool, kind: impl FnOnce(&Head) -> Kind) -> Result<Option<Self>, String> {
         let Some((head, start)) = Head::read(bytes)? else { return Ok(None) };
         let framing = head.framing(kind(&head))?;
@@ -156,7 +155,7 @@ fn chunks(bytes: &[u8]) -> Result<Chunks, String> {
         body.extend_from_slice(&rest[..size.min(rest.len())]);
         let behind = &rest[size.min(rest.len())..];
         if !b"\r\n".starts_with(&behind[..behind.len().min(2)]) {
-            return Err(format!("a chunk of {size} is not over where it should be"));
+            return Err(format!("a chunk of {size} bytes does not end where it should"));
         }
         if behind.len() < 2 {
             return Ok((body, Vec::new(), false, bytes.len()));
@@ -165,7 +164,7 @@ fn chunks(bytes: &[u8]) -> Result<Chunks, String> {
     }
 }
 
-/// The lines up to an empty one.
+/// The lines before the first empty line.
 fn lines(bytes: &[u8]) -> Result<Option<(Vec<String>, usize)>, String> {
     let (mut lines, mut at) = (Vec::new(), 0);
     while let Some(end) = line_end(&bytes[at..])? {

@@ -1,4 +1,4 @@
-//! Two agents that differ only in the path that requests take, and how a case runs on both.
+//! Runs cases on two agents that differ only in the path that requests take.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,16 +8,16 @@ use tokio::task::JoinSet;
 use super::{app::App, case::Case, client, outcome::Outcome, rules};
 use crate::support::{Agent, json_of, snapshot, with};
 
-/// How many cases run at once. Each lane has two agents.
+/// The number of cases that run at the same time. Each lane has two agents.
 const LANES: u64 = 6;
 
-/// How often to try to reproduce an outcome of the short path on hyper's path.
+/// The maximum number of attempts to reproduce an outcome of the short path on hyper's path.
 const LOOKS: usize = 25;
 
-/// How often to run a failing case to reduce it.
+/// The maximum number of runs of a failing case, to reduce it.
 const SHRINKS: usize = 300;
 
-/// How long connections to the app may stay busy after the client has left.
+/// The time limit for connections to the app to become idle after the client has disconnected.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// One agent and its app.
@@ -46,8 +46,7 @@ impl Side {
 
     async fn run(&mut self, case: &Case) -> Outcome {
         self.sequence += 1;
-        // A new UID and a new namespace, so that no counter is left from the run before. All names have the same
-        // length.
+        // A new UID and a new namespace, so that no count of an earlier run remains. All names have the same length.
         let sequence = self.sequence;
         let namespace = format!("n{sequence:011}");
         let full = |policy: &Value| {
@@ -80,7 +79,7 @@ impl Side {
             let (name, count) = line.rsplit_once(' ').expect("a sample");
             let count: u64 = count.parse().expect("a count");
             let before = self.failures.insert(name.to_owned(), count).unwrap_or(0);
-            // A response that is both truncated and invalid may be reported as either.
+            // A response that is both truncated and invalid can be reported as either.
             let name = name.replace("\"closed\"", "\"protocol\"");
             *failures.entry(name).or_default() += count - before;
         }
@@ -98,7 +97,7 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// A difference, or an outcome that is wrong in itself.
+    /// Returns a difference, or an outcome that is wrong on any path.
     async fn check(&mut self, case: &Case) -> Result<(), String> {
         let (mut off, on) = tokio::join!(self.off.run(case), self.on.run(case));
         for outcome in [&off, &on] {
@@ -126,7 +125,7 @@ impl Lane {
                     break 'smaller;
                 }
                 left -= 1;
-                // Run twice, so that the reduction does not keep a rare event.
+                // The case runs twice, so that the reduction does not keep a rare event.
                 if self.check(&smaller).await.is_err()
                     && let Err(still) = self.check(&smaller).await
                 {
@@ -141,10 +140,10 @@ impl Lane {
 
     async fn hold(&mut self, name: &str, case: &Case) -> Result<(), String> {
         let Err(wrong) = self.check(case).await else { return Ok(()) };
-        // Printed before the long reduction, for which the user may not want to wait.
-        eprintln!("{name} does not hold:\n{case}{wrong}");
+        // The failure is printed before the reduction, which takes long.
+        eprintln!("{name} fails:\n{case}{wrong}");
         let (case, wrong) = self.smallest(case.clone(), wrong).await;
-        Err(format!("{name} at its smallest:\n{case}{wrong}"))
+        Err(format!("{name}, reduced:\n{case}{wrong}"))
     }
 }
 

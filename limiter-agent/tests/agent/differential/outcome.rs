@@ -1,7 +1,7 @@
-//! Everything that one path of HTTP/1.1 did with a case, as text. Equal outcomes must have equal texts.
+//! All effects of a case on one path of HTTP/1.1, as text. Equal outcomes must have equal texts.
 //!
-//! The text omits only what may differ: dates and other times, the pieces of a body, informational responses, the
-//! spelling of a number or of a length without a body, and how much of a truncated message had arrived.
+//! The text omits only details that are allowed to differ: dates and other times, the pieces of a body, informational
+//! responses, the spelling of a number or of a length without a body, and how much of a truncated message had arrived.
 
 use std::fmt::Write;
 
@@ -23,31 +23,32 @@ pub(super) struct Outcome {
 impl Outcome {
     /// `left` counts connections to the app that are neither closed nor ready for a request.
     ///
-    /// `unended` says that the client leaves a head without an end. If it is invalid, it may be refused at once or at
-    /// its end: hyper does not parse a head again with each piece, and bytes handed over to it are one piece.
+    /// `unended` is true if the client's last head has no end. If such a head is invalid, the agent can refuse it
+    /// immediately or at its end: hyper does not parse a head again for each piece, and bytes that are handed over to
+    /// hyper are one piece.
     pub(super) fn new(heard: &[Heard], left: usize, seen: &Seen, counts: &str, unended: bool) -> Self {
-        let mut out = String::from("the app heard\n");
+        let mut out = String::from("the app received\n");
         let mut wrong = None;
         for heard in heard {
             if heard.behind_extra {
-                out += "  on a connection with bytes that nobody asked for\n";
+                out += "  on a connection with extra bytes of the app\n";
             }
             match &heard.message {
-                // Whether an app sees an incomplete message depends on timing. It must not act on it.
+                // Whether the app receives an incomplete message depends on timing. The app must not act on such a
+                // message.
                 Ok(message) if !message.whole && !heard.early => {}
                 Ok(message) => request(&mut out, message, heard.early),
                 Err(why) => {
-                    wrong = Some(format!("the app was sent what it cannot read: {why}"));
-                    let _ = writeln!(out, "  nonsense: {why}");
+                    wrong = Some(format!("the app received an invalid request: {why}"));
+                    let _ = writeln!(out, "  invalid: {why}");
                 }
             }
         }
         if left > 0 {
-            let _ = writeln!(out, "  and was left in the middle {left} times");
+            let _ = writeln!(out, "  and {left} connections ended inside a message");
         }
-        out += "the client saw\n";
-        // Whether the head of a response that is cut off at once is sent before the connection ends depends on
-        // timing, too.
+        out += "the client received\n";
+        // Whether the client gets the head of a response that is cut off immediately also depends on timing.
         let refused = |answer: &Message| unended && is_refusal_of_a_head(answer);
         let whole = |answer: &&Message| answer.whole && !is_informational(answer) && !refused(answer);
         for answer in seen.answers.iter().filter(whole) {
@@ -55,16 +56,17 @@ impl Outcome {
         }
         match &seen.rest {
             Ok(rest) if rest.is_empty() => {}
-            Ok(_) => out += "  something that breaks off\n",
+            Ok(_) => out += "  a truncated message\n",
             Err(why) => {
-                // A deliberately malformed response may be passed on where there is no body. It only has to be equal.
-                let _ = writeln!(out, "  nonsense: {why}");
+                // A deliberately malformed response can be forwarded if it has no body. It must only be equal on both
+                // paths.
+                let _ = writeln!(out, "  invalid: {why}");
             }
         }
         let end = if seen.answers.iter().any(refused) { End::Open } else { seen.end };
         let _ = writeln!(out, "  and at the end the connection was {end:?}");
         if matches!(seen.end, End::Stuck) {
-            wrong = Some("the connection does not end when the client has left".to_owned());
+            wrong = Some("the connection does not end after the client has closed it".to_owned());
         }
         let _ = writeln!(out, "counted\n  {counts}");
         Self { text: out, wrong }
@@ -89,7 +91,7 @@ impl Outcome {
     }
 }
 
-/// hyper's refusal of an invalid request.
+/// Whether the response is hyper's refusal of an invalid request.
 fn is_refusal_of_a_head(answer: &Message) -> bool {
     matches!(answer.head.status(), "400" | "431") && answer.body.is_empty() && answer.head.get("x-answer").is_empty()
 }
@@ -106,15 +108,15 @@ fn request(out: &mut String, message: &Message, early: bool) {
 
 fn response(out: &mut String, message: &Message) {
     let _ = writeln!(out, "  {:?}", message.head.line);
-    // A length without a body (RFC 9110 section 8.6) has no effect, and may be kept or dropped.
+    // A length without a body (RFC 9110 section 8.6) has no effect, so either path can keep or drop it.
     let bodiless = matches!(message.head.status(), "204" | "304");
     let own = message.head.status() == "502" && message.head.get("x-answer").is_empty();
     let told = |name: &str| name != "date" && !(bodiless && name == "content-length");
     let masked = message.head.fields.iter().filter(|(name, _)| told(name)).map(|(name, value)| {
         let value = match name.as_str() {
-            // The body itself is compared.
+            // The comparison of the body includes its length.
             "content-length" if own => "some".to_owned(),
-            // A rewritten number is equal to the original.
+            // Different spellings of the same number are equal.
             "content-length" => value.trim_start_matches('0').to_owned(),
             "ratelimit" => value.split(";t=").next().unwrap_or_default().to_owned(),
             // Times in the agent's own responses differ. The app always sends 7.
@@ -129,7 +131,7 @@ fn response(out: &mut String, message: &Message) {
 
 fn fields(out: &mut String, fields: &[(String, String)]) {
     let mut sorted = fields.to_vec();
-    // The order of fields with one name matters.
+    // The sort is stable, because the order of fields with the same name matters.
     sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
     for (name, value) in sorted {
         let _ = writeln!(out, "    {name}: {}", shown(&value.chars().map(|c| c as u8).collect::<Vec<_>>()));
@@ -141,21 +143,21 @@ fn body(out: &mut String, message: &Message) {
         return;
     }
     if !message.whole {
-        let _ = writeln!(out, "    a body by {:?} that breaks off", message.framing);
+        let _ = writeln!(out, "    a truncated body by {:?}", message.framing);
         return;
     }
     let mut content = text(&message.body);
     if let Some((before, after)) = content.split_once("\"retryAfterSeconds\":") {
         content = format!("{before}{}", after.trim_start_matches(|c: char| c.is_ascii_digit()));
     }
-    // A response that is both truncated and invalid may be reported as either.
+    // A response that is both truncated and invalid can be reported as either.
     for failure in ["the app closed the connection before it answered", "the app's answer is not HTTP/1.1"] {
         if content.starts_with(&format!("weir-agent: {failure}")) {
             "no answer".clone_into(&mut content);
         }
     }
     let framing = match message.framing {
-        // The agent's own bodies name a time to wait, or an error.
+        // The agent's own bodies contain a wait time or an error, so their lengths differ.
         Framing::Length(_) if content == "no answer" || content.contains("rate limited") => "Length".to_owned(),
         other => format!("{other:?}"),
     };

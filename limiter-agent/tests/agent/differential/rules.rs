@@ -1,5 +1,5 @@
-//! The rules in force during a case: plain ones that sometimes refuse, and ones that move a request off the short
-//! path in the middle of a connection.
+//! The rules in force during a case: simple rules that sometimes refuse, and rules that move a request to hyper's path
+//! in the middle of a connection.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub(super) fn sets() -> Vec<Vec<Value>> {
             "burst": requests, "debt": requests,
         })
     };
-    // A rate so high that it delays no response of these tests for long.
+    // This rate is so high that it delays no response of these tests for long.
     let bandwidth = json!({
         "name": "bytes", "strategy": "TokenBucketWithDebt", "requests": 4_000_000, "periodMillis": 1000,
         "burst": 2_000, "debt": 1_000_000,

@@ -59,7 +59,7 @@ async fn serve(mut stream: TcpStream, record: Arc<Mutex<Record>>) {
         while let Some(message) = Message::read(&bytes, false, |_| Kind::Request).transpose() {
             let (taken, place) = {
                 let mut record = record();
-                // More of a body belongs to the request that has begun, unless that was already taken.
+                // More bytes of a body belong to the request that has begun, unless `take` has returned it already.
                 let (taken, place) = begun.unwrap_or((record.taken, record.heard.len()));
                 if taken == record.taken {
                     match record.heard.get_mut(place) {
@@ -84,6 +84,6 @@ async fn serve(mut stream: TcpStream, record: Arc<Mutex<Record>>) {
         }
     }
     if !bytes.is_empty() && begun.is_none() {
-        record().heard.push(Err(format!("a head that breaks off: {:?}", String::from_utf8_lossy(&bytes))));
+        record().heard.push(Err(format!("an incomplete head: {:?}", String::from_utf8_lossy(&bytes))));
     }
 }

@@ -1,4 +1,5 @@
-//! Sends the corpus through nginx and HAProxy, and records what each of them accepts. `cargo xtask hostile` runs it.
+//! Sends the corpus through nginx and HAProxy, and records which messages each of them refuses. `cargo xtask hostile`
+//! runs it.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +41,7 @@ http {
         location / {
             proxy_pass http://APP;
             proxy_http_version 1.1;
-            # Clients close their side behind what they send.
+            # Clients close their side after their last byte.
             proxy_ignore_client_abort on;
             proxy_set_header Connection '';
             proxy_set_header Host $http_host;
@@ -83,7 +84,7 @@ impl Drop for Peer {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that was free when the function checked it.
 fn port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("bound")
@@ -114,16 +115,18 @@ impl Peer {
 fn spawn(program: &str, file: &Path) -> Child {
     let flag = if program == "nginx" { "-c" } else { "-f" };
     let spawned = Command::new(program).arg(flag).arg(file).stderr(Stdio::null()).spawn();
-    spawned.unwrap_or_else(|error| panic!("{program}: {error}: it is a package of Debian"))
+    spawned.unwrap_or_else(|error| panic!("{program}: {error}: install the package of Debian"))
 }
 
-/// Why both peers refuse a valid message.
+/// The reason why both peers refuse a valid message.
 fn stricter(message: &Message, protocol: Protocol) -> Option<&'static str> {
     if protocol == Protocol::Http2 && !message.trailers.is_empty() {
         return Some("nginx 1.22 refuses all trailers of HTTP/2");
     }
     if protocol == Protocol::Http1 && message.authority.is_some() && !message.hosts.is_empty() {
-        return Some("the target overrules the Host field (RFC 9112 section 3.2.2), and the app gets the target's");
+        return Some(
+            "the target overrides the Host field (RFC 9112 section 3.2.2), and the app gets the target's host",
+        );
     }
     None
 }
@@ -131,14 +134,14 @@ fn stricter(message: &Message, protocol: Protocol) -> Option<&'static str> {
 /// Frames that both peers refuse. nginx refuses all trailers, and h2 drops this field from trailers.
 const LEFT_OUT: &[&str] = &["trailers with a pseudo-header field"];
 
-/// How many messages each proxy refuses.
+/// The number of messages that each proxy refuses.
 #[derive(Default)]
 struct Tally {
     rows: usize,
     refused: [usize; 3],
 }
 
-/// A connection, and why peers may refuse it.
+/// A connection, and whether both peers are allowed to refuse it.
 struct Sent {
     about: &'static str,
     name: String,
@@ -188,5 +191,5 @@ async fn weir_refuses_whatever_nginx_and_haproxy_both_refuse() {
         println!("{about:<40} {:<9} {rows:>5} {weir:>8} {nginx:>8} {haproxy:>8}", format!("{protocol:?}"));
     }
     println!("{alone} messages are refused by Weir alone");
-    assert!(laxer.is_empty(), "both peers refuse what passes here:\n{}", laxer.join("\n"));
+    assert!(laxer.is_empty(), "both peers refuse messages that Weir accepts:\n{}", laxer.join("\n"));
 }

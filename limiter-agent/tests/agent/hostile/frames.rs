@@ -1,7 +1,7 @@
-//! HTTP/2 frames written by hand, because a library refuses to send most of what these tests need.
+//! Encodes HTTP/2 frames by hand, because a library refuses to send most of the frames that these tests need.
 //!
-//! Fields are literals without indexing, without Huffman coding (RFC 7541 section 6.2.2). Responses are parsed only
-//! far enough to know how the first stream ended.
+//! Fields are literals without indexing, without Huffman coding (RFC 7541 section 6.2.2). Responses are parsed only as
+//! far as needed to find the end of the first stream.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -96,12 +96,12 @@ pub(crate) fn data(stream: u32, bytes: &[u8], ends: bool) -> Vec<u8> {
     frame(kind::DATA, if ends { flag::END_STREAM } else { 0 }, stream, bytes)
 }
 
-/// Sends all bytes, and reads how the first stream ended.
+/// Sends all bytes, and returns how the first stream ended.
 pub(crate) async fn ask(mut stream: TcpStream, bytes: &[u8]) -> Answer {
-    // A refused client may be disconnected before it has sent everything.
+    // The agent can disconnect a refused client before it has sent all bytes.
     let sent = stream.write_all(bytes).await;
     let answer = read(&mut stream).await;
-    assert!(sent.is_ok() || !matches!(answer, Answer::Status(200)), "it passed without having been read");
+    assert!(sent.is_ok() || !matches!(answer, Answer::Status(200)), "the request passed, but was not read completely");
     answer
 }
 
@@ -131,7 +131,7 @@ async fn read(stream: &mut TcpStream) -> Answer {
     }
 }
 
-/// The status, which the agent sends first in a block.
+/// Returns the status, which the agent sends first in a block.
 fn of_block(block: &[u8]) -> u16 {
     let resized = block.iter().take_while(|byte| **byte & 0xe0 == 0x20).count();
     match block[resized..] {
@@ -144,7 +144,8 @@ fn of_block(block: &[u8]) -> u16 {
     }
 }
 
-/// Three Huffman-coded digits: those up to 2 take five bits, the others six, from 011001 (RFC 7541 appendix B).
+/// Decodes three Huffman-coded digits. Digits up to 2 have five bits, the others six bits, from 011001 (RFC 7541
+/// appendix B).
 fn digits(bytes: &[u8]) -> u16 {
     let mut bits = bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| u16::from(byte >> bit & 1)));
     let mut next = |count: usize, first: u16| bits.by_ref().take(count).fold(first, |number, bit| number << 1 | bit);
@@ -159,6 +160,6 @@ fn digits(bytes: &[u8]) -> u16 {
 fn a_status_is_read_in_every_encoding() {
     assert_eq!(of_block(&[0x20, 0x88]), 200);
     assert_eq!(of_block(&[0x48, 3, b'4', b'3', b'1']), 431);
-    // 4: 011010, 2: 00010, 9: 011111, and ones.
+    // The code of 4 is 011010, of 2 is 00010, and of 9 is 011111. The remaining bits are padding.
     assert_eq!(of_block(&[0x48, 0x83, 0b0110_1000, 0b0100_1111, 0b1111_1111]), 429);
 }

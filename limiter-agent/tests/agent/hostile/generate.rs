@@ -1,10 +1,10 @@
-//! Random requests: words of the tables in unusual places, and sometimes an invalid byte.
+//! Generates random requests: words of the tables in unusual places, and sometimes an invalid byte.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
 use super::{message::Message, words};
 
-/// Parts of a path. None begins with a scheme, which only an HTTP/1.1 target may have.
+/// Parts of a path. None begins with a scheme, which only an HTTP/1.1 target can have.
 const PIECES: &[&str] = &[
     "/", "/", "/", "api", "x", "z", ".", "..", "..;", ";a=b", "%2f", "%2F", "%5c", "%2e", "%61pi", "%00", "%", "\\",
     "?", "?q=v", "&q=w", "q", "=", "&", "#", "*", "\u{e4}", "%c3%a9", "@", "+", "|", "\"", "{", "~",
@@ -24,7 +24,7 @@ const NAMES: &[&str] = &[
     "te",
 ];
 
-/// Bytes that parsers treat differently. No line ends: in HTTP/1.1 they would make other requests.
+/// Bytes that parsers treat differently. There are no line ends, because in HTTP/1.1 they would begin other requests.
 const ODD: &[char] = &['\0', '\t', ' ', '"', ',', ':', ';', '=', '\\', '\u{7f}', '\u{80}', '\u{ff}', '\u{b}', 'A', '%'];
 
 pub(super) fn message(seed: u64) -> Message {
@@ -68,7 +68,7 @@ pub(super) fn message(seed: u64) -> Message {
         }
     }
     if random.random_bool(0.3) {
-        // Only one place, so that each failure has one cause.
+        // The byte is in only one place, so that each failure has one cause.
         let places = message.fields.len() * 2 + 2;
         let text = match random.random_range(0..places) {
             0 => &mut message.method,
@@ -81,9 +81,9 @@ pub(super) fn message(seed: u64) -> Message {
         chars.insert(random.random_range(0..=chars.len()), odd);
         *text = chars.into_iter().collect();
     }
-    // In HTTP/1.1 the name would end there, and be a different name.
+    // In HTTP/1.1, a name would end at its colon, and be a different name.
     message.fields.retain(|(name, _)| !name.contains(':'));
-    // A target that is a whole URL begins with its authority, which ends before its path.
+    // In a target that is a whole URL, the authority must end before the path.
     let names_one =
         message.authority.as_deref().is_some_and(|authority| !authority.contains(['/', '?', '#', '\\', ' ']));
     if random.random_bool(0.2) && names_one && message.path.starts_with('/') {

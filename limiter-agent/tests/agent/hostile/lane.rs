@@ -1,4 +1,4 @@
-//! An agent with an app behind it, through which requests run one after the other.
+//! An agent and its app, through which the tests send requests one after the other.
 
 use std::net::SocketAddr;
 
@@ -18,10 +18,11 @@ use super::{
 };
 use crate::support::{Agent, PATIENCE, daily, json_of, policy, rule, snapshot, with};
 
-/// Sent after each request. When the app has seen it, it has seen all of that request.
+/// The path of a request that follows each tested request. When the app has received it, the app has received the whole
+/// tested request.
 const MARKER: &str = "/marker";
 
-/// The number of a case, which is a part of every key.
+/// The header with the number of a case, which is a part of every key.
 const CASE: &str = "x-case";
 
 /// Key tables have room for at least this many cases.
@@ -60,16 +61,16 @@ impl Front {
                 Protocol::Http2 => frames::ask(connect(self.http2).await, bytes).await,
             }
         };
-        let answer = timeout(PATIENCE, asked).await.expect("an end");
+        let answer = timeout(PATIENCE, asked).await.expect("the end of the stream");
         let marker = format!("GET {MARKER} HTTP/1.1\r\nhost: a\r\n\r\n");
         let marked = ask(connect(self.http1).await, marker.as_bytes()).await;
-        assert_eq!(marked, Answer::Status(200), "behind {:?}", String::from_utf8_lossy(bytes));
+        assert_eq!(marked, Answer::Status(200), "after {:?}", String::from_utf8_lossy(bytes));
         let mut heard = self.app.take();
-        // The rest of an incomplete body may arrive after the marker.
+        // The rest of an incomplete body can arrive after the marker.
         let is_marker = |heard: &Heard| heard.as_ref().is_ok_and(|message| message.head.target() == MARKER);
         let before = heard.len();
         heard.retain(|heard| !is_marker(heard));
-        assert_eq!(heard.len() + 1, before, "the marker was heard once");
+        assert_eq!(heard.len() + 1, before, "the app received the marker once");
         Trial { answer, heard }
     }
 }
@@ -111,7 +112,7 @@ impl Lane {
         let status = json_of(&self.agent.control("GET", "/v1/status", "").await);
         let count = |value: &Value| value.as_u64().unwrap_or(0);
         let rules = status["policies"][0]["rules"].as_array().expect("rules");
-        // The first rule is the marker's.
+        // The first rule is for the marker.
         rules[1..].iter().map(|rule| (count(&rule["allowed"]), count(&rule["keys"]["tracked"]))).collect()
     }
 
@@ -119,7 +120,7 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// What differs.
+    /// Returns the difference.
     pub(crate) async fn compare(&mut self, message: &Message) -> Result<[Trial; 2], String> {
         self.begin().await;
         // The field makes the keys of this case unique.
@@ -134,7 +135,7 @@ impl Lane {
         for (seen, counts) in [(&seen1, &first), (&seen2.as_ref().or(seen1.as_ref()).cloned(), &second)] {
             if seen.is_none() && !message.goes_wrong_late() && counts.iter().any(|(requests, _)| *requests > 0) {
                 return Err(format!(
-                    "it was refused ({:?}, {:?}), and counted: {counts:?}",
+                    "the request was refused ({:?}, {:?}), but counted: {counts:?}",
                     http1.answer, http2.answer
                 ));
             }
@@ -153,11 +154,11 @@ impl Lane {
             }
             (Some(one), Some(other)) => {
                 if one != other {
-                    return Err(format!("the app sees\n{one:?}\nof HTTP/1.1 and\n{other:?}\nof HTTP/2"));
+                    return Err(format!("the app received\n{one:?}\nfrom HTTP/1.1 and\n{other:?}\nfrom HTTP/2"));
                 }
                 let expected: Counts = first.iter().map(|(requests, keys)| (requests * 2, *keys)).collect();
                 if second != expected {
-                    return Err(format!("rules counted {first:?} of HTTP/1.1 and then {second:?}"));
+                    return Err(format!("the rules counted {first:?} after HTTP/1.1 and {second:?} after HTTP/2"));
                 }
             }
         }
@@ -170,11 +171,11 @@ fn since(before: &Counts, now: &Counts) -> Counts {
 }
 
 impl Trial {
-    /// What the app saw of a request that passed; `None` if it was refused.
+    /// The request that the app received; `None` if the request was refused.
     ///
     /// # Errors
     ///
-    /// It was changed on the way, or refused although the app saw it.
+    /// Returns an error if the request was changed, or was refused although the app received it.
     pub(crate) fn seen(&self, message: &Message) -> Result<Option<Seen>, String> {
         match (&self.answer, &self.heard[..]) {
             (Answer::Status(200), [Ok(heard)]) if heard.whole => {
@@ -182,7 +183,7 @@ impl Trial {
                 if seen == expected {
                     Ok(Some(seen))
                 } else {
-                    Err(format!("the app sees\n{seen:?}\nand should see\n{expected:?}"))
+                    Err(format!("the app received\n{seen:?}\nexpected\n{expected:?}"))
                 }
             }
             (Answer::Status(400..=499 | 501 | 505) | Answer::Reset(_) | Answer::Closed, heard)
@@ -190,12 +191,13 @@ impl Trial {
             {
                 Ok(None)
             }
-            (answer, heard) => Err(format!("it is answered with {answer:?}, and the app heard {heard:?}")),
+            (answer, heard) => Err(format!("the client got {answer:?}, and the app received {heard:?}")),
         }
     }
 }
 
-/// Whether the app got no request. If the request is invalid after its head, the app may have seen all but its end.
+/// Whether the app got no request. If the request is invalid after its head, the app may have received all of it except
+/// the end.
 fn is_kept_from(heard: &[Heard], message: &Message) -> bool {
     match heard {
         [] => true,
@@ -211,7 +213,7 @@ async fn ask(mut stream: TcpStream, bytes: &[u8]) -> Answer {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
     let status = answer.strip_prefix(b"HTTP/1.1 ").and_then(|rest| str::from_utf8(rest.get(..3)?).ok()?.parse().ok());
-    assert!(sent || status != Some(200), "it passed without having been read");
+    assert!(sent || status != Some(200), "the request passed, but was not read completely");
     status.map_or(Answer::Closed, Answer::Status)
 }
 

@@ -1,6 +1,6 @@
-//! One request as the client intends it, its form in HTTP/1.1 and HTTP/2, and what an app may see of it.
+//! A request as the client intends it, its form in HTTP/1.1 and HTTP/2, and the request that the app must receive.
 //!
-//! This shares no code with the agent: what the app must see is derived from the RFCs.
+//! This module shares no code with the agent. It derives the expected request from the RFCs.
 
 use super::{frames, latin};
 use crate::differential::http::Message as Read;
@@ -10,7 +10,7 @@ use crate::differential::http::Message as Read;
 pub(crate) struct Message {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// `:authority`. In HTTP/1.1 the host of the target if there are `hosts`, otherwise the `Host` field.
+    /// `:authority`. HTTP/1.1 sends it as the target's host if there are `hosts`, and otherwise as the `Host` field.
     pub(crate) authority: Option<String>,
     /// `Host` fields.
     pub(crate) hosts: Vec<String>,
@@ -18,24 +18,24 @@ pub(crate) struct Message {
     pub(crate) body: Option<String>,
     /// The body has no length: chunks in HTTP/1.1.
     pub(crate) chunked: bool,
-    /// HTTP/2 sends each pair of a cookie in a field of its own (RFC 9113 section 8.2.3).
+    /// HTTP/2 sends each pair of a cookie in a separate field (RFC 9113 section 8.2.3).
     pub(crate) crumbs: bool,
-    /// Only for bodies without a length.
+    /// The trailers, only for bodies without a length.
     pub(crate) trailers: Vec<(String, String)>,
 }
 
-/// The protocol to send it with.
+/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protocol {
     Http1,
     Http2,
 }
 
-/// What the app sees.
+/// The request that the app receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) line: String,
-    /// The fields by name, in the order in which they came, without those that only frame the body.
+    /// The fields, sorted by name, without fields that only frame the body. Fields with the same name keep their order.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: String,
     pub(crate) trailers: Vec<(String, String)>,
@@ -97,7 +97,7 @@ impl Message {
         named.map(|(_, value)| value.as_str())
     }
 
-    /// Requests with something removed, one for each removal.
+    /// Smaller requests, each with one part removed.
     pub(crate) fn smaller(&self) -> Vec<Self> {
         let plain = Self::plain();
         let without = |at: usize| {
@@ -126,7 +126,7 @@ impl Message {
         all
     }
 
-    /// Whether everything that is invalid is after the head.
+    /// Whether all invalid parts are after the head.
     pub(crate) fn goes_wrong_late(&self) -> bool {
         !self.trailers.is_empty()
     }
@@ -176,7 +176,7 @@ impl Message {
         fields.extend(self.authority.iter().map(|authority| (":authority", authority.as_str())));
         fields.extend(self.hosts.iter().map(|host| ("host", host.as_str())));
         for (name, value) in &self.fields {
-            // No part begins or ends with a blank.
+            // True if no part begins or ends with a blank.
             let whole = value.split("; ").all(|crumb| crumb.trim_matches([' ', '\t']) == crumb);
             if self.crumbs && name == "cookie" && whole {
                 fields.extend(value.split("; ").map(|crumb| (name.as_str(), crumb)));
@@ -200,10 +200,10 @@ impl Message {
         bytes
     }
 
-    /// What the app sees if the request passes.
+    /// The request that the app receives if this request passes.
     pub(crate) fn at_the_app(&self) -> Seen {
         let trim = |value: &str| value.trim_matches([' ', '\t']).to_owned();
-        // The target's host comes first (RFC 9112 section 3.2.2).
+        // The target's host overrides the `Host` field (RFC 9112 section 3.2.2).
         let host = self.authority.as_ref().or(self.hosts.first()).map(|host| trim(host)).unwrap_or_default();
         let connection: Vec<String> = self
             .values("connection")
@@ -239,10 +239,10 @@ impl Message {
         }
         fields.push(("host".into(), host));
         fields.sort_by(|(one, _), (other, _)| one.cmp(other));
-        // A fragment is not for servers (RFC 9110 section 4.2.5); neither rules nor the app see it.
+        // A fragment is not for servers (RFC 9110 section 4.2.5); neither rules nor the app get it.
         let path = self.path.split_once('#').map_or(self.path.as_str(), |(path, _)| path);
         let line = format!("{} {path} HTTP/1.1", self.method);
-        // Only announced trailers.
+        // hyper forwards only announced trailers.
         let announced: Vec<String> = self
             .values("trailer")
             .flat_map(|value| value.split(','))

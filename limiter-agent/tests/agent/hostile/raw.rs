@@ -1,5 +1,5 @@
-//! HTTP/2 frames that no request of `message.rs` uses: in the wrong place, of the wrong length, with invalid HPACK.
-//! The app sees one request or none, and never a complete request if the end was missing.
+//! Sends HTTP/2 frames that no request of `message.rs` uses: frames in the wrong place, of the wrong length, or with
+//! invalid HPACK. The app must receive at most one request, and never a complete request if the end was missing.
 
 use self::End::{Either, Passes, Refused};
 use super::{
@@ -10,15 +10,15 @@ use super::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The app answers it, and has seen one request.
+    /// The app receives one request and answers it.
     Passes,
-    /// The app does not answer it. It may have seen the start of a request with an invalid body.
+    /// The app does not answer. It may have received the start of a request with an invalid body.
     Refused,
-    /// Either outcome.
+    /// Both outcomes are allowed.
     Either,
 }
 
-/// A path that the app must never see.
+/// A path that the app must never receive.
 const HIDDEN: &str = "/hidden";
 
 fn get(path: &str) -> Vec<u8> {
@@ -71,11 +71,11 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
     let all: Vec<(&str, Vec<u8>, End)> = vec![
         ("a request", request.clone(), Passes),
         // Streams.
-        ("DATA of a stream that was not begun", data(1, b"hello", true), Refused),
+        ("DATA of an idle stream", data(1, b"hello", true), Refused),
         ("DATA of the connection", [data(0, b"hello", true), request.clone()].concat(), Refused),
         ("HEADERS of the connection", [headers(0, &get(HIDDEN), true), request.clone()].concat(), Refused),
-        ("a stream of the server's", [headers(2, &get(HIDDEN), true), request.clone()].concat(), Refused),
-        ("a reset of a stream that was not begun", before(&frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8])), Refused),
+        ("a stream number of the server", [headers(2, &get(HIDDEN), true), request.clone()].concat(), Refused),
+        ("a reset of an idle stream", before(&frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8])), Refused),
         ("a reset of the connection", before(&frame(kind::RST_STREAM, 0, 0, &[0, 0, 0, 8])), Refused),
         (
             "a reset of three bytes",
@@ -83,13 +83,13 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
             Refused,
         ),
         (
-            "DATA behind a reset",
+            "DATA after a reset",
             [post(None), frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8]), data(1, b"x", true), frame(0, 0, 0, &[])]
                 .concat(),
             Refused,
         ),
-        ("DATA behind the end", [request.clone(), data(1, b"x", true)].concat(), Either),
-        ("HEADERS behind the end", [request.clone(), headers(1, &get(HIDDEN), true)].concat(), Either),
+        ("DATA after the end", [request.clone(), data(1, b"x", true)].concat(), Either),
+        ("HEADERS after the end", [request.clone(), headers(1, &get(HIDDEN), true)].concat(), Either),
         (
             "a stream with a lower number",
             [headers(5, &get("/"), true), headers(1, &get(HIDDEN), true)].concat(),
@@ -121,13 +121,13 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
             Refused,
         ),
         (
-            "a frame that nobody knows within a block",
+            "an unknown frame within a block",
             [open.clone(), frame(0xee, 0, 1, b"x"), rest(flag::END_HEADERS, 1, &[])].concat(),
             Refused,
         ),
         ("a piece without a beginning", before(&rest(flag::END_HEADERS, 1, &get(HIDDEN))), Refused),
-        ("a piece behind the last", [request.clone(), rest(flag::END_HEADERS, 1, &get(HIDDEN))].concat(), Either),
-        ("empty pieces without end", [open.clone(), rest(0, 1, &[]).repeat(20_000)].concat(), Refused),
+        ("a piece after the last", [request.clone(), rest(flag::END_HEADERS, 1, &get(HIDDEN))].concat(), Either),
+        ("endless empty pieces", [open.clone(), rest(0, 1, &[]).repeat(20_000)].concat(), Refused),
         ("a block too long", headers(1, &[get("/"), field("x", &long)].concat(), true), Refused),
         ("a name too long", headers(1, &[get("/"), field(&long, "x")].concat(), true), Refused),
         ("a path too long", headers(1, &get(&format!("/{long}")), true), Refused),
@@ -139,7 +139,7 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
             Refused,
         ),
         (
-            "DATA behind trailers",
+            "DATA after trailers",
             [post(None), headers(1, &block([("x", "y")]), true), data(1, b"x", true)].concat(),
             Either,
         ),
@@ -152,9 +152,9 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         // Lengths of frames and padding.
         ("padding", padded(5, 5), Passes),
         ("no padding", padded(0, 0), Passes),
-        ("all of it padding", padded(255, 0), Refused),
+        ("only padding", padded(255, 0), Refused),
         ("padding longer than the frame", frame(kind::HEADERS, 0x0d, 1, &[9, 0]), Refused),
-        ("DATA of padding alone", [post(Some("0")), padded_data(4, &[0; 4])].concat(), Passes),
+        ("DATA with only padding", [post(Some("0")), padded_data(4, &[0; 4])].concat(), Passes),
         ("DATA with more padding than bytes", [post(None), padded_data(9, &[0; 4])].concat(), Refused),
         ("padding that is counted as a body", [post(Some("5")), padded_data(4, b"h\0\0\0\0")].concat(), Refused),
         ("a frame that is too long", [post(None), data(1, &[b'x'; 16_385], true)].concat(), Refused),
@@ -166,42 +166,42 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("settings of five bytes", before(&frame(kind::SETTINGS, 0, 0, &[0; 5])), Refused),
         ("settings of a stream", before(&frame(kind::SETTINGS, 0, 1, &[])), Refused),
         ("an acknowledgement with bytes", before(&frame(kind::SETTINGS, flag::ACK, 0, &[0; 6])), Refused),
-        ("an acknowledgement too many", before(&[ack.clone(), ack.clone(), ack].concat()), Either),
-        ("a push that is 2", before(&settings(2, 2)), Refused),
+        ("one acknowledgement too many", before(&[ack.clone(), ack.clone(), ack].concat()), Either),
+        ("an ENABLE_PUSH of 2", before(&settings(2, 2)), Refused),
         ("a window of 2^31", before(&settings(4, 1 << 31)), Refused),
-        ("frames of one byte", before(&settings(5, 1)), Refused),
-        ("frames of 2^24", before(&settings(5, 1 << 24)), Refused),
-        ("a setting that nobody knows", before(&settings(0xfafa, 1)), Passes),
+        ("a frame size of one byte", before(&settings(5, 1)), Refused),
+        ("a frame size of 2^24", before(&settings(5, 1 << 24)), Refused),
+        ("an unknown setting", before(&settings(0xfafa, 1)), Passes),
         ("a table of 4 GiB", before(&settings(1, u32::MAX)), Passes),
         ("a ping of seven bytes", before(&frame(kind::PING, 0, 0, &[0; 7])), Refused),
         ("a ping of a stream", before(&frame(kind::PING, 0, 1, &[0; 8])), Refused),
-        ("a window that grows by nothing", before(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4])), Refused),
+        ("a window update of zero", before(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4])), Refused),
         ("a window of more than 2^31", before(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff])), Refused),
         ("a window update of three bytes", before(&frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 1])), Refused),
-        ("a goodbye of a stream", before(&frame(kind::GOAWAY, 0, 1, &[0; 8])), Refused),
-        ("a goodbye of seven bytes", before(&frame(kind::GOAWAY, 0, 0, &[0; 7])), Refused),
-        ("a frame that nobody knows", before(&frame(0xee, 0xff, 0, b"x")), Passes),
-        ("a frame that nobody knows, of a stream", before(&frame(0xee, 0xff, 7, b"x")), Passes),
+        ("a GOAWAY of a stream", before(&frame(kind::GOAWAY, 0, 1, &[0; 8])), Refused),
+        ("a GOAWAY of seven bytes", before(&frame(kind::GOAWAY, 0, 0, &[0; 7])), Refused),
+        ("an unknown frame", before(&frame(0xee, 0xff, 0, b"x")), Passes),
+        ("an unknown frame of a stream", before(&frame(0xee, 0xff, 7, b"x")), Passes),
         // HPACK.
         ("field 0", coded(&[0x80]), Refused),
-        ("a field that is not there", coded(&[0xbe]), Refused),
-        ("a name that is not there", coded(&[0x7f, 0x00, 1, b'x']), Refused),
+        ("a field index that does not exist", coded(&[0xbe]), Refused),
+        ("a name index that does not exist", coded(&[0x7f, 0x00, 1, b'x']), Refused),
         (
-            "a number without end",
+            "an endless number",
             coded(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
             Refused,
         ),
-        ("a number that breaks off", coded(&[0xff, 0x80]), Refused),
-        ("a literal that breaks off", coded(&[0x00, 1, b'x', 5, b'y']), Refused),
+        ("an incomplete number", coded(&[0xff, 0x80]), Refused),
+        ("an incomplete literal", coded(&[0x00, 1, b'x', 5, b'y']), Refused),
         ("a name without a value", coded(&[0x00, 1, b'x']), Refused),
-        ("Huffman's end of all", coded(&[0x00, 1, b'x', 0x84, 0xff, 0xff, 0xff, 0xff]), Refused),
-        ("Huffman's code with eight bits too many", coded(&[0x00, 1, b'x', 0x82, 0x1f, 0xff]), Refused),
-        ("Huffman's code filled up with zeros", coded(&[0x00, 1, b'x', 0x81, 0x18]), Refused),
-        ("a line end in Huffman's code", coded(&[0x00, 1, b'x', 0x84, 0xff, 0xff, 0xff, 0xf3]), Refused),
+        ("Huffman's end of string", coded(&[0x00, 1, b'x', 0x84, 0xff, 0xff, 0xff, 0xff]), Refused),
+        ("a Huffman code with eight bits too many", coded(&[0x00, 1, b'x', 0x82, 0x1f, 0xff]), Refused),
+        ("a Huffman code padded with zeros", coded(&[0x00, 1, b'x', 0x81, 0x18]), Refused),
+        ("a line end in a Huffman code", coded(&[0x00, 1, b'x', 0x84, 0xff, 0xff, 0xff, 0xf3]), Refused),
         ("a table that is too large", coded(&[0x3f, 0xff, 0xff, 0xff, 0x7f]), Refused),
-        ("a table that changes behind a field", coded(&[0x20]), Refused),
-        ("a field that was kept, twice", coded(&[0x40, 1, b'x', 1, b'y', 0xbe]), Passes),
-        ("a field that was kept and fell out", coded(&[0x40, 1, b'x', 1, b'y', 0x20, 0xbe]), Refused),
+        ("a table size that changes after a field", coded(&[0x20]), Refused),
+        ("an indexed field, twice", coded(&[0x40, 1, b'x', 1, b'y', 0xbe]), Passes),
+        ("an indexed field that was evicted", coded(&[0x40, 1, b'x', 1, b'y', 0x20, 0xbe]), Refused),
         // Lengths of bodies.
         ("a body", [post(Some("5")), five.clone()].concat(), Passes),
         (
@@ -213,11 +213,11 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("a body that is too long", [post(Some("4")), five.clone()].concat(), Refused),
         ("a body that is too short", [post(Some("6")), five.clone()].concat(), Refused),
         (
-            "a body that is too short by trailers",
+            "a body that trailers end too early",
             [post(Some("6")), data(1, b"hello", false), headers(1, &block([("x", "y")]), true)].concat(),
             Refused,
         ),
-        ("a body that is not there", [post(Some("5")), data(1, b"", true)].concat(), Refused),
+        ("a missing body", [post(Some("5")), data(1, b"", true)].concat(), Refused),
         (
             "a body of another request",
             [post(Some("44")), data(1, b"x", false), data(1, b"GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n", true)]
@@ -257,17 +257,17 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
             Either,
         ),
         (
-            "a scheme of others",
+            "another scheme",
             pseudo(&[(":method", "GET"), (":scheme", "ftp"), (":path", "/"), (":authority", "a")]),
             Refused,
         ),
         (
-            "a scheme that is none",
+            "an invalid scheme",
             pseudo(&[(":method", "GET"), (":scheme", "http://b/?"), (":path", "/"), (":authority", "a")]),
             Refused,
         ),
         (
-            "https, which another proxy has ended",
+            "https, which another proxy has terminated",
             pseudo(&[(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "a")]),
             Passes,
         ),
@@ -276,19 +276,19 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("the path twice", coded(&field(":path", HIDDEN)), Refused),
         ("the host twice", coded(&field(":authority", "a")), Refused),
         (
-            "a path behind the fields",
+            "a path after the fields",
             pseudo(&[(":method", "GET"), (":scheme", "http"), (":authority", "a"), ("x", "y"), (":path", "/")]),
             Refused,
         ),
         (
-            "a host behind the fields",
+            "a host after the fields",
             pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), ("x", "y"), (":authority", "a")]),
             Refused,
         ),
-        ("a pseudo-header field that nobody knows", coded(&field(":x", "y")), Refused),
+        ("an unknown pseudo-header field", coded(&field(":x", "y")), Refused),
         ("a status", coded(&field(":status", "200")), Refused),
         ("a protocol", coded(&field(":protocol", "websocket")), Refused),
-        ("a name of a colon", coded(&field(":", "y")), Refused),
+        ("a name that is a colon", coded(&field(":", "y")), Refused),
         (
             "CONNECT with a path",
             pseudo(&[(":method", "CONNECT"), (":scheme", "http"), (":path", "/"), (":authority", "a:80")]),
@@ -325,8 +325,8 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
     ];
     let mut all: Vec<_> =
         all.into_iter().map(|(name, bytes, end)| (name.to_owned(), [greeting(), bytes].concat(), end)).collect();
-    // A line end inside a value ends no line in HTTP/2. It must not end a line either when the agent forwards the
-    // request over HTTP/1.1.
+    // A line end inside a value does not end a line in HTTP/2. It must not end a line either when the agent forwards
+    // the request over HTTP/1.1.
     for (place, text) in
         ["\r", "\n", "\r\n", "\r\nx: y", "\r\n\r\nGET /hidden HTTP/1.1\r\nhost: a\r\n\r\n"].into_iter().enumerate()
     {
@@ -353,12 +353,12 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         let block = [get("/"), field(&format!("x{text}"), "y")].concat();
         all.push((format!("line end {place} in a name"), [greeting(), headers(1, &block, true)].concat(), Refused));
     }
-    // h2 does not require what a client must send first by RFC 9113 section 3.4.
+    // h2 does not require the SETTINGS that a client must send first (RFC 9113 section 3.4).
     all.push(("no settings".into(), [PREFACE, &request].concat(), Either));
     all
 }
 
-/// Checks that the outcome is an allowed one.
+/// Checks that the outcome is allowed.
 pub(super) fn check(trial: &Trial, end: End) -> Result<(), String> {
     let passed = trial.answer == Answer::Status(200);
     let whole = trial.heard.iter().filter(|heard| heard.as_ref().is_ok_and(|message| message.whole)).count();

@@ -1,7 +1,7 @@
-//! Requests that parsers could read in two ways, or that could count for another client than the app sees.
+//! Requests that parsers could read in two ways, or that rules could count for another client than the app does.
 //!
-//! Each stands for two messages, one of HTTP/1.1 and one of HTTP/2. A request that passes must reach the app as
-//! `message.rs` says, and be counted equally. A refused one must neither reach it nor be counted.
+//! Each request is sent as two messages, one of HTTP/1.1 and one of HTTP/2. A request that passes must reach the app as
+//! `message.rs` defines, and must be counted equally. A refused request must neither reach the app nor be counted.
 
 use self::Expected::{Alike, Passes, Refused};
 use super::{
@@ -17,12 +17,12 @@ use super::{
 pub(crate) enum Expected {
     Passes,
     Refused,
-    /// Either outcome, but the same in both protocols.
+    /// Both outcomes are allowed, but they must be equal in both protocols.
     Alike,
 }
 
 pub(crate) struct Row {
-    /// What it tests, for reports.
+    /// The subject of the test, for reports.
     pub(crate) about: &'static str,
     pub(crate) message: Message,
     /// The outcome in HTTP/1.1, and in HTTP/2 unless a difference is allowed.
@@ -64,11 +64,11 @@ pub(crate) fn rows_of_all() -> Vec<Row> {
     };
     let row = |about, expected, message| Row { about, message, expected };
     let mut all: Vec<Row> = Vec::new();
-    all.extend(rows("paths that are read in two ways", Refused, PATHS_REFUSED, path));
+    all.extend(rows("ambiguous paths", Refused, PATHS_REFUSED, path));
     all.extend(rows("paths", Passes, PATHS_PASS, path));
-    all.extend(rows("hosts that are read in two ways", Refused, HOSTS_REFUSED, host));
+    all.extend(rows("ambiguous hosts", Refused, HOSTS_REFUSED, host));
     all.extend(rows("hosts", Passes, HOSTS_PASS, host));
-    // The two names contradict each other.
+    // The target and the `Host` fields contradict each other, or name no host.
     for (authority, hosts, expected) in [
         (Some("shop.example.com"), &["shop.example.com"][..], Passes),
         (Some("shop.example.com"), &["SHOP.example.com"], Passes),
@@ -99,7 +99,7 @@ pub(crate) fn rows_of_all() -> Vec<Row> {
     all.extend(rows("keys", Passes, &["bob", "", "ann", "\u{e4}", " ann"], |value| {
         Message::plain().with("x-key", value)
     }));
-    all.extend(rows("values with bytes that none has", Refused, VALUES_REFUSED, |value| {
+    all.extend(rows("values with invalid bytes", Refused, VALUES_REFUSED, |value| {
         Message::plain().instead("x-key", value)
     }));
     all.extend(rows("cookies", Passes, COOKIES, |value| Message::plain().instead("cookie", value)));
@@ -113,17 +113,17 @@ pub(crate) fn rows_of_all() -> Vec<Row> {
     all.extend(rows("X-Forwarded-For", Passes, FORWARDED_FOR, |value| Message::plain().with("x-forwarded-for", value)));
     all.extend(rows("Forwarded", Passes, FORWARDED, |value| Message::plain().with("forwarded", value)));
     all.extend(rows("tokens", Passes, TOKENS, |value| Message::plain().with("authorization", value)));
-    all.extend(pairs("fields of the connection", Passes, OF_CONNECTION));
-    all.extend(pairs("one field more", Passes, MORE));
-    all.extend(rows("names that are none", Refused, NAMES_REFUSED, |name| Message::plain().with(name, "x")));
+    all.extend(pairs("hop-by-hop fields", Passes, OF_CONNECTION));
+    all.extend(pairs("one additional field", Passes, MORE));
+    all.extend(rows("invalid names", Refused, NAMES_REFUSED, |name| Message::plain().with(name, "x")));
     let method = |method: &str| Message { method: method.into(), ..Message::plain() };
-    all.extend(rows("methods that are none", Refused, METHODS_REFUSED, method));
+    all.extend(rows("invalid methods", Refused, METHODS_REFUSED, method));
     all.extend(rows("methods", Passes, METHODS_PASS, method));
     let length = |value: &str| Message::plain().posting("hello").with("content-length", value);
-    all.extend(rows("lengths that are none", Refused, LENGTHS_REFUSED, length));
+    all.extend(rows("invalid lengths", Refused, LENGTHS_REFUSED, length));
     all.extend(rows("lengths", Passes, LENGTHS_PASS, length));
     for twice in [["5", "5"], ["5", "6"], ["6", "5"], ["5", "05"], ["0", "5"], ["", "5"]] {
-        all.push(row("lengths that are none", Refused, length(twice[0]).with("content-length", twice[1])));
+        all.push(row("invalid lengths", Refused, length(twice[0]).with("content-length", twice[1])));
     }
     for (body, chunked) in [
         ("", false),
@@ -138,7 +138,7 @@ pub(crate) fn rows_of_all() -> Vec<Row> {
         }
     }
     all.extend(trailing("trailers", Passes, TRAILERS));
-    all.extend(trailing("trailers that are none", Refused, TRAILERS_REFUSED));
+    all.extend(trailing("invalid trailers", Refused, TRAILERS_REFUSED));
     all
 }
 

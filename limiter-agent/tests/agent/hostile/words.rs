@@ -1,6 +1,6 @@
 //! The parts of the messages in `tables.rs`.
 
-/// Paths that apps read in different ways, and bytes that no path may have.
+/// Paths that apps read in different ways, and paths with invalid bytes.
 #[rustfmt::skip]
 pub(super) const PATHS_REFUSED: &[&str] = &[
     "/api%2fx", "/api%2Fx", "/%2fapi/x", "/%2Fapi%2Fx", "/z%2f..%2fapi/x", "/z%2F%2e%2e%2Fapi/x", "/api/x%2f",
@@ -86,7 +86,7 @@ pub(super) const COOKIES: &[&str] = &[
     "a=1; b=2\u{ff}",
 ];
 
-/// Values in which proxies and clients name the client.
+/// Header values that name the client's address, from proxies or clients.
 #[rustfmt::skip]
 pub(super) const FORWARDED_FOR: &[&str] = &[
     "192.0.2.1", "198.51.100.1, 192.0.2.1", "198.51.100.1,192.0.2.1", "198.51.100.1 , 192.0.2.1",
@@ -171,7 +171,7 @@ pub(super) const METHODS_PASS: &[&str] = &[
     "connect", "PRI", "QUERY", "G!T", "G#$%&'*+-.^_`|~T", "GETT", "0",
 ];
 
-/// Fields that contradict the body, which has five bytes.
+/// Values of `Content-Length` that are invalid or contradict the body, which has five bytes.
 #[rustfmt::skip]
 pub(super) const LENGTHS_REFUSED: &[&str] = &[
     "+5", "-5", "0x5", "5 5", "5, 5", "5,5", "5,", ",5", "5;", "5.0", "5e0", "\"5\"", "", "x", "18446744073709551621",
@@ -184,7 +184,7 @@ pub(super) const LENGTHS_PASS: &[&str] = &[
     "5", "05", "005", "0000000000000005",
 ];
 
-/// Fields that are only valid in a head are removed from trailers.
+/// Valid trailers. The agent removes those that are valid only in a head.
 #[rustfmt::skip]
 pub(super) const TRAILERS: &[(&str, &str)] = &[
     ("x-sum", "1"), ("grpc-status", "0"), ("host", "b"), ("x-forwarded-for", "6.6.6.6"), ("authorization", "x"),

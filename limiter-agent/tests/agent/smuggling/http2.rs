@@ -1,4 +1,4 @@
-//! Ambiguous requests over HTTP/2, whose frames can carry values that HTTP/1 text cannot.
+//! Tests ambiguous requests over HTTP/2, whose frames can carry values that HTTP/1 text cannot.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -19,7 +19,8 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> 
     [&[0, length[0], length[1], kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// How the first stream of an HTTP/2 connection ends: a status as an index of HPACK's static table, or a reset.
+/// Sends a request, and returns how its stream ends: a status as an index of HPACK's static table, or the error code of
+/// a reset.
 pub(crate) async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Option<&str>) -> Result<u8, u8> {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
@@ -124,7 +125,7 @@ async fn http2_requests_that_http1_would_misread_are_refused() {
             assert!(first.starts_with("POST / HTTP/1.1\r\n") && first.matches("host: a\r\n").count() == 2, "{first:?}");
             assert!(first.contains(body), "{first:?}");
         } else {
-            // If the body is cut off, the app may have seen the start of the request.
+            // If the body is cut off, the app may have received the start of the request.
             assert!(!first.contains("0\r\n\r\n") && first.matches(" HTTP/1.1").count() <= 1, "{fields:?}: {first:?}");
             assert!(data.is_some() || first.is_empty(), "{fields:?}: {first:?}");
         }

@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::{Client, json_of, request};
 
-/// The limit of every wait in a test, so that it fails and never hangs.
+/// The time limit of every wait in a test, so that a test fails and never hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running agent, killed when dropped.
@@ -64,17 +64,17 @@ impl Agent {
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the agent starts");
         let (tell, log) = mpsc::unbounded_channel();
         let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
-        // The file is written before this line. If the agent fails, standard error closes.
+        // The agent writes the file before it logs `sign`. If the agent fails, standard error closes.
         let told =
             lines.by_ref().inspect(|line| tell.send(line.clone()).expect("kept")).any(|line| line.contains(sign));
-        assert!(told, "the agent ended before it said {sign}");
+        assert!(told, "the agent ended before it logged {sign}");
         thread::spawn(move || {
             for line in lines {
                 eprintln!("agent: {line}");
                 let _ = tell.send(line);
             }
         });
-        let text = std::fs::read(&file).expect("written before anything was ready");
+        let text = std::fs::read(&file).expect("the agent has written the file");
         let addresses = serde_json::from_slice(&text).expect("addresses");
         Self { process, addresses, client: Client::new(), log: log.into() }
     }
@@ -159,7 +159,7 @@ impl Agent {
 
     /// The process's resident memory.
     pub(crate) fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("the process runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
@@ -194,7 +194,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Both fail if it has already ended, which is fine.
+        // Both calls fail if the process has already ended, which is expected.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

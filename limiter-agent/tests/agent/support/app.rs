@@ -29,14 +29,14 @@ pub(crate) fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed()
 }
 
-/// An HTTP server that lives as long as the test's runtime.
+/// An HTTP server that runs as long as the test's runtime.
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
     requests: Arc<AtomicU64>,
 }
 
 impl App {
-    /// Answers every request with 200 and `ok`.
+    /// An app that answers every request with 200 and `ok`.
     pub(crate) async fn start() -> Self {
         Self::serve(async |_| Response::new(body("ok"))).await
     }

@@ -71,7 +71,7 @@ impl TlsClient {
         identity: Option<&Identity>,
     ) -> std::io::Result<Self> {
         let stream = tls(address, server_ca, identity, &[]).await?;
-        let shown = stream.get_ref().1.peer_certificates().expect("a server shows a certificate");
+        let shown = stream.get_ref().1.peer_certificates().expect("a server presents a certificate");
         let certificate = shown[0].to_vec();
         let (requests, connection) = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
         tokio::spawn(connection);
@@ -96,13 +96,13 @@ pub(crate) async fn tls(
     roots.add(server_ca.0.der().clone()).expect("an authority");
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .expect("ring speaks TLS")
+        .expect("ring supports TLS")
         .with_root_certificates(roots);
     let mut config = match identity {
         Some(Identity { certificate, key }) => {
             let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
             let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
-            config.with_client_auth_cert(chain, key).expect("a pair")
+            config.with_client_auth_cert(chain, key).expect("the key matches the certificate")
         }
         None => config.with_no_client_auth(),
     };

@@ -1,5 +1,5 @@
-//! Stores as processes on free ports, and a connection to them that delays everything.
-#![expect(clippy::disallowed_methods, reason = "a delay is from now on")]
+//! Runs stores as processes on free ports, and a proxy that delays all bytes to and from a store.
+#![expect(clippy::disallowed_methods, reason = "a delay is relative to the current time")]
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -48,7 +48,7 @@ impl Server {
         let _ = self.child.wait();
     }
 
-    /// Suspends it, or lets it go on: its connections stay open.
+    /// Suspends or resumes the store. Its connections stay open.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill runs").success());
@@ -81,7 +81,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
-/// A store of a snapshot.
+/// A Redis store for a snapshot.
 pub(crate) fn redis_at(port: u16) -> Value {
     let endpoints = [format!("127.0.0.1:{port}")];
     json!({"name": "shop/limits", "backend": {"redis": {"topology": "Standalone", "endpoints": endpoints}}})
@@ -91,7 +91,7 @@ pub(crate) fn memcached_at(port: u16) -> Value {
     json!({"name": "shop/limits", "backend": {"memcached": {"servers": [format!("127.0.0.1:{port}")]}}})
 }
 
-/// Passes bytes on after `delay`, in each direction. Returns its port.
+/// Starts a proxy that forwards bytes after `delay`, in each direction. Returns the port of the proxy.
 pub(crate) async fn delayed(port: u16, delay: Duration) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address: SocketAddr = listener.local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! Well-behaved clients: they must be answered correctly and quickly, whatever other clients do.
+//! Well-behaved clients. They must always get correct and fast responses, independent of the other clients.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::{Client, Target, http1, http2};
 
-/// The common prefix of both kinds.
+/// The common prefix of the names of both kinds.
 pub(in crate::soak) const CONTROL: &str = "control";
 
-/// The longest wait, also on a busy machine.
+/// The longest accepted time of a request, also on a busy machine.
 pub(in crate::soak) const SLOWEST: Duration = Duration::from_secs(2);
 
 const PATH: &str = "/control";
 
-/// It passes a limit that is never reached.
+/// The rule for these clients, with a limit that is never reached.
 pub(super) fn rule() -> Value {
     json!({
         "name": "control",
@@ -31,7 +31,7 @@ fn check((status, body): &(u16, Bytes)) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On one connection, for as long as it is not closed.
+/// A client that sends all requests on one connection, until it is closed.
 #[derive(Default)]
 pub(super) struct Http1(Option<http1::Connection>);
 
@@ -43,7 +43,7 @@ impl Client for Http1 {
         };
         let answer = tokio::time::timeout(SLOWEST, connection.get(PATH, &[])).await;
         let answer = answer.map_err(|_| anyhow::anyhow!("no answer after {SLOWEST:?}"))??;
-        // An answer while the app is down counts, too: the connection stays.
+        // The connection is kept also after a wrong answer, because the app can be down.
         self.0 = Some(connection);
         check(&answer)
     }

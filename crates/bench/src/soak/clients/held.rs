@@ -1,4 +1,4 @@
-//! Two limits under constant overload, whose admissions are counted exactly.
+//! Clients of two limits under constant overload. The admissions of these limits are counted exactly.
 
 use std::{cell::Cell, rc::Rc, time::Instant};
 
@@ -10,12 +10,12 @@ use super::{Client, Target, http1};
 use crate::clock;
 
 const PACED: &str = "/paced";
-/// Per second, and as the burst.
+/// The limit `paced`: its requests per second, and its burst.
 const RATE: u64 = 5;
 const BURST: u64 = 10;
 
 const ONCE: &str = "/once";
-/// Per day; no run lasts that long.
+/// The limit `once`: its requests per day. No run lasts a day.
 const DAILY: u64 = 500;
 
 pub(super) fn paced_rule() -> Value {
@@ -53,13 +53,13 @@ pub(in crate::soak) struct Held {
     pub(in crate::soak) name: &'static str,
     pub(in crate::soak) asked: u64,
     pub(in crate::soak) admitted: u64,
-    /// At the last answer.
+    /// The requests that were allowed until the last answer.
     pub(in crate::soak) allowed: u64,
-    /// The highest excess of admissions over the allowance at any answer.
+    /// The highest excess of admitted over allowed requests at any answer.
     pub(in crate::soak) most_beyond: u64,
 }
 
-/// Counts admissions since the limit came into force, or slightly earlier.
+/// Counts admissions since the limit came into force. Counting starts slightly earlier, never later.
 #[derive(Debug)]
 pub(super) struct Counter {
     name: &'static str,
@@ -87,12 +87,12 @@ impl Counter {
         self.name
     }
 
-    /// What the limit may have admitted until now.
+    /// The number of requests that the limit is allowed to admit until now.
     fn allowed(&self) -> u64 {
         if self.path == ONCE {
             return DAILY;
         }
-        // Rounded up: the clocks of two programs may differ.
+        // The number is rounded up, because the clocks of two programs can differ.
         let earned = clock::since(self.started).as_millis().saturating_mul(u128::from(RATE)).div_ceil(1000);
         BURST.saturating_add(u64::try_from(earned).unwrap_or(u64::MAX))
     }
@@ -115,7 +115,7 @@ impl Counter {
     }
 }
 
-/// Sends requests without regard to the answers.
+/// A client that sends requests independent of the answers.
 pub(super) struct Asking {
     counter: Rc<Counter>,
     connection: Option<http1::Connection>,
@@ -134,7 +134,7 @@ impl Client for Asking {
             None => http1::Connection::open(target.proxy).await?,
         };
         let (status, _) = connection.get(self.counter.path, &[]).await?;
-        // A request that failed because the app was down was admitted.
+        // A request that failed because the app was down counts as admitted.
         self.counter.count(status != 429);
         self.connection = Some(connection);
         ensure!(matches!(status, 200 | 429), "got {status}");
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(once.summary().most_beyond, 0);
         once.count(true);
         assert_eq!(once.summary().most_beyond, 1);
-        // On a slow machine the limit may refill a few more requests, but never a thousand.
+        // On a slow machine, the limit can refill by a few more requests, but never by a thousand.
         for _ in 0..1_000 {
             paced.count(true);
         }

@@ -1,4 +1,4 @@
-//! Correct HTTP/1.1, on connections that are kept for long, for a while, or not at all.
+//! Clients with correct HTTP/1.1, on connections that are kept for many requests, for some, or for one.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,13 +15,13 @@ use tokio::{
 
 use super::{Client, Target};
 
-/// One connection; closed when dropped.
+/// A connection, which is closed when it is dropped.
 pub(in crate::soak) struct Connection {
     requests: SendRequest<Full<Bytes>>,
     _task: Task,
 }
 
-/// Ends with its owner, and closes the socket.
+/// A task that is aborted when it is dropped, which closes its socket.
 struct Task(tokio::task::JoinHandle<()>);
 
 impl Drop for Task {
@@ -36,10 +36,10 @@ impl Connection {
     }
 
     async fn on(stream: TcpStream) -> anyhow::Result<Self> {
-        stream.set_nodelay(true).context("send at once")?;
+        stream.set_nodelay(true).context("set TCP_NODELAY")?;
         let (requests, connection) = handshake(TokioIo::new(stream)).await.context("begin")?;
         let task = Task(tokio::task::spawn_local(async move {
-            // Its requests return any error.
+            // The error is ignored here, because the requests of this connection return it.
             let _ = connection.await;
         }));
         Ok(Self { requests, _task: task })
@@ -60,20 +60,20 @@ impl Connection {
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> anyhow::Result<(u16, Bytes)> {
         self.requests.ready().await.context("wait for the connection")?;
-        let response = self.requests.send_request(request).await.context("ask")?;
+        let response = self.requests.send_request(request).await.context("send a request")?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.context("read the body")?;
         Ok((status, body.to_bytes()))
     }
 }
 
-/// Whether an answer is the app's, or a well-formed refusal.
+/// Checks that an answer is the app's response, or a well-formed refusal.
 pub(super) fn answered((status, body): &(u16, Bytes)) -> anyhow::Result<()> {
     ensure!(*status == 429 || (*status == 200 && !body.is_empty()), "got {status} with {} bytes", body.len());
     Ok(())
 }
 
-/// Connects, sends one request, and leaves.
+/// A client that connects, sends one request, and disconnects.
 pub(super) struct Churn {
     round: usize,
 }
@@ -89,14 +89,14 @@ impl Client for Churn {
         self.round += 1;
         let stream = TcpStream::connect(target.proxy).await.context("connect")?;
         if self.round.is_multiple_of(3) {
-            stream.set_zero_linger().context("leave by a reset")?;
+            stream.set_zero_linger().context("reset the connection")?;
         }
         let close: &[_] = if self.round.is_multiple_of(2) { &[("connection", "close")] } else { &[] };
         answered(&Connection::on(stream).await?.get("/churn", close).await?)
     }
 }
 
-/// Keeps its connection for some requests.
+/// A client that keeps its connection for some requests.
 #[derive(Default)]
 pub(super) struct Kept {
     connection: Option<Connection>,
@@ -120,20 +120,23 @@ impl Client for Kept {
     }
 }
 
-/// Sends one request, and then only waits.
+/// A client that sends one request, and then waits until the connection is closed.
 pub(super) struct Idle;
 
-/// Longer than the agent's own timeout.
+/// The longest accepted time of an idle connection, which is longer than the agent's timeout.
 const IDLE_MOST: Duration = Duration::from_secs(15);
 
 impl Client for Idle {
     async fn round(&mut self, target: &Target) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(target.proxy).await.context("connect")?;
-        stream.write_all(b"GET /churn HTTP/1.1\r\nhost: app\r\n\r\n").await.context("ask")?;
+        stream.write_all(b"GET /churn HTTP/1.1\r\nhost: app\r\n\r\n").await.context("send a request")?;
         let mut read = Vec::new();
         let end = tokio::time::timeout(IDLE_MOST, stream.read_to_end(&mut read)).await;
         end.context("an idle connection was kept too long")?.context("an idle connection was not closed in order")?;
-        ensure!(read.starts_with(b"HTTP/1.1 200") || read.starts_with(b"HTTP/1.1 429"), "no answer before the end");
+        ensure!(
+            read.starts_with(b"HTTP/1.1 200") || read.starts_with(b"HTTP/1.1 429"),
+            "no answer before the connection was closed"
+        );
         Ok(())
     }
 }

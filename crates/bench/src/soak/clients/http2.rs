@@ -1,4 +1,4 @@
-//! HTTP/2 with prior knowledge, and streams that the client cancels.
+//! Clients of HTTP/2 with prior knowledge, which cancel streams.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{Client, Target};
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// One connection; closed when dropped.
+/// A connection, which is closed when it is dropped.
 pub(super) struct Connection {
     requests: SendRequest<Body>,
     task: tokio::task::JoinHandle<()>,
@@ -33,11 +33,11 @@ impl Drop for Connection {
 impl Connection {
     pub(super) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await.context("connect")?;
-        stream.set_nodelay(true).context("send at once")?;
+        stream.set_nodelay(true).context("set TCP_NODELAY")?;
         let (requests, connection) =
-            handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("begin HTTP/2")?;
+            handshake(TokioExecutor::new(), TokioIo::new(stream)).await.context("start HTTP/2")?;
         let task = tokio::task::spawn_local(async move {
-            // Its requests return any error.
+            // The error is ignored here, because the requests of this connection return it.
             let _ = connection.await;
         });
         Ok(Self { requests, task })
@@ -45,7 +45,7 @@ impl Connection {
 
     pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<(u16, Bytes)> {
         self.requests.ready().await.context("wait for the connection")?;
-        let response = self.requests.send_request(request(path, empty())?).await.context("ask")?;
+        let response = self.requests.send_request(request(path, empty())?).await.context("send a request")?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.context("read the body")?;
         Ok((status, body.to_bytes()))
@@ -61,13 +61,13 @@ fn empty() -> Body {
     Full::default().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that begins, and never ends by itself.
+/// A body that begins, and never ends.
 fn endless() -> Body {
     let begins = futures::stream::iter([Ok(Frame::data(Bytes::from_static(&[0; 4096])))]);
     StreamBody::new(begins.chain(futures::stream::pending())).boxed_unsync()
 }
 
-/// Cancels streams at every point of their life, on a connection that is kept for some rounds.
+/// A client that cancels streams in every state, on a connection that is kept for some rounds.
 #[derive(Default)]
 pub(super) struct Cancelling {
     connection: Option<Connection>,
@@ -84,14 +84,15 @@ impl Client for Cancelling {
             None => Connection::open(target.proxy).await?,
         };
         connection.requests.ready().await.context("wait for the connection")?;
-        // At once, before anything is sent.
+        // One stream is cancelled immediately, before its request is sent.
         drop(connection.requests.send_request(request("/slow", empty())?));
-        // Before the head of the response arrives.
+        // Two streams are cancelled before the head of the response arrives.
         for path in ["/slow", "/slow"] {
             let asking = connection.requests.send_request(request(path, empty())?);
-            ensure!(tokio::time::timeout(MOMENT, asking).await.is_err(), "an answer before the app's");
+            ensure!(tokio::time::timeout(MOMENT, asking).await.is_err(), "a response before the app has responded");
         }
-        // During bodies: the response's, with much of it unread, and the request's.
+        // Three streams are cancelled during a body: two during the response, with much of it unread, and one during
+        // the request.
         let (dripping, huge, uploading) = (
             connection.requests.send_request(request("/drip", empty())?),
             connection.requests.send_request(request("/huge", empty())?),
@@ -99,15 +100,15 @@ impl Client for Cancelling {
         );
         let mut uploading = Box::pin(uploading);
         let early = uploading.as_mut().now_or_never();
-        ensure!(early.is_none(), "an answer to a body that has not ended");
-        let (dripping, huge) = (dripping.await.context("ask for drips")?, huge.await.context("ask for much")?);
+        ensure!(early.is_none(), "a response although the request's body has not ended");
+        let (dripping, huge) = (dripping.await.context("request /drip")?, huge.await.context("request /huge")?);
         ensure!(dripping.status() == 200 && huge.status() == 200, "{} and {}", dripping.status(), huge.status());
         let first = dripping.into_body().frame().await.context("no body")?.context("read drips")?;
-        ensure!(first.is_data(), "something else than data");
+        ensure!(first.is_data(), "a frame that is not data");
         drop((huge, uploading));
-        // All others are cancelled, and this one is complete, with its trailers.
+        // One stream is not cancelled. Its response must be complete, with its trailers.
         connection.requests.ready().await.context("wait for the connection")?;
-        let whole = connection.requests.send_request(request("/drip", empty())?).await.context("ask for drips")?;
+        let whole = connection.requests.send_request(request("/drip", empty())?).await.context("request /drip")?;
         let whole = whole.into_body().collect().await.context("read all drips")?;
         let trailer = whole.trailers().and_then(|trailers| trailers.get("x-drips")).cloned();
         ensure!(trailer.is_none_or(|drips| drips == "10"), "the wrong trailer");

@@ -1,4 +1,5 @@
-//! New keys without end: more than a table holds, some that are idle at once and some that stay for a day.
+//! Clients that use new keys all the time, more than a table can contain. Some keys are idle immediately, and some stay
+//! in use for a day.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -8,17 +9,17 @@ use super::{Client, Target, http1};
 const PASSING: &str = "/passing";
 const STAYING: &str = "/staying";
 
-/// Requests per round.
+/// The number of requests per round.
 const REQUESTS: u64 = 20;
-/// The distance between the key ranges of lanes.
+/// The distance between the ranges of keys of two lanes.
 const APART: u64 = 1 << 40;
 
-/// Keys that are idle a millisecond later: the table makes room by removing them.
+/// A rule whose keys are idle after a millisecond, so the table can remove them to make room.
 pub(super) fn passing_rule() -> Value {
     keyed("passing", PASSING, 1_000, 1_000, 100_000)
 }
 
-/// Keys that stay: the table is soon full, and other keys go to the overflow.
+/// A rule whose keys stay in use. So its table is soon full, and other keys are counted in the overflow.
 pub(super) fn staying_rule() -> Value {
     keyed("staying", STAYING, 5, 24 * 3600 * 1_000, 10_000)
 }

@@ -1,4 +1,4 @@
-//! WebSocket connections whose messages are counted, closed properly or just dropped.
+//! Clients with WebSocket connections, whose messages are limited. They close connections properly, or drop them.
 
 use anyhow::{Context as _, bail, ensure};
 use futures::{SinkExt as _, StreamExt as _};
@@ -8,7 +8,7 @@ use tokio_tungstenite::{client_async, tungstenite::Message};
 
 use super::{Client, Target};
 
-/// Some messages are refused, with a notice.
+/// The rule for these clients. It refuses some messages, with a notice.
 pub(super) fn rule() -> Value {
     json!({
         "name": "messages",
@@ -40,17 +40,17 @@ impl Client for Sockets {
         for number in 0..MESSAGES {
             let sent = format!("message {number} {}", "x".repeat(number * 1000));
             socket.send(Message::text(sent.clone())).await.context("send")?;
-            match socket.next().await.context("closed by the other side")?.context("receive")? {
+            match socket.next().await.context("the agent closed the connection")?.context("receive")? {
                 Message::Text(back) => {
-                    ensure!(back.as_str() == sent || back.starts_with('{'), "another message came back");
+                    ensure!(back.as_str() == sent || back.starts_with('{'), "the echo is another message");
                 }
-                other => bail!("{other:?} came back"),
+                other => bail!("received {other:?}"),
             }
         }
         if self.round.is_multiple_of(2) {
             socket.close(None).await.context("close")?;
             while let Some(message) = socket.next().await {
-                ensure!(message.context("end the closing")?.is_close(), "a message after the end");
+                ensure!(message.context("receive the close frame")?.is_close(), "a message after the close frame");
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
-//! A counter in one word that is guarded by a lock: the window's index, the count of the window before, and the count
-//! of this window. Each step unpacks it into two words and uses the code for shared words, so it counts the same.
+//! A counter in one word that is guarded by a lock: the window's index, the count of the previous window, and the count
+//! of this window. Each step unpacks the counter into two words and uses the code for shared words, so the decisions
+//! are the same.
 
 use super::{Counter, FROZEN};
 use crate::{
@@ -9,8 +10,8 @@ use crate::{
 };
 
 impl Counter {
-    /// A counter whose counts and index fit into one word without its top bit; none if they do not fit. The counts get
-    /// as many bits as possible, more than the limit needs, so that they survive a lowered limit.
+    /// Returns a counter whose counts and index fit into one word without its top bit. None if they do not fit. The
+    /// counts get as many bits as possible, more than the limit needs, so that they survive a lowered limit.
     pub(crate) fn to_pack(quota: Quota, base: Time) -> Option<Self> {
         let counter = Self::new(quota, base);
         let needed = u64::BITS - quota.requests().leading_zeros();
@@ -41,7 +42,7 @@ impl Counter {
         index << (2 * self.bits) | previous << self.bits | current
     }
 
-    /// Raises both counts to those of other words, window by window.
+    /// Raises both counts to the counts of other words, window by window.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         let (own, other) = (self.gather(words), self.gather(others));
         let index = own.0.max(other.0);
@@ -57,10 +58,10 @@ impl Counter {
         }
     }
 
-    /// The latest window, the count of the window before, and the count in it.
+    /// Returns the index of the latest window, the count of the previous window, and the count of the latest window.
     fn gather(&self, words: &[AtomicU64]) -> (u64, u64, u64) {
         let [even, odd] = [&words[0], &words[1]].map(|word| word.load(Ordering::Relaxed) & !SEALED);
-        // A frozen word means that the window after it has begun.
+        // A frozen word shows that the next window has started.
         let begun = |word| self.index_of(word) + u64::from(word & FROZEN != 0);
         let index = begun(even).max(begun(odd));
         let (current, previous) = if index.is_multiple_of(2) { (even, odd) } else { (odd, even) };

@@ -1,7 +1,7 @@
 //! A sliding window log in three words: it stores the times of a few *groups* of requests instead of each request. A
-//! group counts until its latest request is one period old, so the count is an upper bound of what a log would count.
+//! group counts until its latest request is one period old, so the count is an upper bound of the count of a log.
 //!
-//! If the limit is at most the number of groups, it is exactly a log, except for the resolution of times. It suits
+//! If the limit is at most the number of groups, the count is exact, except for the resolution of times. Groups suit
 //! clients that send in bursts. A client that sends evenly can use about five sixths of a larger limit. If there are
 //! too many groups, two neighbours are merged: those for which the merge delays the fewest requests for the shortest
 //! time.
@@ -20,39 +20,39 @@ use crate::{
     time::SET_BACK,
 };
 
-/// The most groups.
+/// The largest number of groups.
 const GROUPS: usize = 6;
 
-/// Bits of the second and third word together, without their top bits.
+/// The number of bits in the second and third word together, without their top bits.
 const BITS: u32 = 126;
 
 /// The least number of bits for the age of a group, relative to the latest one: the resolution is an 8,192th of the
 /// period or finer.
 const LEAST: u32 = 13;
 
-/// The latest time, so that no time looks like an unset word.
+/// The latest time, so that no time has the value of an unset word.
 const LAST: u64 = u64::MAX - 1;
 
-/// The layout of the words: time and count of the latest group, then count and age of each other group.
+/// The layout of the words: the time and count of the latest group, then the count and age of each other group.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
     quota: Quota,
     groups: usize,
-    /// Bits of a count.
+    /// The number of bits of a count.
     count: u32,
-    /// Bits of an age, and the nanoseconds of its unit.
+    /// The number of bits of an age, and the nanoseconds of its unit.
     age: u32,
     unit: u64,
 }
 
-/// Requests that count as if all had come with the latest of them.
+/// Requests that count as if all had arrived with the latest of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     moment: u64,
     count: u64,
 }
 
-/// The groups that count at one time, oldest first, with room for one more.
+/// The groups that count at one time, oldest first, with room for one more group.
 #[derive(Clone, Copy, Debug, Default)]
 struct Groups {
     all: [Group; GROUPS + 1],
@@ -135,7 +135,8 @@ impl Moments {
         groups
     }
 
-    /// The groups that count at `now`. Times that only a clock that was set back can explain count from now on.
+    /// Returns the groups that count at `now`. A time that is too far ahead, because the clock was set back, counts as
+    /// `now`.
     fn read(&self, words: &[AtomicU64], now: Time) -> Groups {
         let mut groups = Groups::default();
         let last = now.saturating_add(SET_BACK).as_nanos();
@@ -148,7 +149,7 @@ impl Moments {
         groups
     }
 
-    /// Ages are rounded down: a group never counts for less time than it should.
+    /// Writes the groups. Ages are rounded down, so that no group counts for a shorter time than it should.
     fn write(&self, words: &[AtomicU64], groups: &Groups) {
         let latest = groups.latest();
         let (mut rest, mut shift) = (0_u128, 0);
@@ -167,7 +168,7 @@ impl Moments {
         }
     }
 
-    /// When a cost fits that is within the limit.
+    /// Returns the time at which this cost fits. The cost must be within the limit.
     fn opens_for(&self, groups: &Groups, cost: u64) -> u64 {
         let mut total = groups.total();
         let mut at = 0;
@@ -211,7 +212,7 @@ impl Moments {
         Standing::of_log(self.quota, Logged { remaining, cost, opens, reset })
     }
 
-    /// Gives back the latest requests. Earlier ones count until they are one period old.
+    /// Gives back the latest requests. Earlier requests count until they are one period old.
     pub(super) fn refund(&self, words: &[AtomicU64], receipt: &Receipt) {
         let mut groups = self.read(words, receipt.at);
         let Some(last) = groups.number.checked_sub(1) else { return };
@@ -227,11 +228,11 @@ impl Moments {
         self.read(words, now).number == 0
     }
 
-    /// An upper bound of what was admitted since the meter took over, and how much is left.
+    /// Returns an upper bound of the admissions since the meter came into force, and the remaining requests.
     pub(super) fn epoch(&self, words: &[AtomicU64], history: &History, since: Time) -> (Epoch<'static>, u64) {
         let (limit, period) = (self.quota.requests(), self.quota.period_nanos());
         let total = self.read(words, since).total();
-        // The words do not hold what is older than a period: each period before may have been full.
+        // The words do not contain requests that are older than a period: each earlier period was possibly full.
         let start = self.oldest(since);
         let periods = start.saturating_sub(history.began).div_ceil(period);
         let counts = (start, total, if periods > 0 { limit } else { 0 });
@@ -239,14 +240,14 @@ impl Moments {
         (epoch, limit.saturating_sub(total))
     }
 
-    /// The first time that counts at `since`.
+    /// Returns the first time that counts at `since`.
     pub(super) fn oldest(&self, since: Time) -> u64 {
         (since.as_nanos() + 1).saturating_sub(self.quota.period_nanos())
     }
 
-    /// The newest requests keep their times. If the old words may lack requests that count, because the period is
-    /// longer now or because the words were cut to a limit that was used up, the missing ones count as used from
-    /// `since` on.
+    /// Starts with the requests of old words. The newest requests keep their times. The old words lack requests that
+    /// count if the new period is longer, or if the words were cut to a limit that was used up. Then the missing
+    /// requests count as admitted at `since`.
     pub(super) fn take_over(&self, words: &[AtomicU64], old: &Self, old_words: &[AtomicU64], since: Time) {
         let limit = self.quota.requests();
         let before = old.read(old_words, since);
@@ -263,20 +264,20 @@ impl Moments {
         self.write(words, &groups);
     }
 
-    /// Counts this many requests as admitted at `since`.
+    /// Starts with this many requests, which count as admitted at `since`.
     pub(super) fn begin(&self, words: &[AtomicU64], used: u64, since: Time) {
         let mut groups = Groups::default();
         groups.add(since.as_nanos(), used.min(self.quota.requests()), self.groups);
         self.write(words, &groups);
     }
 
-    /// How long the latest request still counts, for comparison: less than 2^16.
+    /// Returns the time for which the latest request still counts, for comparison with other keys: less than 2^16.
     pub(super) fn freshness(&self, words: &[AtomicU64], now: Time) -> u64 {
         let left = self.opens(self.stored(words).latest()).saturating_sub(now.as_nanos());
         left.min(self.quota.period_nanos()) / (self.quota.period_nanos() / 65_535 + 1)
     }
 
-    /// As many requests as the larger has, at the later of both times.
+    /// Joins two states: the larger number of requests, at the later of both times.
     pub(super) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         let [own, other] = [words, others].map(|words| self.stored(words));
         let mut groups = Groups::default();
@@ -293,7 +294,7 @@ mod tests {
     const PERIOD: u64 = 1_000_000_007;
     const START: u64 = 1_700_000_000_000_000_000;
 
-    /// The requests that are admitted, with their costs, of many requests that arrive `step` apart.
+    /// Sends many requests, `step` apart. Returns the times and costs of the admitted requests.
     fn offer(requests: u64, turns: u64, step: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
         let quota = Quota::new(Strategy::SlidingWindowLog, requests, Duration::from_nanos(PERIOD), None);
         let moments = Moments::new(quota.expect("valid"));

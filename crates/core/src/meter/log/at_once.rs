@@ -1,6 +1,6 @@
-//! The fast path of a decision: one read of the entry that decides, one swap of the head, one write of the entry.
-//! Nothing branches on how much time has passed, so the processor continues to the next clock reading before this one
-//! arrives.
+//! The fast path of a decision: one load of the entry that decides, one swap of the head, one store of the entry. No
+//! branch depends on the elapsed time, so the processor continues to the next clock reading before this reading is
+//! complete.
 
 use super::{
     Log, end, remember,
@@ -13,17 +13,18 @@ use crate::{
     word::SEALED,
 };
 
-/// How many entries are examined together.
+/// The number of entries that are examined together.
 const FEW: usize = 4;
 
 impl Log {
-    /// The decision; none if the case is not that simple. Returns the standing after a charge, with the head before it,
-    /// or the unchanged standing after a refusal.
+    /// Decides on a request of cost 1. None if the decision needs the slow path. Returns the standing after a charge,
+    /// with the head before the charge, or the unchanged standing after a refusal.
     #[inline(always)] // as in the cell: otherwise the answer goes through memory
     pub(crate) fn check_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
         let ([state, _, hint], entries) = words.split_first_chunk::<BEFORE>()?;
         let (head, nanos) = (state.load(Ordering::SeqCst), now.as_nanos());
-        // Sealed, unset, or later than an entry can hold: one test of the highest bits.
+        // One test of the highest bits covers three cases: the head is sealed, the head is unset, or the time is too
+        // late for an entry.
         if (head | nanos | nanos.wrapping_add(LAP - LAST.as_nanos() - 1)) & SEALED != 0 {
             return None;
         }
@@ -41,19 +42,19 @@ impl Log {
             };
             remember(hint, found);
             let remaining = self.distance(next, found);
-            // The last one is this request.
+            // The newest request of the log is this request.
             return Some(Ok((Logged { remaining, cost: 1, opens, reset: self.quota.period_nanos() }, head)));
         }
         let newest = self.ring.after(spot, self.length() - 1);
         let opens = self.ring.moment(seen, now)? - now.as_nanos();
         let reset = self.ring.moment(newest.seen(entries.get(index(newest))?), now)?.saturating_sub(now.as_nanos());
         let logged = Logged { remaining: 0, cost: 1, opens, reset };
-        // Only if the head is unchanged was the value the entry of the lap before.
+        // The value is from the previous lap only if the head is unchanged.
         (state.load(Ordering::SeqCst) == head).then_some(Err(logged))
     }
 
-    /// The entry of the first request, starting here, that does not fit, anywhere in the log, and how long until this
-    /// request fits.
+    /// Searches the whole log, starting at `next`. Returns the entry of the first request that does not fit, and the
+    /// time until this request fits.
     #[cold]
     #[inline(never)]
     fn look_far(&self, words: &[AtomicU64], next: Spot, now: Time, last: u64) -> (u64, u64) {
@@ -63,19 +64,19 @@ impl Log {
     }
 }
 
-/// The entry of the first request, starting here, that does not fit, if it is where the last search found it or a few
-/// entries further, and if this request fits.
+/// Searches a few entries, starting at the result of the last search. Returns the entry of the first request that does
+/// not fit, if it is among them and the next request fits.
 ///
-/// How far it has moved since is unpredictable. A branch on it would be mispredicted half of the time, and the
-/// processor would find out only after the clock was read. So a few entries are read together and counted. Entries
-/// beyond the one before this request belong to another lap, and so are not old enough.
+/// The distance from the last result is unpredictable. A branch on this distance would be mispredicted half of the
+/// time, and the processor would detect this only after the clock was read. So a few entries are read together and
+/// counted. Entries behind the previous request's entry belong to another lap, so they are not old enough.
 #[inline(always)]
 fn look_near(entries: &[AtomicU64], next: Spot, last: u64, aged: Aged) -> Option<u64> {
     let open = last.checked_sub(1)?;
     let first = if open < next.place { next.of_next_lap(open) } else { Spot { place: open, ..next } };
     let few = entries.get(index(first)..)?.first_chunk::<FEW>()?;
     let found: u64 = few.iter().map(|entry| u64::from(aged.has(first.seen(entry)))).sum();
-    // If none is old enough, the end is before this point; if all are, it may be further.
+    // If no entry is old enough, the end is before this point. If all entries are, the end is possibly further.
     (1..few.len() as u64).contains(&found).then_some(open + found)
 }
 

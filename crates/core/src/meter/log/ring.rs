@@ -1,9 +1,9 @@
-//! Where a log stores the times of its requests, and when an entry lets the next request take it over. It admits
-//! nothing.
+//! The ring in which a log stores the times of its requests, and the rule by which a new request takes over an entry.
+//! This module admits no requests.
 //!
-//! The *head* points to the next request's entry: a place in the ring, and a number that grows by one with each lap and
-//! by two when charges are given back. So no head value returns while a thread that read it may still swap it, and
-//! moving the head needs no division. The lowest bit of the number distinguishes laps.
+//! The *head* points to the next request's entry: a place in the ring, and a number that grows with each lap and with
+//! each refund. So no value of the head occurs again while a thread that read it can still swap it, and moving the head
+//! needs no division. The lowest bit of the number distinguishes laps.
 
 use crate::{
     Quota, Time,
@@ -12,34 +12,34 @@ use crate::{
     word::SEALED,
 };
 
-/// The bit of an entry that distinguishes laps: set in the first, clear in the second, and so on.
+/// The bit of an entry that distinguishes laps: set in the first lap, clear in the second lap, and so on.
 pub(super) const LAP: u64 = 1 << 63;
 
-/// The last time that an entry can hold, in the year 2262. Time stands still there.
+/// The last time that fits into an entry, in the year 2262. Later times count as this time.
 pub(super) const LAST: Time = Time::from_nanos(LAP - 3);
 
-/// The words of a log before its ring.
+/// The number of words of a log before its ring.
 pub(super) const BEFORE: usize = 3;
 
-/// Bits of a head for the place: one more than the longest ring needs, so that no head has all bits set.
+/// The bits of a head for the place: one bit more than the longest ring needs, so that no head has all bits set.
 const PLACE: u32 = 21;
 
-/// One lap, in a head.
+/// The difference of one lap in a head.
 const NEXT: u64 = 1 << PLACE;
 
-/// The ring: as many entries as requests in a period.
+/// The ring, which has one entry for each request of a period.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     length: u64,
     period: u64,
 }
 
-/// The entry of a request: its place, and its lap. The request is admitted when the entry of the lap before is one
+/// The entry of a request: its place and its lap. The request is admitted when the entry of the previous lap is one
 /// period old.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
     pub(super) place: u64,
-    /// The bit of the lap before: [`LAP`] or zero.
+    /// The bit of the previous lap: [`LAP`] or zero.
     pub(super) before: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Spot {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aged(u64);
 
-/// When the request that takes over an entry is admitted.
+/// The time at which an entry admits the next request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Opens {
     At(u64),
@@ -64,12 +64,12 @@ impl Ring {
         BEFORE + usize::try_from(self.length).expect("at most 2^20")
     }
 
-    /// The head after this many requests from the start, up to one lap.
+    /// Returns the head after this many requests from the start, up to one lap.
     pub(super) fn head(&self, requests: u64) -> u64 {
         self.moved(0, requests)
     }
 
-    /// The head this many requests later, up to one lap.
+    /// Returns the head this many requests later, up to one lap.
     #[inline]
     pub(super) fn moved(&self, head: u64, requests: u64) -> u64 {
         if Spot::of(head).place + requests < self.length {
@@ -79,30 +79,30 @@ impl Ring {
         }
     }
 
-    /// How many requests a head moved on, at most: moving back counts as more.
+    /// Returns an upper bound of the requests between two heads: a head that moved back counts as moved forward.
     pub(super) fn distance(&self, from: u64, to: u64) -> u64 {
         let laps = (to >> PLACE).saturating_sub(from >> PLACE);
         (laps.saturating_mul(self.length).saturating_add(Spot::of(to).place)).saturating_sub(Spot::of(from).place)
     }
 
-    /// The head moved back to the position of `first`, with a value that was never used before.
+    /// Returns a head at the position of `first`, with a value that was never used before.
     pub(super) fn moved_back(&self, head: u64, first: u64) -> u64 {
         let laps = if (head ^ first) & NEXT == 0 { 2 } else { 1 };
         ((((head >> PLACE) + laps) << PLACE) | Spot::of(first).place) & !SEALED
     }
 
-    /// The entry of the request that comes this many after another, up to one lap.
+    /// Returns the entry that is this many requests after another entry, up to one lap.
     #[inline]
     pub(super) fn after(&self, spot: Spot, requests: u64) -> Spot {
         let place = spot.place + requests;
         if place < self.length { Spot { place, ..spot } } else { spot.of_next_lap(place - self.length) }
     }
 
-    /// The entry of the request that came this many before another, up to one lap.
+    /// Returns the entry that is this many requests before another entry, up to one lap.
     pub(super) fn before(&self, spot: Spot, requests: u64) -> Spot {
         match spot.place.checked_sub(requests) {
             Some(place) => Spot { place, ..spot },
-            // One bit cannot distinguish the lap before from the next lap.
+            // One bit cannot distinguish the previous lap from the next lap.
             None => spot.of_next_lap(spot.place + self.length - requests),
         }
     }
@@ -112,33 +112,33 @@ impl Ring {
         &words[BEFORE + usize::try_from(spot.place).expect("at most 2^20")]
     }
 
-    /// Writes the time of a counted request, or restores the entry of a request to the lap before. Only one thread
-    /// writes then: the one that moved the head, and the next writer has read this entry.
+    /// Writes the time of a counted request, or restores an entry to the previous lap. Only one thread writes at a
+    /// time: the thread that moved the head. The next writer has read this entry before.
     #[inline]
     pub(super) fn write(&self, words: &[AtomicU64], spot: Spot, entry: u64) {
         self.entry(words, spot).store(entry, Ordering::Release);
     }
 
-    /// The value of a request's entry: zero if it was never used, the time plus one if it is of the lap before, and
-    /// [`LAP`] or more otherwise.
+    /// Returns the value of a request's entry: zero if the entry was never used, the time plus one if it is of the
+    /// previous lap, and otherwise [`LAP`] or more.
     #[inline]
     fn seen(&self, words: &[AtomicU64], spot: Spot) -> u64 {
         spot.seen(self.entry(words, spot))
     }
 
-    /// The latest time that is one period old.
+    /// Returns the entry value of the latest time that is one period old.
     #[inline]
     pub(super) fn aged(&self, now: Time) -> Aged {
         Aged((now.as_nanos() + 1).saturating_sub(self.period))
     }
 
-    /// Whether the request of this entry is admitted now.
+    /// Returns true if the request of this entry is admitted now.
     #[inline]
     pub(super) fn is_open(&self, words: &[AtomicU64], spot: Spot, aged: Aged) -> bool {
         aged.has(self.seen(words, spot))
     }
 
-    /// When the request of this entry is admitted.
+    /// Returns the time at which the request of this entry is admitted.
     #[inline]
     pub(super) fn opens(&self, words: &[AtomicU64], spot: Spot, now: Time) -> Opens {
         match self.seen(words, spot) {
@@ -150,7 +150,8 @@ impl Ring {
         }
     }
 
-    /// When an entry with this value admits another request, if it is written and its time is not too far ahead.
+    /// Returns the time at which an entry with this value admits another request, if the entry is written and its time
+    /// is not too far ahead.
     #[inline]
     pub(super) fn moment(&self, seen: u64, now: Time) -> Option<u64> {
         let moment = seen.saturating_sub(1);
@@ -166,8 +167,8 @@ impl Ring {
         Opens::At(now.as_nanos() + self.period)
     }
 
-    /// The clock was set back: all later admissions count as if they came now. All at once: if each entry waited for
-    /// its turn, the next one would start to age only then.
+    /// Corrects the entries after the clock was set back: all admissions with later times count as admitted now. All
+    /// entries change together. Otherwise the next entry would start to age only when the entry before it has its turn.
     fn set_back(words: &[AtomicU64], now: Time) {
         let now = now.as_nanos() + 1;
         for entry in words.iter().skip(BEFORE) {
@@ -180,7 +181,7 @@ impl Ring {
 }
 
 impl Aged {
-    /// Whether an entry with this value is old enough.
+    /// Returns true if an entry with this value is old enough.
     #[inline]
     pub(super) fn has(self, seen: u64) -> bool {
         seen <= self.0
@@ -188,13 +189,13 @@ impl Aged {
 }
 
 impl Spot {
-    /// The entry of the next request.
+    /// Returns the entry of the next request.
     #[inline]
     pub(super) fn of(head: u64) -> Self {
         Self { place: head % NEXT, before: head >> PLACE << 63 }
     }
 
-    /// Whether two heads are at the same place and have the same lap bit.
+    /// Returns true if two heads have the same place and the same lap bit.
     pub(super) fn is_same(head: u64, other: u64) -> bool {
         (head ^ other).is_multiple_of(2 * NEXT)
     }
@@ -204,31 +205,32 @@ impl Spot {
         Self { place, before: self.before ^ LAP }
     }
 
-    /// As [`Ring::seen`].
+    /// The value of an entry, as for [`Ring::seen`].
     #[inline]
     pub(super) fn seen(self, entry: &AtomicU64) -> u64 {
         entry.load(Ordering::SeqCst) ^ self.before
     }
 
-    /// The entry when it is written; never zero.
+    /// Returns the value of an entry that is written with this time. Never zero.
     #[inline]
     pub(super) fn written(self, at: Time) -> u64 {
         self.written_at_once(at.min(LAST))
     }
 
-    /// The entry when it is written, for a time that is known to be no later than [`LAST`].
+    /// Returns the value of an entry that is written with this time, which must not be later than [`LAST`].
     #[inline]
     pub(super) fn written_at_once(self, at: Time) -> u64 {
         (self.before ^ LAP) | (at.as_nanos() + 1)
     }
 
-    /// The entry after a charge at that time was given back. It belongs to the previous lap and is exactly one period
-    /// old at that time. If that is before the epoch, the entry is as if it was never used.
+    /// Returns the value of an entry after a charge at this time was given back. The entry belongs to the previous lap
+    /// and is exactly one period old at this time. If it would be older than the Unix epoch, the entry counts as never
+    /// used.
     pub(super) fn given_back(self, at: Time, period: u64) -> u64 {
         at.as_nanos().checked_sub(period).map_or(self.before, |before| self.before | (before + 1))
     }
 
-    /// The time in the entry, if it is written and of this lap.
+    /// Returns the time in the entry, if the entry is written and of this lap.
     pub(super) fn moment_of(self, entry: u64) -> Option<Time> {
         let moment = (entry ^ self.before ^ LAP).checked_sub(1)?;
         (moment <= LAST.as_nanos()).then(|| Time::from_nanos(moment))

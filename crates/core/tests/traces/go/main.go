@@ -1,4 +1,4 @@
-// Drives golang.org/x/time/rate on a clock of made-up times, and writes what it decided: see ../README.md.
+// Runs golang.org/x/time/rate on a clock of made-up times, and writes its decisions: see ../README.md.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limit is so many requests in a period, with so much burst.
+// limit is a number of requests per period, with a burst.
 type limit struct {
 	requests int
 	period   time.Duration
@@ -31,7 +31,7 @@ var limits = []limit{
 	{999_983, time.Second, 1},
 }
 
-// run is one limiter and the arrivals that it has seen.
+// run is one limiter and the state of its arrivals.
 type run struct {
 	limit
 	limiter      *rate.Limiter
@@ -43,18 +43,18 @@ type run struct {
 	lines        int
 }
 
-// emission is how long n requests take to flow in.
+// emission returns the time in which n requests flow in.
 func (r *run) emission(n float64) time.Duration {
 	return time.Duration(n * float64(r.period) / float64(r.requests))
 }
 
-// usual is a cost at which the burst is a handful of requests.
+// usual returns a cost of which a few requests use up the burst.
 func (r *run) usual() int { return max(1, r.burst/8) }
 
-// some is a cost from 1 to n.
+// some returns a random cost from 1 to n.
 func (r *run) some(n int) int { return 1 + r.random.IntN(max(1, n)) }
 
-// pass lets n requests' worth of time go by on average.
+// pass advances the clock by the time in which n requests flow in, on average.
 func (r *run) pass(n float64) { r.now = r.now.Add(r.emission(r.random.ExpFloat64() * n)) }
 
 func (r *run) write(what string) {
@@ -80,7 +80,7 @@ func (r *run) reserve(cost int) {
 	r.write(fmt.Sprintf("reserve %d %s", cost, answer))
 }
 
-// cancel gives back a reservation whose moment has not come, if there is one. It counts those that were granted.
+// cancel gives back a reservation for a future time, if there is one. The trace contains its number among all granted reservations.
 func (r *run) cancel() {
 	for _, i := range r.random.Perm(len(r.reservations)) {
 		if reservation := r.reservations[i]; reservation != nil && reservation.DelayFrom(r.now) > 0 {
@@ -92,12 +92,12 @@ func (r *run) cancel() {
 	}
 }
 
-// patterns are ways of arriving. A run starts with all of the burst free.
+// patterns are the patterns of arrivals. A run starts with a free burst.
 var patterns = []struct {
 	name   string
 	arrive func(r *run)
 }{
-	// As fast as it refills, a nanosecond more or less.
+	// Requests arrive at the rate of the limit, a nanosecond earlier or later.
 	{"steady", func(r *run) {
 		r.allow(r.burst)
 		for i := range 60 {
@@ -153,7 +153,7 @@ var patterns = []struct {
 			r.pass(float64(cost))
 		}
 	}},
-	// One place in line after another, and some given back. Not further ahead than some bursts.
+	// Reservations, some of which are given back. Their waits are at most a few bursts.
 	{"reserved", func(r *run) {
 		for range 80 {
 			switch n := r.random.IntN(10); {
@@ -167,7 +167,7 @@ var patterns = []struct {
 			r.pass(0.9 * float64(r.usual()))
 		}
 	}},
-	// Two threads read the clock, and one is late with what it read.
+	// Two threads read the clock, and one of them uses its reading late.
 	{"backwards", func(r *run) {
 		for range 40 {
 			front := r.now
@@ -187,7 +187,7 @@ func main() {
 	start := time.Unix(1_700_000_000, 0)
 	for i, limit := range limits {
 		for j, pattern := range patterns {
-			// A place a day would lie further ahead than Weir promises.
+			// With one request a day, a reservation would be later than Weir's longest wait.
 			if pattern.name == "reserved" && limit.period > time.Hour {
 				continue
 			}

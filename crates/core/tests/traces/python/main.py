@@ -1,8 +1,8 @@
-"""Drives windows on a clock of made-up times, and writes what they decided: see ../README.md.
+"""Runs windows on a clock of made-up times, and writes their decisions: see ../README.md.
 
-The sliding window log and counter are those of the package `limits`. Its fixed window begins with the first request, and
-its counter rounds: a fixed window that is aligned to the clock, and a counter that is exact, are written down here, from
-their definitions.
+The sliding window log and counter are from the package `limits`. The fixed window of that package starts with the first
+request, and its counter rounds. So this program has its own fixed window, aligned to the clock, and its own exact counter,
+written from their definitions.
 """
 
 import random
@@ -10,18 +10,18 @@ import time
 from fractions import Fraction
 
 SECOND = 1_000_000_000
-START = 1_000_000 * SECOND  # so early that a float still tells 0.2 ns apart
+START = 1_000_000 * SECOND  # so early that a float still has a resolution of 0.2 ns
 
 now = START
 time.time = lambda: now / SECOND
 
-from limits import RateLimitItemPerSecond  # noqa: E402  it takes time.time from here on
+from limits import RateLimitItemPerSecond  # noqa: E402  the package uses the time.time above
 from limits.storage import MemoryStorage  # noqa: E402
 from limits.strategies import MovingWindowRateLimiter, SlidingWindowCounterRateLimiter  # noqa: E402
 
 
 class Unswept(MemoryStorage):
-    """Without the thread that sweeps by the wall clock. What is over is told from what counts at each request anyway."""
+    """A storage without the thread that sweeps by the wall clock. Each request ignores expired entries, so the thread is not needed."""
 
     def _MemoryStorage__schedule_expiry(self):
         pass
@@ -42,7 +42,7 @@ class FixedWindow:
 
 
 class ExactCounter:
-    """A request passes if the weighted sum of this window and the last, the request counted, is within the limit."""
+    """A request passes if the weighted sum of this window and the previous window, including the request, is within the limit."""
 
     def __init__(self, requests, period):
         self.requests, self.period, self.admitted = requests, period, {}
@@ -72,8 +72,8 @@ class SlidingWindowLog(Limits):
 
 
 class SlidingWindowCounter(Limits):
-    """`limits` rounds the weighted sum down before it adds the cost, so that less than one request above the limit passes.
-    Each request comes at a moment at which that makes no difference, or up to three more nanoseconds."""
+    """`limits` rounds the weighted sum down before it adds the cost, so it exceeds the limit by less than one request.
+    Each request comes at a time at which the rounding makes no difference, also three nanoseconds earlier or later."""
 
     def __init__(self, requests, period):
         super().__init__(SlidingWindowCounterRateLimiter, requests, period)
@@ -83,7 +83,7 @@ class SlidingWindowCounter(Limits):
         window = now // self.period
         previous, current = self.admitted.get(window - 1, 0), self.admitted.get(window, 0)
         if previous == 0 or cost > self.requests:
-            return False  # whole numbers: nothing is rounded
+            return False  # all numbers are whole, so nothing is rounded
         rest = Fraction(self.period - now % self.period, self.period)
         over = previous * rest + current + cost - self.requests
         return -Fraction(3 * self.requests, self.period) < over < 1 + Fraction(3 * self.requests, self.period) and over != 0
@@ -117,7 +117,7 @@ def costs(requests, period, each):
 
 
 def boundaries(requests, period, each):
-    """At the end of a window, and at its start."""
+    """Requests at the end of a window, and at its start."""
     return random.choice([0, 1, period - now % period - 1, period - now % period]), random.randint(1, max(1, requests // 2))
 
 

@@ -1,4 +1,4 @@
-//! Target of `cargo xtask fuzz`: the responses of Memcached.
+//! A target of `cargo xtask fuzz`: the parser of Memcached responses.
 
 use weir_fuzz::{Choices, Target};
 
@@ -14,7 +14,7 @@ fn any_bytes_are_responses_or_refused() {
         .run(2_000, script);
 }
 
-/// Reads bytes as a whole and byte by byte, and compares both with the definition.
+/// Parses the bytes as a whole, byte by byte, and in pieces of three. Compares each result with [`defined`].
 fn script(bytes: &[u8]) -> Result<(), String> {
     let mut choices = Choices(bytes);
     let mut input = bytes.to_vec();
@@ -35,7 +35,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// All responses, and whether the rest is garbled, when the bytes arrive in pieces.
+/// Parses all responses of bytes that arrive in pieces of `step`. Also returns true if the rest is invalid.
 fn read(input: &[u8], step: usize) -> (Vec<Response>, bool) {
     let (mut found, mut buffer) = (Vec::new(), Vec::new());
     for piece in input.chunks(step.min(input.len().max(1))) {
@@ -54,7 +54,7 @@ fn read(input: &[u8], step: usize) -> (Vec<Response>, bool) {
     (found, false)
 }
 
-/// The protocol, line by line.
+/// A second implementation of the protocol, line by line.
 fn defined(mut input: &[u8]) -> (Vec<Response>, bool) {
     let mut found = Vec::new();
     loop {
@@ -68,7 +68,7 @@ fn defined(mut input: &[u8]) -> (Vec<Response>, bool) {
             })
             .collect();
         let is_whole = line.len() < input.len();
-        // The line has its carriage return.
+        // The line still ends with its carriage return.
         if line.len() > LONGEST_LINE || (!is_whole && input.len() > LONGEST_LINE) {
             return (found, true);
         }

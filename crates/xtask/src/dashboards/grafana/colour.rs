@@ -1,7 +1,7 @@
-//! The meaning of colours, in every panel of every board.
+//! The meaning of colours, which is the same in every panel of every board.
 //!
-//! Decisions and states have fixed colours. All other series have colours that differ clearly from these: Grafana's own
-//! palettes begin with green, and have orange, red, blue and purple, too.
+//! Decisions and states have fixed colours. All other series have colours that differ clearly from these. Grafana's
+//! palettes cannot be used for them, because they contain green, orange, red, blue and purple.
 
 use serde_json::{Value, json};
 
@@ -12,29 +12,28 @@ pub(crate) enum Colour {
     Shadow,
     Waiting,
     Bypassed,
-    /// As it should be.
+    /// The value is good.
     Good,
-    /// Needs attention, or is in progress.
+    /// The value needs attention, or work is in progress.
     Warning,
-    /// Needs repair.
+    /// The value shows a fault.
     Fault,
-    /// Neither good nor bad.
+    /// The value is neither good nor bad.
     Plain,
-    /// A time at which something was changed.
+    /// The time of a change.
     Change,
     /// A series that is neither a decision nor a state: one of [`OTHERS`].
     Other(usize),
 }
 
-/// The colours that no other series has.
+/// The colours that no other series must have.
 pub(crate) const RESERVED: [Colour; 5] =
     [Colour::Allowed, Colour::Limited, Colour::Shadow, Colour::Waiting, Colour::Fault];
 
-/// The least distance of other series from these colours, as a difference in CIELAB. From about 25 on, readers see two
-/// lines as different.
+/// The minimum distance of other series from these colours, in CIELAB. From about 25, readers distinguish two lines.
 pub(crate) const APART: f64 = 25.0;
 
-/// Series with these names have these colours; for some, the name is a label's value.
+/// The names of series that have fixed colours. With a label, the name is the value of that label.
 pub(crate) const FIXED: [(&str, Option<&str>, Colour); 13] = [
     ("allowed", None, Colour::Allowed),
     ("limited", None, Colour::Limited),
@@ -54,23 +53,23 @@ pub(crate) const FIXED: [(&str, Option<&str>, Colour); 13] = [
 /// Teal, pink, brown, gold, slate and salmon.
 const OTHERS: [&str; 6] = ["#1aa6a6", "#e84393", "#9c6b4a", "#c8a200", "#708090", "#f29191"];
 
-/// The first of the shades of series whose names are not known here. Of all hues that stay away from [`RESERVED`], seven
-/// shades of this one differ most.
+/// The first shade for series with unknown names. Of all hues that differ enough from [`RESERVED`], seven shades of
+/// this hue differ most from each other.
 const SHADES: &str = "#b39500";
 
-/// Legends whose series are known, with the series' names in the order of their colours.
+/// Legends with known series. The names of the series are in the order of their colours.
 const KNOWN: [(&str, &[&str]); 7] = [
     ("P50", &["P50", "P99"]),
     ("{{protocol}}", &["http1", "http2", "tunnel", "websocket"]),
     ("{{reason}}", &["closed", "connect_timeout", "handshake", "protocol", "refused", "response_timeout"]),
-    // Results of a push, and results of a snapshot.
+    // The first list contains results of a push, the second one results of a snapshot.
     ("{{result}}", &["garbage", "refused", "timeout", "unreachable", "untrusted"]),
     ("{{result}}", &["invalid", "malformed", "stale", "too_large", "unchanged"]),
     ("requests in the overflow", &["requests in the overflow", "keys given up"]),
     ("busiest / mean", &["busiest / mean"]),
 ];
 
-/// Of the series with these legends, those with a fixed colour.
+/// Selects the series of these legends that have a fixed colour.
 pub(super) fn fixed<'a>(legends: &'a [&'a str]) -> impl Iterator<Item = (&'static str, Colour)> + 'a {
     let states = FIXED.into_iter().filter(|(name, label, _)| legends.contains(&label.unwrap_or(name)));
     let known = KNOWN.into_iter().filter(|(legend, _)| legends.contains(legend));
@@ -78,14 +77,14 @@ pub(super) fn fixed<'a>(legends: &'a [&'a str]) -> impl Iterator<Item = (&'stati
     states.map(|(name, _, colour)| (name, colour)).chain(others)
 }
 
-/// The colours of series with other names, such as those of rules and pods. No palette of Grafana avoids [`RESERVED`],
-/// and an override needs a name.
+/// The colours of series with other names, such as names of rules and pods. They are shades, because every palette of
+/// Grafana contains colours of [`RESERVED`], and an override needs a known name.
 pub(super) fn shades() -> Value {
     json!({"mode": "shades", "fixedColor": SHADES})
 }
 
 impl Colour {
-    /// Grafana's name; light and dark themes have their own shades.
+    /// Grafana's name of the colour. The light and the dark theme render it differently.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::Allowed => "semi-dark-green",
@@ -101,7 +100,7 @@ impl Colour {
         }
     }
 
-    /// The override that gives this colour to series with a name.
+    /// The override that gives this colour to the series with this name.
     pub(super) fn of_series(self, name: &str) -> Value {
         json!({
             "matcher": {"id": "byName", "options": name},
@@ -110,13 +109,13 @@ impl Colour {
     }
 }
 
-/// The difference of two colours in CIELAB (CIE 1976), each as red, green and blue from 0 to 255.
+/// The distance of two colours in CIELAB (CIE 1976). Each colour is given as red, green and blue from 0 to 255.
 pub(crate) fn distance(one: [u8; 3], other: [u8; 3]) -> f64 {
     let (one, other) = (lab(one), lab(other));
     one.iter().zip(other).map(|(one, other)| (one - other).powi(2)).sum::<f64>().sqrt()
 }
 
-/// A colour of sRGB in CIELAB, for the white of D65.
+/// Converts a colour from sRGB to CIELAB, for the white point D65.
 fn lab(colour: [u8; 3]) -> [f64; 3] {
     let [r, g, b] = colour.map(|value| {
         let value = f64::from(value) / 255.0;
@@ -142,12 +141,12 @@ mod tests {
 
     #[test]
     fn distances_are_those_of_cielab() {
-        // White is 100 lighter than black; red is at (53.2, 80.1, 67.2).
+        // The distance of white and black is 100. Red is at (53.2, 80.1, 67.2).
         assert!((distance([255; 3], [0; 3]) - 100.0).abs() < 0.1);
         assert!((distance([255, 0, 0], [0; 3]) - 53.2_f64.hypot(80.1).hypot(67.2)).abs() < 0.2);
     }
 
-    /// With Grafana's shades of these colours in both themes.
+    /// Compares with the values of these colours in both themes of Grafana.
     #[test]
     fn no_other_series_looks_like_a_decision_or_a_fault() {
         let reserved = [

@@ -1,4 +1,4 @@
-//! One panel: its queries, and how Grafana shows the results.
+//! One panel: its queries, and the way in which Grafana shows the results.
 
 use std::borrow::Cow;
 
@@ -9,41 +9,41 @@ use super::{
     colour::{fixed, shades},
 };
 
-/// One picture.
+/// A panel of a dashboard.
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
     pub(crate) description: &'static str,
     pub(crate) unit: Unit,
     pub(crate) kind: Kind,
     pub(crate) queries: Vec<Query>,
-    /// The colour from each value on; the first one is for values below.
+    /// The colour for values below all thresholds, and the colour from each threshold on.
     thresholds: (Colour, &'static [(f64, Colour)]),
-    /// The text if nothing was found.
+    /// The text of a panel without data.
     pub(crate) nothing: Option<&'static str>,
     link: Option<Link>,
 }
 
-/// An expression, and the legend of its series.
+/// A query: an expression, and the legend of its series.
 pub(crate) struct Query {
-    /// `LABELS` is replaced by the labels that the board's variables choose.
+    /// The expression in PromQL. The label matchers of the board replace `LABELS`.
     pub(crate) expr: Cow<'static, str>,
     pub(crate) legend: &'static str,
-    /// For bars: the labels that they are summed by, and the counter.
+    /// For bars: the labels by which events are summed, and the counter.
     pub(crate) events: Option<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The last value, large, with its name below.
+    /// The last value in large digits, with its name below.
     Stat,
-    /// The same for values that are 1 or 0, as a word.
+    /// The last value as a word: the first word for 1, the second for 0.
     Word(&'static str, &'static str),
     Lines,
     /// Stacked lines.
     Stacked,
-    /// The number of rare events in each interval ([`Query::events`]). A rate would be a small fraction.
+    /// The number of rare events in each interval ([`Query::events`]). Their rate would be a very small number.
     Bars,
-    /// A row for each series; these labels are its columns, with these headings.
+    /// A table with a row for each series. Its columns are these labels, with these headings.
     Table(&'static [(&'static str, &'static str)]),
 }
 
@@ -51,14 +51,14 @@ pub(crate) enum Kind {
 pub(crate) enum Unit {
     Count,
     RequestsPerSecond,
-    /// A fraction of one.
+    /// A share, from 0 to 1.
     Share,
     Seconds,
     Bytes,
     Cores,
 }
 
-/// The board that a series links to.
+/// The board to which a series links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// The board of the policy in its labels.
@@ -68,7 +68,7 @@ pub(crate) enum Link {
 }
 
 impl Unit {
-    /// Grafana's name.
+    /// Grafana's name of the unit.
     fn id(self) -> &'static str {
         match self {
             Self::Count | Self::Cores => "short",
@@ -91,19 +91,19 @@ impl Link {
     }
 }
 
-/// The events that a counter counted in each interval: its last value minus its last value of the interval before.
+/// The number of events in each interval: the last value of the counter minus its last value of the interval before.
 ///
 /// `increase(counter[$__interval])` loses every event between the last scrape of an interval and the first scrape of
 /// the next one. `rate` over a longer window extrapolates, so one event becomes a fraction. Both ignore the first value
-/// of a series. Here the intervals add up to the counter: a new series, and one that began again at a lower value,
-/// count from 0. A gap of up to an hour in the scrapes loses nothing.
+/// of a series. With this expression, the intervals add up to the counter. A new series counts from 0, and a counter
+/// that has restarted at a lower value, too. A gap of up to an hour in the scrapes loses no event.
 fn events(by: &str, counter: &str) -> String {
     let now = format!("last_over_time({counter}[$__rate_interval])");
     let before = format!("last_over_time({counter}[1h] offset $__interval)");
     format!("sum by ({by}) ({now} - ({before} <= {now} or 0 * {now}))")
 }
 
-/// The events that a counter counted in the time that the board shows: the sum of the bars.
+/// The number of events in the time range of the board: the sum of the bars.
 pub(crate) fn happened(counter: &str) -> String {
     format!("sum_over_time(({})[$__range:$__interval])", events("", counter))
 }
@@ -118,7 +118,7 @@ impl Query {
         Self { events: Some((by, counter)), ..Self::new(events(by, counter), legend) }
     }
 
-    /// The share that `part` is of `whole`, with both numbers in its name.
+    /// The share of `part` in `whole`. The name of the series contains both numbers.
     pub(crate) fn of_how_many(part: &str, whole: &str, legend: &'static str) -> Self {
         let share = format!("({part}) / ({whole} > 0)");
         let named = |name, number| format!(" * on () group_left ({name}) count_values(\"{name}\", {number})");
@@ -137,7 +137,7 @@ impl Panel {
         Self { title, description, unit, kind, queries, thresholds: (Colour::Plain, &[]), nothing: None, link: None }
     }
 
-    /// Colours by value; lines in a panel over time.
+    /// Sets the thresholds: `less` is the colour below all steps. A panel over time shows them as lines.
     pub(crate) fn from(self, less: Colour, steps: &'static [(f64, Colour)]) -> Self {
         Self { thresholds: (less, steps), ..self }
     }
@@ -148,7 +148,7 @@ impl Panel {
         steps.iter().rev().find(|(from, _)| value >= *from).map_or(less, |(_, colour)| *colour)
     }
 
-    /// The text for a panel that may correctly find nothing.
+    /// Sets the text of a panel that can correctly be without data.
     pub(crate) fn or_says(self, nothing: &'static str) -> Self {
         Self { nothing: Some(nothing), ..self }
     }
@@ -157,12 +157,13 @@ impl Panel {
         Self { link: Some(link), ..self }
     }
 
-    /// Whether its queries cover a span of time, not only the present.
+    /// Returns true if the queries cover a time range, not only the current time.
     pub(crate) fn is_over_time(&self) -> bool {
         matches!(self.kind, Kind::Lines | Kind::Stacked | Kind::Bars)
     }
 
-    /// Whether it counts events in intervals. In intervals of a minute, each has a scrape, and bars are not too thin.
+    /// Returns true if the panel counts events in intervals. The intervals are at least a minute, so each contains a
+    /// scrape, and bars are not too thin.
     pub(crate) fn has_intervals(&self) -> bool {
         self.queries.iter().any(|query| query.expr.contains("$__interval"))
     }
@@ -259,7 +260,7 @@ impl Panel {
         json!({"mode": "absolute", "steps": all.collect::<Vec<_>>()})
     }
 
-    /// The colours of its series that have their own.
+    /// The overrides for the series with fixed colours.
     fn overrides(&self) -> Vec<Value> {
         if !self.is_over_time() {
             return Vec::new();
@@ -276,8 +277,8 @@ impl Panel {
                 "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto", "wideLayout": false,
             }),
             Kind::Lines | Kind::Stacked | Kind::Bars => {
-                // To the right of the graph, a table has the height of the panel. Below the graph, a list needs its
-                // width.
+                // A wide panel has its legend as a table at the right, with the height of the panel. A narrow panel has
+                // it as a list below the graph.
                 let wide = place["w"].as_u64().is_some_and(|width| width >= 12);
                 let legend = if wide {
                     let last = if self.kind == Kind::Bars { "sum" } else { "lastNotNull" };
@@ -292,7 +293,7 @@ impl Panel {
     }
 }
 
-/// Only these columns, in this order.
+/// The transformation that shows only these columns, in this order.
 fn organized(columns: &[(&str, &str)]) -> Value {
     let names = columns.iter().map(|(label, heading)| ((*label).to_owned(), json!(heading)));
     let order = columns.iter().zip(0..).map(|((label, _), place)| ((*label).to_owned(), json!(place)));

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 fn faults(text: &str) -> Vec<String> {
-    let violations = check_text("a.rs", text).expect("it parses");
+    let violations = check_text("a.rs", text).expect("valid Rust");
     violations.into_iter().map(|violation| format!("{}: {}", violation.place, violation.fault)).collect()
 }
 
@@ -72,31 +72,27 @@ fn the_layout_passes_and_is_not_rewritten() {
 #[test]
 fn each_fault_is_found_at_its_line_and_rewritten() {
     for (text, fault, after) in [
-        ("fn f() {}\n\nuse a;\n", "a.rs:3: an import below items that are no imports", "\n\nuse a;\n\nfn f() {}\n\n"),
+        ("fn f() {}\n\nuse a;\n", "a.rs:3: an import below other items", "\n\nuse a;\n\nfn f() {}\n\n"),
         (
             "//! Docs.\n\nmod b; // why\n\nfn f() {}\npub use a;\n",
-            "a.rs:6: an import below items that are no imports",
+            "a.rs:6: an import below other items",
             "//! Docs.\n\nmod b; // why\n\npub use a;\n\n\n\nfn f() {}\n",
         ),
-        ("mod b {}\nuse a;\n", "a.rs:2: an import below items that are no imports", "\n\nuse a;\n\nmod b {}\n"),
-        (
-            "use a;\nmod b;\nuse c;\nmod d;\n",
-            "a.rs:3: modules stand between the imports",
-            "use a;\nuse c;\nmod b;\nmod d;\n",
-        ),
+        ("mod b {}\nuse a;\n", "a.rs:2: an import below other items", "\n\nuse a;\n\nmod b {}\n"),
+        ("use a;\nmod b;\nuse c;\nmod d;\n", "a.rs:3: modules between the imports", "use a;\nuse c;\nmod b;\nmod d;\n"),
         (
             "use a;\n\nuse std::b;\n",
-            "a.rs:3: the group of std, core and alloc is below the one of external crates",
+            "a.rs:3: the group of std, core and alloc is below the group of external crates",
             "use std::b;\n\nuse a;\n\n",
         ),
         (
             "use crate::b;\n\nuse a;\n",
-            "a.rs:3: the group of external crates is below the one of crate, super and self",
+            "a.rs:3: the group of external crates is below the group of crate, super and self",
             "use a;\n\nuse crate::b;\n\n",
         ),
         (
             "pub use a;\n\nuse crate::b;\n",
-            "a.rs:3: the group of crate, super and self is below the one of re-exports",
+            "a.rs:3: the group of crate, super and self is below the group of re-exports",
             "use crate::b;\n\npub use a;\n\n",
         ),
         ("use a;\n\nuse b;\n", "a.rs:3: a blank line inside the group of external crates", "use a;\nuse b;\n\n"),
@@ -110,23 +106,19 @@ fn each_fault_is_found_at_its_line_and_rewritten() {
         ("pub use a::b;\npub use a::c;\n", "a.rs:2: a second `use` of `a`", "pub use a::{b, c};\n"),
         (
             "use a::{b, b::c, d::e, d::f as g};\n",
-            "a.rs:1: `use a::{b, b::c, d::e, d::f as g}` where the layout has `use a::{b::{c, self}, d::{e, f as g}}`",
+            "a.rs:1: `use a::{b, b::c, d::e, d::f as g}` must be `use a::{b::{c, self}, d::{e, f as g}}`",
             "use a::{b::{c, self}, d::{e, f as g}};\n",
         ),
         ("use {a::b, std::c};\n", "a.rs:1: a `use` of several crates", "use std::c;\n\nuse a::b;\n"),
-        (
-            "mod b;\n\nuse b::c;\n",
-            "a.rs:3: `use b::c` where the layout has `use self::b::c`",
-            "mod b;\n\nuse self::b::c;\n",
-        ),
+        ("mod b;\n\nuse b::c;\n", "a.rs:3: `use b::c` must be `use self::b::c`", "mod b;\n\nuse self::b::c;\n"),
         (
             "use B as C;\nenum B {}\n",
-            "a.rs:1: `use B as C` where the layout has `use self::B as C`",
+            "a.rs:1: `use B as C` must be `use self::B as C`",
             "use self::B as C;\nenum B {}\n",
         ),
         (
             "mod tests {\n    use super::*;\n    use std::a;\n}\n",
-            "a.rs:3: the group of std, core and alloc is below the one of crate, super and self",
+            "a.rs:3: the group of std, core and alloc is below the group of crate, super and self",
             "mod tests {\n    use std::a;\n\nuse super::*;\n    }\n",
         ),
     ] {
@@ -167,7 +159,7 @@ fn an_import_of_a_macro_of_the_module_stays_below_it() {
     assert_eq!(faults(text), [""; 0]);
 }
 
-/// Whole numbers that look random, the same ones for each seed.
+/// A generator of pseudo-random numbers. The same seed gives the same numbers.
 struct Random(u64);
 
 impl Random {
@@ -184,10 +176,10 @@ impl Random {
 const HEADS: [&str; 7] = ["", "", "", "pub ", "pub(crate) ", "#[cfg(test)]\n", "/// What.\n#[allow(x)]\npub "];
 const ROOTS: [&str; 9] = ["std", "core", "alloc", "serde", "weir_core", "crate", "super", "self", "child"];
 
-/// What one `use` imports: its module, what stands before it, a full path.
+/// The imports of a file: for each path, its module, the text before the `use`, and the full path.
 type Imported = BTreeSet<(usize, String, String)>;
 
-/// A tree below some names. Notes each of its paths.
+/// Creates a random tree below `path`, and records each of its paths.
 fn tree(random: &mut Random, path: &str, depth: usize, paths: &mut Vec<String>) -> String {
     let end = if depth == 0 { 4 } else { 7 };
     let name = random.one(&["a", "b", "c", "Ü", "r#d"]);
@@ -216,10 +208,10 @@ fn tree(random: &mut Random, path: &str, depth: usize, paths: &mut Vec<String>) 
     }
 }
 
-/// What may stand between imports, besides blank lines.
+/// Items that can be between imports, besides blank lines.
 const OTHERS: [&str; 3] = ["// About all.\n\n", "mod other;\n", "fn f() {}\n"];
 
-/// A file with imports in any order and shape, and what they import.
+/// Creates a file with imports in any order and form. Also returns the imported paths.
 fn file(random: &mut Random) -> (String, Imported) {
     let (mut text, mut imported) = ("mod child;\n".to_owned(), Imported::new());
     for module in 0..2 {
@@ -240,12 +232,12 @@ fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Only the first module has a module `child`; in the second one this is the name of a crate.
+/// Returns the full path. Only the first module has a child module `child`. In the second one, `child` is a crate.
 fn full(module: usize, path: &str) -> String {
     if module == 0 && path.starts_with("child::") { format!("self::{path}") } else { path.to_owned() }
 }
 
-/// What a file imports, read letter by letter.
+/// Reads the imported paths of a file, letter by letter.
 fn imported(text: &str) -> Imported {
     let (outer, inner) = text.split_once("mod inner {").expect("an inner module");
     let mut imported = Imported::new();

@@ -1,8 +1,8 @@
-//! Reads which modules a crate has and which of them imports which, from its source alone.
+//! Reads the modules of a crate and the imports between them from the source code.
 //!
-//! An import is a `use`, or a path in the code, that leads into the own crate: `crate::…`, `super::…`, `self::…`, or a
-//! child module's name. It counts for the module that defines what it names: a re-export on the way does not count.
-//! Code for tests is left out. Paths that a macro puts together are not seen.
+//! An import is a `use`, or a path in the code, that refers to the same crate: `crate::…`, `super::…`, `self::…`, or
+//! the name of a child module. It counts as an import from the module that defines the named item, not from a module
+//! that re-exports it. Code for tests is ignored. Paths that a macro composes are not detected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// The names on the way from the root of a crate to a module; none for the root.
+/// The path of a module in its crate. Empty for the root.
 pub(super) type Module = Vec<String>;
 
-/// Where one module imports from another.
+/// An import of one module from another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Import {
     pub(super) from: Module,
@@ -30,20 +30,20 @@ pub(super) struct Import {
     pub(super) line: usize,
 }
 
-/// The modules of a crate, and their imports from each other.
+/// The modules of a crate, and the imports between them.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) modules: BTreeSet<Module>,
     pub(super) imports: Vec<Import>,
 }
 
-/// How many re-exports of a name to follow before it counts for the module that was reached.
+/// The maximum number of re-exports that are followed for one name.
 const MOST_REEXPORTS: usize = 16;
 
 /// Reads a crate from its root file, such as `src/lib.rs`.
 pub(super) fn read(root: &Path) -> anyhow::Result<Source> {
     let mut modules = BTreeMap::new();
-    let folder = root.parent().context("a file is in a folder")?;
+    let folder = root.parent().context("the file has no folder")?;
     read_file(root, folder, &Module::new(), &mut modules)?;
     let mut imports = BTreeSet::new();
     for (from, scope) in &modules {
@@ -61,7 +61,7 @@ pub(super) fn read(root: &Path) -> anyhow::Result<Source> {
 #[derive(Debug, Default)]
 struct Scope {
     file: PathBuf,
-    /// Where an import leads, by the name that it has here.
+    /// The paths of imports, by the name that they have in this module.
     names: BTreeMap<String, Vec<String>>,
     paths: Vec<Named>,
 }
@@ -83,7 +83,7 @@ fn read_file(
     read_items(&parsed.items, file, children, module, modules)
 }
 
-/// `children` is the folder that holds the files of modules that are declared here.
+/// Reads the items of a module. `children` is the folder with the files of the modules that are declared here.
 fn read_items(
     items: &[Item],
     file: &Path,
@@ -101,7 +101,7 @@ fn read_items(
         let name = item.ident.unraw().to_string();
         ensure!(
             !item.attrs.iter().any(|attribute| attribute.path().is_ident("path")),
-            "{}: #[path] on module {name} is not read: put the module where Rust looks for it",
+            "{}: #[path] on module {name} is not read: use the default path of the module",
             file.display()
         );
         let child = [&module[..], std::slice::from_ref(&name)].concat();
@@ -116,7 +116,7 @@ fn read_items(
     Ok(())
 }
 
-/// Whether this is compiled for tests only.
+/// Returns true if the item is compiled for tests only.
 pub(in crate::tidy) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         if attribute.path().is_ident("test") {
@@ -127,7 +127,7 @@ pub(in crate::tidy) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// `test`, or all of several conditions with `test` among them.
+/// Returns true if the condition is `test`, or `all(…)` with `test` in it.
 fn asks_for_test(condition: TokenStream) -> bool {
     let mut tokens = condition.into_iter();
     match (tokens.next(), tokens.next()) {
@@ -159,7 +159,7 @@ impl Reader<'_> {
         self.scope.paths.push(Named { names, line });
     }
 
-    /// Follows a `use` to each name that it imports.
+    /// Records each name that a `use` imports.
     fn bring(&mut self, tree: &UseTree, mut before: Vec<String>) {
         match tree {
             UseTree::Path(path) => {
@@ -176,7 +176,7 @@ impl Reader<'_> {
     fn bring_as(&mut self, name: &syn::Ident, here: &syn::Ident, mut path: Vec<String>) {
         let mut here = here.unraw().to_string();
         if name == "self" {
-            // `use a::{self}` brings `a`.
+            // `use a::{self}` imports `a`.
             if here == "self" {
                 here = path.last().cloned().unwrap_or_default();
             }
@@ -187,7 +187,7 @@ impl Reader<'_> {
         self.note(path, name.span().start().line);
     }
 
-    /// Paths among the tokens of a macro, which are not parsed.
+    /// Finds paths in the tokens of a macro, which are not parsed.
     fn look_into(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut line = 0;
@@ -215,7 +215,7 @@ impl Reader<'_> {
         self.end_of(&mut path, line);
     }
 
-    /// A single word among tokens may be a variable or a field.
+    /// Records the path, unless it is a single word, which can be a variable or a field.
     fn end_of(&mut self, path: &mut Vec<String>, line: usize) {
         let path = std::mem::take(path);
         if path.len() > 1 {
@@ -279,11 +279,11 @@ impl<'ast> Visit<'ast> for Reader<'ast> {
     }
 
     fn visit_attribute(&mut self, _: &'ast Attribute) {
-        // `derive(serde::Serialize)` and the like name other crates.
+        // Attributes such as `derive(serde::Serialize)` name other crates.
     }
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
-        // `pub(super)` and `pub(in crate::a)` say who may import, and import nothing.
+        // Visibilities such as `pub(super)` and `pub(in crate::a)` are not imports.
     }
 
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
@@ -313,7 +313,8 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// The module that defines what a path names; none if the path leads out of the crate, or is no path of a module.
+/// Returns the module that defines the item of a path. None if the item is in another crate, or if this is not a path
+/// of a module.
 fn resolve(modules: &BTreeMap<Module, Scope>, from: &Module, path: &[String], depth: usize) -> Option<Module> {
     let mut rest = path.iter().map(String::as_str).peekable();
     let mut here = match *rest.peek()? {
@@ -323,7 +324,7 @@ fn resolve(modules: &BTreeMap<Module, Scope>, from: &Module, path: &[String], de
         }
         "self" => {
             rest.next();
-            // The word alone is a value: the receiver of a method.
+            // `self` alone is a value: the receiver of a method.
             rest.peek()?;
             from.clone()
         }
@@ -338,8 +339,7 @@ fn resolve(modules: &BTreeMap<Module, Scope>, from: &Module, path: &[String], de
             let child = [&from[..], &[name.to_owned()]].concat();
             let brought = modules[from].names.get(name).filter(|brought| brought.len() > 1 || brought[0] != *name);
             if !modules.contains_key(&child) {
-                // A name of a `use` counts where the `use` is. If the name is a module, the path continues in that
-                // module.
+                // If the name comes from a `use` and the path continues, the path is resolved through that `use`.
                 let rest: Vec<_> = path[1..].to_vec();
                 let brought = brought.filter(|_| !rest.is_empty() && depth < MOST_REEXPORTS)?;
                 return resolve(modules, from, &[&brought[..], &rest].concat(), depth + 1);
@@ -355,7 +355,7 @@ fn resolve(modules: &BTreeMap<Module, Scope>, from: &Module, path: &[String], de
         }
         if let Some(brought) = modules[&here].names.get(name).filter(|_| depth < MOST_REEXPORTS) {
             let path: Vec<_> = brought.iter().cloned().chain(rest.map(str::to_owned)).collect();
-            // The module that was reached re-exports a name of another crate.
+            // If the path cannot be resolved further, this module re-exports a name of another crate.
             return resolve(modules, &here, &path, depth + 1).or(Some(here));
         }
         break;

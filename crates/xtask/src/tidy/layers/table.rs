@@ -1,11 +1,12 @@
 //! The layers of each crate.
 
-/// A crate and the layers of its modules.
+/// A crate, and the layers of its modules.
 #[derive(Debug)]
 pub(super) struct Crate {
-    /// Its root file.
+    /// The root file of the crate.
     pub(super) root: &'static str,
-    /// The modules at its top, the lowest layer first. A module imports from lower layers only, never from its own.
+    /// The top-level modules, with the lowest layer first. A module imports only from lower layers, never from its own
+    /// layer.
     pub(super) layers: &'static [&'static [&'static str]],
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use governor::{Quota, RateLimiter, clock::Clock, nanos::Nanos};
 
-/// governor's own fake clock only runs forwards.
+/// A clock that can run backwards, which governor's own fake clock cannot.
 #[derive(Clone, Default)]
 struct MadeUp(Arc<AtomicU64>);
 
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// One request per this many nanoseconds, and a burst.
+/// The limits: one request per this many nanoseconds, and a burst.
 const LIMITS: [(u64, u32); 8] = [
     (1_000_000_000, 1),
     (100_000_000, 5),
@@ -45,7 +45,8 @@ const LIMITS: [(u64, u32); 8] = [
     (60_000_000_000, 1),
 ];
 
-/// Nanoseconds from one arrival to the next, for arrivals of `cost`, and their cost.
+/// A function of an emission interval and a burst. It returns the nanoseconds until the next arrival, and the next
+/// cost.
 type Pattern = fn(&mut Random, u64, u64) -> (i64, u64);
 
 const PATTERNS: [(&str, Pattern); 6] = [
@@ -86,7 +87,7 @@ fn main() {
             let quota = Quota::with_period(Duration::from_nanos(interval))
                 .expect("not zero")
                 .allow_burst(NonZeroU32::new(burst).expect("not zero"));
-            // Late enough that no arrival runs back behind the start.
+            // The start is so late that no arrival is before it.
             let start = interval * u64::from(burst) * 100;
             let limiter = RateLimiter::direct_with_clock(quota, clock.clone());
             let mut random = Random(number * 1_000 + name.len() as u64);
