@@ -50,7 +50,7 @@ enum Step {
     Boundary {
         nudge: u8,
     },
-    /// Waits as long as `retry_after` returns for this cost.
+    /// Waits for the time that `retry_after` returns for this cost.
     Obey {
         cost: Cost,
     },
@@ -138,7 +138,7 @@ impl Run {
                     let moment = self.now.saturating_add(wait);
                     if moment <= END {
                         self.now = moment - 1;
-                        expect(self.refusal(cost) == Some(1), "one nanosecond before its retry time, a request is refused")?;
+                        expect(self.refusal(cost) == Some(1), "a request before its retry time is refused")?;
                         self.now = moment;
                         self.check(cost)?;
                         expect(
@@ -173,8 +173,8 @@ impl Run {
             }
             Err(refused) => {
                 // A request without cost is refused while the limit is overdrawn.
-                expect(self.is_leaky() || cost == 0 || cost > before.remaining(), "refused although enough requests remained")?;
-                expect(refused.retry_after().is_some() == (cost <= self.quota.most()), "a retry time exists if and only if the cost can be admitted")?;
+                expect(self.is_leaky() || cost == 0 || cost > before.remaining(), "refused, although enough was left")?;
+                expect(refused.retry_after().is_some() == (cost <= self.quota.most()), "a wrong retry time")?;
                 expect(self.model.as_ref().is_none_or(|model| !model.admits(self.now, cost)), "the model admits")?;
                 expect(same(before, self.limiter.peek(self.time())), "a refusal leaves a trace")?;
             }
@@ -195,7 +195,7 @@ impl Run {
             let early = tolerance(self.quota);
             let first = model.first(self.now, cost).ok_or("a reservation for a cost that is never admitted")?;
             expect(at <= first && at.saturating_add(early) >= first, "the reservation has a wrong time")?;
-            expect(model.has_room_in_queue(self.now.saturating_add(early), cost), "a reservation although the queue was full")?;
+            expect(model.has_room_in_queue(self.now.saturating_add(early), cost), "the queue was full")?;
             model.charge(self.now, at, cost);
         }
         // After giving back a future reservation, a part of it can stay charged.

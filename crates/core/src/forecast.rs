@@ -50,7 +50,7 @@ impl Forecast {
         matches!(self.limits.as_slice(), [only] if only.meter.is_additive())
     }
 
-    /// Admits a sum of costs. Only for [additive](Self::is_additive) limits.
+    /// Admits a sum of costs. The limits must be [additive](Self::is_additive).
     pub(crate) fn add(&mut self, cost: u64) {
         for Copied { meter, words } in &self.limits {
             meter.add(words, self.at, cost);

@@ -53,7 +53,7 @@ use crate::{
 pub(crate) use self::book::Request;
 pub use self::survey::KeySurvey;
 
-/// A function that reads the time. Only refunds and retunes call it.
+/// A function that reads the time.
 pub(crate) type Clock<'a> = &'a dyn Fn() -> Time;
 
 /// The number of blocks of its path in which a new key can take a cell.
@@ -233,7 +233,7 @@ impl Table {
     /// The function is short and inlined, so the processor fetches the cells of the next requests while it waits for
     /// this cell. No mark or word is selected by arithmetic on a value that is still loading: a branch lets the
     /// processor speculate, but arithmetic makes it wait. The clock is read after the load of the cell has started.
-    #[inline(always)] // as in `Limiter::check`: without inlining, the answer goes through memory
+    #[inline(always)] // without inlining, the answer goes through memory
     pub(crate) fn charge_at_once(
         &self,
         key: &[u8],

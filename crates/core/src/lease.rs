@@ -89,7 +89,7 @@ impl Leases {
 
     /// Takes admissions from the thread's own slot without retries. Returns the level at which they end, as the mark of
     /// a charge.
-    #[inline(always)] // as in `Limiter::check`
+    #[inline(always)] // for the same reason as `Limiter::check`
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
         // A thread without a slot has an index beyond all slots.
         let own = self.slots.get(known_slot())?;
@@ -167,7 +167,7 @@ impl Leases {
             let Ok(state) = slot.load() else { return };
             if state & FILLING == 0 && supply.is_set_back(slot.end.load(Ordering::Acquire), floor) {
                 // The swap fails if a thread took the admissions at a time that it read before the clock was set back.
-                // That thread keeps them.
+                // That thread keeps the admissions.
                 slot.swap(state, (state & !LEFT).wrapping_add(TAG) & !FILLING);
             }
         }
@@ -203,7 +203,8 @@ impl Leases {
         other.take_over(supply, floor)
     }
 
-    /// Gives back admissions that end at `receipt.mark`. They return to a slot, so that they keep their level.
+    /// Gives back admissions that end at `receipt.mark`. The admissions return to a slot, so that they keep their
+    /// level.
     pub(crate) fn refund(&self, supply: &Supply, receipt: &Receipt) {
         let (others, own) = self.slots.split_at(own_slot());
         for _ in 0..PATIENCE {
@@ -275,7 +276,7 @@ impl Filling {
 
 impl Slot {
     /// Tries once to take admissions from the slot. `whole` returns the number of requests in some units, or one less.
-    #[inline(always)] // as in `Limiter::check`
+    #[inline(always)] // for the same reason as `Limiter::check`
     fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64, whole: impl Fn(u64) -> u64) -> Attempt {
         let state = self.state.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Acquire);

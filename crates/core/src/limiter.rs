@@ -182,7 +182,7 @@ impl Limiter {
         match queue.join(now, cost, latest, || self.forecast(now)) {
             Ok(number) => Ok(Ticket::of(queue, number)),
             Err(NoPlace::Refused(Longest { standing, .. })) => Err(Refused { standing, cost }),
-            Err(NoPlace::Closed) => unreachable!("only the queues of keys close"),
+            Err(NoPlace::Closed) => unreachable!("only the queue of a key is closed"),
         }
     }
 

@@ -102,8 +102,8 @@ impl Meter {
         matches!(&self.kind, Kind::Level(supply) if supply.is_time())
     }
 
-    /// Charges a sum of costs, even beyond the limit. Only for [additive](Self::is_additive) limits, while no other
-    /// thread writes.
+    /// Charges a sum of costs, even beyond the limit. The limit must be [additive](Self::is_additive), and no other
+    /// thread may write.
     pub(crate) fn add(&self, words: &[AtomicU64], now: Time, cost: u64) {
         if let Kind::Level(supply) = &self.kind {
             let level = words[0].load(Ordering::Relaxed);
@@ -286,7 +286,7 @@ impl Meter {
         }
     }
 
-    /// Raises the level to the level of other words. Only for words that are not charged yet.
+    /// Raises the level to the level of other words. These words must not be charged yet.
     pub(crate) fn raise(&self, words: &[AtomicU64], to: &[AtomicU64]) {
         if let Kind::Level(_) = &self.kind {
             words[0].fetch_max(to[0].load(Ordering::Relaxed), Ordering::SeqCst);

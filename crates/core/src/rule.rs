@@ -226,7 +226,7 @@ impl RuleLimiter {
                 match queue.join(now, cost, latest, || Self::forecast(limiters, now)) {
                     Ok(number) => Ok(Ticket::of(queue, number)),
                     Err(NoPlace::Refused(longest)) => Err(RuleRefused::queued(longest, cost, None)),
-                    Err(NoPlace::Closed) => unreachable!("only the queues of keys close"),
+                    Err(NoPlace::Closed) => unreachable!("only the queue of a key is closed"),
                 }
             }
         }

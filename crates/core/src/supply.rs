@@ -72,8 +72,7 @@ pub(crate) struct Supply {
     per_nano: u64,
     /// The units of one request.
     unit: u64,
-    /// Requests per unit, in multiples of 2^-64: the next lower number, even if the exact value is a whole number of
-    /// them.
+    /// Requests per unit, in multiples of 2^-64. Always below the exact value, even if that is a whole number.
     per_unit: u64,
     /// Units between floor and ceiling, which is the largest admission.
     capacity: u64,

@@ -171,7 +171,7 @@ fn a_clock_that_was_years_ahead_is_forgotten_and_gives_nothing() {
         assert_eq!(drain(&limiter, after(10 * YEAR)), at_once(strategy, 10), "{strategy:?}");
         assert_eq!(drain(&limiter, START), 0, "{strategy:?}: used requests are not free again");
         let later = drain(&limiter, after(2 * SECOND));
-        assert!((1..=10).contains(&later), "{strategy:?}: but time continues from here, {later}");
+        assert!((1..=10).contains(&later), "{strategy:?}: time continues from here: {later}");
     }
 }
 

@@ -99,7 +99,7 @@ fn a_bucket_keeps_what_is_left_cut_to_its_burst() {
     let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 10));
     assert_eq!(limiter.peek(START).remaining(), 10, "fifty were left, of which ten fit");
     let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 1_000));
-    assert_eq!(limiter.peek(START).remaining(), 10, "a larger burst is not a gift");
+    assert_eq!(limiter.peek(START).remaining(), 10, "a larger burst gives no tokens");
     assert_eq!(limiter.peek(after(Duration::from_millis(1))).remaining(), 11, "the bucket fills at the new rate");
 }
 

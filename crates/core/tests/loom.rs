@@ -432,7 +432,7 @@ fn all_limits_are_charged_or_none() {
             let left = limiters[0].peek(NOW).remaining();
             // A log takes back only the latest charge, so the losing thread's charge can stay.
             let least = if strategy == Strategy::SlidingWindowLog { 1 } else { 2 };
-            assert!(left <= 2 && left >= least, "{strategy:?}: the loser's charge is given back, {left}");
+            assert!(left <= 2 && left >= least, "{strategy:?}: the lost charge is given back: {left}");
             assert_eq!(limiters[1].peek(NOW).remaining(), 0);
         });
     }
@@ -475,7 +475,7 @@ fn a_lower_limit_holds_for_later_requests() {
         limit.set_limit(NonZeroU64::MIN);
         assert!(limit.acquire(1).is_err(), "one request is in flight");
         let there = thread.join().expect("no panic");
-        assert_eq!(limit.in_use(), 1 + u64::from(there.is_some()), "the other request is admitted only before the change");
+        assert_eq!(limit.in_use(), 1 + u64::from(there.is_some()), "admitted before the change, or refused");
         drop((held, there));
         assert!(limit.acquire(1).is_ok() && limit.acquire(2).is_err());
     });

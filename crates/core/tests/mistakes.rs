@@ -159,7 +159,7 @@ fn mistake_5_a_reload_refills_every_bucket() {
 }
 
 /// Mistake 6: The rate changes, but the limiter keeps the arrival time that was computed at the old rate. After a
-/// change from 10 per hour to 10 per second, it refuses for six minutes.
+/// change from 10 per hour to 10 per second, the limiter refuses for six minutes.
 #[test]
 fn mistake_6_a_backlog_at_the_old_rate() {
     for strategy in [Strategy::TokenBucket, Strategy::TokenBucketWithDebt, Strategy::LeakyBucket, Strategy::Gcra] {
@@ -192,7 +192,7 @@ fn mistake_7_durations_cut_short() {
             let limiter = Limiter::new(START, quota(strategy, requests, half));
             assert_eq!(limiter.quota().period(), half);
             assert!(drain(&limiter, START) > 0);
-            assert_eq!(drain(&limiter, START), 0, "{strategy:?}: a limit, not none");
+            assert_eq!(drain(&limiter, START), 0, "{strategy:?}: the limit refuses");
             let wait = limiter.check(START, 1).expect_err("used up").retry_after().expect("within the burst");
             assert!(wait > Duration::from_millis(100) && wait <= 2 * half, "{strategy:?}: {wait:?}");
             let moment = after(wait);
@@ -241,7 +241,7 @@ fn mistake_9_a_zero_with_two_meanings() {
         let made = |requests, period, burst| Quota::new(strategy, requests, period, burst).map(drop);
         assert_eq!(made(0, SECOND, None), Err(InvalidQuota::ZeroRequests), "{strategy:?}");
         assert_eq!(made(1, Duration::ZERO, None), Err(InvalidQuota::ZeroPeriod), "{strategy:?}");
-        let burst = made(1, SECOND, Some(0)).expect_err("zero is no burst");
+        let burst = made(1, SECOND, Some(0)).expect_err("a burst of zero is refused");
         assert_eq!(burst.field(), "burst", "{strategy:?}");
     }
     let bucket = Quota::new(Strategy::TokenBucketWithDebt, 5, SECOND, None).expect("valid");
@@ -290,7 +290,7 @@ fn mistake_11_refused_requests_consume() {
         }
         assert_eq!(limiter.peek(START).reset_after(), before, "{strategy:?}");
         let later = after(2 * SECOND);
-        assert_eq!(drain_by_reservation(&limiter, later), at_once(strategy, 10), "{strategy:?}: the whole limit is free again");
+        assert_eq!(drain_by_reservation(&limiter, later), at_once(strategy, 10), "{strategy:?}: the limit is free");
         let limiter = limiter.retune(|| later, quota(strategy, 100, SECOND));
         for _ in 0..1_000 {
             let _ = limiter.check(later, 1);
@@ -306,8 +306,8 @@ fn mistake_11_refused_requests_consume() {
     assert!(in_flight.acquire(1).is_ok());
 }
 
-/// Mistake 12: A subtraction of two times underflows when another thread was faster. A debug build panics. A release
-/// build has a huge wait or no limit.
+/// Mistake 12: A subtraction of two times underflows when another thread was faster. Then a debug build panics, and a
+/// release build has a huge wait or no limit.
 #[test]
 fn mistake_12_times_out_of_order() {
     for strategy in STRATEGIES {

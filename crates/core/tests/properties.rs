@@ -132,7 +132,7 @@ impl Pair {
         }
     }
 
-    /// Checks that a caller that waits as long as `retry_after` returns is admitted, and not later than necessary.
+    /// Checks that a caller is admitted after the time that `retry_after` returns, and not later than necessary.
     fn says_when(&self, refused: &Refused, now: u64, cost: u64) -> Result<(), TestCaseError> {
         let wait = refused.retry_after().map(nanos);
         self.is_about(wait, self.model.first(now, cost).map(|first| first - now), "retry after")

@@ -194,7 +194,7 @@ impl World {
                             }
                         },
                         Position::Behind(_) => waits.again = u64::MAX,
-                        Position::Late => panic!("nothing was retuned"),
+                        Position::Late => panic!("the quota was not changed"),
                     }
                 }
             }
@@ -289,7 +289,7 @@ fn those_who_stay_get_the_limit_and_a_lone_caller_goes_at_once() {
             let alone = world.rule.opens(world.time(), b"key", 1).expect("some time").duration_since(world.time());
             let own =
                 world.rule.peek(world.time(), b"key", 1).map_or_else(|no| no.retry_after(), |_| Some(Duration::ZERO));
-            assert_eq!(Some(alone), own, "{strategy:?}: a lone caller waits for those who left");
+            assert_eq!(Some(alone), own, "{strategy:?}: a single caller waits for requests that left");
         }
     }
 }
@@ -378,7 +378,7 @@ fn a_head_that_does_not_come_is_passed() {
     // The head is overdue and was called. The requests behind it were also called, and one of them comes.
     assert!(matches!(position(1, at(0)), Position::Behind(_)));
     assert!(matches!(position(1, at(1)), Position::Behind(_)));
-    assert_eq!(position(1, at(3)), Position::Head, "all before it were called and did not come");
+    assert_eq!(position(1, at(3)), Position::Head, "all earlier requests were called and did not come");
     // When these requests come back, they are first again.
     assert_eq!(position(0, at(3)), Position::Head);
     assert_eq!(sleeper.ticket.position(at(3), Waker::noop()), Position::Head);

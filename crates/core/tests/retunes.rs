@@ -284,7 +284,7 @@ fn buckets_keep_what_is_left() {
         judged.change(START, overdrawn(10, 8));
         assert_eq!(judged.drain(START), 18, "{kind}");
         judged.change(START, overdrawn(20, 20));
-        assert_eq!(judged.remaining(START), 12, "{kind}: eight are owed");
+        assert_eq!(judged.remaining(START), 12, "{kind}: the debt is eight");
         judged.change(START, bucket(10));
         assert_eq!(
             (judged.remaining(START), judged.remaining(START + 1_000 * MILLI)),
@@ -310,7 +310,7 @@ fn places_reserved_ahead_stay_as_many_requests() {
     let left = [0, 999, 1_000, 1_999, 2_000, 3_000].map(|millis| limiter.peek(at(start + millis * MILLI)).remaining());
     assert_eq!(left, [0, 0, 0, 0, 7, 12], "reservations stay in their windows");
     let limiter = three_windows().retune(|| at(start), suite::quota(Counting::TokenBucket, 10, SECOND));
-    assert_eq!(limiter.peek(at(start)).retry_after(1), Some(Duration::from_millis(1_600)), "15 reservations are in the future");
+    assert_eq!(limiter.peek(at(start)).retry_after(1), Some(Duration::from_millis(1_600)), "15 reservations remain");
 }
 
 /// Sealed words differ from the words of all times, even shortly after the Unix epoch.

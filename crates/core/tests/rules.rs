@@ -49,7 +49,7 @@ fn all_limits_of_a_rule_are_charged_or_none() {
             assert_eq!((refused.limit, refused.retry_after()), (1, Some(Duration::from_millis(500))));
         }
         let rule = rule.retune(|| START, terms([("wide", per_second(100))]), rule.keys().and(keys(10)));
-        assert_eq!(drain(&rule, START, b"key"), 98, "the refusals charged the wide limit nothing");
+        assert_eq!(drain(&rule, START, b"key"), 98, "the refusals did not charge the wide limit");
     }
 }
 
@@ -85,10 +85,10 @@ fn peek_makes_no_entry_and_agrees_with_charge() {
     assert_eq!(stats(&rule).tracked, 0);
     assert_eq!(drain(&rule, START, b"ann"), 1);
     assert!(rule.peek(START, b"ann", 1).is_err());
-    assert!(rule.peek(START, b"bob", 1).is_ok(), "without a cell");
+    assert!(rule.peek(START, b"bob", 1).is_ok(), "counted without a cell");
     assert_eq!(drain(&rule, START, b"bob"), 1);
     assert!(rule.peek(START, b"bob", 1).is_err());
-    assert!(rule.peek(START, b"cid", 1).is_ok(), "by itself");
+    assert!(rule.peek(START, b"cid", 1).is_ok(), "counted separately");
     assert_eq!(stats(&rule).tracked, 1);
 }
 
@@ -98,10 +98,10 @@ fn peek_makes_no_entry_and_agrees_with_charge() {
 fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow() {
     let rule = keyed([("limit", per_second(2))], 100);
     for key in 0..100_u32 {
-        assert_eq!(drain(&rule, START, &key.to_be_bytes()), 2, "key {key} has its own");
+        assert_eq!(drain(&rule, START, &key.to_be_bytes()), 2, "key {key} has its own count");
     }
     let overflowed: u64 = (100..1_000_u32).map(|key| drain(&rule, START, &key.to_be_bytes())).sum();
-    assert_eq!(overflowed, 1_800, "no key is idle: each of the others is counted by itself");
+    assert_eq!(overflowed, 1_800, "no key is idle: each other key is counted separately");
     let full = stats(&rule);
     assert_eq!((full.tracked, full.capacity, full.evicted), (100, 100, 0));
     assert_eq!(full.overflowed, 2_700, "each was admitted twice and refused once");
@@ -109,7 +109,7 @@ fn keys_are_bounded_idle_ones_make_room_and_others_are_counted_in_the_overflow()
     // All keys are idle a second later, and a few searches find a cell for each new key.
     let later = after(Duration::from_secs(1));
     for key in 2_000..2_100_u32 {
-        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} found room");
+        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} gets a cell");
     }
     let swept = stats(&rule);
     assert_eq!((swept.tracked, swept.overflowed), (100, 2_700));
@@ -123,16 +123,16 @@ fn few_idle_keys_among_many_are_found_after_a_flood() {
     let rule = keyed([("limit", per_second(2))], 200);
     let flood = |now, from: u32| (from..from + 1_000).map(|key| drain(&rule, now, &key.to_be_bytes())).sum::<u64>();
     for key in 0..200_u32 {
-        assert_eq!(drain(&rule, START, &key.to_be_bytes()), 2, "key {key} has its own");
+        assert_eq!(drain(&rule, START, &key.to_be_bytes()), 2, "key {key} has its own count");
     }
     assert_eq!(flood(START, 10_000), 2_000, "each in the overflow");
     let later = after(Duration::from_secs(1));
     for key in 10..200_u32 {
-        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} is still there");
+        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} still has a cell");
     }
     let before = stats(&rule);
     for key in 2_000..2_010_u32 {
-        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} found one of ten");
+        assert_eq!(drain(&rule, later, &key.to_be_bytes()), 2, "key {key} gets an idle cell");
     }
     let swept = stats(&rule);
     assert_eq!((swept.evicted, swept.overflowed), (before.evicted + 10, before.overflowed));
@@ -286,7 +286,7 @@ fn charges_are_given_back() {
     assert_eq!(drain(&rule, START, b"ann"), 5);
     let overflow = rule.charge(|| START, b"bob", 5).expect("the overflow is free");
     rule.refund(b"bob", overflow.charge, || START);
-    assert_eq!(drain(&rule, START, b"cid"), 5, "to the overflow");
+    assert_eq!(drain(&rule, START, b"cid"), 5, "the refund goes to the overflow");
 }
 
 /// A refund finds the right cell among many, because the charge stores the index of its cell.
@@ -319,11 +319,11 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
         assert_eq!(reserve(START).map(|place| place.at).ok(), Some(START));
         let second = reserve(late).expect("there is a queue");
         assert_eq!((second.at, second.tightest.limit), (after(Duration::from_millis(100)), 0));
-        assert_eq!(reserve(after(Duration::from_millis(199))).expect_err("the third goes at 200 ms").limit, 0);
+        assert_eq!(reserve(after(Duration::from_millis(199))).expect_err("the third turn is at 200 ms").limit, 0);
         let third = reserve(late).expect("there is a queue");
         assert_eq!(third.at, after(Duration::from_millis(200)));
         // The hourly limit refuses, so the reservation in the other limit is given back immediately.
-        assert_eq!(reserve(late).expect_err("three an hour").limit, 1);
+        assert_eq!(reserve(late).expect_err("the limit is three an hour").limit, 1);
         rule.refund(b"key", third.charge, || START);
         assert_eq!(reserve(late).map(|place| place.at).ok(), Some(after(Duration::from_millis(200))));
     }
@@ -335,7 +335,7 @@ fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
     let limits = [("wide", per_second(100)), ("log", log)];
     let late = after(Duration::from_secs(10));
     for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
-        let reserve = || rule.charge_ahead(|| START, b"key", 1, late).expect("there is room by then");
+        let reserve = || rule.charge_ahead(|| START, b"key", 1, late).expect("there is room in time");
         assert_eq!(reserve().at, START);
         let second = reserve();
         assert_eq!(second.at, after(Duration::from_secs(1)));

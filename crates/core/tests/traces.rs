@@ -103,7 +103,7 @@ fn traces(text: &'static str, start: u64) -> Vec<Trace> {
             "cancel" => Asked::Cancel(number(2).try_into().expect("a small number")),
             other => panic!("unknown request: {other}"),
         };
-        traces.last_mut().expect("a limit first").arrivals.push(Arrival { now, asked });
+        traces.last_mut().expect("a limit before its arrivals").arrivals.push(Arrival { now, asked });
     }
     traces
 }

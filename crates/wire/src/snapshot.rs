@@ -89,7 +89,7 @@ pub struct Rule {
     /// none for other actions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// Other limits for some keys. Only with a `key`.
+    /// Other limits for some keys. Allowed only with a `key`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
     /// The units that each request takes from every limit. 1 if absent.
@@ -98,15 +98,16 @@ pub struct Rule {
     /// The handling of requests beyond a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<OnLimit>,
-    /// The headers of every response to a request that the rule matches. Only with [`Action::Limit`] and
+    /// The headers of every response to a request that the rule matches. Allowed only with [`Action::Limit`] and
     /// [`Per::Request`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub response_headers: Vec<ResponseHeader>,
-    /// The largest number of keys in the table. Other keys are counted in the overflow. At least 1. Only with a `key`.
+    /// The largest number of keys in the table. Other keys are counted in the overflow. At least 1. Allowed only with a
+    /// `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u32>,
-    /// The store in which agents count together. If absent, each agent counts alone. Only with [`Action::Limit`] and
-    /// [`Per::Request`].
+    /// The store in which agents count together. If absent, each agent counts alone. Allowed only with
+    /// [`Action::Limit`] and [`Per::Request`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
 }

@@ -27,7 +27,7 @@ pub enum StoreBackend {
         /// The servers as `host:port`. For Sentinel, the servers of Sentinel; for a cluster, some of its servers. At
         /// least one.
         endpoints: Vec<String>,
-        /// Sentinel's name for the primary. Only with [`Topology::Sentinel`].
+        /// Sentinel's name for the primary. Allowed only with [`Topology::Sentinel`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         master_name: Option<String>,
         /// Whether the agent connects with TLS.

@@ -74,8 +74,8 @@ fn any_message_is_refused_or_read_as_it_was_written() {
 /// value must return an equal value.
 fn read<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> Result<Option<Value>, String> {
     let Ok(value) = serde_json::from_slice::<T>(bytes) else { return Ok(None) };
-    let written = serde_json::to_vec(&value).map_err(|error| format!("the value cannot be written: {error}"))?;
-    let again: T = serde_json::from_slice(&written).map_err(|error| format!("the value cannot be read again: {error}"))?;
+    let written = serde_json::to_vec(&value).map_err(|error| format!("it cannot be written: {error}"))?;
+    let again: T = serde_json::from_slice(&written).map_err(|error| format!("it cannot be read again: {error}"))?;
     if again != value {
         return Err(format!("{} changes when it is written", String::from_utf8_lossy(&written)));
     }

@@ -224,7 +224,7 @@ impl Set {
         self.limits(words).map(|(meter, own)| meter.used(own, now)).max().unwrap_or(0)
     }
 
-    /// Raises words to an upper bound of both. Only under a lock.
+    /// Raises `words` to an upper bound of `words` and `others`. The caller must hold a lock.
     pub(super) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         for ((meter, own), (_, others)) in self.limits(words).zip(self.limits(others)) {
             meter.join(own, others);
@@ -252,7 +252,7 @@ impl Set {
         }
     }
 
-    /// Unsets words that were possibly used. Only under a lock.
+    /// Unsets words that were possibly used. The caller must hold a lock.
     pub(super) fn clear_unset(&self, words: &[AtomicU64]) {
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.unset(words);

@@ -297,6 +297,6 @@ mod tests {
             assert!((said - 2..said + 6).contains(&each), "{strategies:?}: {each} bytes a key, not {said}");
         }
         let set = book(&[Strategy::SlidingWindowLog; 8]).overflow;
-        assert!(places(1_000_000, 250, &set) * 250 * set.words() * size_of::<u64>() <= MOST, "never more than a bound");
+        assert!(places(1_000_000, 250, &set) * 250 * set.words() * size_of::<u64>() <= MOST, "the memory has a bound");
     }
 }

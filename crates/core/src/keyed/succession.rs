@@ -74,7 +74,7 @@ impl Table {
         self.successor.get().expect("the successor is set before a word is sealed or a region is closed")
     }
 
-    /// Moves all keys. Only for the thread that has locked `retuning`.
+    /// Moves all keys. The caller must hold `retuning`.
     fn move_to(&self, next: &Self, clock: Clock<'_>) {
         let now = clock().as_nanos();
         next.began.store(now, Ordering::Release);

@@ -176,7 +176,7 @@ impl Cell {
     }
 
     /// The fast path of a decision. None if the decision needs the slow path.
-    #[inline(always)] // as in `Limiter::check`
+    #[inline(always)] // for the same reason as `Limiter::check`
     pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         let supply = match &self.meter.kind {
             Kind::Level(supply) => supply,
@@ -391,7 +391,7 @@ impl Cell {
         }
     }
 
-    /// Seals the words and returns the successor. Only for the thread that has locked `retuning`.
+    /// Seals the words and returns the successor. The caller must hold `retuning`.
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         let base = clock();
         let watch = Watch::new(self.meter.quota(), quota, base);

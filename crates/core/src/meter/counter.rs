@@ -165,7 +165,7 @@ impl Counter {
     ///
     /// The words determine the window, and the clock only confirms it. So the processor can compute the new words
     /// before the read of the clock is complete.
-    #[inline(always)] // as in the cell: otherwise the answer goes through memory
+    #[inline(always)] // without inlining, the answer goes through memory
     pub(crate) fn check_at_once(
         &self,
         words: &[AtomicU64; 2],

@@ -64,7 +64,7 @@ impl Meter {
     }
 
     /// Raises `words` to an upper bound of `words` and `others`: the result refuses each request that `words` or
-    /// `others` would refuse, now or later. Only under a lock.
+    /// `others` would refuse, now or later. The caller must hold a lock.
     pub(crate) fn join(&self, words: &[AtomicU64], others: &[AtomicU64]) {
         match &self.kind {
             Kind::Level(_) => {

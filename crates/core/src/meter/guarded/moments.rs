@@ -72,7 +72,7 @@ impl Groups {
         self.as_slice().last().map_or(0, |group| group.moment)
     }
 
-    /// Adds requests at a time not before the last group, and merges groups until there are at most `most`.
+    /// Adds requests at the time of the last group or later, and merges groups until there are at most `most`.
     fn add(&mut self, moment: u64, count: u64, most: usize) {
         if count == 0 {
             return;

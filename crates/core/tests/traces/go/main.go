@@ -80,7 +80,8 @@ func (r *run) reserve(cost int) {
 	r.write(fmt.Sprintf("reserve %d %s", cost, answer))
 }
 
-// cancel gives back a reservation for a future time, if there is one. The trace contains its number among all granted reservations.
+// cancel gives back a reservation for a future time, if there is one. The trace contains its number among all granted
+// reservations.
 func (r *run) cancel() {
 	for _, i := range r.random.Perm(len(r.reservations)) {
 		if reservation := r.reservations[i]; reservation != nil && reservation.DelayFrom(r.now) > 0 {

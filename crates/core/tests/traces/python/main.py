@@ -21,7 +21,7 @@ from limits.strategies import MovingWindowRateLimiter, SlidingWindowCounterRateL
 
 
 class Unswept(MemoryStorage):
-    """A storage without the thread that sweeps by the wall clock. Each request ignores expired entries, so the thread is not needed."""
+    """A storage without the thread that sweeps by the wall clock: each request ignores expired entries."""
 
     def _MemoryStorage__schedule_expiry(self):
         pass
@@ -42,7 +42,7 @@ class FixedWindow:
 
 
 class ExactCounter:
-    """A request passes if the weighted sum of this window and the previous window, including the request, is within the limit."""
+    """A request passes if the weighted sum of both windows, including this request, is within the limit."""
 
     def __init__(self, requests, period):
         self.requests, self.period, self.admitted = requests, period, {}

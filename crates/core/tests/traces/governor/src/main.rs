@@ -11,7 +11,7 @@ use std::{
 
 use governor::{Quota, RateLimiter, clock::Clock, nanos::Nanos};
 
-/// A clock that can run backwards, which governor's own fake clock cannot.
+/// A clock that can run backwards. governor's own fake clock only runs forwards.
 #[derive(Clone, Default)]
 struct MadeUp(Arc<AtomicU64>);
 
