@@ -105,7 +105,7 @@ mod tests {
         for (pointer, value, why) in [
             ("/authenticated".to_owned(), json!(false), "does not accept the token for the audience weir.dev"),
             ("/audiences".to_owned(), json!(["https://kubernetes.default.svc"]), "valid only for other audiences"),
-            ("/audiences".to_owned(), json!([]), "good for other audiences"),
+            ("/audiences".to_owned(), json!([]), "valid only for other audiences"),
             ("/user/username".to_owned(), json!("alice"), "the token of alice names no pod"),
             ("/user/username".to_owned(), json!("system:node:a"), "names no pod"),
             (format!("{extra}pod-name"), json!([]), "names no pod"),
