@@ -73,7 +73,7 @@ async fn rules_and_limits_are_merged_by_name() -> Result<()> {
     }
     let merged = policies.get("merged").await?;
     let rules: Vec<_> = merged.spec.rules.iter().map(|rule| (rule.name.as_str(), rule.limits[0].requests)).collect();
-    assert_eq!(rules, [("a", 3), ("b", 2)]);
+    assert_eq!(rules, [("a", Some(3)), ("b", Some(2))]);
     Ok(())
 }
 

@@ -23,6 +23,8 @@
 //! | `weir_limit_requests` | rule, `limit` | the units that the limit admits in each period |
 //! | `weir_limit_period_seconds` | rule, `limit` | the limit's period |
 //! | `weir_limit_burst` | rule, `limit` | the limit's burst; absent for windows |
+//! | `weir_limit_in_flight_requests` | rule, `limit` | a concurrent limit: maximum requests in flight of one key |
+//! | `weir_in_flight_requests` | rule, `limit` | its requests in flight now, of all keys |
 //! | `weir_key_table_keys` | rule | keys tracked now |
 //! | `weir_key_table_capacity` | rule | the maximum number of tracked keys |
 //! | `weir_key_headroom_ratio` | rule | headroom share of the key nearest to its limit, of up to 4,096 examined |

@@ -1,6 +1,6 @@
 //! Describes the difference between two revisions of a policy's rules, for an Event.
 
-use weir_wire::{Limit, Mode, PolicyRules, Rule, Shared};
+use weir_wire::{Concurrency, Limit, Mode, PolicyRules, Rule, Shared};
 
 /// The maximum number of differences in the text.
 const MOST: usize = 5;
@@ -57,8 +57,17 @@ fn describe_rule(old: &Rule, new: &Rule, changes: &mut Vec<String>) {
     for limit in old.limits.iter().filter(|limit| new.limits.iter().all(|after| after.name != limit.name)) {
         changes.push(format!("{name}/{} removed", limit.name));
     }
+    let concurrency = match (&old.concurrency, &new.concurrency) {
+        (Some(before), Some(after)) if before.name == after.name => {
+            if before.limit != after.limit {
+                changes.push(format!("{name}/{} {} to {} in flight", after.name, before.limit, after.limit));
+            }
+            Some(Concurrency { limit: before.limit, ..after.clone() })
+        }
+        (_, after) => after.clone(),
+    };
     let (old, new) = (without_bookkeeping(old), without_bookkeeping(new));
-    let otherwise_equal = Rule { limits: old.limits.clone(), mode: old.mode, ..new.clone() } == old;
+    let otherwise_equal = Rule { limits: old.limits.clone(), mode: old.mode, concurrency, ..new.clone() } == old;
     if !otherwise_equal || (changes.len() == numbers_before && old != new) {
         changes.push(format!("rule {name} changed"));
     }
@@ -118,6 +127,7 @@ mod tests {
             key: Vec::new(),
             limits: limits.iter().map(limit).collect(),
             overrides: Vec::new(),
+            concurrency: None,
             cost: None,
             on_limit: None,
             response_headers: Vec::new(),
@@ -126,6 +136,19 @@ mod tests {
         };
         let [uid, namespace, name, revision] = ["u", "shop", "a", "r"].map(str::to_owned);
         PolicyRules { uid, namespace, name, revision, mode, deadline_millis: None, rules: vec![rule] }
+    }
+
+    #[test]
+    fn a_changed_concurrent_limit_is_described() {
+        let of = |limit: u64, name: &str| {
+            let mut rules = rules(Mode::Enforce, &[]);
+            let concurrency = Concurrency { name: name.to_owned(), limit, overrides: Vec::new() };
+            rules.rules[0].concurrency = Some(concurrency);
+            rules
+        };
+        assert_eq!(describe(&of(10, "parallel"), &of(20, "parallel")), "all/parallel 10 to 20 in flight");
+        assert_eq!(describe(&of(10, "parallel"), &of(10, "other")), "rule all changed");
+        assert_eq!(describe(&of(10, "parallel"), &of(10, "parallel")), "");
     }
 
     #[test]

@@ -6,9 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Period, duration, names};
 
-/// A limit: the number of requests that are admitted per period.
+/// A limit: the number of requests that are admitted per period, or that may be in flight.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
+    validation = one_kind(),
+    validation = Rule::new("!has(self.concurrent) || !(has(self.requests) || has(self.per) || has(self.burst) || has(self.debt) || self.strategy != 'TokenBucket')")
+        .message("concurrent is not valid with requests, per, burst, debt and strategy, which limit a rate: remove them, or use another rule for the rate")
+        .field_path(".concurrent"),
     validation = countable(),
     validation = Rule::new("!has(self.burst) || !(self.strategy in ['FixedWindow', 'SlidingWindowCounter', 'SlidingWindowLog'])")
         .message("burst is not valid with FixedWindow, SlidingWindowCounter and SlidingWindowLog, which save no requests: remove burst, or use strategy TokenBucket or GCRA")
@@ -16,7 +20,7 @@ use crate::{Period, duration, names};
     validation = Rule::new("!has(self.debt) || self.strategy == 'TokenBucketWithDebt'")
         .message("debt is valid only with strategy TokenBucketWithDebt: remove debt, or use that strategy")
         .field_path(".debt"),
-    validation = Rule::new("self.strategy != 'SlidingWindowLog' || self.requests <= 1048576")
+    validation = Rule::new("self.strategy != 'SlidingWindowLog' || !has(self.requests) || self.requests <= 1048576")
         .message("requests must be at most 1048576 with strategy SlidingWindowLog, which remembers each of them: use SlidingWindowCounter for more")
         .field_path(".requests")
 )]
@@ -25,12 +29,21 @@ pub struct Limit {
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = names::label())]
     pub name: String,
-    /// Number of requests that are admitted per period.
-    #[schemars(range(min = 1, max = 1_000_000_000))]
+    /// Number of requests that are admitted per period. Requires `per`; not allowed with `concurrent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_requests())]
-    pub requests: i64,
-    /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
-    pub per: Period,
+    pub requests: Option<i64>,
+    /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`. Requires `requests`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Period")]
+    pub per: Option<Period>,
+    /// Maximum number of requests in flight. A request is in flight until its response has ended, and a WebSocket
+    /// connection until it is closed. Such a limit is the only one of its rule. Not allowed with the other fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
+    #[x_kube(validation = not_zero_concurrent())]
+    pub concurrent: Option<i64>,
     /// Maximum number of requests that are admitted at the same time; for LeakyBucket, the maximum length of the queue.
     /// Defaults to 1 for GCRA and to `requests` for the other strategies. Not allowed with FixedWindow,
     /// SlidingWindowCounter and SlidingWindowLog.
@@ -51,17 +64,26 @@ pub struct Limit {
 
 /// Other numbers for the limit of this name. An absent field has its default value, not the value of the rule's limit.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[x_kube(validation = countable())]
+#[x_kube(validation = one_kind(), validation = countable())]
 pub struct OverrideLimit {
     /// Name of one of the rule's limits, whose strategy is used.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Number of requests that are admitted per period.
-    #[schemars(range(min = 1, max = 1_000_000_000))]
+    /// Number of requests that are admitted per period. Requires `per`; not allowed with `concurrent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_requests())]
-    pub requests: i64,
-    /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
-    pub per: Period,
+    pub requests: Option<i64>,
+    /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`. Requires `requests`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Period")]
+    pub per: Option<Period>,
+    /// Maximum number of requests in flight. A request is in flight until its response has ended, and a WebSocket
+    /// connection until it is closed. Such a limit is the only one of its rule. Not allowed with the other fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
+    #[x_kube(validation = not_zero_concurrent())]
+    pub concurrent: Option<i64>,
     /// Maximum number of requests that are admitted at the same time; for LeakyBucket, the maximum length of the queue.
     /// Defaults to 1 for GCRA and to `requests` for the other strategies. Not allowed with FixedWindow,
     /// SlidingWindowCounter and SlidingWindowLog.
@@ -75,6 +97,20 @@ pub struct OverrideLimit {
     #[schemars(with = "i64", range(min = 1, max = 1_000_000_000))]
     #[x_kube(validation = not_zero_debt())]
     pub debt: Option<i64>,
+}
+
+impl Limit {
+    /// The requests of a period. `None` for a concurrent limit.
+    pub fn rate(&self) -> Option<(i64, &Period)> {
+        self.requests.zip(self.per.as_ref())
+    }
+}
+
+impl OverrideLimit {
+    /// The requests of a period. `None` for a concurrent limit.
+    pub fn rate(&self) -> Option<(i64, &Period)> {
+        self.requests.zip(self.per.as_ref())
+    }
 }
 
 /// The algorithm that counts requests.
@@ -108,6 +144,12 @@ fn not_zero_requests() -> Rule {
     )
 }
 
+fn not_zero_concurrent() -> Rule {
+    Rule::new("self != 0").message(
+        "concurrent must not be 0, which never means unlimited: for no limit remove it; to refuse all requests use action Deny",
+    )
+}
+
 fn not_zero_burst() -> Rule {
     Rule::new("self != 0").message(
         "burst must not be 0, which never means unlimited: use 1 to let no two requests come at once, or remove burst",
@@ -118,11 +160,17 @@ fn not_zero_debt() -> Rule {
     Rule::new("self != 0").message("debt must not be 0, which never means unlimited: for no debt remove it")
 }
 
+fn one_kind() -> Rule {
+    Rule::new("has(self.concurrent) || (has(self.requests) && has(self.per))").message(
+        "requests and per are required: add both for a rate, or use concurrent to limit how many requests are in flight",
+    )
+}
+
 /// Limits the rate to one request per nanosecond, the resolution of the engine's time.
 fn countable() -> Rule {
     let syntax = duration::PATTERN;
     Rule::new(format!(
-        "self.requests <= 1000000 || !self.per.matches('{syntax}') || duration(self.per) >= duration('1s')"
+        "!has(self.requests) || !has(self.per) || self.requests <= 1000000 || !self.per.matches('{syntax}') || duration(self.per) >= duration('1s')"
     ))
     .message("requests beyond 1000000 need a per of 1s or more: write the same rate for a longer time")
     .field_path(".requests")

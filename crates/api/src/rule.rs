@@ -52,9 +52,24 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseH
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.debt) || !self.limits.exists(m, m.name == l.name && m.strategy != 'TokenBucketWithDebt')))")
         .message("overrides must have debt only for a limit whose strategy is TokenBucketWithDebt: remove debt")
         .field_path(".overrides"),
-    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, l.requests <= 1048576 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.requests) || l.requests <= 1048576 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
         .message("overrides must have at most 1048576 requests for a limit whose strategy is SlidingWindowLog, which remembers each of them")
         .field_path(".overrides"),
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 1 || !self.limits.exists(l, has(l.concurrent))")
+        .message("limits must have no other limit beside a concurrent one: give each a rule of its own; a request must pass both")
+        .field_path(".limits"),
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, self.limits.all(m, m.name != l.name || has(m.concurrent) == has(l.concurrent))))")
+        .message("overrides must have concurrent for a concurrent limit, and requests and per for a rate: use the fields of the rule's limit")
+        .field_path(".overrides"),
+    validation = Rule::new("!has(self.limits) || !self.limits.exists(l, has(l.concurrent)) || self.per != 'Message'")
+        .message("concurrent is not valid with per Message, because only requests are in flight: use per Request")
+        .field_path(".per"),
+    validation = Rule::new("!has(self.limits) || !self.limits.exists(l, has(l.concurrent)) || self.scope != 'Shared'")
+        .message("concurrent is not valid with scope Shared, because each pod counts its requests in flight: use scope Pod")
+        .field_path(".scope"),
+    validation = Rule::new("!has(self.limits) || !self.limits.exists(l, has(l.concurrent)) || !has(self.onLimit) || self.onLimit.action != 'Wait'")
+        .message("onLimit must have action Reject with a concurrent limit, which does not know when a request ends: use action Reject")
+        .field_path(".onLimit"),
     validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, l.strategy == 'TokenBucketWithDebt')")
         .message("cost is known only after the response with responseHeader and responseBytes, so every limit must be able to be overdrawn: use strategy TokenBucketWithDebt for each")
         .field_path(".cost"),
@@ -85,10 +100,10 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseH
     validation = Rule::new("self.scope != 'Shared' || self.per != 'Message'")
         .message("scope Shared is not valid with per Message: a message cannot wait for the store; use scope Pod, or per Request")
         .field_path(".scope"),
-    validation = Rule::new("self.scope != 'Shared' || !has(self.limits) || self.limits.all(l, l.strategy != 'SlidingWindowLog' || l.requests <= 8192)")
+    validation = Rule::new("self.scope != 'Shared' || !has(self.limits) || self.limits.all(l, l.strategy != 'SlidingWindowLog' || !has(l.requests) || l.requests <= 8192)")
         .message("limits must have at most 8192 requests with strategy SlidingWindowLog in a rule of scope Shared, because the store remembers each of them: use SlidingWindowCounter for more")
         .field_path(".limits"),
-    validation = Rule::new("self.scope != 'Shared' || !has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, l.requests <= 8192 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
+    validation = Rule::new("self.scope != 'Shared' || !has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.requests) || l.requests <= 8192 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
         .message("overrides must have at most 8192 requests for a limit whose strategy is SlidingWindowLog in a rule of scope Shared: use SlidingWindowCounter for more")
         .field_path(".overrides")
 )]
@@ -141,7 +156,8 @@ pub struct Rule {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub response_headers: Vec<ResponseHeader>,
-    /// Maximum number of keys that a pod tracks. Further keys are counted together in an overflow of bounded size.
+    /// Maximum number of keys that a pod tracks. Further keys are counted together in an overflow of bounded size. A
+    /// concurrent limit ignores this: it tracks exactly the keys with requests in flight.
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 1_000_000))]
     #[x_kube(validation = Rule::new("self != 0")

@@ -139,7 +139,10 @@ fn review_says_what_to_write() {
     );
     assert_eq!(
         messages(all(serde_json::json!([{"name": "a", "limits": [{"name": "a", "requests": 5}]}]))),
-        ["spec.rules[0].limits[0].per: is missing and must be set"]
+        [
+            "spec.rules[0].limits[0]: requests and per are required: add both for a rate, or use concurrent to limit how \
+             many requests are in flight"
+        ]
     );
     let found = messages(all(serde_json::json!([{"name": "a", "action": "bypass", "limits": [limit]}])));
     assert_eq!(

@@ -1,9 +1,13 @@
 //! A limit on the number of requests in flight, without a rate. An admitted request has a permit, and dropping the
 //! permit makes room for other requests. No function here waits.
 
+mod by_key;
+
 use std::{error::Error, fmt, num::NonZeroU64, sync::Arc};
 
 use crate::sync::{AtomicU64, Ordering};
+
+pub use self::by_key::{InFlightByKey, KeyPermit};
 
 /// A limit on the total cost of the requests in flight. All clones share one count.
 ///

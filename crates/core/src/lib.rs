@@ -52,7 +52,7 @@
 //! | several limits on one request | [`check_all`]: charges all or none |
 //! | the limits of a rule, for all requests together or by key | [`RuleLimiter`] over [`Terms`]; the number of keys is bounded, and a known key takes no lock |
 //! | several rules on one request | [`charge_all`] |
-//! | the number of requests in flight | [`InFlight`] |
+//! | the number of requests in flight | [`InFlight`], and [`InFlightByKey`] for each key |
 //!
 //! # Strategies
 //!
@@ -100,7 +100,7 @@ mod word;
 pub use self::{
     all::{Charges, check_all},
     answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
-    in_flight::{Full, InFlight, Permit},
+    in_flight::{Full, InFlight, InFlightByKey, KeyPermit, Permit},
     keyed::{KeyStats, KeySurvey},
     limiter::{Admitted, Charge, Limiter, Refused, Reserved},
     queue::{Position, Ticket},

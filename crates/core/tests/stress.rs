@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{InFlight, Limiter, RuleLimiter, Strategy, Terms, Time, check_all};
+use weir_core::{InFlight, InFlightByKey, Limiter, RuleLimiter, Strategy, Terms, Time, check_all};
 
 use self::suite::{STRATEGIES, at_once};
 
@@ -290,6 +290,33 @@ fn permits_never_exceed_the_limit() {
         assert_eq!(in_flight.in_use(), 0, "{threads} threads: all permits are given back");
         let held: Vec<_> = (0..20).map_while(|_| in_flight.acquire(1).ok()).collect();
         assert_eq!(held.len(), 10);
+    }
+}
+
+#[test]
+fn permits_of_keys_never_exceed_the_limit_of_each() {
+    const KEYS: u64 = 3;
+    for threads in THREADS {
+        let in_flight = InFlightByKey::default();
+        let counts = || (0..KEYS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let (inside, most) = (counts(), counts());
+        let admitted = offer(threads, 20_000, |turn| {
+            let (key, cost) = (turn % KEYS, 1 + turn % 2);
+            let limit = NonZeroU64::new(4 + key).expect("not zero");
+            in_flight.acquire(&key.to_be_bytes(), cost, limit).map_or(0, |permit| {
+                let key = usize::try_from(key).expect("small");
+                most[key].fetch_max(inside[key].fetch_add(cost, Ordering::SeqCst) + cost, Ordering::SeqCst);
+                thread::yield_now();
+                inside[key].fetch_sub(cost, Ordering::SeqCst);
+                drop(permit);
+                1
+            })
+        });
+        for (limit, most) in (4..).zip(most) {
+            assert!(most.into_inner() <= limit, "{threads} threads");
+        }
+        assert!(admitted > 0, "{threads} threads");
+        assert_eq!(in_flight.total(), 0, "{threads} threads: all is given back");
     }
 }
 

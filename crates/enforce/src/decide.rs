@@ -6,6 +6,7 @@
 //! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Therefore, a bypass in shadow mode
 //! exempts a request only from the other rules of its policy.
 
+mod with_permits;
 mod with_stores;
 
 use std::{
@@ -99,6 +100,13 @@ impl RulesInForce {
 
 impl Asked<'_> {
     fn enforce<'r>(&self, set: &'r RuleSet, indices: &[usize], keys: &mut Vec<u8>) -> Verdict<'r> {
+        if set.has_concurrency {
+            return self.enforce_with_permits(set, indices, keys);
+        }
+        self.enforce_rates(set, indices, keys)
+    }
+
+    fn enforce_rates<'r>(&self, set: &'r RuleSet, indices: &[usize], keys: &mut Vec<u8>) -> Verdict<'r> {
         match indices {
             [] => Verdict::Pass(Pass::default()),
             [only] => self.enforce_one(set.get(*only), keys),
@@ -140,28 +148,33 @@ impl Asked<'_> {
     }
 
     fn enforce_all<'r>(&self, rules: &[(&'r Member, &'r Limits)], keys: &mut Vec<u8>) -> Verdict<'r> {
-        let deadlines = rules.iter().filter_map(|(member, _)| Some((member.deadline?, &member.rule)));
-        let deadline = deadlines.min_by_key(|(after, _)| *after);
-        let format = || Format::of(self.request.headers());
-        let deadline = deadline.map(|(after, rule)| Deadline { after, rule: Arc::clone(rule), format: format() });
+        let deadline = self.deadline(rules.iter().map(|(member, _)| *member));
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
             let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, true)).collect();
+            let follow_up = || FollowUp { deadline, costs: costs(), permits: Vec::new() };
             if asks.iter().any(|ask| ask.limits.shared.is_some()) {
-                return self.enforce_with_stores(asks, FollowUp { deadline, costs: costs() });
+                return self.enforce_with_stores(asks, follow_up());
             }
             match enter(asks, self.clock) {
                 Ok(Entry::Waits(mut wait)) => {
-                    wait.follow_up = FollowUp { deadline, costs: costs() };
+                    wait.follow_up = follow_up();
                     Verdict::Wait(wait)
                 }
                 Ok(Entry::Goes(charged)) => {
                     asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
                     let fields = fields_of_several(asks, &charged);
-                    Verdict::Pass(Pass { fields, follow_up: FollowUp { deadline, costs: costs() }.boxed() })
+                    Verdict::Pass(Pass { fields, follow_up: follow_up().boxed() })
                 }
                 Err(refused) => Verdict::Refuse(refusal(asks, refused, self.now())),
             }
         })
+    }
+
+    /// The shortest deadline of these rules' policies.
+    fn deadline<'r>(&self, members: impl Iterator<Item = &'r Member>) -> Option<Deadline> {
+        let deadlines = members.filter_map(|member| Some((member.deadline?, &member.rule)));
+        let (after, rule) = deadlines.min_by_key(|(after, _)| *after)?;
+        Some(Deadline { after, rule: Arc::clone(rule), format: Format::of(self.request.headers()) })
     }
 
     /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
@@ -183,6 +196,13 @@ impl Asked<'_> {
                 bypass.counters.count_bypassed();
                 continue;
             }
+            let mut permits = match self.acquire_all(indices.iter().map(|index| set.get(*index)), keys) {
+                Ok(permits) => permits,
+                Err((rule, _)) => {
+                    rule.counters.count_shadow_limited();
+                    continue;
+                }
+            };
             let rules = limiting(set, indices);
             let deadline = rules.iter().filter_map(|(member, _)| member.deadline).min();
             let costs = self.with_asks(&rules, deadline, keys, |asks| {
@@ -198,15 +218,19 @@ impl Asked<'_> {
                                 ask.rule.counters.count_wait(at.duration_since(now));
                             }
                         }
-                        asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect()
+                        Some(asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect())
                     }
                     Err(RuleRefusedAt { ask, .. }) => {
                         asks[ask].rule.counters.count_shadow_limited();
-                        Vec::new()
+                        None
                     }
                 }
             });
-            verdict.add(costs);
+            if let Some(costs) = costs {
+                let admitted = permits.iter_mut().filter_map(|held| held.admitted.take());
+                admitted.for_each(|admitted| admitted.rule.counters.count_allowed());
+                verdict.add(costs, permits);
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, Explaine
 
 use super::{
     charge::{Ask, opens_after},
+    concurrency::Concurrency,
     decide::Asked,
     in_force::RulesInForce,
     jwt::Tokens,
@@ -124,6 +125,10 @@ impl Asked<'_> {
             limit: None,
             source: None,
         };
+        if let Some(concurrency) = &rule.concurrency {
+            self.explain_concurrency(concurrency, &mut explained);
+            return explained;
+        }
         let Some(limits) = &rule.limits else {
             explained.decision = if rule.is_deny() { Decision::Deny } else { Decision::Bypass };
             return explained;
@@ -174,6 +179,27 @@ impl Asked<'_> {
             reset_after_millis: millis(tightest.standing.reset_after()),
         });
         explained
+    }
+}
+
+impl Asked<'_> {
+    fn explain_concurrency(&self, concurrency: &Concurrency, explained: &mut ExplainedRule) {
+        let mut key = Vec::new();
+        concurrency.key.write(&self.request, &self.tokens, &mut key);
+        explained.key = concurrency.key.show(&self.request, &self.tokens);
+        explained.cost = concurrency.cost.on_arrival(&self.request);
+        explained.override_index = concurrency.limits.of(&key).1;
+        let (decision, state) = match concurrency.peek(&key, explained.cost) {
+            Ok(state) => (Decision::Allow, state),
+            Err(none) => (Decision::Limit, none.state),
+        };
+        explained.decision = decision;
+        explained.limit = Some(ExplainedLimit {
+            name: concurrency.name.to_string(),
+            remaining: state.remaining,
+            reset_after_millis: 0,
+        });
+        explained.source = Some(format!("requests in flight; at most {}", state.requests));
     }
 }
 

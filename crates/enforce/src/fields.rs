@@ -5,7 +5,7 @@
 //! do not depend on the request are rendered when a snapshot is lowered. The other parts are stored as numbers, and
 //! rendered when the caller writes them to a map or as lines.
 
-use std::sync::Arc;
+use std::{num::NonZeroU64, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -31,6 +31,8 @@ pub(super) struct Advice {
     starts: Vec<Box<str>>,
     /// The value of `RateLimit-Policy` for keys without an override, then for each override.
     policies: Vec<HeaderValue>,
+    /// Whether the limits have a time of reset. A concurrent limit has none.
+    has_reset: bool,
 }
 
 /// The fields for the response to an admitted request.
@@ -78,7 +80,19 @@ impl Advice {
         let sets = std::iter::once(None).chain((0..overrides).map(Some));
         let policies = sets.map(|set| policy(&names, terms.quotas(set))).collect();
         let starts = names.iter().map(|name| format!("\"{name}\";r=").into()).collect();
-        Self { style, headers_on, own, starts, policies }
+        Self { style, headers_on, own, starts, policies, has_reset: true }
+    }
+
+    /// The fields of a concurrent limit. `limits` are those for keys without an override, then for each override.
+    pub(super) fn of_concurrency(
+        (style, headers_on): (HeaderStyle, HeadersOn),
+        own: Vec<OwnField>,
+        name: &str,
+        limits: impl Iterator<Item = NonZeroU64>,
+    ) -> Self {
+        let policies = limits.map(|limit| value(format!("\"{name}\";q={limit};qu=\"concurrent-requests\""))).collect();
+        let starts = vec![format!("\"{name}\";r=").into()];
+        Self { style, headers_on, own, starts, policies, has_reset: false }
     }
 
     /// Returns the `RateLimit-Policy` of this rule.
@@ -131,7 +145,7 @@ impl Advice {
             headers.insert(LIMIT, HeaderValue::from_bytes(&limit).expect("names are DNS labels, the rest are numbers"));
         }
         if self.is_legacy() {
-            for (name, number) in state.legacy() {
+            for (name, number) in self.legacy(state) {
                 headers.insert(name, number.into());
             }
         }
@@ -147,7 +161,7 @@ impl Advice {
             head.extend_from_slice(b"\r\n");
         }
         if self.is_legacy() {
-            for (name, number) in state.legacy() {
+            for (name, number) in self.legacy(state) {
                 head.extend_from_slice(name.as_str().as_bytes());
                 head.extend_from_slice(b": ");
                 write_number(number, head);
@@ -161,8 +175,15 @@ impl Advice {
         let start = self.starts.get(state.limit).unwrap_or(&self.starts[0]);
         to.extend_from_slice(start.as_bytes());
         write_number(state.remaining, to);
-        to.extend_from_slice(b";t=");
-        to.extend_from_slice(seconds.as_bytes());
+        if self.has_reset {
+            to.extend_from_slice(b";t=");
+            to.extend_from_slice(seconds.as_bytes());
+        }
+    }
+
+    fn legacy(&self, state: &QuotaState) -> impl Iterator<Item = (HeaderName, u64)> {
+        let reset = self.has_reset.then_some((LEGACY_RESET, state.seconds));
+        [(LEGACY_LIMIT, state.requests), (LEGACY_REMAINING, state.remaining)].into_iter().chain(reset)
     }
 }
 
@@ -172,10 +193,6 @@ const LONGEST_LIMIT: usize = 128;
 impl QuotaState {
     pub(super) fn numbers(&self) -> Numbers {
         Numbers { remaining: self.remaining, limit: self.requests, reset_after: self.seconds }
-    }
-
-    fn legacy(&self) -> [(HeaderName, u64); 3] {
-        [(LEGACY_LIMIT, self.requests), (LEGACY_REMAINING, self.remaining), (LEGACY_RESET, self.seconds)]
     }
 }
 
@@ -196,6 +213,15 @@ impl Fields {
         Self {
             quota: says_something.then(|| LimitFields { advice: Arc::clone(advice), policy, state }),
             own: Vec::new(),
+        }
+    }
+
+    /// Adds the fields of a rule with a concurrent limit. They describe its quota only if no other rule's does.
+    pub(super) fn add_concurrency(&mut self, advice: &Arc<Advice>, state: QuotaState, override_index: Option<usize>) {
+        if self.quota.is_none() {
+            self.quota = Self::of_one(advice, state, override_index).quota;
+        } else if advice.has_own() {
+            self.own.push((Arc::clone(advice), state));
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{deferred::DeferredCost, format::Format, rule::Rule};
+use weir_core::KeyPermit;
+
+use super::{deferred::DeferredCost, fields::QuotaState, format::Format, rule::Rule};
 
 /// The remaining work for an admitted request.
 #[derive(Debug, Default)]
@@ -11,6 +13,24 @@ pub struct FollowUp {
     pub deadline: Option<Deadline>,
     /// Costs that depend on the response.
     pub costs: Vec<DeferredCost>,
+    /// Permits of concurrent limits, until the body of the response has ended.
+    pub permits: Vec<HeldPermit>,
+}
+
+/// A permit of a rule's concurrent limit. Dropping it admits another request.
+#[derive(Debug)]
+pub struct HeldPermit {
+    pub(super) _permit: KeyPermit,
+    /// The rule, until its admission is counted and is in the response fields.
+    pub(super) admitted: Option<AdmittedBy>,
+}
+
+/// A concurrent limit that admitted a request.
+#[derive(Debug)]
+pub(super) struct AdmittedBy {
+    pub(super) rule: Arc<Rule>,
+    pub(super) state: QuotaState,
+    pub(super) override_index: Option<usize>,
 }
 
 /// The maximum time of a request after its verdict, including its wait.
@@ -37,9 +57,20 @@ impl FollowUp {
         self.deadline.take().map(|deadline| (deadline.after, deadline))
     }
 
+    /// Adds permits, and a deadline if it is shorter.
+    pub(super) fn hold(&mut self, permits: Vec<HeldPermit>, deadline: Option<Deadline>) {
+        self.permits.extend(permits);
+        self.deadline = self.deadline.take().into_iter().chain(deadline).min_by_key(|deadline| deadline.after);
+    }
+
+    /// The rules whose admissions are not counted yet.
+    pub(super) fn take_admitted(&mut self) -> impl Iterator<Item = AdmittedBy> {
+        self.permits.iter_mut().filter_map(|held| held.admitted.take())
+    }
+
     /// Returns the work in a box, or `None` if no work remains.
     pub(super) fn boxed(self) -> Option<Box<Self>> {
-        let nothing = self.deadline.is_none() && self.costs.is_empty();
+        let nothing = self.deadline.is_none() && self.costs.is_empty() && self.permits.is_empty();
         (!nothing).then(|| Box::new(self))
     }
 }

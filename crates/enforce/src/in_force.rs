@@ -98,8 +98,8 @@ impl RulesInForce {
                     let follows = before.get(&(policy.uid.as_str(), rule.name.as_str())).copied();
                     let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
                     let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
-                    let limits = follows.or(removed.as_ref()).and_then(|before| before.limits.as_ref());
-                    Arc::new(Rule::follow(counters, limits, rule, &full_name, (&clock, stores)))
+                    let before = follows.or(removed.as_ref()).map(|before| &**before);
+                    Arc::new(Rule::follow(counters, before, rule, &full_name, (&clock, stores)))
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);

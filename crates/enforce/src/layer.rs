@@ -20,7 +20,7 @@ use crate::gate::Gate;
 
 pub use self::{
     body::LimitedBody,
-    respond::{Responses, refused, too_late},
+    respond::{Responses, Tunnel, refused, too_late},
     turns::{Position, Turns},
 };
 

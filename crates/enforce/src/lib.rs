@@ -44,6 +44,7 @@
 
 mod byte_set;
 mod charge;
+mod concurrency;
 mod cost;
 mod counters;
 mod decide;
@@ -85,12 +86,12 @@ pub use self::{
     deferred::DeferredCost,
     explain::InvalidRequest,
     fields::Fields,
-    follow_up::{Deadline, FollowUp},
+    follow_up::{Deadline, FollowUp, HeldPermit},
     format::Format,
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
-    layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Turns, refused, too_late},
+    layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
     live::{Change, LiveRules, SharedGate},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},

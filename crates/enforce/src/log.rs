@@ -47,7 +47,7 @@ impl Refusal<'_> {
     /// Returns the values of the refused key as a JSON list, so that no value can break the line. Returns `None` if the
     /// rule has no key.
     fn key(&self, asked: &Asked<'_>) -> Option<String> {
-        let key = &self.rule.limits.as_ref()?.key;
+        let key = self.rule.key()?;
         let parts = key.show(&asked.request, &asked.tokens);
         (!parts.is_empty()).then(|| serde_json::to_string(&parts).expect("a list of strings is valid JSON"))
     }

@@ -3,6 +3,7 @@
 //! Lowering is a pure function: it uses no clock, no counters and no rules in force. After a fault in one part, the
 //! other parts are still lowered, so one answer contains all faults.
 
+mod concurrency;
 mod conditions;
 mod cost;
 mod faults;
@@ -20,7 +21,10 @@ use self::faults::{Faults, Path};
 use super::{cost::Cost, fields::Advice, key::KeySpec, refusal_text::RefusalForm};
 use crate::matching::Matcher;
 
-pub(super) use self::shared::{LoweredShared, hash};
+pub(super) use self::{
+    concurrency::{ConcurrentLimits, LoweredConcurrency},
+    shared::{LoweredShared, hash},
+};
 
 /// The parsed rules of a snapshot.
 #[derive(Debug)]
@@ -48,8 +52,10 @@ pub(super) struct LoweredRule {
     pub(super) action: Action,
     /// The form of refusals. `None` for a bypass.
     pub(super) refusal: Option<RefusalForm>,
-    /// The limits. `None` unless the action is [`Action::Limit`].
+    /// The rates. `None` unless the action is [`Action::Limit`], and for a rule with `concurrency`.
     pub(super) limits: Option<LoweredLimits>,
+    /// `None` for most rules.
+    pub(super) concurrency: Option<LoweredConcurrency>,
 }
 
 #[derive(Debug)]
@@ -161,12 +167,17 @@ fn lower_rule(
     let before = faults.len();
     let matcher = conditions::lower_matches(&rule.matches, rule.action, &path.field("match"), faults);
     let refusal = on_limit::lower_form(rule, policy, &path.field("onLimit"), faults);
-    let limits = match rule.action {
-        Action::Bypass | Action::Deny => {
+    let mut concurrency = None;
+    let limits = match (rule.action, &rule.concurrency) {
+        (Action::Bypass | Action::Deny, _) => {
             without_limits(rule, path, faults);
             None
         }
-        Action::Limit => {
+        (Action::Limit, Some(own)) => {
+            concurrency = Some(concurrency::lower_concurrency(rule, own, policy, path, faults)?);
+            None
+        }
+        (Action::Limit, None) => {
             let key = conditions::lower_key(&rule.key, &path.field("key"), faults);
             let terms = limits::lower_terms(rule, key.as_ref(), path, faults);
             let counted_by = limits::lower_counted_by(rule, path, faults);
@@ -199,6 +210,7 @@ fn lower_rule(
         action: rule.action,
         refusal,
         limits,
+        concurrency,
     })
 }
 
@@ -211,6 +223,7 @@ fn without_limits(rule: &Rule, path: &Path, faults: &mut Faults) {
         ("key", !rule.key.is_empty()),
         ("limits", !rule.limits.is_empty()),
         ("overrides", !rule.overrides.is_empty()),
+        ("concurrency", rule.concurrency.is_some()),
         ("cost", rule.cost.is_some()),
         ("onLimit", on_limit.is_some() && !is_deny),
         ("onLimit.maxWaitMillis", is_deny && on_limit.is_some_and(|form| form.max_wait_millis.is_some())),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use weir_core::Time;
 
-use super::{fields::QuotaState, refusal_text::RefusalText, rule::Rule};
+use super::{concurrency::NoPermit, fields::QuotaState, refusal_text::RefusalText, rule::Rule};
 
 /// The refusal of a request or a message by one limit of one rule, or of a request by a rule with action Deny.
 #[derive(Debug)]
@@ -43,6 +43,16 @@ impl<'a> Refusal<'a> {
     }
 }
 
+impl<'a> Refusal<'a> {
+    /// Counts a request for which a concurrent limit has no capacity, and refuses it.
+    pub(super) fn without_permit(rule: &'a Arc<Rule>, none: &NoPermit, at: Time) -> Self {
+        rule.counters.count_limited();
+        let NoPermit { state, override_index, never } = *none;
+        let retry_after = (!never).then(|| Duration::from_secs(state.seconds));
+        Self { rule, state, override_index, retry_after, at }
+    }
+}
+
 impl Refusal<'_> {
     /// Returns the key for a cache of the text.
     pub fn text_key(&self) -> TextKey {
@@ -71,7 +81,7 @@ impl Refusal<'_> {
 
     /// Whether a rule with action Deny refused the request, so that the client must not retry.
     pub fn is_denied(&self) -> bool {
-        self.rule.limits.is_none()
+        self.rule.is_deny()
     }
 
     /// Returns the time until the client may retry. `None` means never, because the cost is more than the limit can
@@ -97,9 +107,9 @@ impl Refusal<'_> {
 
     /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the rule sets.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
-        if let Some(limits) = &self.rule.limits {
-            limits.advice.insert(&self.state, limits.advice.policy(self.override_index), headers);
-            limits.advice.insert_own(&self.state, headers);
+        if let Some(advice) = self.rule.advice() {
+            advice.insert(&self.state, advice.policy(self.override_index), headers);
+            advice.insert_own(&self.state, headers);
         }
         self.text().set.iter().for_each(|own| own.insert(self.state.numbers(), headers));
     }

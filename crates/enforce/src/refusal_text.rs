@@ -33,9 +33,10 @@ pub(super) struct RefusalText {
 }
 
 impl RefusalText {
-    pub(super) fn new(form: RefusalForm, policy: &str, rule: &str, limits: &[Box<str>]) -> Self {
+    /// `error` names what a request exceeds. It needs no escapes.
+    pub(super) fn new(form: RefusalForm, (policy, rule): (&str, &str), error: &str, limits: &[Box<str>]) -> Self {
         let RefusalForm { status, body, content_type, closes, set } = form;
-        let starts = limits.iter().map(|limit| start(policy, rule, limit)).collect();
+        let starts = limits.iter().map(|limit| start(error, policy, rule, limit)).collect();
         let denied = format!("{{\"error\":\"denied\",\"policy\":\"{policy}\",\"rule\":\"{rule}\"}}\n").into();
         Self { status, content_type, closes, set, body, starts, denied }
     }
@@ -54,8 +55,8 @@ impl RefusalText {
 }
 
 /// Returns the start of the default body. Names are DNS labels, so they need no escapes.
-fn start(policy: &str, rule: &str, limit: &str) -> String {
-    format!(r#"{{"error":"rate limited","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
+fn start(error: &str, policy: &str, rule: &str, limit: &str) -> String {
+    format!(r#"{{"error":"{error}","policy":"{policy}","rule":"{rule}","limit":"{limit}","retryAfterSeconds":"#)
 }
 
 #[cfg(test)]
@@ -70,7 +71,7 @@ mod tests {
             closes: false,
             set: Vec::new(),
         };
-        RefusalText::new(form, "shop/checkout", "per-client", &["burst".into(), "daily".into()])
+        RefusalText::new(form, ("shop/checkout", "per-client"), "rate limited", &["burst".into(), "daily".into()])
     }
 
     #[test]

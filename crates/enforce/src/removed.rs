@@ -42,7 +42,7 @@ struct Gone {
 impl Removed {
     /// Adds a removed rule of a policy, unless the rule has no limits.
     pub(super) fn add(&mut self, policy: &Policy, rule: &Arc<Rule>, now: Time) {
-        if rule.limits.is_none() {
+        if rule.limits.is_none() && rule.concurrency.is_none() {
             return;
         }
         let policy = full_name(&policy.namespace, &policy.name).into();

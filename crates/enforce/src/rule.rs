@@ -7,6 +7,7 @@ use weir_store::{SharedKeys, SharedLimiter, StoreClient};
 use weir_wire::{Action, Mode, Per};
 
 use super::{
+    concurrency::Concurrency,
     cost::Cost,
     counters::{Counters, Counts},
     fields::Advice,
@@ -49,8 +50,10 @@ pub struct Rule {
     pub(super) action: Action,
     /// The prepared refusals. `None` for a bypass, which never refuses.
     pub(super) refusal: Option<RefusalText>,
-    /// The limits. `None` for a bypass and for a rule that denies.
+    /// The rates. `None` for a bypass, for a rule that denies, and for a rule with a concurrent limit.
     pub(super) limits: Option<Limits>,
+    /// `None` for a rule without a concurrent limit.
+    pub(super) concurrency: Option<Concurrency>,
 }
 
 /// The limits of a rule, and how a request is charged to them.
@@ -116,16 +119,18 @@ impl Policy {
 }
 
 impl Rule {
-    /// Creates a rule. If `before`, the limits of the earlier rule, has an equal key, the new rule takes over its
-    /// limiter.
+    /// Creates a rule. If `before`, the earlier rule, has an equal key, the new rule takes over its limiter.
     pub(super) fn follow(
         counters: Arc<Counters>,
-        before: Option<&Limits>,
+        before: Option<&Self>,
         rule: LoweredRule,
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
-        let LoweredRule { name, mode, matcher, per, action, refusal, limits } = rule;
+        let LoweredRule { name, mode, matcher, per, action, refusal, limits, concurrency } = rule;
+        let concurrency =
+            concurrency.map(|own| Concurrency::follow(before.and_then(|before| before.concurrency.as_ref()), own));
+        let before = before.and_then(|before| before.limits.as_ref());
         let limits = limits.map(|lowered| {
             let LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared } = lowered;
             let max_keys = counted_by.max_keys();
@@ -142,9 +147,12 @@ impl Rule {
             let advice = Arc::new(advice);
             Limits { limiter, key, cost, max_wait, advice, names, quotas, shared }
         });
-        let names = limits.as_ref().map_or(&[][..], |limits| &limits.names);
-        let refusal = refusal.map(|form| RefusalText::new(form, policy, &name, names));
-        Self { name, mode, matcher, per, counters, action, refusal, limits }
+        let (error, names) = match (&limits, &concurrency) {
+            (_, Some(own)) => ("too many concurrent requests", std::slice::from_ref(&own.name)),
+            (limits, None) => ("rate limited", limits.as_ref().map_or(&[][..], |limits| &limits.names)),
+        };
+        let refusal = refusal.map(|form| RefusalText::new(form, (policy, &name), error, names));
+        Self { name, mode, matcher, per, counters, action, refusal, limits, concurrency }
     }
 
     /// Returns the rule's statistics.
@@ -167,9 +175,31 @@ impl Rule {
         self.action == Action::Bypass
     }
 
+    /// Whether it does not limit: it denies or exempts all requests that it matches.
+    pub(super) fn is_exception(&self) -> bool {
+        self.action != Action::Limit
+    }
+
     /// Whether requests that the rule matches are refused.
     pub(super) fn is_deny(&self) -> bool {
         self.action == Action::Deny
+    }
+
+    /// The prepared response fields.
+    pub(super) fn advice(&self) -> Option<&Arc<Advice>> {
+        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.advice);
+        self.limits.as_ref().map(|limits| &limits.advice).or_else(of_concurrency)
+    }
+
+    /// What requests are counted separately by.
+    pub(super) fn key(&self) -> Option<&KeySpec> {
+        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.key);
+        self.limits.as_ref().map(|limits| &limits.key).or_else(of_concurrency)
+    }
+
+    /// The name of its concurrent limit, the limit without overrides, and how many requests of all keys are in flight.
+    pub fn in_flight(&self) -> Option<(&str, u64, u64)> {
+        self.concurrency.as_ref().map(|own| (&*own.name, own.limits.limit.get(), own.total()))
     }
 
     /// Returns the limits by name, without overrides.

@@ -27,6 +27,8 @@ pub(super) struct RuleSet {
     exceptions: usize,
     /// The number of rules that enforce, which precede the rules in shadow mode.
     enforced: usize,
+    /// Whether a rule limits how many requests are in flight.
+    pub(super) has_concurrency: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
     about_all: Vec<usize>,
 }
@@ -87,13 +89,14 @@ impl RuleSet {
             Action::Limit => 2,
         });
         let denials = rules.partition_point(|member| member.rule.is_deny());
-        let exceptions = rules.partition_point(|member| member.rule.limits.is_none());
+        let exceptions = rules.partition_point(|member| member.rule.is_exception());
         let enforced = rules.len();
         rules.extend(shadows);
         let index = Index::new(rules.iter().map(|member| &member.rule.matcher));
         let about_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.takes_all());
         let about_all = if about_all { (0..rules.len()).collect() } else { Vec::new() };
-        Self { rules, index, denials, exceptions, enforced, about_all }
+        let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
+        Self { rules, index, denials, exceptions, enforced, has_concurrency, about_all }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod choosing;
+mod concurrency;
 mod deciding;
 mod exceptions;
 mod headers;

@@ -42,8 +42,8 @@ pub use self::{
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
     report::{Goodbye, Report},
     snapshot::{
-        Action, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match, Mode, OnLimit, OnMessage, Override,
-        Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
+        Action, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,
+        Mode, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
     status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, StoreStatus},
     store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},

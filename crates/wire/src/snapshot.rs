@@ -85,13 +85,16 @@ pub struct Rule {
     /// The values by which requests are counted separately. If empty, all requests of the rule share one counter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,
-    /// The limits. All limits must admit a request, and a refusal charges none. At least one for [`Action::Limit`],
-    /// none for other actions.
+    /// The limits. All limits must admit a request, and a refusal charges none. At least one for [`Action::Limit`]
+    /// without `concurrency`, none otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
     /// Other limits for some keys. Allowed only with a `key`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
+    /// Present: the rule limits how many requests are in flight. Only with [`Action::Limit`] and [`Per::Request`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
     /// The units that each request takes from every limit. 1 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
@@ -308,6 +311,29 @@ pub enum Strategy {
     /// A steady rate with strict intervals. `burst` defaults to 1.
     #[serde(rename = "GCRA")]
     Gcra,
+}
+
+/// How many requests of a rule may be in flight: admitted, with a response that has not ended yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Concurrency {
+    /// The name of the limit.
+    pub name: String,
+    /// How many requests of a key may be in flight; of all requests without a `key`. At least 1.
+    pub limit: u64,
+    /// Other numbers for some keys. Only with a `key`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<ConcurrencyOverride>,
+}
+
+/// Another number for some keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConcurrencyOverride {
+    /// The keys: each has one value for each part of the rule's `key`, in the same order.
+    pub keys: Vec<Vec<String>>,
+    /// How many requests of such a key may be in flight. At least 1.
+    pub limit: u64,
 }
 
 /// Other limits of a rule for some keys.

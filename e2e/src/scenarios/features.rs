@@ -77,7 +77,8 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     let mut client = Client(Connection::open(space, pod, direct::PROXY).await?);
     matrix(space, &mut client).await?;
     waits(space, &mut client).await?;
-    others(space, &mut client).await
+    others(space, &mut client).await?;
+    concurrency(space, pod).await
 }
 
 /// A client with one connection to the pod.
@@ -204,6 +205,34 @@ async fn waits(space: &Space, client: &mut Client) -> Result<()> {
         ensure!(admitted == u64::from(REQUESTS) && took >= least, "{path}: {admitted} admitted in {took:?}");
     }
     report::note("seven strategies delay requests that can wait");
+    Ok(())
+}
+
+/// Tests limits on the number of requests in flight, before and after a change.
+async fn concurrency(space: &Space, pod: &str) -> Result<()> {
+    const CLIENTS: usize = 6;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(Client(Connection::open(space, pod, direct::PROXY).await?));
+    }
+    for limit in [2, 4] {
+        let rule = format!(
+            "  - {{name: in-flight, key: [{{header: x-api-key}}], limits: [{{name: parallel, concurrent: {limit}}}]}}"
+        );
+        enforce(space, &[rule], "").await?;
+        // All requests arrive while the first ones are in flight.
+        let sent = clients.iter_mut().map(|client| client.get("/slow?ms=3000", &[("x-api-key", "ann")]));
+        let answers = futures::future::try_join_all(sent).await?;
+        let count = |status: u16| answers.iter().filter(|answer| answer.status() == status).count();
+        ensure!(
+            (count(200), count(429)) == (limit, CLIENTS - limit),
+            "{} of {CLIENTS} requests in flight with a limit of {limit}",
+            count(200)
+        );
+        let again = clients[0].admitted(10, "/", &[("x-api-key", "ann")]).await?;
+        ensure!(again == 10, "requests that have ended still count: {again} of 10 admitted");
+    }
+    report::note("limits on requests in flight, exact before and after a change");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use weir_enforce::{Policy, Rule, RulesInForce};
 
 use super::family::{counter, family, gauge, histogram, ratio, seconds};
 
-pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
+pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 16] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
     let surveys: Vec<_> = each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.survey(now)?))).collect();
@@ -17,6 +17,13 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
         each().flat_map(|(policy, rule)| {
             let [namespace, policy, rule_name] = named(policy, rule);
             rule.limits().map(move |(limit, quota)| ([namespace, policy, rule_name, ("limit", limit)], quota))
+        })
+    };
+    let in_flight = || {
+        each().filter_map(|(policy, rule)| {
+            let [namespace, policy, rule_name] = named(policy, rule);
+            let (name, limit, count) = rule.in_flight()?;
+            Some(([namespace, policy, rule_name, ("limit", name)], limit, count))
         })
     };
     [
@@ -72,6 +79,18 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 14] {
                 .filter(|(_, quota)| has_burst(quota.strategy()))
                 .map(|(labels, quota)| gauge(&labels, quota.burst()))
                 .collect(),
+        ),
+        family(
+            "weir_in_flight_requests",
+            "Requests in flight that a concurrent limit counts, of all keys together.",
+            MetricType::GAUGE,
+            in_flight().map(|(labels, _, count)| gauge(&labels, count)).collect(),
+        ),
+        family(
+            "weir_limit_in_flight_requests",
+            "Requests of a key that a concurrent limit lets be in flight, without overrides.",
+            MetricType::GAUGE,
+            in_flight().map(|(labels, limit, _)| gauge(&labels, limit)).collect(),
         ),
         family(
             "weir_key_table_keys",

@@ -17,7 +17,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use weir_enforce::Messages;
+use weir_enforce::{Messages, Tunnel};
 
 use super::{
     failure::Failure,
@@ -116,8 +116,11 @@ impl Upgrade {
         let drain = Arc::clone(&tunnels.drain);
         let websocket = handshake::is_chosen(response.headers());
         let speaking = traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
+        let tunnel = Tunnel::default();
+        let held = tunnel.clone();
         tunnels.tasks.spawn_local(async move {
             let _speaking = speaking;
+            let _held = held;
             let (client, app) = match tokio::try_join!(client, app) {
                 Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
@@ -130,6 +133,7 @@ impl Upgrade {
         });
         let mut switching = Response::new(ResponseBody::own(""));
         *switching.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        switching.extensions_mut().insert(tunnel);
         let fields = switching.headers_mut();
         *fields = std::mem::take(response.headers_mut());
         let chosen = fields.get(header::UPGRADE).cloned();

@@ -4,6 +4,7 @@ mod addresses;
 mod answers;
 mod bootstrap;
 mod channel;
+mod concurrency;
 mod costs;
 mod crowded;
 mod differential;

@@ -188,8 +188,9 @@ fn is_below(outer: &str, inner: &str) -> bool {
 /// Returns true if `limit` cannot refuse any request that `strict`, charged with it, admits.
 fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
     let Some(saved) = saved(strict) else { return false };
-    let (requests, nanos) = rate(limit);
-    let (strict_requests, strict_nanos) = rate(strict);
+    let (Some((requests, nanos)), Some((strict_requests, strict_nanos))) = (rate(limit), rate(strict)) else {
+        return false;
+    };
     match limit.strategy {
         Strategy::TokenBucket | Strategy::Gcra => {
             let Some(room) = self::saved(limit) else { return false };
@@ -206,14 +207,15 @@ fn is_never_reached(limit: &Limit, strict: &Limit) -> bool {
 /// Returns the number of requests that a bucket admits at the same time; `None` for strategies without a bucket.
 fn saved(limit: &Limit) -> Option<u128> {
     let default = match limit.strategy {
-        Strategy::TokenBucket => limit.requests,
+        Strategy::TokenBucket => limit.rate()?.0,
         Strategy::Gcra => 1,
         _ => return None,
     };
     u128::try_from(limit.burst.unwrap_or(default)).ok()
 }
 
-/// Returns the rate, as requests and nanoseconds.
-fn rate(limit: &Limit) -> (u128, u128) {
-    (u128::try_from(limit.requests).unwrap_or(0), limit.per.duration().as_nanos())
+/// Returns the rate, as requests and nanoseconds. `None` for a concurrent limit.
+fn rate(limit: &Limit) -> Option<(u128, u128)> {
+    let (requests, per) = limit.rate()?;
+    Some((u128::try_from(requests).unwrap_or(0), per.duration().as_nanos()))
 }

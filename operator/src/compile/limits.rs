@@ -5,24 +5,78 @@ use weir_wire::{self as wire, LONGEST_LOG};
 
 use super::faults::Faults;
 
+const NO_RATE: &str = "requests and per are required: add both, or make the only limit of the rule concurrent";
+
 /// The maximum number of requests that a SlidingWindowCounter can count.
 const MOST_COUNTED: u64 = 1 << 30;
+
+/// The concurrent limit of a rule, which has no other limit.
+pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> Option<wire::Concurrency> {
+    let concurrent = |limit: &api::Limit| limit.concurrent.is_some();
+    let index = rule.limits.iter().position(concurrent)?;
+    let limit = &rule.limits[index];
+    let path_of_limit = format!("{path}.limits[{index}]");
+    if rule.limits.len() > 1 {
+        faults.add(&path_of_limit, "a concurrent limit is the only limit of its rule: give each a rule of its own");
+    }
+    for (field, given) in [
+        ("requests", limit.requests.is_some()),
+        ("per", limit.per.is_some()),
+        ("burst", limit.burst.is_some()),
+        ("debt", limit.debt.is_some()),
+        ("strategy", limit.strategy != api::Strategy::default()),
+    ] {
+        if given {
+            faults.add(format!("{path_of_limit}.{field}"), "is not valid with concurrent: remove it");
+        }
+    }
+    let is_later = |cost: &api::Cost| matches!(cost, api::Cost::ResponseHeader(_) | api::Cost::ResponseBytes {});
+    let waits = rule.on_limit.as_ref().is_some_and(|on_limit| on_limit.action == api::OnLimitAction::Wait);
+    for (field, given) in [
+        ("per", rule.per == api::Per::Message),
+        ("cost", rule.cost.as_ref().is_some_and(is_later)),
+        ("scope", rule.scope == api::Scope::Shared),
+        ("onLimit.action", waits),
+    ] {
+        if given {
+            faults.add(format!("{path}.{field}"), "is not valid with a concurrent limit: use another rule for it");
+        }
+    }
+    let number = |concurrent: Option<i64>, path: &str, faults: &mut Faults| {
+        faults.number(format!("{path}.concurrent"), concurrent.unwrap_or_default(), 1)
+    };
+    let own = number(limit.concurrent, &path_of_limit, faults);
+    let mut overrides = Vec::new();
+    for (o, entry) in rule.overrides.iter().enumerate() {
+        for (i, other) in entry.limits.iter().enumerate() {
+            let path = format!("{path}.overrides[{o}].limits[{i}]");
+            if other.name != limit.name {
+                faults.add(format!("{path}.name"), format!("the rule has no limit {:?}", other.name));
+            }
+            let limit = number(other.concurrent, &path, faults);
+            overrides.push(wire::ConcurrencyOverride { keys: entry.keys.clone(), limit });
+        }
+    }
+    Some(wire::Concurrency { name: limit.name.clone(), limit: own, overrides })
+}
 
 pub(super) fn limits(limits: &[api::Limit], path: &str, faults: &mut Faults) -> Vec<wire::Limit> {
     if limits.is_empty() {
         faults.add(format!("{path}.limits"), "a rule that limits must have at least one limit");
     }
-    let numbers = |limit: &api::Limit| Numbers {
-        name: limit.name.clone(),
-        strategy: limit.strategy,
-        requests: limit.requests,
-        per: limit.per.clone(),
-        burst: limit.burst,
-        debt: limit.debt,
-    };
-    (limits.iter().enumerate())
-        .map(|(i, limit)| numbers(limit).compile(&format!("{path}.limits[{i}]"), faults))
-        .collect()
+    let mut compiled = Vec::with_capacity(limits.len());
+    for (i, limit) in limits.iter().enumerate() {
+        let path = format!("{path}.limits[{i}]");
+        let &api::Limit { strategy, burst, debt, .. } = limit;
+        match limit.rate() {
+            Some((requests, per)) => {
+                let numbers = Numbers { name: limit.name.clone(), strategy, requests, per, burst, debt };
+                compiled.push(numbers.compile(&path, faults));
+            }
+            None => faults.add(path, NO_RATE),
+        }
+    }
+    compiled
 }
 
 /// Compiles an override of some of `limits`. Their strategies do not change.
@@ -39,14 +93,12 @@ pub(super) fn overridden(
             faults.add(format!("{path}.name"), format!("the rule has no limit {:?}", other.name));
             continue;
         };
-        let numbers = Numbers {
-            name: other.name.clone(),
-            strategy: limit.strategy,
-            requests: other.requests,
-            per: other.per.clone(),
-            burst: other.burst,
-            debt: other.debt,
+        let Some((requests, per)) = other.rate() else {
+            faults.add(path, NO_RATE);
+            continue;
         };
+        let &api::OverrideLimit { burst, debt, .. } = other;
+        let numbers = Numbers { name: other.name.clone(), strategy: limit.strategy, requests, per, burst, debt };
         replaced.push(numbers.compile(&path, faults));
     }
     wire::Override { keys: entry.keys.clone(), limits: replaced }
@@ -59,16 +111,16 @@ pub(super) fn most(limit: &wire::Limit) -> u64 {
 }
 
 /// The numbers of a limit as written in the policy.
-struct Numbers {
+struct Numbers<'a> {
     name: String,
     strategy: api::Strategy,
     requests: i64,
-    per: api::Period,
+    per: &'a api::Period,
     burst: Option<i64>,
     debt: Option<i64>,
 }
 
-impl Numbers {
+impl Numbers<'_> {
     fn compile(self, path: &str, faults: &mut Faults) -> wire::Limit {
         let requests: u64 = faults.number(format!("{path}.requests"), self.requests, 1);
         let burst: Option<u64> = self.burst.map(|burst| faults.number(format!("{path}.burst"), burst, 1));

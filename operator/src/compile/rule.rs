@@ -44,6 +44,7 @@ pub(super) fn rule(
             key: Vec::new(),
             limits: Vec::new(),
             overrides: Vec::new(),
+            concurrency: None,
             cost: None,
             on_limit: (action == wire::Action::Deny).then(form),
             response_headers: Vec::new(),
@@ -51,17 +52,24 @@ pub(super) fn rule(
             shared: None,
         };
     }
-    let limits = limits::limits(&rule.limits, path, faults);
     override_keys::check(rule, |key, message| faults.add(format!("{path}.{key}"), message));
-    let overrides: Vec<wire::Override> = (rule.overrides.iter().enumerate())
-        .map(|(i, entry)| limits::overridden(entry, &rule.limits, &format!("{path}.overrides[{i}]"), faults))
-        .collect();
+    let concurrency = limits::concurrency(rule, path, faults);
+    let (limits, overrides) = if concurrency.is_some() {
+        (Vec::new(), Vec::new())
+    } else {
+        let overrides = (rule.overrides.iter().enumerate())
+            .map(|(i, entry)| limits::overridden(entry, &rule.limits, &format!("{path}.overrides[{i}]"), faults));
+        let overrides: Vec<wire::Override> = overrides.collect();
+        (limits::limits(&rule.limits, path, faults), overrides)
+    };
     let cost = rule.cost.as_ref().map(|cost| self::cost(cost, &format!("{path}.cost"), faults));
     check_cost(cost.as_ref(), &limits, &overrides, &format!("{path}.cost"), faults);
     if rule.per == api::Per::Message {
         check_messages(rule, path, faults);
     }
-    let max_keys = (!rule.key.is_empty()).then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1));
+    // A concurrent limit tracks exactly the keys with requests in flight.
+    let has_max_keys = !rule.key.is_empty() && concurrency.is_none();
+    let max_keys = has_max_keys.then(|| faults.number(format!("{path}.maxKeys"), rule.max_keys.into(), 1));
     if let Some(max_keys) = max_keys
         && let Err(wire::LogsTooLarge { path: at, message }) = wire::check_logs(&limits, &overrides, max_keys)
     {
@@ -93,6 +101,7 @@ pub(super) fn rule(
         key: rule.key.iter().enumerate().map(|(i, part)| key_part(part, &format!("{path}.key[{i}]"), faults)).collect(),
         limits,
         overrides,
+        concurrency,
         cost,
         response_headers: {
             let path = format!("{path}.responseHeaders");

@@ -266,8 +266,24 @@ fn the_revision_names_rules_and_mode_and_nothing_else() {
     let shadow = RateLimitPolicySpec { mode: weir_api::Mode::Shadow, ..base.clone() };
     assert_ne!(first, revision(&key(), "uid", &shadow), "another mode");
     let mut more = base;
-    more.rules[0].limits[0].requests = 51;
+    more.rules[0].limits[0].requests = Some(51);
     assert_ne!(first, revision(&key(), "uid", &more), "another number");
+}
+
+#[test]
+fn a_concurrent_limit_is_compiled_without_rates() {
+    let limits = json!([{"name": "parallel", "concurrent": 10}]);
+    let overrides = json!([{"keys": [["gold"], ["silver"]], "limits": [{"name": "parallel", "concurrent": 50}]}]);
+    let rule = json!({"name": "r", "key": [{"header": "x"}], "limits": limits, "overrides": overrides});
+    let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect("valid");
+    let compiled = serde_json::to_value(&rules.rules[0]).expect("JSON");
+    let concurrency =
+        json!({"name": "parallel", "limit": 10, "overrides": [{"keys": [["gold"], ["silver"]], "limit": 50}]});
+    let on_limit = json!({"status": 429, "headers": "IETF"});
+    let expected = json!({
+        "name": "r", "action": "Limit", "key": [{"header": "x"}], "concurrency": concurrency, "onLimit": on_limit,
+    });
+    assert_eq!(compiled, expected);
 }
 
 #[test]
@@ -275,6 +291,37 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (rule, path) in [
         (json!({"name": "all"}), "spec.rules[0].limits"),
+        (json!({"name": "all", "limits": [{"name": "a"}]}), "spec.rules[0].limits[0]"),
+        (json!({"name": "all", "limits": [{"name": "a", "requests": 1}]}), "spec.rules[0].limits[0]"),
+        (json!({"name": "all", "limits": [{"name": "c", "concurrent": 1}, limit]}), "spec.rules[0].limits[0]"),
+        (json!({"name": "all", "limits": [{"name": "c", "concurrent": 0}]}), "spec.rules[0].limits[0].concurrent"),
+        (
+            json!({"name": "all", "limits": [{"name": "c", "concurrent": 1, "requests": 1}]}),
+            "spec.rules[0].limits[0].requests",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "c", "concurrent": 1, "strategy": "GCRA"}]}),
+            "spec.rules[0].limits[0].strategy",
+        ),
+        (json!({"name": "all", "limits": [{"name": "c", "concurrent": 1}], "per": "Message"}), "spec.rules[0].per"),
+        (
+            json!({"name": "all", "limits": [{"name": "c", "concurrent": 1}], "cost": {"responseBytes": {}}}),
+            "spec.rules[0].cost",
+        ),
+        (
+            json!({"name": "all", "limits": [{"name": "c", "concurrent": 1}], "onLimit": {"action": "Wait", "maxWait": "1s"}}),
+            "spec.rules[0].onLimit.action",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [{"name": "c", "concurrent": 1}],
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "d", "concurrent": 1}]}]}),
+            "spec.rules[0].overrides[0].limits[0].name",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [{"name": "c", "concurrent": 1}],
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "c", "requests": 1, "per": "1s"}]}]}),
+            "spec.rules[0].overrides[0].limits[0].concurrent",
+        ),
         (
             json!({"name": "all", "limits": [{"name": "a", "requests": 0, "per": "1s"}]}),
             "spec.rules[0].limits[0].requests",

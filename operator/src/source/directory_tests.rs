@@ -18,7 +18,7 @@ fn policy(requests: u32) -> String {
 async fn next(updates: &mut mpsc::Receiver<Update>) -> Vec<i64> {
     let limit = |change: &Change| match change {
         Change::Policy(_, Some((policy, _))) => {
-            Some(policy.spec.as_ref().expect("the policy is valid").rules[0].limits[0].requests)
+            policy.spec.as_ref().expect("the policy is valid").rules[0].limits[0].requests
         }
         _ => None,
     };

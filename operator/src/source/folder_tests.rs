@@ -17,10 +17,10 @@ fn said(outcome: &Outcome) -> Vec<String> {
     let say = |change: &Change| match change {
         Change::Policy(key, None) => format!("{} gone", key.name),
         Change::Policy(key, Some((policy, _))) => {
-            let content = policy
-                .spec
-                .as_ref()
-                .map_or_else(|_| "invalid".to_owned(), |spec| spec.rules[0].limits[0].requests.to_string());
+            let content = policy.spec.as_ref().map_or_else(
+                |_| "invalid".to_owned(),
+                |spec| spec.rules[0].limits[0].requests.unwrap_or_default().to_string(),
+            );
             format!("{} {} {content}", key.name, policy.generation)
         }
         Change::Store(key, None) => format!("store {} gone", key.name),

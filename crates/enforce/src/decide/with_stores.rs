@@ -78,18 +78,19 @@ impl Asked<'_> {
     }
 
     /// Tries the rules of a policy in shadow mode. If a store must be asked, the request is counted when it answers.
-    pub(super) fn try_with_stores(&self, asks: &[Ask<'_, '_>]) -> Vec<DeferredCost> {
+    /// Returns `None` if the rules would refuse.
+    pub(super) fn try_with_stores(&self, asks: &[Ask<'_, '_>]) -> Option<Vec<DeferredCost>> {
         let (shared, others) = split(asks, self.now());
-        let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect();
+        let costs = || Some(asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect());
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
             Err((index, _)) => {
                 shared[index].rule.counters.count_shadow_limited();
-                return Vec::new();
+                return None;
             }
         };
         if grants.iter().any(Option::is_none) {
-            let Some(first) = shared.first().cloned() else { return Vec::new() };
+            let first = shared.first()?.clone();
             let others: Vec<_> = others.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
             let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);
             first.spawn(async move {
@@ -108,7 +109,7 @@ impl Asked<'_> {
             }
             Err(RuleRefusedAt { ask, .. }) => {
                 others[ask].rule.counters.count_shadow_limited();
-                Vec::new()
+                None
             }
         }
     }

@@ -22,7 +22,10 @@ use tokio::time::Sleep;
 use weir_core::{Quota, RuleCharge, Time};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
-use crate::deferred::{DeferredCost, NoPlace};
+use crate::{
+    deferred::{DeferredCost, NoPlace},
+    follow_up::HeldPermit,
+};
 
 /// The time for which a response reserves capacity ahead. Timers have a resolution of a millisecond, and every turn
 /// costs a timer.
@@ -33,7 +36,11 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// The body of a response behind the limits.
 #[derive(Debug)]
-pub struct LimitedBody<B>(Kind<B>);
+pub struct LimitedBody<B> {
+    kind: Kind<B>,
+    /// The permits of the request. A server drops a body when it has ended or cannot be sent.
+    _permits: Vec<HeldPermit>,
+}
 
 #[derive(Debug)]
 enum Kind<B> {
@@ -76,18 +83,18 @@ struct Granted {
 
 impl<B> LimitedBody<B> {
     /// Creates a body. If no cost counts bytes, the body passes without counting.
-    pub(super) fn new(body: B, mut costs: Vec<DeferredCost>, clock: MonotonicClock) -> Self {
+    pub(super) fn new(body: B, mut costs: Vec<DeferredCost>, permits: Vec<HeldPermit>, clock: MonotonicClock) -> Self {
         costs.retain(DeferredCost::is_bytes);
         if costs.is_empty() {
-            return Self::plain(body);
+            return Self { _permits: permits, ..Self::plain(body) };
         }
         let counted = Counted { body, costs, clock, paid: 1, rest: Bytes::new(), turn: None, position: None };
-        Self(Kind::Counted(Box::new(counted)))
+        Self { kind: Kind::Counted(Box::new(counted)), _permits: permits }
     }
 
     /// Creates a body that no limit counts.
     pub fn plain(body: B) -> Self {
-        Self(Kind::Plain(body))
+        Self { kind: Kind::Plain(body), _permits: Vec::new() }
     }
 }
 
@@ -256,21 +263,21 @@ impl<B: Body<Data = Bytes> + Unpin> Body for LimitedBody<B> {
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Plain(body) => Pin::new(body).poll_frame(cx),
             Kind::Counted(counted) => counted.poll_data(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Plain(body) => body.is_end_stream(),
             Kind::Counted(counted) => counted.rest.is_empty() && counted.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Plain(body) => body.size_hint(),
             Kind::Counted(counted) => {
                 let held = u64::try_from(counted.rest.len()).unwrap_or(u64::MAX);

@@ -3,13 +3,20 @@
 //!
 //! A gRPC client gets status 200 with headers only, which contain the gRPC status code and the time to retry.
 
+use std::sync::{Arc, OnceLock};
+
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::Body;
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 
 use super::body::LimitedBody;
-use crate::{follow_up::Deadline, format::Format, refusal::Refusal, verdict::Pass};
+use crate::{
+    follow_up::{Deadline, FollowUp, HeldPermit},
+    format::Format,
+    refusal::Refusal,
+    verdict::Pass,
+};
 
 /// Creates the responses of a service behind the limits.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +24,19 @@ pub struct Responses {
     pub(super) clock: MonotonicClock,
     /// The name of this program in responses to requests that exceeded their deadline.
     pub(super) server: &'static str,
+}
+
+/// An upgraded connection, which outlives the response that opens it. A service adds a clone to the extensions of its
+/// response with status 101, and drops its own when the connection has ended. Until then the connection holds the
+/// permits of the request.
+#[derive(Clone, Debug, Default)]
+pub struct Tunnel(Arc<OnceLock<Vec<HeldPermit>>>);
+
+impl Tunnel {
+    fn hold(&self, permits: Vec<HeldPermit>) {
+        // Only the limits around the service call this, once for each response.
+        let _ = self.0.set(permits);
+    }
 }
 
 impl<B, E> Outcome<Pass, Box<Response<Bytes>>, Response<B>, E> for Responses
@@ -32,10 +52,15 @@ where
 
     /// Charges the cost in a header, and wraps the body, which charges its bytes while they pass.
     fn admitted(&self, Pass { fields, follow_up }: Pass, mut response: Response<B>) -> Self::Response {
-        let costs = follow_up.map(|follow_up| follow_up.costs).unwrap_or_default();
+        let FollowUp { costs, permits, .. } = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
         costs.iter().for_each(|cost| cost.charge_header(response.headers_mut(), self.clock));
         fields.write(response.headers_mut());
-        response.map(|body| LimitedBody::new(body, costs, self.clock))
+        // The bytes of a tunnel are not the body of its response.
+        if let Some(tunnel) = response.extensions_mut().remove::<Tunnel>() {
+            tunnel.hold(permits);
+            return response.map(|body| LimitedBody::new(body, costs, Vec::new(), self.clock));
+        }
+        response.map(|body| LimitedBody::new(body, costs, permits, self.clock))
     }
 
     fn failed(&self, error: E) -> E {

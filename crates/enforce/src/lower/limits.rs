@@ -71,12 +71,32 @@ fn lower_override<'a>(
     path: &Path,
     faults: &mut Faults,
 ) -> Option<(Vec<Vec<u8>>, Named<'a>)> {
-    let mut keys = Vec::with_capacity(one.keys.len());
-    let at = path.field("keys");
-    if one.keys.is_empty() {
-        faults.add(&at, "name at least one key");
+    let keys = lower_override_keys(&one.keys, key, seen, &path.field("keys"), faults);
+    let at = path.field("limits");
+    if one.limits.is_empty() {
+        faults.add(&at, "name at least one limit to replace");
     }
-    for (index, values) in one.keys.iter().enumerate() {
+    for (index, limit) in one.limits.iter().enumerate().filter(|(_, limit)| !known.contains(limit.name.as_str())) {
+        let message =
+            format!("{} is not a limit of this rule: an override replaces limits of the same name", limit.name);
+        faults.add(&at.index(index).field("name"), message);
+    }
+    Some((keys, lower_limits(&one.limits, &at, faults)?))
+}
+
+/// The keys of an override. `seen` has the keys of all overrides before it, with their paths.
+pub(super) fn lower_override_keys(
+    named: &[Vec<String>],
+    key: Option<&KeySpec>,
+    seen: &mut HashMap<Vec<u8>, String>,
+    at: &Path,
+    faults: &mut Faults,
+) -> Vec<Vec<u8>> {
+    let mut keys = Vec::with_capacity(named.len());
+    if named.is_empty() {
+        faults.add(at, "name at least one key");
+    }
+    for (index, values) in named.iter().enumerate() {
         let at = at.index(index);
         let Some(parts) = key.map(KeySpec::parts).filter(|parts| !parts.is_empty()) else { continue };
         if values.len() != parts.len() {
@@ -98,16 +118,7 @@ fn lower_override<'a>(
         }
         keys.push(bytes);
     }
-    let at = path.field("limits");
-    if one.limits.is_empty() {
-        faults.add(&at, "name at least one limit to replace");
-    }
-    for (index, limit) in one.limits.iter().enumerate().filter(|(_, limit)| !known.contains(limit.name.as_str())) {
-        let message =
-            format!("{} is not a limit of this rule: an override replaces limits of the same name", limit.name);
-        faults.add(&at.index(index).field("name"), message);
-    }
-    Some((keys, lower_limits(&one.limits, &at, faults)?))
+    keys
 }
 
 fn lower_limits<'a>(limits: &'a [Limit], path: &Path, faults: &mut Faults) -> Option<Named<'a>> {

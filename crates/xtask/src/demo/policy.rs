@@ -92,12 +92,9 @@ fn parse(text: &str) -> anyhow::Result<RateLimitPolicy> {
 fn limit(text: &str) -> anyhow::Result<Limit> {
     let policy = parse(text)?;
     let rule = policy.spec.rules.iter().find(|rule| rule.action == Action::Limit).context("no rule has a limit")?;
-    let limit = rule.limits.first().context("the rule has no limit")?;
-    Ok(Limit {
-        requests: limit.requests,
-        per: limit.per.as_str().to_owned(),
-        period: limit.per.duration().as_secs_f64(),
-    })
+    let rate = rule.limits.first().and_then(weir_api::Limit::rate);
+    let (requests, per) = rate.context("the first limit of the rule is no rate")?;
+    Ok(Limit { requests, per: per.as_str().to_owned(), period: per.duration().as_secs_f64() })
 }
 
 /// Changes the number after the first `requests:` that is not in a comment.

@@ -47,7 +47,7 @@ pub(super) struct ResponseContext {
     /// Whether the client sends no more requests after this one.
     pub(super) last: bool,
     pub(super) fields: Fields,
-    /// The deadline, and the costs that headers of the response contain.
+    /// The deadline, the costs that headers of the response contain, and the permits of concurrent limits.
     pub(super) follow_up: Option<Box<FollowUp>>,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
         connection.watch();
         let repeatable = asked.repeatable;
         match ask(connection, asked.request, repeatable, &asked.context, &mut out).await {
-            Ok(reply) => relay(connection, reply, out).await,
+            Ok(reply) => relay(connection, reply, asked.context.follow_up, out).await,
             Err(Cut::Gone) => Next::Nothing,
             Err(Cut::Unfit) => Next::Leave,
             Err(Cut::Late) => late(connection, &asked.context, out).await,
@@ -334,9 +334,14 @@ async fn read(
     .await
 }
 
-/// Relays the body after its head.
+/// Relays the body after its head. The request keeps its permits until then.
 #[expect(clippy::manual_async_fn, reason = "for the same reason as `exchange`")]
-fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbox) -> impl Future<Output = Next> {
+fn relay(
+    connection: &mut ClientConnection<'_>,
+    mut reply: Reply,
+    follow_up: Option<Box<FollowUp>>,
+    mut out: Outbox,
+) -> impl Future<Output = Next> {
     async move {
         let shared = &connection.client.shared;
         loop {
@@ -358,6 +363,8 @@ fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbo
                     shared.pool.push(idle);
                 }
                 let body = rest.as_ref().map_or(&[][..], |rest| &rest.unread()[..count]);
+                // Before the last bytes: a client that has the whole response may send its next request.
+                drop(follow_up);
                 return finish(connection, &out.bytes, body, reply.closes).await;
             }
             if connection.send(&out.bytes, &reply.app.unread()[..count]).await.is_err() {
@@ -370,6 +377,7 @@ fn relay(connection: &mut ClientConnection<'_>, mut reply: Reply, mut out: Outbo
             match read(connection, &mut reply.app, MAX_HELD, Limit::default()).await {
                 Ok(Ok(1..)) => {}
                 Ok(Ok(0)) if reply.framing.closed(&mut out.bytes) => {
+                    drop(follow_up);
                     return finish(connection, &out.bytes, &[], reply.closes).await;
                 }
                 Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit | Cut::Late) => {

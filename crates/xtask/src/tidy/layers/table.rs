@@ -77,6 +77,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["cost", "format", "jwt"],
             &["key", "refusal_text"],
             &["lower"],
+            &["concurrency"],
             &["rule"],
             &["refusal", "removed", "rule_set"],
             &["in_force"],

@@ -1,0 +1,88 @@
+//! Rules that limit how many requests are in flight.
+//!
+//! A request takes a permit of each such rule before any rate is charged, because a permit can be given back without a
+//! trace. The permit belongs to the [`FollowUp`](super::FollowUp) of the request and is dropped with it: when the body
+//! of the response has ended, when the client has disconnected, or when another rule refuses.
+
+use std::sync::Arc;
+
+use weir_core::{Full, InFlightByKey, KeyPermit};
+
+use super::{
+    cost::Cost,
+    fields::{Advice, QuotaState},
+    key::KeySpec,
+    lower::{ConcurrentLimits, LoweredConcurrency},
+};
+
+/// How long a refused client is asked to wait. Nobody knows when a request in flight ends.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// The concurrent limit of a rule in force.
+#[derive(Debug)]
+pub(super) struct Concurrency {
+    /// Shared with the rule's successors, so requests that are in flight during a change stay counted.
+    in_flight: InFlightByKey,
+    pub(super) key: KeySpec,
+    pub(super) cost: Cost,
+    pub(super) name: Box<str>,
+    pub(super) advice: Arc<Advice>,
+    pub(super) limits: ConcurrentLimits,
+}
+
+/// A limit that has no capacity for a request.
+#[derive(Debug)]
+pub(super) struct NoPermit {
+    pub(super) state: QuotaState,
+    pub(super) override_index: Option<usize>,
+    /// Whether the request asks for more than the limit.
+    pub(super) never: bool,
+}
+
+impl Concurrency {
+    /// `before` is the same rule before a change.
+    pub(super) fn follow(before: Option<&Self>, lowered: LoweredConcurrency) -> Self {
+        let LoweredConcurrency { key, cost, name, advice, limits } = lowered;
+        let in_flight = before.filter(|before| before.key == key).map(|before| before.in_flight.clone());
+        Self { in_flight: in_flight.unwrap_or_default(), key, cost, name, advice: Arc::new(advice), limits }
+    }
+
+    pub(super) fn acquire(&self, key: &[u8], cost: u64) -> Result<(KeyPermit, QuotaState), NoPermit> {
+        let (limit, override_index) = self.limits.of(key);
+        match self.in_flight.acquire(key, cost, limit) {
+            Ok(permit) => {
+                let state = QuotaState {
+                    limit: 0,
+                    requests: limit.get(),
+                    remaining: limit.get().saturating_sub(permit.in_use()),
+                    seconds: 0,
+                };
+                Ok((permit, state))
+            }
+            Err(full) => Err(NoPermit::new(full, override_index)),
+        }
+    }
+
+    /// What [`acquire`](Self::acquire) would answer.
+    pub(super) fn peek(&self, key: &[u8], cost: u64) -> Result<QuotaState, NoPermit> {
+        let (limit, override_index) = self.limits.of(key);
+        let in_use = self.in_flight.in_use(key);
+        let remaining = limit.get().saturating_sub(in_use);
+        if cost > remaining {
+            return Err(NoPermit::new(Full { in_use, limit: limit.get(), cost }, override_index));
+        }
+        Ok(QuotaState { limit: 0, requests: limit.get(), remaining, seconds: 0 })
+    }
+
+    /// How many requests of all keys are in flight.
+    pub(super) fn total(&self) -> u64 {
+        self.in_flight.total()
+    }
+}
+
+impl NoPermit {
+    fn new(Full { limit, cost, .. }: Full, override_index: Option<usize>) -> Self {
+        let state = QuotaState { limit: 0, requests: limit, remaining: 0, seconds: RETRY_AFTER_SECONDS };
+        Self { state, override_index, never: cost > limit }
+    }
+}
