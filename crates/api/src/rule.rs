@@ -58,16 +58,16 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseH
     validation = Rule::new("!has(self.limits) || self.limits.size() == 1 || !self.limits.exists(l, has(l.concurrent))")
         .message("limits must have no other limit beside a concurrent one: give each a rule of its own; a request must pass both")
         .field_path(".limits"),
-    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, self.limits.all(m, m.name != l.name || has(m.concurrent) == has(l.concurrent))))")
+    validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.size() == 0 || self.overrides.all(o, o.limits.all(l, has(l.concurrent) == has(self.limits[0].concurrent)))")
         .message("overrides must have concurrent for a concurrent limit, and requests and per for a rate: use the fields of the rule's limit")
         .field_path(".overrides"),
-    validation = Rule::new("!has(self.limits) || !self.limits.exists(l, has(l.concurrent)) || self.per != 'Message'")
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || self.per != 'Message'")
         .message("concurrent is not valid with per Message, because only requests are in flight: use per Request")
         .field_path(".per"),
-    validation = Rule::new("!has(self.limits) || !self.limits.exists(l, has(l.concurrent)) || self.scope != 'Shared'")
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || self.scope != 'Shared'")
         .message("concurrent is not valid with scope Shared, because each pod counts its requests in flight: use scope Pod")
         .field_path(".scope"),
-    validation = Rule::new("!has(self.limits) || !self.limits.exists(l, has(l.concurrent)) || !has(self.onLimit) || self.onLimit.action != 'Wait'")
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.onLimit) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject with a concurrent limit, which does not know when a request ends: use action Reject")
         .field_path(".onLimit"),
     validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, l.strategy == 'TokenBucketWithDebt')")
