@@ -231,7 +231,7 @@ fn write(found: &Found, report: &mut Report) {
                time of any repetition, in percent of what the limit allowed by then. More than 100 is over-admission \
                (bold). A window that began before the burst counts in full."
                 .to_owned(),
-        unit: "stack",
+        unit: "stack".into(),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.collect(),
     });
@@ -272,7 +272,7 @@ fn ratios(found: &Found, report: &mut Report, values: &[(&str, Value)]) {
         report.table(Table {
             title: format!("Ratios: {name}"),
             note: String::new(),
-            unit: "times as good as",
+            unit: "times as good as".into(),
             columns: theirs.iter().map(|peer| (*peer).to_owned()).collect(),
             rows: rows.collect(),
         });

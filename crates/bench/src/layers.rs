@@ -181,7 +181,7 @@ fn write(found: &Found, report: &mut Report) {
                tasks run on two threads, and their time runs from the first spawn to the last answer. \"No layer\" has \
                no middleware, and the difference to it is the cost of the layer."
             .to_owned(),
-        unit: "stack",
+        unit: "stack".into(),
         columns,
         rows: rows.collect(),
     });
@@ -199,7 +199,7 @@ fn write(found: &Found, report: &mut Report) {
         report.table(Table {
             title: format!("Ratios: {name}"),
             note: String::new(),
-            unit: "times as fast as",
+            unit: "times as fast as".into(),
             columns: peers.iter().map(|peer| (**peer).to_owned()).collect(),
             rows: rows.collect(),
         });

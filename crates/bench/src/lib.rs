@@ -14,6 +14,7 @@ mod layers;
 mod limits;
 mod proxy;
 mod report;
+mod seeds;
 mod sla;
 mod soak;
 mod stacks;
@@ -27,7 +28,7 @@ use std::{
 
 use clap::{Parser, ValueEnum};
 
-use self::report::Report;
+use self::{report::Report, seeds::Seed};
 
 pub use self::limits::count_bytes;
 
@@ -35,16 +36,19 @@ pub use self::limits::count_bytes;
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Cli {
-    /// Suites to run; by default all except proxy and gateway, which need other programs
+    /// What to measure; by default everything except proxy, gateway and seeds, which need other programs
     suites: Vec<Suite>,
-    /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
+    /// The seeds that `seeds` measures; by default all. What the folder has of the others stays
+    #[arg(long = "seed", value_name = "NUMBER")]
+    seeds: Vec<Seed>,
+    /// A run of some seconds: it shows that everything works, and its figures mean nothing
     #[arg(long)]
     quick: bool,
     /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Measure nothing, and only draw the charts of the results in the folder again
-    #[arg(long, conflicts_with_all = ["suites", "quick"])]
+    /// Only draw the charts of the results in the folder again, and measure nothing
+    #[arg(long, conflicts_with_all = ["suites", "quick", "seeds"])]
     redraw: bool,
 }
 
@@ -64,12 +68,14 @@ enum Suite {
     Proxy,
     /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`, under load from wrk
     Gateway,
+    /// The tests of the documents that Weir started from, through the agent with a policy in force
+    Seeds,
 }
 
 impl Suite {
     /// Returns true if the suite needs no other programs.
     fn stands_alone(self) -> bool {
-        !matches!(self, Self::Proxy | Self::Gateway)
+        !matches!(self, Self::Proxy | Self::Gateway | Self::Seeds)
     }
 }
 
@@ -82,7 +88,7 @@ pub fn run() -> ExitCode {
         return exit_code("bench", report::redraw(&out));
     }
     for suite in Suite::value_variants().iter().filter(|suite| chosen(suite)) {
-        if let Err(error) = measure(*suite, cli.quick).and_then(|report| report.write(&out)) {
+        if let Err(error) = measure(*suite, &cli, &out).and_then(|report| report.write(&out)) {
             eprintln!("bench: {error:#}");
             return ExitCode::FAILURE;
         }
@@ -123,7 +129,8 @@ fn exit_code(program: &str, result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-fn measure(suite: Suite, quick: bool) -> anyhow::Result<Report> {
+fn measure(suite: Suite, cli: &Cli, out: &Path) -> anyhow::Result<Report> {
+    let quick = cli.quick;
     match suite {
         Suite::Core => limits::measure(quick),
         Suite::Tower => layers::measure(quick),
@@ -132,6 +139,7 @@ fn measure(suite: Suite, quick: bool) -> anyhow::Result<Report> {
         Suite::Strategies => strategies::measure(quick),
         Suite::Proxy => proxy::measure(quick),
         Suite::Gateway => gateway::measure(quick),
+        Suite::Seeds => seeds::measure(quick, &cli.seeds, out),
     }
 }
 

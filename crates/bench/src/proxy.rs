@@ -30,10 +30,11 @@ use self::{process::CLIENT_CORE, scenarios::SCENARIOS};
 use crate::report::Report;
 
 pub(crate) use self::{
+    exchange::Connection,
     load::{Load, Wrk},
     process::{Cores, Process, free_address},
     upstream::Upstream,
-    weir::agent_program,
+    weir::{Addresses, agent_program, command as agent_command, put as put_snapshot},
 };
 
 const ABOUT: &str = "\
@@ -128,7 +129,7 @@ fn to_the_clients_core() -> anyhow::Result<()> {
 }
 
 /// Raises the limit of file descriptors for this program and its children.
-fn more_files() -> anyhow::Result<()> {
+pub(crate) fn more_files() -> anyhow::Result<()> {
     let files = Some(contenders::FILES);
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_none_or(|maximum| maximum >= contenders::FILES) {

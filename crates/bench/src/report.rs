@@ -5,10 +5,10 @@
 mod machine;
 mod plot;
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+use std::{collections::BTreeMap, fmt::Write as _, io::ErrorKind, path::Path};
 
 use anyhow::Context as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use self::machine::{Machine, versions};
 use crate::stats::{Spread, figure};
@@ -28,8 +28,8 @@ const CHARTS: &str = "charts";
 pub(crate) struct Report {
     name: &'static str,
     title: &'static str,
-    about: &'static str,
-    /// True for a quick run, whose figures are not meaningful.
+    about: String,
+    /// A quick run: its figures mean nothing.
     quick: bool,
     #[serde(skip)]
     command: String,
@@ -47,32 +47,32 @@ pub(crate) struct Report {
     charts: Vec<Chart>,
 }
 
-/// An aim, with the result of this run.
-#[derive(Serialize)]
+/// An aim, and whether this run reached it.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Aim {
     pub(crate) aim: String,
     pub(crate) found: String,
     pub(crate) met: bool,
 }
 
-/// A table with contenders as rows, and figures as columns.
-#[derive(Serialize)]
+/// Contenders as rows, figures as columns.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) title: String,
     pub(crate) note: String,
-    pub(crate) unit: &'static str,
+    pub(crate) unit: String,
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) contender: String,
     pub(crate) cells: Vec<Cell>,
 }
 
-/// A cell of a table: a figure or a text.
-#[derive(Clone, Serialize)]
+/// One figure or word of a table.
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Cell {
     /// The figure was not measured, because it is not meaningful for this contender.
@@ -90,13 +90,13 @@ impl Report {
     pub(crate) fn new(
         name: &'static str,
         title: &'static str,
-        about: &'static str,
+        about: impl Into<String>,
         quick: bool,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             name,
             title,
-            about,
+            about: about.into(),
             quick,
             command: format!("cargo xtask bench {name}"),
             method: TAKING_TURNS,
@@ -136,6 +136,28 @@ impl Report {
 
     pub(crate) fn chart(&mut self, chart: impl Into<Chart>) {
         self.charts.push(chart.into());
+    }
+
+    /// Adds what an earlier run of this suite wrote to the folder, in each part that this run does not repeat. A part
+    /// begins the text of its aims, the titles of its tables and the names of its charts with `<part>:` or `<part>-`.
+    pub(crate) fn keep(&mut self, folder: &Path, kept: &[&str]) -> anyhow::Result<()> {
+        let Some(earlier) = read::<Earlier>(&folder.join(format!("{}.json", self.name)))? else { return Ok(()) };
+        if earlier.quick != self.quick {
+            return Ok(());
+        }
+        let keeps = |text: &str| kept.iter().any(|part| text.starts_with(part));
+        self.aims.extend(earlier.aims.into_iter().filter(|aim| keeps(&aim.aim)));
+        self.tables.extend(earlier.tables.into_iter().filter(|table| keeps(&table.title)));
+        let charts: Option<Vec<Chart>> = read(&folder.join(CHARTS).join(format!("{}.json", self.name)))?;
+        self.charts.extend(charts.unwrap_or_default().into_iter().filter(|chart| keeps(chart.name())));
+        let news =
+            earlier.versions.into_iter().filter(|(name, _)| self.versions.iter().all(|(known, _)| known != name));
+        let news: Vec<_> = news.collect();
+        self.versions.extend(news);
+        self.aims.sort_by(|one, other| part(&one.aim).cmp(part(&other.aim)));
+        self.tables.sort_by(|one, other| part(&one.title).cmp(part(&other.title)));
+        self.charts.sort_by(|one, other| part(one.name()).cmp(part(other.name())));
+        Ok(())
     }
 
     /// Writes `<name>.json`, `<name>.md`, `charts/<name>.json` and the charts into the folder.
@@ -188,7 +210,30 @@ impl Report {
     }
 }
 
-/// Draws the charts of all suites in the folder again.
+/// What a run can keep of an earlier one.
+#[derive(Deserialize)]
+struct Earlier {
+    quick: bool,
+    versions: Vec<(String, String)>,
+    aims: Vec<Aim>,
+    tables: Vec<Table>,
+}
+
+/// The content of a JSON file; none if there is no such file.
+fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+    match std::fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display())).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+/// The part to which a title or a name belongs.
+fn part(text: &str) -> &str {
+    text.split([':', '-']).next().unwrap_or_default()
+}
+
+/// Draws the charts of all results in the folder again.
 pub(crate) fn redraw(folder: &Path) -> anyhow::Result<()> {
     let data = folder.join(CHARTS);
     for entry in std::fs::read_dir(&data).with_context(|| format!("list {}", data.display()))? {
@@ -275,7 +320,7 @@ mod tests {
         report.table(Table {
             title: "Admitted".into(),
             note: "A note.".into(),
-            unit: "ns",
+            unit: "ns".into(),
             columns: vec!["1 thread".into(), "ratio".into(), "none".into()],
             rows: vec![Row {
                 contender: "Mutex<HashMap>".into(),
@@ -312,6 +357,40 @@ mod tests {
         std::fs::remove_file(&drawn)?;
         redraw(folder.path())?;
         assert_eq!(std::fs::read_to_string(&drawn)?, first);
+        Ok(())
+    }
+
+    #[test]
+    fn parts_that_are_not_repeated_stay_in_their_order() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let run = |parts: &[(&str, f64)], kept: &[&str]| {
+            let mut report = Report::new("seeds", "Seeds", "What it is.", true)?;
+            for (part, number) in parts {
+                report.aim(format!("{part}: fast"), "yes", true);
+                let cells = vec![
+                    Cell::Measured(Spread::of(vec![*number])),
+                    Cell::Number(*number),
+                    Cell::Ratio { ratio: *number },
+                    Cell::Text("so".to_owned()),
+                    Cell::None,
+                ];
+                report.table(Table {
+                    title: format!("{part}: times"),
+                    note: String::new(),
+                    unit: "ms".to_owned(),
+                    columns: cells.iter().map(|_| "x".to_owned()).collect(),
+                    rows: vec![Row { contender: "weir".to_owned(), cells }],
+                });
+                report.chart(Lines { name: format!("{part}-times"), ..Lines::default() });
+            }
+            report.keep(folder.path(), kept)?;
+            report.write(folder.path())?;
+            anyhow::Ok(std::fs::read_to_string(folder.path().join("seeds.md"))?)
+        };
+        let first = run(&[("000", 1.5), ("001", 2.5), ("002", 3.5)], &[])?;
+        assert_eq!(run(&[("001", 2.5)], &["000", "002"])?, first);
+        let changed = run(&[("002", 7.5), ("000", 1.5)], &["001"])?;
+        assert_eq!(changed, first.replace("3.5", "7.5"));
         Ok(())
     }
 

@@ -98,7 +98,7 @@ fn ratios(steps: &[Step], report: &mut Report) {
     report.table(Table {
         title: format!("Ratios at {} requests a second", step.rate),
         note: String::new(),
-        unit: "weir: how many times as good as",
+        unit: "weir: how many times as good as".into(),
         columns: NAMES.iter().take(theirs.len()).map(|name| (*name).to_owned()).collect(),
         rows: rows.collect(),
     });
@@ -113,7 +113,7 @@ fn tables(steps: &[Step], report: &mut Report) {
         report.table(Table {
             title: format!("{title}, {unit}"),
             note: String::new(),
-            unit: "requests a second",
+            unit: "requests a second".into(),
             columns: NAMES.map(str::to_owned).to_vec(),
             rows: rows.collect(),
         });

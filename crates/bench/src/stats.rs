@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// The median of the repetitions, with the quartiles, the lowest and the highest value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+/// The median of the repetitions, with the quartiles, the lowest and the highest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) low: f64,

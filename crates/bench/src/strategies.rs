@@ -119,7 +119,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
             "{} requests arrive in {SECONDS:.0} s. The busiest second is the span of one second with the most admissions.",
             arrivals.len()
         ),
-        unit: "requests",
+        unit: "requests".into(),
         columns: ["passed", "refused", "in the busiest second", "which began at"].map(str::to_owned).into(),
         rows,
     });

@@ -13,10 +13,13 @@ use crate::{children::Child, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`: these five run by default; `proxy` or `gateway`, which install
-    /// their peers; `fleet`, which measures the operator with 10,000 pods, and builds kube-apiserver and etcd
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, by default these five; `proxy`, `gateway` or `seeds`, which
+    /// install their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
     suites: Vec<String>,
-    /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
+    /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
+    #[arg(long = "seed", value_name = "NUMBER")]
+    seeds: Vec<String>,
+    /// A run of some seconds: it shows that everything works, and its figures mean nothing
     #[arg(long)]
     quick: bool,
 }
@@ -42,26 +45,36 @@ pub(crate) async fn run(
     }
     let program = workspace.target().join("release/weir-bench");
     let mut bench = Command::new(&program);
-    let proxy = args.suites.iter().any(|suite| suite == "proxy");
-    if proxy {
+    let named = |name: &str| args.suites.iter().any(|suite| suite == name);
+    let (proxy, seeds) = (named("proxy"), named("seeds"));
+    if proxy || seeds {
         let mut agent = Command::new(env!("CARGO"));
         agent.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
         if finish("cargo build", &mut agent, interrupt).await? != Some(0) {
             return Ok(ExitCode::FAILURE);
         }
     }
-    if proxy || args.suites.iter().any(|suite| suite == "gateway") {
-        let of = if proxy { peers::Of::Proxy } else { peers::Of::Gateway };
+    if proxy || seeds || named("gateway") {
+        let of = if proxy {
+            peers::Of::Proxy
+        } else if seeds {
+            peers::Of::Seeds
+        } else {
+            peers::Of::Gateway
+        };
         let Some(path) = peers::ensure(of, interrupt).await? else { return Ok(ExitCode::from(2)) };
-        if proxy {
+        if proxy || seeds {
             bench = alone(&program);
             // This agent has the same build profile as the one in the image.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
         }
         bench.env("PATH", path);
     }
-    bench.args(args.suites).args(args.quick.then_some("--quick"));
-    // The exit codes of weir-bench have the same meaning as those of xtask: 2 for an unknown suite.
+    bench
+        .args(args.suites)
+        .args(args.seeds.iter().flat_map(|seed| ["--seed", seed]))
+        .args(args.quick.then_some("--quick"));
+    // The exit code has our meaning: 2 for an unknown suite.
     let code = finish("weir-bench", &mut bench, interrupt).await?;
     Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -162,7 +162,7 @@ fn growth(found: &[Found]) -> Table {
     Table {
         title: "How it grows".to_owned(),
         note: String::new(),
-        unit: "figure",
+        unit: "figure".into(),
         columns: found.iter().map(|found| format!("{} pods", figure(count(found.pods)))).collect(),
         rows: vec![
             row("policies", &|found| count(found.policies)),
@@ -202,7 +202,7 @@ fn requests(found: &[Found]) -> Table {
     Table {
         title: "Requests to the apiserver when idle".to_owned(),
         note: "Counted in its audit log. The leading operator renews the Lease every 2 s.".to_owned(),
-        unit: "request",
+        unit: "request".into(),
         columns: (found.iter())
             .map(|found| format!("{} pods, in {:.0} s", figure(count(found.pods)), found.rest.length.as_secs_f64()))
             .collect(),

@@ -5,7 +5,7 @@ use std::{
     hash::RandomState,
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use dashmap::DashMap;
@@ -13,17 +13,57 @@ use dashmap::DashMap;
 use crate::clock;
 
 pub(super) const WEIR: &str = "weir";
-pub(super) const DASHMAP: &str = "DashMap";
-pub(super) const MUTEX: &str = "Mutex<HashMap>";
+pub(crate) const DASHMAP: &str = "DashMap";
+pub(crate) const MUTEX: &str = "Mutex<HashMap>";
 pub(super) const LIMITERS: [&str; 3] = [WEIR, DASHMAP, MUTEX];
 
-pub(super) const PER_SECOND: f64 = 100.0;
-/// The burst of a bucket.
-pub(super) const BUCKET: f64 = 200.0;
+/// The limit of each client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    pub(crate) requests: u32,
+    pub(crate) period: Duration,
+    /// How many may come at once.
+    pub(crate) burst: u32,
+}
 
-/// The buckets in a `DashMap`, with the default hasher of `HashMap`.
-pub(super) type DashBuckets = Arc<DashMap<IpAddr, Bucket, RandomState>>;
-pub(super) type MutexBuckets = Arc<Mutex<HashMap<IpAddr, Bucket>>>;
+/// As in the document that the comparison comes from.
+pub(super) const RATE: Rate = Rate { requests: 100, period: Duration::from_secs(1), burst: 200 };
+
+impl Rate {
+    /// The most that a client may get in this time.
+    pub(crate) fn most(self, seconds: f64) -> f64 {
+        f64::from(self.burst) + self.per_second() * seconds
+    }
+
+    fn per_second(self) -> f64 {
+        f64::from(self.requests) / self.period.as_secs_f64()
+    }
+}
+
+/// The same default hasher for both maps.
+#[derive(Clone)]
+pub(super) struct DashBuckets {
+    rate: Rate,
+    buckets: Arc<DashMap<IpAddr, Bucket, RandomState>>,
+}
+
+#[derive(Clone)]
+pub(super) struct MutexBuckets {
+    rate: Rate,
+    buckets: Arc<Mutex<HashMap<IpAddr, Bucket>>>,
+}
+
+impl DashBuckets {
+    pub(super) fn new(rate: Rate) -> Self {
+        Self { rate, buckets: Arc::default() }
+    }
+}
+
+impl MutexBuckets {
+    pub(super) fn new(rate: Rate) -> Self {
+        Self { rate, buckets: Arc::default() }
+    }
+}
 
 /// A bucket: its tokens at the time of the last request.
 pub(super) struct Bucket {
@@ -32,13 +72,13 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    fn full() -> Self {
-        Self { tokens: BUCKET, at: clock::now() }
+    fn full(rate: Rate) -> Self {
+        Self { tokens: f64::from(rate.burst), at: clock::now() }
     }
 
-    fn take(&mut self) -> bool {
+    fn take(&mut self, rate: Rate) -> bool {
         let now = clock::now();
-        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PER_SECOND).min(BUCKET);
+        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * rate.per_second()).min(f64::from(rate.burst));
         self.at = now;
         let admitted = self.tokens >= 1.0;
         if admitted {
@@ -55,14 +95,14 @@ pub(super) trait Take: Clone + Send + Sync + 'static {
 
 impl Take for DashBuckets {
     fn take(&self, client: IpAddr) -> bool {
-        self.entry(client).or_insert_with(Bucket::full).take()
+        self.buckets.entry(client).or_insert_with(|| Bucket::full(self.rate)).take(self.rate)
     }
 }
 
 impl Take for MutexBuckets {
     fn take(&self, client: IpAddr) -> bool {
-        let mut buckets = self.lock().unwrap_or_else(PoisonError::into_inner);
-        buckets.entry(client).or_insert_with(Bucket::full).take()
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets.entry(client).or_insert_with(|| Bucket::full(self.rate)).take(self.rate)
     }
 }
 
@@ -80,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_bucket_is_emptied_by_its_own_client_only() {
-        holds(&DashBuckets::default());
-        holds(&MutexBuckets::default());
+        holds(&DashBuckets::new(RATE));
+        holds(&MutexBuckets::new(RATE));
     }
 }

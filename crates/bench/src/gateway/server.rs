@@ -25,7 +25,7 @@ use tower::{Layer, Service};
 use weir_core::{Quota, RuleLimiter, Strategy, Terms};
 use weir_tower::{Admit, Answer, HttpAnswer, IpKey, KeyedAdmit, LatencyLayer, MonotonicClock, WithoutKey};
 
-use super::limiters::{BUCKET, DASHMAP, DashBuckets, MUTEX, MutexBuckets, PER_SECOND, Take, WEIR};
+use super::limiters::{DASHMAP, DashBuckets, MUTEX, MutexBuckets, RATE, Rate, Take, WEIR};
 
 /// A gateway of `cargo xtask bench gateway`, which starts this program.
 #[derive(Parser)]
@@ -33,38 +33,62 @@ pub(crate) struct GatewayArgs {
     limiter: String,
     listen: SocketAddr,
     upstream: Option<SocketAddr>,
+    /// How many requests of a client a period admits
+    #[arg(long, default_value_t = RATE.requests)]
+    requests: u32,
+    #[arg(long, default_value_t = RATE.period.as_millis() as u64)]
+    period_millis: u64,
+    #[arg(long, default_value_t = RATE.burst)]
+    burst: u32,
+    /// How long to wait for the upstream
+    #[arg(long)]
+    timeout_millis: Option<u64>,
 }
 
-/// The command that starts a gateway.
-pub(super) struct GatewayCommand {
-    pub(super) words: Vec<String>,
-    pub(super) listen: SocketAddr,
+/// How to start a gateway.
+pub(crate) struct GatewayCommand {
+    pub(crate) words: Vec<String>,
+    pub(crate) listen: SocketAddr,
 }
 
 impl GatewayArgs {
-    pub(super) fn command(
+    pub(crate) fn command(
         limiter: &str,
         listen: SocketAddr,
         upstream: Option<SocketAddr>,
+        rate: Rate,
+        timeout: Option<Duration>,
     ) -> anyhow::Result<GatewayCommand> {
         let program = std::env::current_exe().context("find this program")?.with_file_name("weir-bench-gateway");
         let mut words = vec![program.display().to_string(), limiter.to_owned(), listen.to_string()];
         words.extend(upstream.map(|upstream| upstream.to_string()));
+        let numbers = [
+            ("--requests", Some(u128::from(rate.requests))),
+            ("--period-millis", Some(rate.period.as_millis())),
+            ("--burst", Some(u128::from(rate.burst))),
+            ("--timeout-millis", timeout.map(|timeout| timeout.as_millis())),
+        ];
+        for (flag, number) in numbers {
+            words.extend(number.into_iter().flat_map(|number| [flag.to_owned(), number.to_string()]));
+        }
         Ok(GatewayCommand { words, listen })
     }
 
     /// Serves until it is stopped.
     pub(crate) fn serve(self) -> anyhow::Result<()> {
+        let rate =
+            Rate { requests: self.requests, period: Duration::from_millis(self.period_millis), burst: self.burst };
         let upstream = self.upstream.map(|address| Upstream {
             client: Client::builder(TokioExecutor::new()).build_http(),
             address: address.to_string(),
+            timeout: self.timeout_millis.map(Duration::from_millis),
         });
         let router = Router::new().fallback(any(handle)).with_state(upstream);
         let router = match self.limiter.as_str() {
-            WEIR => limited(router, LatencyLayer::new(weir()?, HttpAnswer)),
-            DASHMAP => limited(router, LatencyLayer::new(ByHand(DashBuckets::default()), TooMany)),
-            MUTEX => limited(router, LatencyLayer::new(ByHand(MutexBuckets::default()), TooMany)),
-            other => anyhow::bail!("unknown limiter {other}"),
+            WEIR => limited(router, LatencyLayer::new(weir(rate)?, HttpAnswer)),
+            DASHMAP => limited(router, LatencyLayer::new(ByHand(DashBuckets::new(rate)), TooMany)),
+            MUTEX => limited(router, LatencyLayer::new(ByHand(MutexBuckets::new(rate)), TooMany)),
+            other => anyhow::bail!("there is no limiter {other}"),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start a runtime")?;
         runtime.block_on(async {
@@ -83,11 +107,11 @@ where
     router.layer(layer)
 }
 
-fn weir()
--> anyhow::Result<impl Admit<Request, Pass: Send, Refusal = weir_core::RuleRefused> + Clone + Send + Sync + 'static> {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "hundreds")]
-    let (requests, burst) = (PER_SECOND as u64, BUCKET as u64);
-    let quota = Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), Some(burst))?;
+fn weir(
+    rate: Rate,
+) -> anyhow::Result<impl Admit<Request, Pass: Send, Refusal = weir_core::RuleRefused> + Clone + Send + Sync + 'static> {
+    let burst = Some(u64::from(rate.burst));
+    let quota = Quota::new(Strategy::TokenBucket, u64::from(rate.requests), rate.period, burst)?;
     let clock = MonotonicClock::start();
     let max_keys = NonZeroUsize::new(100_000).expect("not zero");
     let rule = RuleLimiter::keyed(clock.now(), Terms::new([("per-client", quota)])?, max_keys);
@@ -127,11 +151,12 @@ impl Answer<(), (), Response> for TooMany {
 struct Upstream {
     client: Client<HttpConnector, Body>,
     address: String,
+    timeout: Option<Duration>,
 }
 
 /// Answers every client in the same way, or with the upstream's response.
 async fn handle(State(upstream): State<Option<Upstream>>, mut request: Request) -> Response {
-    let Some(Upstream { client, address }) = upstream else {
+    let Some(Upstream { client, address, timeout }) = upstream else {
         return "hello, world\n".into_response();
     };
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
@@ -139,5 +164,13 @@ async fn handle(State(upstream): State<Option<Upstream>>, mut request: Request) 
         return StatusCode::BAD_REQUEST.into_response();
     };
     *request.uri_mut() = uri;
-    client.request(request).await.map_or_else(|_| StatusCode::BAD_GATEWAY.into_response(), IntoResponse::into_response)
+    let response = client.request(request);
+    let response = match timeout {
+        Some(timeout) => match tokio::time::timeout(timeout, response).await {
+            Ok(response) => response,
+            Err(_) => return StatusCode::GATEWAY_TIMEOUT.into_response(),
+        },
+        None => response.await,
+    };
+    response.map_or_else(|_| StatusCode::BAD_GATEWAY.into_response(), IntoResponse::into_response)
 }

@@ -167,7 +167,7 @@ impl View<'_> {
                    admits one request at a time, here one each nanosecond. Of the requests with the same clock reading \
                    it admits one, so its row measures admissions and refusals together."
                     .to_owned(),
-            unit: "million decisions a second",
+            unit: "million decisions a second".into(),
             columns: columns
                 .chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned))
                 .collect(),
@@ -211,7 +211,7 @@ impl View<'_> {
         Table {
             title: format!("Ratios: {}, {}", word(demand), in_words(threads)),
             note: mixed.collect::<Vec<_>>().join(" "),
-            unit: "times as fast as",
+            unit: "times as fast as".into(),
             columns: peers.iter().map(|(_, peer)| peer.name.to_owned()).collect(),
             rows: rows.collect(),
         }

@@ -105,7 +105,7 @@ impl Exact {
                  is an upper bound. So less than 100 is no fault, and a smaller over-admission is not visible.",
                 self.repetitions
             ),
-            unit: "% admitted",
+            unit: "% admitted".into(),
             columns: columns.collect(),
             rows: rows.collect(),
         });

@@ -137,7 +137,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
                    because client addresses and API keys are strings. Keys of 8 bytes are shown for comparison. Only \
                    Weir bounds the number of keys and reclaims idle ones."
                 .to_owned(),
-            unit: "million requests a second",
+            unit: "million requests a second".into(),
             columns: columns.clone(),
             rows: rows.collect(),
         });
@@ -148,7 +148,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
         report.table(Table {
             title: format!("Ratios: {} keys", figure(size as f64)),
             note: String::new(),
-            unit: "Speed of Weir, as a multiple of",
+            unit: "Speed of Weir, as a multiple of".into(),
             columns,
             rows: rows.collect(),
         });
@@ -187,7 +187,7 @@ fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut 
                because the order of the keys differs. The aim is half the memory of the peer that is fastest in the \
                same use, not of the smallest peer."
             .to_owned(),
-        unit: "bytes for each key",
+        unit: "bytes for each key".into(),
         columns,
         rows: rows.collect(),
     });

@@ -75,7 +75,7 @@ impl Contender {
             Self::Weir => {
                 let at = weir::Addresses { listen: http1, control: free_address()?, telemetry: free_address()? };
                 control = Some(at.control);
-                weir::command(upstream, &at)?
+                weir::command(upstream, &at, &[("--workers", "1")])?
             }
         };
         let log = folder.join(format!("{}.log", self.name()));

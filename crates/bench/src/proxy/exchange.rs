@@ -13,14 +13,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_HEAD: usize = 16 * 1024;
 const LENGTH: &[u8] = b"content-length:";
 
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     /// The bytes that are read, but not yet parsed.
     read: Vec<u8>,
 }
 
 impl Connection {
-    pub(super) fn open(address: SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
         stream.set_read_timeout(Some(PATIENCE)).context("set a timeout")?;
         stream.set_nodelay(true).context("set TCP_NODELAY")?;
@@ -34,7 +34,11 @@ impl Connection {
 
     /// Sends `GET <path>` with each of these keys, before it reads the first response. Returns the statuses.
     pub(super) fn get_all(&mut self, path: &str, keys: impl Iterator<Item = u64>) -> anyhow::Result<Vec<u16>> {
-        let requests: Vec<_> = keys.map(|key| get(path, &key.to_string())).collect();
+        self.ask_all(&keys.map(|key| get(path, &key.to_string())).collect::<Vec<_>>())
+    }
+
+    /// The statuses of these requests, all sent before the first answer is read.
+    pub(crate) fn ask_all(&mut self, requests: &[String]) -> anyhow::Result<Vec<u16>> {
         self.stream.write_all(requests.concat().as_bytes()).context("send requests")?;
         requests.iter().map(|_| Ok(self.receive()?.0)).collect()
     }

@@ -67,7 +67,7 @@ impl Lean<'_> {
                 .context("wait for answers")?;
             connections.push(Connection { stream, answer: Answer::default() });
         }
-        let mut load = Load { served: 0, refused: 0, failed: 0, seconds: 0.0, bytes: 0, p50: 0.0, p99: 0.0 };
+        let mut load = Load { served: 0, refused: 0, failed: 0, seconds: 0.0, bytes: 0, p50: 0.0, p95: 0.0, p99: 0.0 };
         let started = clock::now();
         let gap = self.per_second.map(|per_second| Duration::from_secs(1) / per_second.get());
         let mut due = started;

@@ -24,6 +24,7 @@ pub(crate) struct Load {
     /// The bytes of all responses, including heads.
     pub(crate) bytes: u64,
     pub(crate) p50: f64,
+    pub(crate) p95: f64,
     pub(crate) p99: f64,
 }
 
@@ -37,6 +38,8 @@ pub(crate) struct Wrk<'a> {
     pub(crate) header: &'a str,
     pub(crate) prefix: &'a str,
     pub(crate) keys: u64,
+    /// Each request of this number asks for `/hang`; 0 for none.
+    pub(crate) hang: u64,
     pub(crate) seed: usize,
     /// The folder for wrk's script.
     pub(crate) folder: &'a Path,
@@ -51,6 +54,7 @@ struct Counted {
     refused: u64,
     failed: u64,
     p50: f64,
+    p95: f64,
     p99: f64,
 }
 
@@ -63,6 +67,7 @@ impl Wrk<'_> {
         command.args(["--timeout", "5s", &format!("-d{}s", self.length.as_secs().max(1)), "-s"]).arg(&script);
         command.args(["-H", &format!("{}: {}0", self.header, self.prefix)]);
         command.env("WEIR_KEYS", self.keys.to_string()).env("WEIR_SEED", (self.seed + 1).to_string());
+        command.env("WEIR_HANG", self.hang.to_string());
         command.env("WEIR_HEADER", self.header).env("WEIR_PREFIX", self.prefix);
         parse_wrk(&output(command.arg(self.url))?)
     }
@@ -114,6 +119,7 @@ fn parse_wrk(said: &str) -> anyhow::Result<Load> {
         seconds: Duration::from_micros(counted.micros).as_secs_f64(),
         bytes: counted.bytes,
         p50: counted.p50,
+        p95: counted.p95,
         p99: counted.p99,
     })
 }
@@ -140,6 +146,7 @@ fn parse_h2load(said: &str, log: &str) -> anyhow::Result<Load> {
         seconds,
         bytes,
         p50: quantile(&latencies, 500),
+        p95: quantile(&latencies, 950),
         p99: quantile(&latencies, 990),
     })
 }
@@ -159,8 +166,9 @@ mod tests {
     #[test]
     fn wrk_is_understood() {
         let said = "Running 1s test\n  5 requests in 1.00s\n\
-            {\"requests\":5,\"micros\":2000000,\"bytes\":9,\"refused\":2,\"failed\":1,\"p50\":10,\"p99\":20}\n";
-        let expected = Load { served: 3, refused: 2, failed: 1, seconds: 2.0, bytes: 9, p50: 10.0, p99: 20.0 };
+            {\"requests\":5,\"micros\":2000000,\"bytes\":9,\"refused\":2,\"failed\":1,\"p50\":10,\"p95\":15,\"p99\":20}\n";
+        let expected =
+            Load { served: 3, refused: 2, failed: 1, seconds: 2.0, bytes: 9, p50: 10.0, p95: 15.0, p99: 20.0 };
         assert_eq!(parse_wrk(said).expect("well formed"), expected);
         assert!(parse_wrk("unable to connect").is_err());
     }
@@ -172,7 +180,8 @@ mod tests {
             status codes: 5 2xx, 0 3xx, 2 4xx, 0 5xx\n\
             traffic: 1.20KB (1234) total, 1KB (1000) headers\n";
         let log = "1\t200\t30\n2\t200\t10\n3\t429\t20\n";
-        let expected = Load { served: 5, refused: 2, failed: 1, seconds: 0.95, bytes: 1234, p50: 20.0, p99: 30.0 };
+        let expected =
+            Load { served: 5, refused: 2, failed: 1, seconds: 0.95, bytes: 1234, p50: 20.0, p95: 30.0, p99: 30.0 };
         assert_eq!(parse_h2load(said, log).expect("well formed"), expected);
         assert!(parse_h2load("", log).is_err());
     }

@@ -142,6 +142,7 @@ impl Bench<'_> {
             header: "x-key",
             prefix: "",
             keys: scenario.keys,
+            hang: 0,
             seed,
             folder: self.folder,
         };
@@ -214,7 +215,8 @@ mod tests {
         *,
     };
 
-    const SERVED: Load = Load { served: 2_000, refused: 0, failed: 0, seconds: 2.0, bytes: 20_000, p50: 0.0, p99: 0.0 };
+    const SERVED: Load =
+        Load { served: 2_000, refused: 0, failed: 0, seconds: 2.0, bytes: 20_000, p50: 0.0, p95: 0.0, p99: 0.0 };
     const TURNED_AWAY: Load = Load { served: 1, refused: 1_999, ..SERVED };
 
     #[test]

@@ -132,7 +132,7 @@ fn samples_tables(results: &Results, report: &mut Report) {
     let table = |title: &str, note: &str, cell: &dyn Fn(Scenario, Contender, &Outcome) -> Cell| Table {
         title: title.to_owned(),
         note: note.to_owned(),
-        unit: "contender",
+        unit: "contender".into(),
         columns: columns.clone(),
         rows: CONTENDERS
             .into_iter()
@@ -189,7 +189,7 @@ fn latency_table(latencies: &Latencies) -> Table {
         note: "The latency in addition to that of the app without a proxy in the same round. The first row is the app \
         itself."
             .to_owned(),
-        unit: "contender",
+        unit: "contender".into(),
         columns: vec![
             "1 connection, P50".to_owned(),
             "1 connection, P99".to_owned(),
@@ -215,7 +215,7 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
             "Resident memory of all processes of a contender. *A connection* is how much it grows for each connection \
             that has sent one request and stays open."
                 .to_owned(),
-        unit: "contender",
+        unit: "contender".into(),
         columns: ["when idle, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"]
             .map(str::to_owned)
             .to_vec(),
@@ -256,7 +256,7 @@ fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, Strin
         report.table(Table {
             title: "What could not be measured".to_owned(),
             note: String::new(),
-            unit: "contender",
+            unit: "contender".into(),
             columns: vec!["why".to_owned()],
             rows,
         });

@@ -1,7 +1,7 @@
 //! The app behind the proxies. It gives the same answer to every request, over HTTP/1.1 and HTTP/2 with prior
 //! knowledge.
 
-use std::{convert::Infallible, net::SocketAddr};
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -21,7 +21,10 @@ static LARGE: [u8; 65_536] = [b'x'; 65_536];
 /// The size of the body of `/…/large`.
 pub(super) const LARGE_BYTES: u64 = LARGE.len() as u64;
 
-/// A running app, which serves until this program ends.
+/// How long the answer of `/…/hang` takes.
+const HANG: Duration = Duration::from_secs(10);
+
+/// Serves until this program ends.
 pub(crate) struct Upstream {
     address: SocketAddr,
 }
@@ -63,6 +66,10 @@ async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path().ends_with("/hang") {
+        // Longer than any caller waits.
+        tokio::time::sleep(HANG).await;
+    }
     let body = if request.uri().path().ends_with("/large") { &LARGE[..] } else { SMALL };
     let mut response = Response::new(Full::new(Bytes::from_static(body)));
     response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));

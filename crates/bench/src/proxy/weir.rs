@@ -13,10 +13,10 @@ const SECOND: u64 = 1_000;
 const DAY: u64 = 24 * 3600 * SECOND;
 
 /// The addresses of an agent.
-pub(super) struct Addresses {
-    pub(super) listen: SocketAddr,
-    pub(super) control: SocketAddr,
-    pub(super) telemetry: SocketAddr,
+pub(crate) struct Addresses {
+    pub(crate) listen: SocketAddr,
+    pub(crate) control: SocketAddr,
+    pub(crate) telemetry: SocketAddr,
 }
 
 /// The path of the agent: the value of `WEIR_AGENT`, or the agent next to this program.
@@ -29,21 +29,27 @@ pub(crate) fn agent_program() -> anyhow::Result<String> {
     Ok(program.display().to_string())
 }
 
-pub(super) fn command(upstream: SocketAddr, at: &Addresses) -> anyhow::Result<Vec<String>> {
+/// How to start an agent, with more flags than those of its addresses.
+pub(crate) fn command(upstream: SocketAddr, at: &Addresses, more: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
     let flags = [
         ("--listen", at.listen.to_string()),
         ("--control", at.control.to_string()),
         ("--telemetry", at.telemetry.to_string()),
         ("--upstream", upstream.to_string()),
-        ("--workers", "1".to_owned()),
     ];
-    let flags = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
+    let flags = flags.into_iter().chain(more).flat_map(|(name, value)| [name.to_owned(), value]);
     Ok(std::iter::once(agent_program()?).chain(flags).collect())
 }
 
 /// Sends a snapshot with the scenario's rules to the agent.
 pub(super) fn configure(control: SocketAddr, scenario: Scenario) -> anyhow::Result<()> {
-    let body = snapshot(scenario).to_string();
+    put(control, &snapshot(scenario))
+}
+
+/// Puts a snapshot in force.
+pub(crate) fn put(control: SocketAddr, snapshot: &Value) -> anyhow::Result<()> {
+    let body = snapshot.to_string();
     let head = format!("PUT /v1/config HTTP/1.1\r\nhost: {control}\r\ncontent-length: {}\r\n\r\n", body.len());
     let (status, said) = Connection::open(control)?.exchange((head + &body).as_bytes())?;
     ensure!(status == 200, "the agent refused its snapshot with {status}: {said}");

@@ -148,7 +148,7 @@ fn over_time(outcome: &Outcome, length: Duration) -> Table {
             "Medians of the samples of each period. Forgotten keys, requests in the overflow of a full table, and \
              requests admitted and refused are totals at its end. The app was restarted {restarts} times."
         ),
-        unit: "period",
+        unit: "period".into(),
         columns: [
             "memory, MiB",
             "descriptors",
@@ -188,7 +188,7 @@ fn clients(outcome: &Outcome) -> Table {
             "The slowest round is one during which the app was available, whether it succeeded or failed. Slow clients \
             have slow rounds."
                 .to_owned(),
-        unit: "client",
+        unit: "client".into(),
         columns: ["a round", "at once", "good", "app away", "wrong", "slowest, ms"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
     }

@@ -1,6 +1,6 @@
-//! Provides the programs that `cargo xtask bench proxy` and `gateway` use as peers and load generators: nginx, HAProxy,
-//! wrk and h2load from Debian, Envoy from PyPI. On Debian as root, it installs missing programs, and prints their
-//! names. On other machines, it lists missing programs.
+//! The programs that `cargo xtask bench proxy`, `gateway` and `seeds` use as peers and load generators: nginx, HAProxy, wrk and
+//! h2load from Debian, Envoy from PyPI. On Debian as root it installs missing programs and says so; elsewhere it lists
+//! them.
 
 use std::{
     ffi::OsString,
@@ -15,11 +15,13 @@ use super::finish;
 use crate::debian::{self, Need, SYSTEM};
 
 const LOAD: [Need; 2] =
-    [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "stops programs with the benchmark")];
-const PROXY: [Need; 6] = [
-    ("unshare", "util-linux", "runs the benchmark in a separate network namespace"),
-    ("ip", "iproute2", "enables the loopback device of that namespace"),
+    [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
+const SEEDS: [Need; 3] = [
+    ("unshare", "util-linux", "gives the benchmark a network of its own"),
+    ("ip", "iproute2", "brings its loopback device up"),
     ("h2load", "nghttp2-client", "the load, HTTP/2"),
+];
+const PROXY: [Need; 3] = [
     ("taskset", "util-linux", "keeps a proxy on its core"),
     ("nginx", "nginx", "a peer"),
     ("haproxy", "haproxy", "a peer"),
@@ -30,6 +32,7 @@ const PROXY: [Need; 6] = [
 pub(crate) enum Of {
     Gateway,
     Proxy,
+    Seeds,
 }
 
 /// The version of Envoy. It is fixed, so that results are comparable.
@@ -38,7 +41,8 @@ const ENVOY: &str = "1.40.0";
 /// Finds or installs the programs. Returns a PATH with all of them. None if programs are missing, which it has listed.
 pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let proxy = of == Of::Proxy;
-    let needs = LOAD.into_iter().chain(PROXY.into_iter().filter(|_| proxy));
+    let alone = proxy || of == Of::Seeds;
+    let needs = LOAD.into_iter().chain(SEEDS.into_iter().filter(|_| alone)).chain(PROXY.into_iter().filter(|_| proxy));
     if !debian::ensure("bench", needs, interrupt).await? {
         return Ok(None);
     }

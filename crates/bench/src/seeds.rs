@@ -1,0 +1,65 @@
+//! The tests of the documents that Weir started from, each with its own peers in the same run. Weir is the agent with a
+//! policy in force, as users run it.
+//!
+//! Each seed is a part of the report. A run of some parts keeps what the folder has of the others.
+
+mod agent;
+mod gateways;
+mod part;
+
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use self::part::Part;
+use crate::report::Report;
+
+const ABOUT: &str = "\
+The tests of the documents that Weir started from, each with its own peers in the same run. Weir is the agent, built \
+as in its image, with a policy in force that a snapshot brought. Each document has a number, with which the titles \
+begin.";
+
+/// One of the documents.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Seed {
+    /// A gateway with a bucket for each client address
+    #[value(name = "002")]
+    Gateways,
+}
+
+impl Seed {
+    /// Its number, with which its part of the report begins.
+    fn number(self) -> &'static str {
+        match self {
+            Self::Gateways => "002",
+        }
+    }
+
+    /// What it measures, and how.
+    fn about(self) -> &'static str {
+        match self {
+            Self::Gateways => gateways::ABOUT,
+        }
+    }
+
+    fn measure(self, quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Gateways => gateways::measure(quick, part),
+        }
+    }
+}
+
+/// Measures these seeds, or all if none is named.
+pub(crate) fn measure(quick: bool, named: &[Seed], out: &Path) -> anyhow::Result<Report> {
+    let all = Seed::value_variants();
+    let chosen = |seed: &Seed| named.is_empty() || named.contains(seed);
+    let abouts = all.iter().map(|seed| format!("**{}.** {}", seed.number(), seed.about()));
+    let about: Vec<_> = std::iter::once(ABOUT.to_owned()).chain(abouts).collect();
+    let mut report = Report::new("seeds", "The seeds through the agent", about.join("\n\n"), quick)?;
+    for seed in all.iter().filter(|seed| chosen(seed)) {
+        seed.measure(quick, &mut Part { report: &mut report, number: seed.number() })?;
+    }
+    let kept: Vec<_> = all.iter().filter(|seed| !chosen(seed)).map(|seed| seed.number()).collect();
+    report.keep(out, &kept)?;
+    Ok(report)
+}
