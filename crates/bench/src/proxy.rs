@@ -33,7 +33,7 @@ pub(crate) use self::{
     exchange::Connection,
     load::{Load, Wrk},
     process::{Cores, Process, free_address},
-    upstream::Upstream,
+    upstream::{Upstream, listen},
     weir::{Addresses, agent_program, command as agent_command, put as put_snapshot},
 };
 

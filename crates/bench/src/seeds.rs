@@ -5,6 +5,7 @@
 
 mod agent;
 mod gateways;
+mod levels;
 mod part;
 
 use std::path::Path;
@@ -22,6 +23,9 @@ begin.";
 /// One of the documents.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Seed {
+    /// A service of ten slots behind limits, from 25 to 600 requests a second
+    #[value(name = "001")]
+    Levels,
     /// A gateway with a bucket for each client address
     #[value(name = "002")]
     Gateways,
@@ -31,6 +35,7 @@ impl Seed {
     /// Its number, with which its part of the report begins.
     fn number(self) -> &'static str {
         match self {
+            Self::Levels => "001",
             Self::Gateways => "002",
         }
     }
@@ -38,12 +43,14 @@ impl Seed {
     /// What it measures, and how.
     fn about(self) -> &'static str {
         match self {
+            Self::Levels => levels::ABOUT,
             Self::Gateways => gateways::ABOUT,
         }
     }
 
     fn measure(self, quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
         match self {
+            Self::Levels => levels::measure(quick, part),
             Self::Gateways => gateways::measure(quick, part),
         }
     }

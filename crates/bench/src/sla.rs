@@ -2,7 +2,7 @@
 
 mod arrivals;
 mod guards;
-mod upstream;
+mod slots;
 
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::{
     report::{Cell, Lines, Report, Row, Series, Table},
     stats::{figure, quantile_ms},
 };
+
+pub(crate) use self::slots::Slots;
 
 const ABOUT: &str = "\
 A service that processes 10 requests at once, each in 25 ms, and drops a request after 500 ms. Requests arrive evenly \

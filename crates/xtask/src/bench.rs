@@ -68,6 +68,10 @@ pub(crate) async fn run(
             // This agent has the same build profile as the one in the image.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
         }
+        if seeds {
+            let Some(limiter) = peers::go_limiter(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
+            bench.env("WEIR_GO_LIMITER", limiter);
+        }
         bench.env("PATH", path);
     }
     bench

@@ -1,7 +1,7 @@
 //! The app behind the proxies. It gives the same answer to every request, over HTTP/1.1 and HTTP/2 with prior
 //! knowledge.
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 static SMALL: &[u8] = b"hello, world\n";
 /// The large body, of 64 KiB.
@@ -20,6 +20,9 @@ static LARGE: [u8; 65_536] = [b'x'; 65_536];
 
 /// The size of the body of `/…/large`.
 pub(super) const LARGE_BYTES: u64 = LARGE.len() as u64;
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 4096;
 
 /// How long the answer of `/…/hang` takes.
 const HANG: Duration = Duration::from_secs(10);
@@ -33,8 +36,10 @@ impl Upstream {
     /// Starts the app on a separate thread.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").context("bind the app")?;
-        listener.set_nonblocking(true).context("bind the app")?;
+        let listener = {
+            let _entered = runtime.enter();
+            listen().context("bind the app")?
+        };
         let address = listener.local_addr().context("bind the app")?;
         std::thread::Builder::new()
             .name("app".to_owned())
@@ -48,8 +53,15 @@ impl Upstream {
     }
 }
 
-async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
+/// A listener with room for a crowd: with std's 128, the connections of a proxy would be dropped, and tried again a
+/// second later. Call it on a runtime.
+pub(crate) fn listen() -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    socket.listen(BACKLOG)
+}
+
+async fn serve(listener: TcpListener) {
     loop {
         // Accepting fails only if no file descriptor is free. Then the clients also report the failure.
         let Ok((stream, _)) = listener.accept().await else {

@@ -26,7 +26,12 @@ each address has used it, so this is the limiter without an upstream (the peers 
 admits all requests, and the app answers them. *Limited*: 100 requests a second with bursts of 200 for each address, as in \
 the document; what is admitted reaches the app. *App hangs*: one request in 200 gets no answer from the app, and the \
 gateway answers it with 504 after 200 ms. Every round checks how many requests were admitted: none of the refused \
-ones, all of the forwarded ones, never more than the buckets hold and earn, and as many errors as requests that hang.";
+ones, all of the forwarded ones, never more than the buckets hold and earn, and as many errors as requests that hang. \
+Read the latencies together with the throughput. Each connection sends its next request when it has its answer, so the \
+mean latency is the number of connections divided by the throughput: a contender with more requests a second has a \
+lower mean even where its P50 is higher, because the others answer some connections often and let others wait. And wrk \
+adds samples to each latency above its mean interval between requests, so where the app hangs, a faster contender gets \
+more of these samples: there, only the throughput and the CPU compare.";
 
 pub(super) const CONTENDERS: [&str; 3] = [DASHMAP, MUTEX, WEIR];
 

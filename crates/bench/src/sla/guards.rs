@@ -14,7 +14,7 @@ use tower::{
 use weir_core::{Limiter, Quota, Strategy};
 use weir_tower::{LimiterAdmit, MonotonicClock, ThroughputLayer};
 
-use super::upstream::Upstream;
+use super::slots::Slots;
 use crate::clock;
 
 const RATE: u32 = 425;
@@ -25,9 +25,9 @@ pub(super) const NAMES: [&str; 4] = ["unlimited", "ticker", "ticker, 75 ms", "we
 
 #[derive(Clone)]
 pub(super) enum Guard {
-    Unlimited(Upstream),
-    Ticker(Arc<Ticker>, Upstream),
-    TickerInTime(Arc<Ticker>, Upstream),
+    Unlimited(Slots),
+    Ticker(Arc<Ticker>, Slots),
+    TickerInTime(Arc<Ticker>, Slots),
     Ours(BoxCloneSyncService<(), (), BoxError>),
 }
 
@@ -42,9 +42,9 @@ impl Guard {
     pub(super) fn all() -> [Self; 4] {
         let ticker = || Arc::new(Ticker::start());
         [
-            Self::Unlimited(Upstream::new()),
-            Self::Ticker(ticker(), Upstream::new()),
-            Self::TickerInTime(ticker(), Upstream::new()),
+            Self::Unlimited(Slots::new()),
+            Self::Ticker(ticker(), Slots::new()),
+            Self::TickerInTime(ticker(), Slots::new()),
             Self::ours(),
         ]
     }
@@ -55,7 +55,7 @@ impl Guard {
         let quota =
             Quota::new(Strategy::TokenBucket, u64::from(RATE), Duration::from_secs(1), Some(burst)).expect("valid");
         let limit = LimiterAdmit::new(Limiter::new(clock.now(), quota), clock);
-        let upstream = Upstream::new();
+        let upstream = Slots::new();
         let service = service_fn(move |()| {
             let upstream = upstream.clone();
             async move { upstream.call().await }

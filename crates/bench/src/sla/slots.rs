@@ -20,24 +20,24 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The error of a request that the service has dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TimedOut;
+pub(crate) struct TimedOut;
 
 #[derive(Clone)]
-pub(super) struct Upstream {
+pub(crate) struct Slots {
     slots: Arc<Semaphore>,
     /// The times since which slots are free. Work is timed from there, so that late timers of the runtime do not make
     /// the service slower.
     free: Arc<Mutex<VecDeque<Instant>>>,
 }
 
-impl Upstream {
-    pub(super) fn new() -> Self {
+impl Slots {
+    pub(crate) fn new() -> Self {
         let free = VecDeque::from([clock::timer_now(); SLOTS]);
         Self { slots: Arc::new(Semaphore::new(SLOTS)), free: Arc::new(Mutex::new(free)) }
     }
 
-    /// Processes a request. Work that has begun is finished, even if the caller has cancelled the request.
-    pub(super) async fn call(&self) -> Result<(), TimedOut> {
+    /// Works on a request. Work that has begun is finished, even if the caller has left.
+    pub(crate) async fn call(&self) -> Result<(), TimedOut> {
         let arrived = clock::timer_now();
         let deadline = arrived + TIMEOUT;
         let Ok(slot) = timeout_at(deadline, Arc::clone(&self.slots).acquire_owned()).await else {
@@ -63,7 +63,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn ten_are_worked_on_at_once_and_the_next_waits() {
-        let upstream = Upstream::new();
+        let upstream = Slots::new();
         let start = clock::timer_now();
         let calls = (0..11).map(|_| {
             let upstream = upstream.clone();
@@ -78,7 +78,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_waits_too_long_times_out() {
-        let upstream = Upstream::new();
+        let upstream = Slots::new();
         let start = clock::timer_now();
         let calls = (0..250).map(|_| {
             let upstream = upstream.clone();

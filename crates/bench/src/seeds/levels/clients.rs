@@ -1,0 +1,200 @@
+//! Open-loop clients over HTTP: a request does not wait for the last one. A separate thread keeps the times, because the
+//! runtime's timers have a resolution of a millisecond.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, runtime::Runtime, task::JoinSet};
+
+use crate::clock;
+
+/// How long requests of one contender took, sorted.
+#[derive(Default)]
+pub(super) struct Answers {
+    pub(super) served: Vec<Duration>,
+    /// Refused by the limiter.
+    pub(super) refused: Vec<Duration>,
+    /// Given up by the app.
+    pub(super) timed_out: Vec<Duration>,
+    /// Not answered, or with another status.
+    pub(super) broken: usize,
+    /// From the first request to the last answer of the app.
+    pub(super) lasting: Duration,
+}
+
+impl Answers {
+    pub(super) fn failed(&self) -> Vec<Duration> {
+        sorted(&[&self.refused, &self.timed_out])
+    }
+
+    pub(super) fn all(&self) -> Vec<Duration> {
+        sorted(&[&self.served, &self.refused, &self.timed_out])
+    }
+
+    /// The share that was served, in percent.
+    pub(super) fn success(&self) -> f64 {
+        let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        let all = self.served.len() + self.refused.len() + self.timed_out.len() + self.broken;
+        100.0 * count(self.served.len()) / count(all).max(1.0)
+    }
+}
+
+fn sorted(parts: &[&[Duration]]) -> Vec<Duration> {
+    let mut all = parts.concat();
+    all.sort();
+    all
+}
+
+/// Sends requests over connections that it keeps. It opens one more if all are busy.
+#[derive(Clone)]
+pub(super) struct Client {
+    address: SocketAddr,
+    path: &'static str,
+    idle: Arc<Mutex<Vec<SendRequest<Empty<Bytes>>>>>,
+}
+
+impl Client {
+    pub(super) fn new(address: SocketAddr, path: &'static str) -> Self {
+        Self { address, path, idle: Arc::default() }
+    }
+
+    /// Opens this many connections.
+    pub(super) async fn open(&self, count: usize) -> anyhow::Result<()> {
+        for _ in 0..count {
+            let connection = self.connect().await.with_context(|| format!("connect to {}", self.address))?;
+            self.put_back(connection);
+        }
+        Ok(())
+    }
+
+    async fn get(&self) -> anyhow::Result<StatusCode> {
+        // Closed ones are dropped.
+        let idle = std::iter::from_fn(|| self.pop()).find(|connection| !connection.is_closed());
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        connection.ready().await?;
+        let request = Request::get(self.path).header(http::header::HOST, "app").body(Empty::new())?;
+        let response = connection.send_request(request).await?;
+        let status = response.status();
+        response.into_body().collect().await?;
+        self.put_back(connection);
+        Ok(status)
+    }
+
+    async fn connect(&self) -> anyhow::Result<SendRequest<Empty<Bytes>>> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    /// The connection that was used last.
+    fn pop(&self) -> Option<SendRequest<Empty<Bytes>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn put_back(&self, connection: SendRequest<Empty<Bytes>>) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    }
+}
+
+/// Sends the same arrivals to all clients. Between two arrivals each client has a moment of its own.
+pub(super) fn run_step(runtime: &Runtime, clients: &[Client], rate: u32, length: Duration) -> Vec<Answers> {
+    let _entered = runtime.enter();
+    let mut tasks: Vec<JoinSet<Ended>> = clients.iter().map(|_| JoinSet::new()).collect();
+    let gap = Duration::from_secs(1) / rate;
+    let part = gap / u32::try_from(clients.len()).unwrap_or(u32::MAX);
+    let start = clock::now();
+    for number in (0..).take_while(|number| gap * *number < length) {
+        for ((place, client), tasks) in (0..).zip(clients).zip(&mut tasks) {
+            let at = start + gap * number + part * place;
+            if let Some(early) = at.checked_duration_since(clock::now()) {
+                clock::sleep(early);
+            }
+            let client = client.clone();
+            let started = clock::now();
+            tasks.spawn(async move {
+                let status = client.get().await;
+                Ended { status, started, took: clock::since(started) }
+            });
+        }
+    }
+    tasks.into_iter().map(|tasks| runtime.block_on(collect(tasks))).collect()
+}
+
+/// A request that was answered, or failed.
+struct Ended {
+    status: anyhow::Result<StatusCode>,
+    started: Instant,
+    took: Duration,
+}
+
+async fn collect(tasks: JoinSet<Ended>) -> Answers {
+    let mut answers = Answers::default();
+    let all = tasks.join_all().await;
+    let first = all.iter().map(|ended| ended.started).min();
+    for Ended { status, started, took } in all {
+        let times = match status {
+            Ok(StatusCode::OK) => &mut answers.served,
+            Ok(StatusCode::GATEWAY_TIMEOUT) => &mut answers.timed_out,
+            Ok(StatusCode::TOO_MANY_REQUESTS) => {
+                answers.refused.push(took);
+                continue;
+            }
+            Ok(_) | Err(_) => {
+                answers.broken += 1;
+                continue;
+            }
+        };
+        times.push(took);
+        let ended = first.map_or(Duration::ZERO, |first| started + took - first);
+        answers.lasting = answers.lasting.max(ended);
+    }
+    for times in [&mut answers.served, &mut answers.refused, &mut answers.timed_out] {
+        times.sort();
+    }
+    answers
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+
+    use super::{
+        super::app::{AT_ONCE, App},
+        *,
+    };
+
+    #[test]
+    fn every_request_is_counted_once() {
+        let app = App::start(1).expect("a free port");
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let address = app.addresses()[0];
+        let clients = [Client::new(address, "/"), Client::new(address, AT_ONCE)];
+        let answers = run_step(&runtime, &clients, 200, Duration::from_millis(100));
+        assert_eq!(answers.iter().map(|answers| answers.served.len()).collect::<Vec<_>>(), [20, 20]);
+        assert!(answers[0].served[0] >= Duration::from_millis(24), "a slot is busy for 25 ms");
+        assert!((answers[0].success() - 100.0).abs() < 1e-9);
+        assert_eq!(answers[1].broken, 0);
+    }
+
+    #[test]
+    fn an_app_that_is_gone_breaks_requests() {
+        let address = crate::proxy::free_address().expect("a free port");
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let answers = run_step(&runtime, &[Client::new(address, "/")], 100, Duration::from_millis(50));
+        assert_eq!((answers[0].broken, answers[0].served.len()), (5, 0));
+    }
+}
