@@ -1,9 +1,7 @@
 //! The clocks of the measurements. No other file of the crate reads a clock or sleeps.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
-#[cfg(feature = "fleet")]
-use std::time::SystemTime;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use weir_core::Time;
 use weir_tower::MonotonicClock;
@@ -22,7 +20,6 @@ pub(crate) fn timer_now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-#[cfg(feature = "fleet")]
 pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -114,10 +114,10 @@ impl Sample {
 #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
 fn check(load: &Load) -> anyhow::Result<()> {
     ensure!(load.failed == 0, "{} requests were not answered", load.failed);
-    ensure!(load.served > 0, "no request got through");
-    // The gateway counts slightly longer than wrk does.
+    ensure!(load.served > 0, "no request was admitted");
+    // The gateway runs slightly longer than wrk measures.
     let most = CLIENTS as f64 * RATE.most(load.seconds + 0.5);
-    ensure!(load.served as f64 <= most, "{} got through, {most:.0} at most should have", load.served);
+    ensure!(load.served as f64 <= most, "{} requests were admitted, but {most:.0} is the maximum", load.served);
     Ok(())
 }
 

@@ -36,18 +36,18 @@ pub use self::limits::count_bytes;
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Cli {
-    /// What to measure; by default everything except proxy, gateway and seeds, which need other programs
+    /// Suites to run; by default all except proxy, gateway and seeds, which need other programs
     suites: Vec<Suite>,
     /// The seeds that `seeds` measures; by default all. What the folder has of the others stays
     #[arg(long = "seed", value_name = "NUMBER")]
     seeds: Vec<Seed>,
-    /// A run of some seconds: it shows that everything works, and its figures mean nothing
+    /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
     /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Only draw the charts of the results in the folder again, and measure nothing
+    /// Measure nothing, and only draw the charts of the results in the folder again
     #[arg(long, conflicts_with_all = ["suites", "quick", "seeds"])]
     redraw: bool,
 }
@@ -99,6 +99,11 @@ pub fn run() -> ExitCode {
 /// Runs the program `weir-bench-gateway`, which serves until it is stopped.
 pub fn serve_gateway() -> ExitCode {
     exit_code("gateway", gateway::GatewayArgs::parse().serve())
+}
+
+/// Runs the program `weir-bench-stack`, which serves until it is stopped.
+pub fn serve_stack() -> ExitCode {
+    exit_code("stack", seeds::StackArgs::parse().serve())
 }
 
 /// Runs the program `weir-bench-soak`. Its exit code is 0 only if the agent met every aim.

@@ -29,7 +29,7 @@ pub(crate) struct Report {
     name: &'static str,
     title: &'static str,
     about: String,
-    /// A quick run: its figures mean nothing.
+    /// True for a quick run, whose figures are not meaningful.
     quick: bool,
     #[serde(skip)]
     command: String,
@@ -47,7 +47,7 @@ pub(crate) struct Report {
     charts: Vec<Chart>,
 }
 
-/// An aim, and whether this run reached it.
+/// An aim, with the result of this run.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Aim {
     pub(crate) aim: String,
@@ -55,7 +55,7 @@ pub(crate) struct Aim {
     pub(crate) met: bool,
 }
 
-/// Contenders as rows, figures as columns.
+/// A table with contenders as rows, and figures as columns.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) title: String,
@@ -71,7 +71,7 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// One figure or word of a table.
+/// A cell of a table: a figure or a text.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Cell {
@@ -233,7 +233,7 @@ fn part(text: &str) -> &str {
     text.split([':', '-']).next().unwrap_or_default()
 }
 
-/// Draws the charts of all results in the folder again.
+/// Draws the charts of all suites in the folder again.
 pub(crate) fn redraw(folder: &Path) -> anyhow::Result<()> {
     let data = folder.join(CHARTS);
     for entry in std::fs::read_dir(&data).with_context(|| format!("list {}", data.display()))? {

@@ -4,6 +4,7 @@
 //! Each seed is a part of the report. A run of some parts keeps what the folder has of the others.
 
 mod agent;
+mod crowd;
 mod gateways;
 mod levels;
 mod part;
@@ -15,6 +16,8 @@ use clap::ValueEnum;
 use self::part::Part;
 use crate::report::Report;
 
+pub(crate) use self::crowd::StackArgs;
+
 const ABOUT: &str = "\
 The tests of the documents that Weir started from, each with its own peers in the same run. Weir is the agent, built \
 as in its image, with a policy in force that a snapshot brought. Each document has a number, with which the titles \
@@ -23,6 +26,9 @@ begin.";
 /// One of the documents.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Seed {
+    /// 50,000 requests at once with a capacity of 10,000, and 1,000 clients on one limit
+    #[value(name = "000")]
+    Crowd,
     /// A service of ten slots behind limits, from 25 to 600 requests a second
     #[value(name = "001")]
     Levels,
@@ -35,6 +41,7 @@ impl Seed {
     /// Its number, with which its part of the report begins.
     fn number(self) -> &'static str {
         match self {
+            Self::Crowd => "000",
             Self::Levels => "001",
             Self::Gateways => "002",
         }
@@ -43,6 +50,7 @@ impl Seed {
     /// What it measures, and how.
     fn about(self) -> &'static str {
         match self {
+            Self::Crowd => crowd::ABOUT,
             Self::Levels => levels::ABOUT,
             Self::Gateways => gateways::ABOUT,
         }
@@ -50,6 +58,7 @@ impl Seed {
 
     fn measure(self, quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
         match self {
+            Self::Crowd => crowd::measure(quick, part),
             Self::Levels => levels::measure(quick, part),
             Self::Gateways => gateways::measure(quick, part),
         }

@@ -69,6 +69,8 @@ pub(crate) const WEIR_THROUGHPUT: &str = "weir ThroughputLayer";
 pub(crate) const SHOT_RATE: &str = "tower-shot RateLimitLayer";
 pub(crate) const SHOT_LATENCY: &str = "tower-shot latency";
 pub(crate) const SHOT_THROUGHPUT: &str = "tower-shot throughput";
+pub(crate) const TOWER_OUTSIDE: &str = "tower: buffer outside";
+pub(crate) const TOWER_INSIDE: &str = "tower: buffer inside";
 pub(crate) const GOVERNED: &str = "governor, wait adapter";
 
 /// Passes each stack, newly created, to the visitor. Call it on a runtime.
@@ -138,12 +140,12 @@ where
         .load_shed()
         .rate_limit(requests, second)
         .service(inner.clone());
-    visitor.visit("tower: buffer outside", Counts::Window, outside);
+    visitor.visit(TOWER_OUTSIDE, Counts::Window, outside);
     let inside = ServiceBuilder::new()
         .timeout(limit.timeout)
         .load_shed()
         .buffer(limit.buffer)
         .rate_limit(requests, second)
         .service(inner.clone());
-    visitor.visit("tower: buffer inside", Counts::Window, inside);
+    visitor.visit(TOWER_INSIDE, Counts::Window, inside);
 }

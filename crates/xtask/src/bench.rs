@@ -13,13 +13,13 @@ use crate::{children::Child, workspace::Workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`, by default these five; `proxy`, `gateway` or `seeds`, which
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway` or `seeds`, which
     /// install their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
     suites: Vec<String>,
     /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
     #[arg(long = "seed", value_name = "NUMBER")]
     seeds: Vec<String>,
-    /// A run of some seconds: it shows that everything works, and its figures mean nothing
+    /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
 }
@@ -78,7 +78,7 @@ pub(crate) async fn run(
         .args(args.suites)
         .args(args.seeds.iter().flat_map(|seed| ["--seed", seed]))
         .args(args.quick.then_some("--quick"));
-    // The exit code has our meaning: 2 for an unknown suite.
+    // The exit codes of weir-bench have the same meaning as those of xtask: 2 for an unknown suite.
     let code = finish("weir-bench", &mut bench, interrupt).await?;
     Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -40,7 +40,7 @@ impl Rate {
     }
 }
 
-/// The same default hasher for both maps.
+/// The buckets in a `DashMap`, with the default hasher of `HashMap`.
 #[derive(Clone)]
 pub(super) struct DashBuckets {
     rate: Rate,

@@ -45,7 +45,7 @@ pub(crate) struct GatewayArgs {
     timeout_millis: Option<u64>,
 }
 
-/// How to start a gateway.
+/// The command that starts a gateway.
 pub(crate) struct GatewayCommand {
     pub(crate) words: Vec<String>,
     pub(crate) listen: SocketAddr,
@@ -88,7 +88,7 @@ impl GatewayArgs {
             WEIR => limited(router, LatencyLayer::new(weir(rate)?, HttpAnswer)),
             DASHMAP => limited(router, LatencyLayer::new(ByHand(DashBuckets::new(rate)), TooMany)),
             MUTEX => limited(router, LatencyLayer::new(ByHand(MutexBuckets::new(rate)), TooMany)),
-            other => anyhow::bail!("there is no limiter {other}"),
+            other => anyhow::bail!("unknown limiter {other}"),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start a runtime")?;
         runtime.block_on(async {

@@ -18,7 +18,7 @@ if keys > 1 then
    end
    request = function()
       if not before then
-         -- Formatted once: only the key differs.
+         -- The requests are formatted only once, because only the key differs.
          before, after = parts(nil)
          hang_before, hang_after = parts("/hang")
       end

@@ -117,11 +117,20 @@ impl Process {
 
     /// The resident memory of all processes, in bytes. Shared pages count in each process.
     pub(crate) fn resident(&self) -> anyhow::Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// The most resident memory that its processes ever had, in bytes.
+    pub(crate) fn peak(&self) -> anyhow::Result<u64> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> anyhow::Result<u64> {
         let mut total = 0;
         for id in self.ids() {
             let status =
                 fs::read_to_string(format!("/proc/{id}/status")).with_context(|| format!("{} ended", self.name))?;
-            total += parse_resident(&status).with_context(|| format!("read the memory of {}", self.name))?;
+            total += parse_memory(&status, field).with_context(|| format!("read the memory of {}", self.name))?;
         }
         Ok(total)
     }
@@ -205,8 +214,8 @@ fn parse_cpu(stat: &str) -> Option<Cpu> {
     Some(Cpu { user: next()?, system: next()? })
 }
 
-fn parse_resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+fn parse_memory(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
@@ -231,8 +240,10 @@ mod tests {
 
     #[test]
     fn resident_memory_is_told_in_bytes() {
-        assert_eq!(parse_resident("Name:\ta\nVmRSS:\t    12 kB\nThreads:\t1\n"), Some(12 * 1024));
-        assert_eq!(parse_resident("Name:\ta\n"), None);
+        let status = "Name:\ta\nVmHWM:\t    20 kB\nVmRSS:\t    12 kB\nThreads:\t1\n";
+        assert_eq!(parse_memory(status, "VmRSS:"), Some(12 * 1024));
+        assert_eq!(parse_memory(status, "VmHWM:"), Some(20 * 1024));
+        assert_eq!(parse_memory("Name:\ta\n", "VmRSS:"), None);
     }
 
     #[test]

