@@ -26,13 +26,13 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity},
 };
 
-use self::{process::CLIENT_CORE, scenarios::SCENARIOS};
+use self::scenarios::SCENARIOS;
 use crate::report::Report;
 
 pub(crate) use self::{
-    exchange::Connection,
+    exchange::{Connection, parse_head},
     load::{Load, Wrk},
-    process::{Cores, Process, free_address},
+    process::{CLIENT_CORE, Cores, PROXY_CORE, Process, free_address},
     upstream::{Upstream, listen},
     weir::{Addresses, agent_program, command as agent_command, put as put_snapshot},
 };
@@ -111,7 +111,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
 }
 
 /// Prepares the machine for a run of proxies.
-fn make_room() -> anyhow::Result<()> {
+pub(crate) fn make_room() -> anyhow::Result<()> {
     to_the_clients_core()?;
     more_files()
 }

@@ -8,6 +8,7 @@ mod crowd;
 mod gateways;
 mod levels;
 mod part;
+mod python;
 
 use std::path::Path;
 
@@ -35,6 +36,9 @@ pub(crate) enum Seed {
     /// A gateway with a bucket for each client address
     #[value(name = "002")]
     Gateways,
+    /// Limiters in Python before the same app as the agent
+    #[value(name = "004")]
+    Python,
 }
 
 impl Seed {
@@ -44,6 +48,7 @@ impl Seed {
             Self::Crowd => "000",
             Self::Levels => "001",
             Self::Gateways => "002",
+            Self::Python => "004",
         }
     }
 
@@ -53,6 +58,7 @@ impl Seed {
             Self::Crowd => crowd::ABOUT,
             Self::Levels => levels::ABOUT,
             Self::Gateways => gateways::ABOUT,
+            Self::Python => python::ABOUT,
         }
     }
 
@@ -61,6 +67,7 @@ impl Seed {
             Self::Crowd => crowd::measure(quick, part),
             Self::Levels => levels::measure(quick, part),
             Self::Gateways => gateways::measure(quick, part),
+            Self::Python => python::measure(quick, part),
         }
     }
 }

@@ -9,7 +9,10 @@ use anyhow::Context as _;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::{children::Child, workspace::Workspace};
+use crate::{children::Child, python, workspace::Workspace};
+
+/// The seed whose peers are packages of PyPI.
+const PYTHON: &str = "004";
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
@@ -73,6 +76,11 @@ pub(crate) async fn run(
             bench.env("WEIR_GO_LIMITER", limiter);
         }
         bench.env("PATH", path);
+    }
+    // Without a name, `seeds` runs all of its parts.
+    if seeds && (args.seeds.is_empty() || args.seeds.iter().any(|seed| seed == PYTHON)) {
+        let requirements = workspace.root().join("crates/bench/src/seeds/python/requirements.txt");
+        bench.env("WEIR_SEEDS_PYTHON", python::environment("seeds", &requirements, interrupt).await?);
     }
     bench
         .args(args.suites)

@@ -10,18 +10,15 @@
 //!
 //! One case of h2spec is expected to fail: `test_h2spec.py` names the case and the reason.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     bench::{finish, peers},
-    debian,
+    debian, python,
     workspace::Workspace,
 };
 
@@ -53,7 +50,7 @@ pub(crate) async fn run(
     }
     let Some(path) = peers::ensure(peers::Of::Proxy, interrupt).await? else { return Ok(ExitCode::from(2)) };
     let folder = workspace.root().join("limiter-agent/clients");
-    let python = python(&folder, interrupt).await?;
+    let python = python::environment("clients", &folder.join("requirements.txt"), interrupt).await?;
     let agent = match &args.agent {
         Some(given) => given.canonicalize().with_context(|| format!("--agent {}", given.display()))?,
         None => {
@@ -76,25 +73,4 @@ pub(crate) async fn run(
     tests.env("PATH", path).env("WEIR_AGENT", agent);
     let good = finish("the tests of limiter-agent/clients", &mut tests, interrupt).await? == Some(0);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Creates a Python environment with the packages of requirements.txt below the user's cache. Returns its Python.
-async fn python(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
-    let environment = peers::cache()?.join("clients");
-    let python = environment.join("bin/python");
-    if !python.is_file() {
-        let mut venv = Command::new("python3");
-        venv.args(["-m", "venv"]).arg(&environment);
-        let made = finish("python3 -m venv", &mut venv, interrupt).await?;
-        ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
-    }
-    // If all packages are installed in these versions, pip does nothing, and uses no network.
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]);
-    pip.arg(folder.join("requirements.txt"));
-    ensure!(
-        finish("pip", &mut pip, interrupt).await? == Some(0),
-        "pip could not install limiter-agent/clients/requirements.txt"
-    );
-    Ok(python)
 }

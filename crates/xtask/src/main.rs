@@ -15,6 +15,7 @@ mod fuzz;
 mod hostile;
 mod manual;
 mod miri;
+mod python;
 mod reference;
 mod release;
 mod sbom;

@@ -80,16 +80,16 @@ pub(super) fn get(path: &str, key: &str) -> String {
 
 /// The head of a response.
 #[derive(Debug, PartialEq)]
-pub(super) struct Head {
-    pub(super) status: u16,
+pub(crate) struct Head {
+    pub(crate) status: u16,
     /// The length of the head.
-    pub(super) length: usize,
+    pub(crate) length: usize,
     /// The length of the body.
-    pub(super) body: usize,
+    pub(crate) body: usize,
 }
 
 /// Parses the head at the beginning of these bytes. None if it is incomplete.
-pub(super) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
+pub(crate) fn parse_head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     let (mut status, mut body, mut length) = (None, None, 0);
     for end in memchr::memchr_iter(b'\n', bytes) {
         let line = bytes[length..end].trim_ascii_end();

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use rustix::{
     param::clock_ticks_per_second,
     process::{Pid, Signal, kill_process},
@@ -20,7 +20,7 @@ use crate::clock;
 /// The core for the clients, the app and this program.
 pub(crate) const CLIENT_CORE: usize = 0;
 /// The core for the proxy.
-const PROXY_CORE: usize = 1;
+pub(crate) const PROXY_CORE: usize = 1;
 
 /// The cores on which a program runs.
 #[derive(Clone, Copy)]
@@ -102,6 +102,17 @@ impl Process {
         }
         process.listening_after = clock::since(started);
         Ok(process)
+    }
+
+    /// Moves all its threads to these cores.
+    pub(crate) fn run_on(&self, cores: &[usize]) -> anyhow::Result<()> {
+        let cores = cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        for id in self.ids() {
+            let moved = Command::new("taskset").args(["-a", "-c", "-p", &cores, &id.to_string()]).output();
+            let moved = moved.context("run taskset")?;
+            ensure!(moved.status.success(), "{} did not move: {}", self.name, String::from_utf8_lossy(&moved.stderr));
+        }
+        Ok(())
     }
 
     /// The CPU time of all processes so far.

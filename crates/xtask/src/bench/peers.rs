@@ -19,16 +19,14 @@ use crate::{
 
 const LOAD: [Need; 2] =
     [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "stops programs with the benchmark")];
-const SEEDS: [Need; 3] = [
+const SEEDS: [Need; 5] = [
     ("unshare", "util-linux", "runs the benchmark in a separate network namespace"),
     ("ip", "iproute2", "enables the loopback device of that namespace"),
     ("h2load", "nghttp2-client", "the load, HTTP/2"),
-];
-const PROXY: [Need; 3] = [
     ("taskset", "util-linux", "keeps a proxy on its core"),
-    ("nginx", "nginx", "a peer"),
-    ("haproxy", "haproxy", "a peer"),
+    ("python3", "python3-venv", "runs peers"),
 ];
+const PROXY: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
 /// The suite that uses the programs.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,135 @@
+//! One round of one contender: the same list of requests again and again, each time with keys that nobody has used.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use super::clients::{Answer, Clients};
+use crate::{clock, stats::quantile_ms};
+
+pub(super) const PERCENTILES: [&str; 3] = ["P50", "P95", "P99"];
+
+/// These in milliseconds.
+pub(super) type Latencies = [f64; 3];
+
+/// The figures of a round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// Requests a second, refused ones included.
+    pub(super) per_second: f64,
+    /// All requests, including those before the first list that counts.
+    pub(super) sent: f64,
+    pub(super) all: Latencies,
+    pub(super) served: Latencies,
+    pub(super) refused: Latencies,
+    pub(super) lists: u64,
+    /// Lists of which more or fewer requests were served than the limit says.
+    pub(super) wrong: u64,
+}
+
+/// What a round has counted.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    sent: usize,
+    lists: u64,
+    wrong: u64,
+}
+
+/// What is sent in a round.
+pub(super) struct Round<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) connections: usize,
+    pub(super) length: Duration,
+    /// Makes the list of requests for a key of its own.
+    pub(super) list: &'a dyn Fn(&str) -> Vec<Vec<u8>>,
+    /// Whether these answers to a list are what the limit says.
+    pub(super) is_exact: &'a dyn Fn(&[Answer]) -> bool,
+}
+
+/// A key that was never used before.
+pub(super) fn fresh_key() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("key-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Round<'_> {
+    pub(super) fn run(&self) -> anyhow::Result<Sample> {
+        let mut clients = Clients::connect(self.address, self.connections)?;
+        // The first list opens the connections to the app.
+        let mut sent = clients.run(&(self.list)(&fresh_key()))?.len();
+        let (mut answers, mut time) = (Vec::new(), Duration::ZERO);
+        let (mut lists, mut wrong) = (0, 0);
+        while time < self.length {
+            let list = (self.list)(&fresh_key());
+            let started = clock::now();
+            let answered = clients.run(&list)?;
+            time += clock::since(started);
+            sent += list.len();
+            lists += 1;
+            wrong += u64::from(!(self.is_exact)(&answered));
+            answers.extend(answered);
+        }
+        Ok(Sample::new(&answers, time, Counts { sent, lists, wrong }))
+    }
+}
+
+impl Sample {
+    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
+    fn new(answers: &[Answer], time: Duration, counts: Counts) -> Self {
+        let of = |is_counted: &dyn Fn(&Answer) -> bool| {
+            percentiles(answers.iter().filter(|answer| is_counted(answer)).map(Answer::latency).collect())
+        };
+        Self {
+            per_second: answers.len() as f64 / time.as_secs_f64(),
+            sent: counts.sent as f64,
+            all: of(&|_| true),
+            served: of(&Answer::is_served),
+            refused: of(&|answer| !answer.is_served()),
+            lists: counts.lists,
+            wrong: counts.wrong,
+        }
+    }
+}
+
+/// P50, P95 and P99 in milliseconds; zeros without values.
+pub(super) fn percentiles(mut latencies: Vec<Duration>) -> Latencies {
+    latencies.sort_unstable();
+    [500, 950, 990].map(|per_mille| quantile_ms(&latencies, per_mille))
+}
+
+/// The order of the contenders in a round: each is first as often as the others, and the direction alternates.
+pub(super) fn order(round: usize, all: usize) -> impl Iterator<Item = usize> {
+    let backwards = !(round / all.max(1)).is_multiple_of(2);
+    (0..all).map(move |turn| if backwards { (round + all - turn) % all } else { (round + turn) % all })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_contender_is_first_and_last() {
+        let rounds: Vec<Vec<_>> = (0..8).map(|round| order(round, 4).collect()).collect();
+        for contender in 0..4 {
+            assert_eq!(rounds.iter().filter(|round| round[0] == contender).count(), 2, "{rounds:?}");
+        }
+        assert!(rounds.iter().all(|round| (0..4).all(|contender| round.contains(&contender))), "{rounds:?}");
+    }
+
+    #[test]
+    fn served_and_refused_are_separate() {
+        let now = clock::now();
+        let answer =
+            |status, millis| Answer { request: 0, sent: now, received: now + Duration::from_millis(millis), status };
+        let sample = Sample::new(
+            &[answer(200, 4), answer(429, 1), answer(200, 4)],
+            Duration::from_millis(500),
+            Counts::default(),
+        );
+        assert!((sample.per_second - 6.0).abs() < 1e-9);
+        assert!((sample.served[0] - 4.0).abs() < 1e-9 && (sample.refused[0] - 1.0).abs() < 1e-9);
+        assert!((sample.all[2] - 4.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,135 @@
+//! The tables of contenders and scenarios: a row for each contender, and two rows that compare.
+
+use super::contenders::Contender;
+use crate::{
+    report::{Cell, Row, Table},
+    seeds::part::Part,
+    stats::{Spread, figure, in_pairs},
+};
+
+/// A figure of each round.
+pub(super) struct Figure<S> {
+    pub(super) name: &'static str,
+    pub(super) more_is_better: bool,
+    pub(super) of: fn(&S) -> f64,
+}
+
+/// The rounds of contenders in scenarios.
+pub(super) trait Rounds<S> {
+    fn contenders(&self) -> &'static [Contender];
+
+    fn scenarios(&self) -> Vec<&'static str>;
+
+    /// By the places of the scenario and the contender.
+    fn samples(&self, scenario: usize, contender: usize) -> &[S];
+
+    fn rounds(&self, scenario: usize, contender: usize, of: impl Fn(&S) -> f64) -> Vec<f64> {
+        self.samples(scenario, contender).iter().map(of).collect()
+    }
+
+    /// How many times as good a contender is as the best peer.
+    fn ahead(&self, contender: Contender, scenario: usize, figure: &Figure<S>) -> f64 {
+        let place = |of: Contender| self.contenders().iter().position(|other| *other == of).unwrap_or_default();
+        let rounds = |of: Contender| self.rounds(scenario, place(of), figure.of);
+        let peers = self.contenders().iter().filter(|other| other.is_peer());
+        let times = peers.map(|peer| times_as_good(&rounds(contender), &rounds(*peer), figure.more_is_better));
+        times.fold(f64::INFINITY, f64::min)
+    }
+
+    /// A table for each figure. The first figure is an aim, and the others together are one.
+    fn write_all(&self, what: &str, note: &str, figures: &[Figure<S>], part: &mut Part<'_>) {
+        let scenarios = self.scenarios();
+        let ratios = |contender: Contender, figure: &Figure<S>| -> Vec<f64> {
+            (0..scenarios.len()).map(|scenario| self.ahead(contender, scenario, figure)).collect()
+        };
+        let found = |figure: &Figure<S>| {
+            let ratios = ratios(Contender::Agent, figure);
+            let each: Vec<_> =
+                scenarios.iter().zip(&ratios).map(|(name, ratio)| format!("{name} {}", times(*ratio))).collect();
+            (each.join(", "), ratios.iter().all(|ratio| *ratio > 1.0))
+        };
+        for (aim, aimed) in [("throughput", &figures[..1]), ("latency", &figures[1..])] {
+            let found: Vec<_> = aimed.iter().map(|figure| (figure.name, found(figure))).collect();
+            let text: Vec<_> = found.iter().map(|(name, (each, _))| format!("{name}: {each}")).collect();
+            let is_met = found.iter().all(|(_, (_, is_met))| *is_met);
+            part.aim(&format!("{what}, {aim}: ahead of the best peer in each scenario"), text.join("; "), is_met);
+        }
+        for (place, figure) in figures.iter().enumerate() {
+            let mut rows = per_contender(self.contenders(), |contender| {
+                (0..scenarios.len()).map(|scenario| cell(self.rounds(scenario, contender, figure.of))).collect()
+            });
+            let compared = [
+                (Contender::Agent, "weir-agent, times the best peer"),
+                (Contender::Alone, "no limiter, times the best peer"),
+            ];
+            rows.extend(compared.map(|(contender, name)| Row {
+                contender: name.to_owned(),
+                cells: ratios(contender, figure).into_iter().map(|ratio| Cell::Ratio { ratio }).collect(),
+            }));
+            part.table(Table {
+                title: format!("{}, {what}", figure.name),
+                note: if place == 0 { note.to_owned() } else { String::new() },
+                unit: "contender".to_owned(),
+                columns: scenarios.iter().map(|name| (*name).to_owned()).collect(),
+                rows,
+            });
+        }
+    }
+}
+
+/// In the median of rounds.
+fn times_as_good(ours: &[f64], theirs: &[f64], more_is_better: bool) -> f64 {
+    let compare = |ours: f64, theirs: f64| if more_is_better { ours / theirs } else { theirs / ours };
+    in_pairs(ours, theirs, compare).median
+}
+
+/// A row for each contender, which the function gets by its place.
+pub(super) fn per_contender(contenders: &[Contender], cells: impl Fn(usize) -> Vec<Cell>) -> Vec<Row> {
+    let row =
+        |(place, contender): (usize, &Contender)| Row { contender: contender.name().to_owned(), cells: cells(place) };
+    contenders.iter().enumerate().map(row).collect()
+}
+
+/// A cell for all rounds; empty without rounds.
+pub(super) fn cell(rounds: Vec<f64>) -> Cell {
+    if rounds.is_empty() { Cell::None } else { Cell::Measured(Spread::of(rounds)) }
+}
+
+/// `1.52×`.
+pub(super) fn times(ratio: f64) -> String {
+    format!("{}×", figure(ratio))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One figure for each contender, the same in all rounds.
+    struct Fixed(Vec<f64>);
+
+    const ALL: [Contender; 4] = [Contender::Alone, Contender::Agent, Contender::Traffik, Contender::Slowapi];
+
+    impl Rounds<f64> for Fixed {
+        fn contenders(&self) -> &'static [Contender] {
+            &ALL
+        }
+
+        fn scenarios(&self) -> Vec<&'static str> {
+            vec!["only"]
+        }
+
+        fn samples(&self, _: usize, contender: usize) -> &[f64] {
+            &self.0[contender..=contender]
+        }
+    }
+
+    #[test]
+    fn the_best_peer_counts() {
+        let fixed = Fixed(vec![60.0, 30.0, 10.0, 20.0]);
+        let more = Figure { name: "", more_is_better: true, of: |figure: &f64| *figure };
+        assert!((fixed.ahead(Contender::Agent, 0, &more) - 1.5).abs() < 1e-9);
+        assert!((fixed.ahead(Contender::Alone, 0, &more) - 3.0).abs() < 1e-9);
+        let less = Figure { more_is_better: false, ..more };
+        assert!((fixed.ahead(Contender::Agent, 0, &less) - 10.0 / 30.0).abs() < 1e-9);
+    }
+}
