@@ -10,7 +10,7 @@ use kube::Client;
 use serde::de::DeserializeOwned;
 use weir_wire::{PolicyRules, RuleStatus, Snapshot, Status};
 
-use crate::namespace::Space;
+use crate::namespace::TestNamespace;
 
 const CONTROL_PORT: u16 = 8481;
 
@@ -49,17 +49,17 @@ impl std::iter::Sum for Counts {
 }
 
 /// Reads `/v1/status` of a pod's agent.
-pub(crate) async fn status(space: &Space, pod: &str) -> Result<Status> {
+pub(crate) async fn status(space: &TestNamespace, pod: &str) -> Result<Status> {
     get(space.client(), &space.namespace, pod, "v1/status").await
 }
 
 /// Reads `/v1/config` of a pod's agent.
-pub(crate) async fn snapshot(space: &Space, pod: &str) -> Result<Snapshot> {
+pub(crate) async fn snapshot(space: &TestNamespace, pod: &str) -> Result<Snapshot> {
     get(space.client(), &space.namespace, pod, "v1/config").await
 }
 
 /// Reads the rules of a policy from a pod's agent. None if the agent does not have the policy, or has no snapshot yet.
-pub(crate) async fn rules(space: &Space, pod: &str, policy: &str) -> Result<Option<PolicyRules>> {
+pub(crate) async fn rules(space: &TestNamespace, pod: &str, policy: &str) -> Result<Option<PolicyRules>> {
     if status(space, pod).await?.in_force.is_none() {
         return Ok(None);
     }
@@ -67,7 +67,7 @@ pub(crate) async fn rules(space: &Space, pod: &str, policy: &str) -> Result<Opti
 }
 
 /// Reads the [`status`] of each of `pods`, in order.
-pub(crate) async fn statuses(space: &Space, pods: &[String]) -> Result<Vec<Status>> {
+pub(crate) async fn statuses(space: &TestNamespace, pods: &[String]) -> Result<Vec<Status>> {
     try_join_all(pods.iter().map(|pod| status(space, pod))).await
 }
 

@@ -9,14 +9,14 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::LogParams};
 
-use crate::{agents, namespace::Space, operator, workload};
+use crate::{agents, namespace::TestNamespace, operator, workload};
 
 const LINES: i64 = 60;
 /// The timeout for each part: a pod that does not answer must not delay the rest.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Prints the state of a namespace.
-pub(crate) async fn print(space: &Space) {
+pub(crate) async fn print(space: &TestNamespace) {
     println!("---- {}", space.namespace);
     for what in ["ratelimitpolicies", "pods", "events"] {
         let format = if what == "ratelimitpolicies" { "--output=yaml" } else { "--output=wide" };

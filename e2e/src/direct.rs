@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::Portforwarder};
 
-use crate::namespace::Space;
+use crate::namespace::TestNamespace;
 
 /// The port of the app behind the agent, on loopback in the pod.
 pub(crate) const APP: u16 = 8080;
@@ -24,7 +24,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) async fn open(space: &Space, pod: &str, port: u16) -> Result<Self> {
+    pub(crate) async fn open(space: &TestNamespace, pod: &str, port: u16) -> Result<Self> {
         let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
         let mut forwarder = pods.portforward(pod, &[port]).await.with_context(|| format!("port-forward to {pod}"))?;
         let stream = forwarder.take_stream(port).context("the forwarded port is missing")?;
@@ -49,7 +49,7 @@ impl Drop for Connection {
 }
 
 /// Sends `GET path` to a port of `pod`. Returns the response with its whole body.
-pub(crate) async fn get(space: &Space, pod: &str, port: u16, path: &str) -> Result<Response<String>> {
+pub(crate) async fn get(space: &TestNamespace, pod: &str, port: u16, path: &str) -> Result<Response<String>> {
     let mut connection = Connection::open(space, pod, port).await?;
     let request = Request::get(path).header("host", "web").body(Empty::<Bytes>::new())?;
     connection.send(request).await.with_context(|| format!("GET {path} from port {port} of {pod}"))

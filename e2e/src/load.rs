@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{
     conditions::{Seen, wait_for},
-    namespace::Space,
+    namespace::TestNamespace,
     workload::parse,
 };
 
@@ -58,12 +58,12 @@ pub(crate) struct Report {
 
 impl Load<'_> {
     /// Starts the load. Returns when its container runs.
-    pub(crate) async fn start(&self, space: &Space) -> Result<Running> {
+    pub(crate) async fn start(&self, space: &TestNamespace) -> Result<Running> {
         self.start_with(space, &[]).await
     }
 
     /// Starts the load with more arguments. Returns when its container runs.
-    pub(crate) async fn start_with(&self, space: &Space, more: &[&str]) -> Result<Running> {
+    pub(crate) async fn start_with(&self, space: &TestNamespace, more: &[&str]) -> Result<Running> {
         let mut pod: Pod = parse(include_str!("manifests/load.yaml"))?;
         pod.metadata.name = Some(self.name.to_owned());
         let spec = pod.spec.as_mut().context("the manifest has no spec")?;
@@ -94,7 +94,7 @@ impl Load<'_> {
     }
 
     /// Starts the load, and waits until it ends.
-    pub(crate) async fn run(&self, space: &Space) -> Result<Report> {
+    pub(crate) async fn run(&self, space: &TestNamespace) -> Result<Report> {
         self.start(space).await?.finish().await
     }
 }

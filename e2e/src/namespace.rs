@@ -33,12 +33,12 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// The namespace of a scenario.
-pub(crate) struct Space {
+pub(crate) struct TestNamespace {
     pub(crate) cluster: Cluster,
     pub(crate) namespace: String,
 }
 
-impl Space {
+impl TestNamespace {
     pub(crate) fn client(&self) -> Client {
         self.cluster.client.clone()
     }
@@ -62,7 +62,7 @@ pub(crate) async fn with_temp_ns(
     cluster: &Cluster,
     name: &str,
     keep: bool,
-    scenario: impl AsyncFnOnce(&Space) -> Result<()>,
+    scenario: impl AsyncFnOnce(&TestNamespace) -> Result<()>,
 ) -> Result<()> {
     let space = create(cluster, name).await?;
     let result = tokio::select! {
@@ -108,7 +108,7 @@ pub(crate) async fn create_restricted(client: &Client, metadata: serde_json::Val
     created.metadata.name.context("the created namespace has no name")
 }
 
-async fn create(cluster: &Cluster, name: &str) -> Result<Space> {
+async fn create(cluster: &Cluster, name: &str) -> Result<TestNamespace> {
     let metadata = json!({ "generateName": format!("weir-{name}-"), "labels": { LABEL: name } });
     let namespace = create_restricted(&cluster.client, metadata).await.context("create a namespace")?;
     // The apiserver refuses pods until this account exists.
@@ -117,7 +117,7 @@ async fn create(cluster: &Cluster, name: &str) -> Result<Space> {
         Ok(Seen::when(accounts.get_opt("default").await?.is_some(), "none"))
     })
     .await?;
-    Ok(Space { cluster: cluster.clone(), namespace })
+    Ok(TestNamespace { cluster: cluster.clone(), namespace })
 }
 
 fn describe(panic: &(dyn std::any::Any + Send)) -> anyhow::Error {

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::{
     agents::Counts,
     conditions::{Seen, wait_for},
-    namespace::Space,
+    namespace::TestNamespace,
     workload,
 };
 
@@ -56,7 +56,7 @@ spec:
 
 /// Applies a policy of 5 requests per second, and then creates two pods that only have a label for injection. Returns
 /// the names of the pods when both enforce the policy.
-pub(crate) async fn before_its_pods(space: &Space) -> Result<Vec<String>> {
+pub(crate) async fn before_its_pods(space: &TestNamespace) -> Result<Vec<String>> {
     space.apply(BY_LABELS).await?;
     wait(space, NAME, "read by the operator", SOON, |seen| seen.condition("Accepted").is_some()).await?;
     workload::create_plain(space).await?;
@@ -160,7 +160,7 @@ impl fmt::Display for Observed {
 }
 
 /// Reads a policy.
-pub(crate) async fn get(space: &Space, name: &str) -> Result<Observed> {
+pub(crate) async fn get(space: &TestNamespace, name: &str) -> Result<Observed> {
     let resource = ApiResource {
         group: "weir.dev".into(),
         version: "v1alpha1".into(),
@@ -182,7 +182,7 @@ pub(crate) async fn get(space: &Space, name: &str) -> Result<Observed> {
 
 /// Waits until the policy's status satisfies `condition`.
 pub(crate) async fn wait(
-    space: &Space,
+    space: &TestNamespace,
     name: &str,
     what: &str,
     within: Duration,
@@ -197,6 +197,6 @@ pub(crate) async fn wait(
 }
 
 /// Waits until `pods` pods enforce the policy's current spec.
-pub(crate) async fn wait_enforced(space: &Space, name: &str, pods: u64, within: Duration) -> Result<Observed> {
+pub(crate) async fn wait_enforced(space: &TestNamespace, name: &str, pods: u64, within: Duration) -> Result<Observed> {
     wait(space, name, &format!("enforced by {pods} of {pods}"), within, |observed| observed.enforced_by(pods)).await
 }

@@ -22,7 +22,7 @@ mod wrong_policies;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::{namespace::Space, operator::Release};
+use crate::{namespace::TestNamespace, operator::Release};
 
 /// The scenarios, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,7 +75,7 @@ impl Scenario {
         self == Self::Rollouts
     }
 
-    pub(crate) async fn run(self, space: &Space, release: &Release) -> Result<()> {
+    pub(crate) async fn run(self, space: &TestNamespace, release: &Release) -> Result<()> {
         match self {
             Self::FirstLight => first_light::run(space).await,
             Self::Features => features::run(space).await,

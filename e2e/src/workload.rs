@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::{
     conditions::{Seen, wait_for},
     direct,
-    namespace::Space,
+    namespace::TestNamespace,
 };
 
 /// The name of the Deployment, and of its Service.
@@ -34,7 +34,7 @@ pub(crate) const PODS_URL: &str = "http://web-pods:8480/";
 const START: Duration = Duration::from_secs(90);
 
 /// Creates the Deployment and its Services.
-pub(crate) async fn create(space: &Space, replicas: i32) -> Result<()> {
+pub(crate) async fn create(space: &TestNamespace, replicas: i32) -> Result<()> {
     let mut deployment: Deployment = parse(include_str!("manifests/deployment.yaml"))?;
     deployment.spec.as_mut().context("the manifest has no spec")?.replicas = Some(replicas);
     post(space, &deployment).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn create(space: &Space, replicas: i32) -> Result<()> {
 }
 
 /// Creates the Deployment without agents, with two pods, and its Service.
-pub(crate) async fn create_plain(space: &Space) -> Result<()> {
+pub(crate) async fn create_plain(space: &TestNamespace) -> Result<()> {
     wait_injection(space, true).await?;
     post::<Deployment>(space, &parse(include_str!("manifests/plain.yaml"))?).await?;
     post::<Service>(space, &parse(include_str!("manifests/service.yaml"))?).await
@@ -51,7 +51,7 @@ pub(crate) async fn create_plain(space: &Space) -> Result<()> {
 
 /// Waits until the webhook adds an agent to a new pod, or until it does not if `wanted` is false. After operators
 /// start or end, the webhook's new addresses reach the nodes with a delay.
-pub(crate) async fn wait_injection(space: &Space, wanted: bool) -> Result<()> {
+pub(crate) async fn wait_injection(space: &TestNamespace, wanted: bool) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let pod = json!({
         "metadata": {"name": "would-be", "labels": {"app": "web", "weir.dev/inject": "enabled"}},
@@ -74,14 +74,14 @@ pub(crate) async fn wait_injection(space: &Space, wanted: bool) -> Result<()> {
 }
 
 /// Changes the number of pods.
-pub(crate) async fn scale(space: &Space, replicas: i32) -> Result<()> {
+pub(crate) async fn scale(space: &TestNamespace, replicas: i32) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);
     let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
     deployments.patch_scale(NAME, &PatchParams::default(), &patch).await.context("scale the workload").map(drop)
 }
 
 /// Waits until exactly `count` pods exist that are ready and not being deleted. Returns their sorted names.
-pub(crate) async fn ready(space: &Space, count: usize) -> Result<Vec<String>> {
+pub(crate) async fn ready(space: &TestNamespace, count: usize) -> Result<Vec<String>> {
     let names = wait_for(&format!("{count} ready pods"), START, || async {
         let pods = pods(space).await?;
         let states: Vec<_> = pods.iter().map(describe).collect();
@@ -99,13 +99,13 @@ pub(crate) async fn ready(space: &Space, count: usize) -> Result<Vec<String>> {
 }
 
 /// Lists all pods of the workload, including those that are being deleted.
-pub(crate) async fn pods(space: &Space) -> Result<Vec<Pod>> {
+pub(crate) async fn pods(space: &TestNamespace) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     Ok(pods.list(&ListParams::default().labels("app=web")).await?.items)
 }
 
 /// The IP address of a pod.
-pub(crate) async fn address(space: &Space, pod: &str) -> Result<String> {
+pub(crate) async fn address(space: &TestNamespace, pod: &str) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     pods.get(pod).await?.status.and_then(|status| status.pod_ip).with_context(|| format!("{pod} has no address"))
 }
@@ -119,7 +119,7 @@ pub(crate) fn identity(pod: &Pod) -> (String, Vec<i32>) {
 }
 
 /// Reads the number of requests that have reached the apps of `pods`. The apps count them.
-pub(crate) async fn served(space: &Space, pods: &[String]) -> Result<u64> {
+pub(crate) async fn served(space: &TestNamespace, pods: &[String]) -> Result<u64> {
     let counts = pods.iter().map(|pod| async move {
         let answer = direct::get(space, pod, direct::APP, "/_count").await?;
         let count: serde_json::Value = serde_json::from_str(answer.body())?;
@@ -133,7 +133,7 @@ pub(crate) fn parse<T: DeserializeOwned>(manifest: &str) -> Result<T> {
     serde_yaml::from_str(manifest).context("parse a manifest of the e2e tests")
 }
 
-async fn app_answers(space: &Space, pod: &str) -> Result<()> {
+async fn app_answers(space: &TestNamespace, pod: &str) -> Result<()> {
     wait_for("the app to answer", START, || async {
         let status = direct::get(space, pod, direct::APP, "/healthz").await?.status();
         Ok(Seen::when(status.is_success(), status))
@@ -141,7 +141,7 @@ async fn app_answers(space: &Space, pod: &str) -> Result<()> {
     .await
 }
 
-async fn post<K>(space: &Space, object: &K) -> Result<()>
+async fn post<K>(space: &TestNamespace, object: &K) -> Result<()>
 where
     K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Serialize

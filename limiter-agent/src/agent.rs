@@ -15,7 +15,7 @@ use crate::{
     cache::Cache,
     config::Config,
     control::{self, Control},
-    listen::{BindError, Shared, bind, bind_shared},
+    listen::{BindError, BoundSockets, bind, bind_shared},
     metrics::Metrics,
     proxy::{AppAddress, Leaving, Proxy, Worker},
     ready::{Readiness, Stage},
@@ -35,7 +35,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Agent {
     config: Config,
     addresses: Addresses,
-    proxy: Shared,
+    proxy: BoundSockets,
     control: TcpListener,
     telemetry: TcpListener,
 }

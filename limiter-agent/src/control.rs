@@ -43,7 +43,7 @@ pub(crate) use self::tls::{
 
 /// The number of bytes of a too large body that are read before the connection is closed. A sender reads the response
 /// 413 only after it has sent its body.
-const LISTENED_TO: usize = 16 * MAX_SNAPSHOT_BYTES;
+const MAX_READ_BYTES: usize = 16 * MAX_SNAPSHOT_BYTES;
 
 /// The largest request to explain: the largest request that the proxy accepts, as JSON.
 const MAX_EXPLAIN_BYTES: usize = 4 * 1024 * 1024;
@@ -147,7 +147,7 @@ async fn read(body: Body, most: usize) -> Result<Option<Vec<u8>>, Response> {
 
 async fn gather(mut body: Body, most: usize) -> Result<Option<Vec<u8>>, axum::Error> {
     let (mut bytes, mut seen) = (Vec::new(), 0);
-    while seen <= LISTENED_TO
+    while seen <= MAX_READ_BYTES
         && let Some(frame) = body.frame().await
     {
         let Ok(data) = frame?.into_data() else { continue };

@@ -27,9 +27,9 @@ const MOST_UNSENT: u32 = 128 * 1024;
 /// TCP keepalive: how long a connection is quiet before the kernel probes the client, how often the kernel probes, and
 /// how many times. An HTTP/2 PING is not suitable: the client answers it only after it has received all data in flight,
 /// so a slow client would count as disconnected.
-const QUIET: Duration = Duration::from_secs(60);
-const ASKS_EVERY: Duration = Duration::from_secs(10);
-const ASKS: u32 = 3;
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// A listener could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -52,14 +52,14 @@ pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListene
 
 /// Sockets that are bound to one address and do not listen yet: the kernel refuses connections.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct BoundSockets {
     flag: &'static str,
     address: SocketAddr,
     sockets: Vec<Socket>,
 }
 
 /// Binds `count` listeners on one address. The kernel spreads connections over them.
-pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<Shared, BindError> {
+pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<BoundSockets, BindError> {
     let shared = || {
         // This bind fails if another socket listens on the port, with any options. `drop` frees the port again.
         drop(open_or_ipv4(address, |address| open(address, false))?);
@@ -69,12 +69,12 @@ pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize)
         for _ in 1..count {
             sockets.push(open(bound, true)?);
         }
-        Ok(Shared { flag, address: bound, sockets })
+        Ok(BoundSockets { flag, address: bound, sockets })
     };
     shared().map_err(|source| BindError { flag, address, source })
 }
 
-impl Shared {
+impl BoundSockets {
     /// The address that was bound.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
@@ -119,7 +119,8 @@ fn open(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     // Accepted sockets inherit the option. If this call fails, slow clients count as stalled sooner.
     let _ = socket.set_tcp_notsent_lowat(MOST_UNSENT);
     // If the second call fails, the agent detects later that a client's host has disappeared.
-    let keepalive = TcpKeepalive::new().with_time(QUIET).with_interval(ASKS_EVERY).with_retries(ASKS);
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
     let _ = socket.set_tcp_keepalive(&keepalive);
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

@@ -38,9 +38,9 @@ mod presence;
 mod request_body;
 mod response_body;
 mod settings;
-mod shared;
 mod socket;
 mod stall;
+mod state;
 mod streams;
 mod strict;
 mod taking;
@@ -53,7 +53,7 @@ mod worker;
 
 pub use self::settings::Settings;
 pub(crate) use self::{
-    address::AppAddress, failure_counts::REASONS, leaving::Leaving, shared::Proxy, traffic::Protocol, worker::Worker,
+    address::AppAddress, failure_counts::REASONS, leaving::Leaving, state::Proxy, traffic::Protocol, worker::Worker,
 };
 
 /// The name of the agent in the responses that it writes by itself.

@@ -33,7 +33,7 @@ const EVICTED: u64 = u64::MAX - 1;
 const EVICTED_AT_ONCE: u64 = u64::MAX;
 
 /// The number of candidates for eviction that one search collects.
-const FOUND: usize = 64;
+const MAX_CANDIDATES: usize = 64;
 
 /// The activity of a connection. Connections with a lower rank are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) enum Rank {
 pub(crate) enum Eviction {
     No,
     /// The connection was evicted, and is allowed to close gracefully.
-    Polite,
+    Graceful,
     /// The connection was evicted, and must close immediately, because too many others are closing gracefully.
     AtOnce,
 }
@@ -74,17 +74,17 @@ pub(crate) struct ConnectionSlots {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    taken: HashMap<u64, Arc<Seat>>,
+    taken: HashMap<u64, Arc<Entry>>,
     /// The next candidates for eviction, with their words when the search found them. A candidate whose word changed
     /// since then is not evicted.
-    found: VecDeque<(u64, u64, Arc<Seat>)>,
+    found: VecDeque<(u64, u64, Arc<Entry>)>,
     /// The number of evicted connections that are still closing gracefully. Their slots belong to other connections.
     leaving: usize,
 }
 
 /// The table's entry for a connection.
 #[derive(Debug)]
-struct Seat {
+struct Entry {
     word: AtomicU64,
     peer: IpAddr,
     gone: Notify,
@@ -95,7 +95,7 @@ struct Seat {
 pub(crate) struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
     id: u64,
-    seat: Arc<Seat>,
+    seat: Arc<Entry>,
 }
 
 fn word(rank: Rank, since: Time) -> u64 {
@@ -116,7 +116,7 @@ impl ConnectionSlots {
     /// Takes a slot for a connection from `peer`; `None` while all connections are busy.
     pub(crate) fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<ConnectionSlot> {
         let mut table = self.lock();
-        let is_peer = |seat: &Seat| seat.peer == peer;
+        let is_peer = |seat: &Entry| seat.peer == peer;
         // Only ports with few slots count connections per address.
         let full_of_one = self.most_of_one < self.most
             && table.taken.values().filter(|seat| is_peer(seat)).count() >= self.most_of_one;
@@ -134,7 +134,7 @@ impl ConnectionSlots {
         }
         let id = table.next;
         table.next += 1;
-        let seat = Arc::new(Seat { word: word(rank, now).into(), peer, gone: Notify::new() });
+        let seat = Arc::new(Entry { word: word(rank, now).into(), peer, gone: Notify::new() });
         table.taken.insert(id, Arc::clone(&seat));
         Some(ConnectionSlot { slots: Arc::clone(self), id, seat })
     }
@@ -184,12 +184,12 @@ impl ConnectionSlots {
 
 impl Table {
     /// Collects the connections to evict first.
-    fn find(&mut self, among: impl Fn(&Seat) -> bool) {
+    fn find(&mut self, among: impl Fn(&Entry) -> bool) {
         let words = self.taken.iter().filter(|(_, seat)| among(seat)).map(|(id, seat)| (seat.word.load(SeqCst), *id));
         let mut candidates: Vec<_> = words.filter(|(word, _)| *word < BUSY).collect();
-        if candidates.len() > FOUND {
-            candidates.select_nth_unstable(FOUND);
-            candidates.truncate(FOUND);
+        if candidates.len() > MAX_CANDIDATES {
+            candidates.select_nth_unstable(MAX_CANDIDATES);
+            candidates.truncate(MAX_CANDIDATES);
         }
         candidates.sort_unstable();
         let found = candidates.into_iter().filter_map(|(word, id)| Some((word, id, Arc::clone(self.taken.get(&id)?))));
@@ -219,7 +219,7 @@ impl ConnectionSlot {
 
     pub(crate) fn eviction(&self) -> Eviction {
         match self.seat.word.load(Relaxed) {
-            EVICTED => Eviction::Polite,
+            EVICTED => Eviction::Graceful,
             EVICTED_AT_ONCE => Eviction::AtOnce,
             _ => Eviction::No,
         }
@@ -243,7 +243,7 @@ impl ConnectionSlot {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut table = self.slots.lock();
-        if table.taken.remove(&self.id).is_none() && self.eviction() == Eviction::Polite {
+        if table.taken.remove(&self.id).is_none() && self.eviction() == Eviction::Graceful {
             table.leaving -= 1;
         }
         drop(table);
@@ -326,7 +326,7 @@ mod tests {
         let held: Vec<_> = (0..2 * MOST).map(|moment| take(&slots, Rank::Idle, moment).unwrap()).collect();
         let count = |eviction| held.iter().filter(|slot| slot.eviction() == eviction).count();
         let polite = MOST / 8 + 1;
-        assert_eq!((count(Eviction::Polite), count(Eviction::AtOnce)), (polite, MOST - polite));
+        assert_eq!((count(Eviction::Graceful), count(Eviction::AtOnce)), (polite, MOST - polite));
         assert!(held[0].work() && !held[MOST - 1].work() && held[MOST].work());
         assert!(is_evicted(&held[0]), "a later request does not bring its slot back");
     }

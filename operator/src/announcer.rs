@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The minimum time between two announcements with the same text.
-const ONCE_IN: Duration = Duration::from_secs(300);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// An announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Announcer {
         if notice.took.is_none()
             && let Some((note, at)) = self.recent.get(notice.reason)
             && *note == notice.note
-            && now.duration_since(*at) < ONCE_IN
+            && now.duration_since(*at) < REPEAT_INTERVAL
         {
             return None;
         }

@@ -25,7 +25,7 @@ use tower::{
 /// response, because not every proxy sets sensible values.
 const LONGEST: u64 = 30;
 /// The maximum number of retries of one request. After that, the caller gets the error.
-const TIMES: u32 = 10;
+const MAX_RETRIES: u32 = 10;
 /// The first pause, if the apiserver requests a shorter one.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -51,20 +51,20 @@ pub(crate) enum ClientError {
 pub(crate) fn client(mut config: Config) -> Result<Client, ClientError> {
     config.default_retry = false;
     let client = ClientBuilder::try_from(config)?;
-    Ok(client.with_layer(&BufferLayer::new(WAITING)).with_layer(&RetryLayer::new(WhenTold::new()?)).build())
+    Ok(client.with_layer(&BufferLayer::new(WAITING)).with_layer(&RetryLayer::new(RetryAfterPolicy::new()?)).build())
 }
 
 /// Retries a request if the response has `Retry-After`.
 #[derive(Clone)]
-struct WhenTold(RetryPolicy);
+struct RetryAfterPolicy(RetryPolicy);
 
-impl WhenTold {
+impl RetryAfterPolicy {
     fn new() -> Result<Self, InvalidBackoff> {
-        Ok(Self(RetryPolicy::new(FIRST_PAUSE, LONGEST_PAUSE, TIMES, true)?))
+        Ok(Self(RetryPolicy::new(FIRST_PAUSE, LONGEST_PAUSE, MAX_RETRIES, true)?))
     }
 }
 
-impl<B> Policy<Request<Body>, Response<B>, BoxError> for WhenTold {
+impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryAfterPolicy {
     type Future = tokio::time::Sleep;
 
     fn retry(
@@ -106,7 +106,7 @@ mod tests {
                 Ok::<_, BoxError>(answer.body(())?)
             }
         });
-        let service = RetryLayer::new(WhenTold::new().unwrap()).layer(apiserver);
+        let service = RetryLayer::new(RetryAfterPolicy::new().unwrap()).layer(apiserver);
         let answer = service.oneshot(Request::patch("/status").body(Body::from(vec![1])).unwrap()).await.unwrap();
         let asked = asked.lock().unwrap().clone();
         (answer.status(), asked)
@@ -121,7 +121,7 @@ mod tests {
             // Timers are rounded up to a millisecond.
             let most = LONGEST_PAUSE + Duration::from_millis(1);
             assert!(pauses.iter().all(|pause| (told..=most).contains(pause)), "{pauses:?}");
-            assert_eq!((ended, pauses.len()), (status, TIMES as usize));
+            assert_eq!((ended, pauses.len()), (status, MAX_RETRIES as usize));
         }
     }
 

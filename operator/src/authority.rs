@@ -31,7 +31,7 @@ pub(crate) struct Terms {
     /// The remaining life of an authority at which the next one is created.
     pub(crate) overlap: u64,
     /// The time for which an authority is published before it signs, if another authority exists.
-    pub(crate) ripens: u64,
+    pub(crate) published_for: u64,
 }
 
 /// The error for PEM without usable authorities.
@@ -142,7 +142,7 @@ impl Authorities {
     }
 
     fn without_ended(&self, now: u64) -> Vec<Authority> {
-        let is_followed = self.all.iter().any(|it| self.ripe_at(it) <= now && now < it.not_after);
+        let is_followed = self.all.iter().any(|it| self.can_sign_from(it) <= now && now < it.not_after);
         self.all.iter().filter(|authority| !is_followed || now < authority.not_after).cloned().collect()
     }
 
@@ -207,7 +207,7 @@ impl Authorities {
         let issuer = Issuer::from_ca_cert_pem(&signer.certificate, KeyPair::from_pem(&signer.key)?)?;
         let certificate = params.signed_by(key, &issuer)?;
         // A certificate is replaced after half of its life, or as soon as a newer authority can sign.
-        let ripe = self.all.iter().map(|authority| self.ripe_at(authority)).filter(|ripe| *ripe > now);
+        let ripe = self.all.iter().map(|authority| self.can_sign_from(authority)).filter(|ripe| *ripe > now);
         let renew_at = ripe.chain([now.midpoint(not_after)]).min().unwrap_or(now);
         Ok(Some(Certified { certificate, not_after, renew_at }))
     }
@@ -218,15 +218,15 @@ impl Authorities {
         match signer {
             // The date decides, not the order: an authority that was added behind the others may be older, and unknown
             // to every peer.
-            Signer::Newest => living.filter(|it| self.ripe_at(it) <= now).max_by_key(|it| it.not_before),
+            Signer::Newest => living.filter(|it| self.can_sign_from(it) <= now).max_by_key(|it| it.not_before),
             // The authority must outlive the certificate by enough time to use it.
-            Signer::Oldest => living.find(|authority| now + self.terms.ripens < authority.not_after),
+            Signer::Oldest => living.find(|authority| now + self.terms.published_for < authority.not_after),
         }
         .or(any)
     }
 
-    fn ripe_at(&self, authority: &Authority) -> u64 {
-        authority.not_before + BACKDATED + self.terms.ripens
+    fn can_sign_from(&self, authority: &Authority) -> u64 {
+        authority.not_before + BACKDATED + self.terms.published_for
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     clock,
     inject::Question,
     leader::{Term, TermReceiver},
-    link::{Link, Observation, Shared},
+    link::{Link, LinkContext, Observation},
     report::{Message, WrittenStatus},
     telemetry::{Heartbeat, Ready},
     world::{ObjectKey, Update},
@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// The engine with its links.
 #[derive(Debug)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    shared: Arc<LinkContext>,
     ready: Ready,
     heartbeat: Heartbeat,
     reports: mpsc::UnboundedSender<Message>,
@@ -74,7 +74,7 @@ impl Engine {
     /// Returns an engine without any state. `traffic_interval` is the minimum time between two status writes that
     /// change only traffic counts.
     pub fn new(
-        shared: Shared,
+        shared: LinkContext,
         ready: Ready,
         heartbeat: Heartbeat,
         reports: mpsc::UnboundedSender<Message>,

@@ -15,7 +15,7 @@ use crate::{
 
 fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSender<Message>) -> Engine {
     let timing = Timing::default();
-    let shared = Shared {
+    let shared = LinkContext {
         credentials: None,
         files: None,
         timing,

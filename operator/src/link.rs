@@ -120,7 +120,7 @@ pub enum FailureKind {
 
 /// The state that all links share.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct LinkContext {
     /// The operator's certificate and the authorities that it trusts; `None` if neither side proves its identity.
     pub(crate) credentials: Option<Held>,
     /// The files with the credentials, if users provide them. Then an agent proves the host in its URL, not its pod.
@@ -211,7 +211,7 @@ pub struct Link {
 impl Link {
     /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL the peer must
     /// prove its identity.
-    pub fn start(shared: Arc<Shared>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
+    pub fn start(shared: Arc<LinkContext>, pod: ObjectKey, pod_uid: String, url: &str, content: Arc<Content>) -> Self {
         let (desired, newest) = watch::channel(content);
         let peer = match &shared.files {
             Some(files) => Peer::host(url.split_once("://").map_or(url, |(_, authority)| authority), files.clone()),

@@ -17,7 +17,7 @@ use crate::{
     identity::Identity,
     inject::Injection,
     leader::{self, Campaign, LeaseName, Term, TermReceiver},
-    link::{Lanes, Shared, StatusInterval, Timing},
+    link::{Lanes, LinkContext, StatusInterval, Timing},
     metrics::Metrics,
     report::{self, ClusterSink, FileSink, Message, Sink},
     source::{
@@ -32,11 +32,11 @@ use crate::{
 /// The default of the minimum time between two status writes that change only traffic counts.
 pub const TRAFFIC_INTERVAL: Duration = Duration::from_secs(10);
 /// The time limit for writing the last reports at the end, and again for releasing the Lease: together less than 2 s.
-const FAREWELL: Duration = Duration::from_millis(900);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(900);
 /// The time for which the webhook and the identity service run after the last reports. Services route to this pod until
 /// every node has learned that it terminates, and a pod created in that time must get its agent and snapshot. This time
 /// must be shorter than the pod's grace period.
-const STAY: Duration = Duration::from_secs(4);
+const SERVE_AFTER_STOP: Duration = Duration::from_secs(4);
 
 /// An operator that has opened its source but does nothing yet.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Operator {
             Source::Directory { directory, .. } => directory.calling().unzip(),
             Source::Cluster { .. } => (self.identity.as_ref().map(Identity::calling), None),
         };
-        let shared = Shared {
+        let shared = LinkContext {
             credentials,
             files,
             timing: self.timing,
@@ -187,22 +187,22 @@ impl Operator {
         source.abort();
         // An aborted task returns an error, which carries no information.
         let _ = source.await;
-        let farewell = async {
-            if timeout(FAREWELL, writer).await.is_err() {
+        let finish_writes = async {
+            if timeout(SHUTDOWN_TIMEOUT, writer).await.is_err() {
                 tracing::warn!("the last reports were not written in time");
             }
             // Another operator may lead only after the last write.
             resign.cancel();
-            if timeout(FAREWELL, campaign).await.is_err() {
+            if timeout(SHUTDOWN_TIMEOUT, campaign).await.is_err() {
                 tracing::warn!("the lease was not released in time");
             }
         };
         let outcome = match outcome {
             Ok(known) => {
                 let stay = async {
-                    farewell.await;
+                    finish_writes.await;
                     if stays {
-                        sleep(STAY).await;
+                        sleep(SERVE_AFTER_STOP).await;
                     }
                 };
                 tokio::select! {
@@ -211,13 +211,13 @@ impl Operator {
                 }
             }
             Err(ended) => {
-                farewell.await;
+                finish_writes.await;
                 Err(ended)
             }
         };
         serving.cancel();
         if let Some(telemetry) = telemetry {
-            let _ = timeout(FAREWELL, telemetry).await;
+            let _ = timeout(SHUTDOWN_TIMEOUT, telemetry).await;
         }
         outcome
     }

@@ -129,7 +129,7 @@ impl Plan {
             self.target(world, policy, compiled.get(policy), &mut stale);
         }
         for id in &fresh {
-            self.welcome(world, *id, compiled, &policies, &mut moved);
+            self.find_policies(world, *id, compiled, &policies, &mut moved);
         }
         stale.extend(fresh);
         for id in stale {
@@ -299,7 +299,7 @@ impl Plan {
         let near = [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
         for id in near.flatten() {
             let cohort = self.cohorts.get_mut(id).expect("the index contains existing cohorts");
-            if is_about(world, policy, compiled, cohort) {
+            if targets_cohort(world, policy, compiled, cohort) {
                 cohort.policies.insert(policy.clone());
                 targets.pods += cohort.pods.len();
                 targets.cohorts.insert(*id);
@@ -310,7 +310,7 @@ impl Plan {
     }
 
     /// Finds the policies of a new cohort, except those that are computed in any case.
-    fn welcome(
+    fn find_policies(
         &mut self,
         world: &World,
         id: CohortId,
@@ -327,7 +327,7 @@ impl Plan {
         };
         let near = from.take_while(|(policy, _)| everywhere || *policy.namespace == *cohort.namespace);
         for (policy, compiled) in near.filter(|(policy, _)| !done.contains(*policy)) {
-            if is_about(world, policy, compiled, cohort) {
+            if targets_cohort(world, policy, compiled, cohort) {
                 cohort.policies.insert(policy.clone());
                 let targets = self.targets.entry(policy.clone()).or_default();
                 targets.cohorts.insert(id);
@@ -342,7 +342,7 @@ impl Plan {
 /// The namespace of agents outside of a cluster: no real namespace has this name.
 const OUTSIDE: &str = "";
 
-fn is_about(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Cohort) -> bool {
+fn targets_cohort(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Cohort) -> bool {
     compiled.target.as_ref().is_some_and(|target| {
         selects(&world.workloads, &policy.namespace, target, &cohort.namespace, &cohort.membership)
     })

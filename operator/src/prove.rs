@@ -78,7 +78,7 @@ impl Prove {
         let reached = serve(listener);
         let policies: Api<RateLimitPolicy> = Api::default_namespaced(client);
         let enforced = self.until_enforced(&policies).await?;
-        let counts = ask(self.agent, self.requests).await?;
+        let counts = send_requests(self.agent, self.requests).await?;
         judge(counts, reached.load(Ordering::Relaxed), self.admits)?;
         let Counts { admitted, refused, .. } = counts;
         let sent = self.requests;
@@ -129,7 +129,7 @@ fn serve(listener: TcpListener) -> Arc<AtomicU32> {
     reached
 }
 
-async fn ask(agent: SocketAddr, requests: u32) -> anyhow::Result<Counts> {
+async fn send_requests(agent: SocketAddr, requests: u32) -> anyhow::Result<Counts> {
     let mut counts = Counts::default();
     for _ in 0..requests {
         let answer = tokio::time::timeout(ANSWER, send(agent)).await;
@@ -188,9 +188,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_client_counts_responses() {
-        let counts = ask(agent(5, StatusCode::TOO_MANY_REQUESTS).await, 20).await.unwrap();
+        let counts = send_requests(agent(5, StatusCode::TOO_MANY_REQUESTS).await, 20).await.unwrap();
         assert_eq!(counts, Counts { admitted: 5, refused: 15, without_retry_after: 0 });
-        let error = ask(agent(5, StatusCode::BAD_GATEWAY).await, 20).await.unwrap_err();
+        let error = send_requests(agent(5, StatusCode::BAD_GATEWAY).await, 20).await.unwrap_err();
         assert!(error.to_string().contains("502"), "{error}");
     }
 
@@ -198,7 +198,7 @@ mod tests {
     async fn without_an_agent_there_is_an_error() {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
-        let error = ask(socket.local_addr().unwrap(), 1).await.unwrap_err();
+        let error = send_requests(socket.local_addr().unwrap(), 1).await.unwrap_err();
         assert!(error.to_string().contains("does this pod have one?"), "{error}");
     }
 
@@ -207,7 +207,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let reached = serve(listener);
-        assert_eq!(ask(address, 3).await.unwrap().admitted, 3);
+        assert_eq!(send_requests(address, 3).await.unwrap().admitted, 3);
         assert_eq!(reached.load(Ordering::Relaxed), 3);
     }
 

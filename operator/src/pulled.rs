@@ -12,7 +12,7 @@ use kube::{Api, Client};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 /// The waiting reasons that do not end by themselves, or that follow a failed first attempt.
-const HOPELESS: [&str; 3] = ["ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
+const PERMANENT_FAILURES: [&str; 3] = ["ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
 
 /// The container to check.
 #[derive(Debug, clap::Args)]
@@ -82,7 +82,7 @@ fn judge(pod: &Pod, container: &str) -> anyhow::Result<Seen> {
     let reason = waiting.and_then(|waiting| waiting.reason.as_deref()).unwrap_or("ContainerCreating");
     let message = waiting.and_then(|waiting| waiting.message.as_deref()).unwrap_or("no reason given");
     let sentence = format!("image {image} has not run ({reason}: {message})");
-    if HOPELESS.contains(&reason) {
+    if PERMANENT_FAILURES.contains(&reason) {
         bail!("image {image} cannot be pulled ({reason}: {message}): {FIX}");
     }
     Ok(Seen::Waits(sentence))
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn an_image_that_cannot_be_pulled_is_named_with_the_fix() {
-        for reason in HOPELESS {
+        for reason in PERMANENT_FAILURES {
             let state = json!({"waiting": {"reason": reason, "message": "no such host"}});
             let error = judge(&pod(&state), "agent").unwrap_err().to_string();
             let expected =

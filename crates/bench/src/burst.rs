@@ -17,7 +17,7 @@ use tower::{BoxError, Service, service_fn};
 use crate::{
     clock,
     report::{Bars, Cell, Report, Row, Table},
-    stacks::{self, Counts, Failure, Heard, Limit, Visitor},
+    stacks::{self, Counts, Failure, HasFailure, Limit, Visitor},
     stats::{Spread, figure, quantile_us},
 };
 
@@ -47,7 +47,7 @@ struct Outcome {
     /// The times from the start of a request until the service was called, sorted.
     ready: Vec<Duration>,
     /// The times from the start of a request until its caller got the failure, sorted.
-    heard: Vec<Duration>,
+    failed_after: Vec<Duration>,
     took: Duration,
     /// The highest ratio, at any time, of admitted requests to allowed requests.
     most: f64,
@@ -91,7 +91,7 @@ struct Crowd<'a> {
 impl Visitor<(), Instant> for Crowd<'_> {
     fn visit<S>(&mut self, stack: &'static str, counts: Counts, service: S)
     where
-        S: Service<(), Response = Instant, Error: Heard + Send, Future: Send> + Clone + Send + 'static,
+        S: Service<(), Response = Instant, Error: HasFailure + Send, Future: Send> + Clone + Send + 'static,
     {
         eprintln!("burst: {stack}");
         let outcome = self.runtime.block_on(all_at_once(self.burst, counts, service));
@@ -104,7 +104,7 @@ impl Visitor<(), Instant> for Crowd<'_> {
     /// Does nothing, because a burst needs clones of the service.
     fn visit_single<S>(&mut self, _: &'static str, _: S)
     where
-        S: Service<(), Response = Instant, Error: Heard>,
+        S: Service<(), Response = Instant, Error: HasFailure>,
     {
     }
 }
@@ -115,7 +115,7 @@ type Answered = (Instant, Result<Instant, (Failure, Instant)>);
 
 async fn all_at_once<S>(burst: Burst, counts: Counts, service: S) -> Outcome
 where
-    S: Service<(), Response = Instant, Error: Heard + Send, Future: Send> + Clone + Send + 'static,
+    S: Service<(), Response = Instant, Error: HasFailure + Send, Future: Send> + Clone + Send + 'static,
 {
     let barrier = Arc::new(Barrier::new(burst.requests));
     let mut tasks = JoinSet::new();
@@ -152,15 +152,15 @@ fn sum_up(burst: Burst, counts: Counts, answers: &[Answered], ended: Instant) ->
     let most = shares.fold(0.0, f64::max);
     let mut ready: Vec<_> = answers.iter().filter_map(|(started, answer)| Some(answer.ok()? - *started)).collect();
     let failures = answers.iter().filter_map(|(started, answer)| Some((*started, answer.err()?)));
-    let mut heard = Vec::new();
+    let mut failed_after = Vec::new();
     let mut counted = BTreeMap::new();
     for (started, (failure, at)) in failures {
-        heard.push(at - started);
+        failed_after.push(at - started);
         *counted.entry(failure).or_default() += 1;
     }
     ready.sort();
-    heard.sort();
-    Outcome { served: ready.len(), failures: counted, ready, heard, took: ended - first, most }
+    failed_after.sort();
+    Outcome { served: ready.len(), failures: counted, ready, failed_after, took: ended - first, most }
 }
 
 fn write(found: &Found, report: &mut Report) {
@@ -172,7 +172,7 @@ fn write(found: &Found, report: &mut Report) {
         |outcome: &Outcome| f64::from(u32::try_from(outcome.served).unwrap_or(u32::MAX)) / outcome.took.as_secs_f64();
     let served = |outcome: &Outcome| f64::from(u32::try_from(outcome.served).unwrap_or(u32::MAX));
     let ready_p99 = |outcome: &Outcome| quantile_us(&outcome.ready, 990);
-    let heard_p99 = |outcome: &Outcome| quantile_us(&outcome.heard, 990);
+    let heard_p99 = |outcome: &Outcome| quantile_us(&outcome.failed_after, 990);
 
     let (ours, theirs) =
         (spread(stacks::WEIR_LATENCY, ready_p99).median, spread(stacks::SHOT_LATENCY, ready_p99).median);
@@ -218,7 +218,7 @@ fn write(found: &Found, report: &mut Report) {
             Cell::Measured(spread(stack, |outcome| outcome.took.as_secs_f64())),
             Cell::Measured(spread(stack, |outcome| quantile_us(&outcome.ready, 500))),
             Cell::Measured(spread(stack, ready_p99)),
-            Cell::Measured(spread(stack, |outcome| quantile_us(&outcome.heard, 500))),
+            Cell::Measured(spread(stack, |outcome| quantile_us(&outcome.failed_after, 500))),
             Cell::Measured(spread(stack, heard_p99)),
             Cell::Text(failures(found.outcomes[stack].last())),
             Cell::Text(percent(most(stack))),
@@ -305,7 +305,7 @@ mod tests {
         assert!((outcome.most - 1.0).abs() < 1e-9, "{}", outcome.most);
         assert_eq!(outcome.served, 3);
         assert_eq!(outcome.failures[&Failure::Refused], 3);
-        assert_eq!(outcome.heard, [1, 2, 3].map(Duration::from_millis));
+        assert_eq!(outcome.failed_after, [1, 2, 3].map(Duration::from_millis));
 
         let over = [served(0), served(0), served(400)];
         assert!(sum_up(burst, Counts::Bucket, &over, start + Duration::from_secs(1)).most > 1.0);

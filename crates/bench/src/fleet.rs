@@ -185,7 +185,7 @@ async fn certify(operator: &Path, cluster: &mut Cluster, agents: usize) -> anyho
     let operator = OperatorProcess::start(operator, kubeconfig, folder.path().join("operator.log"), false)?;
     let made = cluster.authority(PATIENCE).await;
     let [certificate, key] =
-        made.with_context(|| format!("the end of the operator's log:\n{}", operator.last_words()))?;
+        made.with_context(|| format!("the end of the operator's log:\n{}", operator.log_tail()))?;
     operator.end()?;
     let identities = Arc::new(Identities::new(agents, &certificate, &key)?);
     cluster.certify(identities.clone());
@@ -219,7 +219,7 @@ async fn measure_size(args: &FleetArgs, size: Size, cluster: &Cluster, agents: &
         let policies = cluster.policies();
         anyhow::Ok(Found { pods, policies, cold, cold_cpu, cold_reported, small, all, all_cpu, memory, rest })
     };
-    let found = outcome.await.with_context(|| format!("the end of the operator's log:\n{}", operator.last_words()))?;
+    let found = outcome.await.with_context(|| format!("the end of the operator's log:\n{}", operator.log_tail()))?;
     eprintln!("fleet: {}", tables::line(&found));
     operator.end()?;
     Ok(found)

@@ -12,7 +12,7 @@ use tower::{BoxError, Service, service_fn};
 use crate::{
     clock,
     report::{Bars, Cell, Report, Row, Table},
-    stacks::{self, Counts, Heard, Limit, Visitor},
+    stacks::{self, Counts, HasFailure, Limit, Visitor},
     stats::{Spread, figure},
 };
 
@@ -88,7 +88,7 @@ impl Meter<'_> {
 impl Visitor<(), ()> for Meter<'_> {
     fn visit<S>(&mut self, stack: &'static str, _: Counts, service: S)
     where
-        S: Service<(), Response = (), Error: Heard + Send, Future: Send> + Clone + Send + 'static,
+        S: Service<(), Response = (), Error: HasFailure + Send, Future: Send> + Clone + Send + 'static,
     {
         if self.measure == Measure::Held {
             return self.visit_single(stack, service);
@@ -115,7 +115,7 @@ impl Visitor<(), ()> for Meter<'_> {
 
     fn visit_single<S>(&mut self, stack: &'static str, mut service: S)
     where
-        S: Service<(), Response = (), Error: Heard>,
+        S: Service<(), Response = (), Error: HasFailure>,
     {
         if self.measure != Measure::Held {
             return;
@@ -132,7 +132,7 @@ impl Visitor<(), ()> for Meter<'_> {
 }
 
 /// Sends one request, which must be served. Otherwise the limit was not set up correctly.
-async fn one<S: Service<(), Response = (), Error: Heard>>(service: &mut S) {
+async fn one<S: Service<(), Response = (), Error: HasFailure>>(service: &mut S) {
     let served = match poll_fn(|context| service.poll_ready(context)).await {
         Ok(()) => service.call(()).await,
         Err(error) => Err(error),
@@ -142,7 +142,7 @@ async fn one<S: Service<(), Response = (), Error: Heard>>(service: &mut S) {
 
 async fn crowd<S>(service: &S)
 where
-    S: Service<(), Response = (), Error: Heard + Send, Future: Send> + Clone + Send + 'static,
+    S: Service<(), Response = (), Error: HasFailure + Send, Future: Send> + Clone + Send + 'static,
 {
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {

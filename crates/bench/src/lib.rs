@@ -74,7 +74,7 @@ enum Suite {
 
 impl Suite {
     /// Returns true if the suite needs no other programs.
-    fn stands_alone(self) -> bool {
+    fn needs_no_programs(self) -> bool {
         !matches!(self, Self::Proxy | Self::Gateway | Self::Seeds)
     }
 }
@@ -82,7 +82,8 @@ impl Suite {
 /// Runs the program `weir-bench`. Its exit code is 0 if all suites were measured and written.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let chosen = |suite: &Suite| if cli.suites.is_empty() { suite.stands_alone() } else { cli.suites.contains(suite) };
+    let chosen =
+        |suite: &Suite| if cli.suites.is_empty() { suite.needs_no_programs() } else { cli.suites.contains(suite) };
     let out = cli.out.clone().unwrap_or_else(|| default_out(cli.quick));
     if cli.redraw {
         return exit_code("bench", report::redraw(&out));

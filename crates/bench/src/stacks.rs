@@ -12,7 +12,7 @@ use weir_tower::{LatencyLayer, LimiterAdmit, MonotonicClock, RateLimitLayer, Thr
 
 use self::governed::Governed;
 
-pub(crate) use self::heard::{Failure, Heard};
+pub(crate) use self::heard::{Failure, HasFailure};
 
 /// The limit of all stacks, with a burst of the same size, and related settings.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +29,12 @@ pub(crate) trait Visitor<Request, Response> {
     /// Receives a stack that can be cloned.
     fn visit<S>(&mut self, stack: &'static str, counts: Counts, service: S)
     where
-        S: Service<Request, Response = Response, Error: Heard + Send, Future: Send> + Clone + Send + 'static;
+        S: Service<Request, Response = Response, Error: HasFailure + Send, Future: Send> + Clone + Send + 'static;
 
     /// Receives a stack that cannot be cloned.
     fn visit_single<S>(&mut self, stack: &'static str, service: S)
     where
-        S: Service<Request, Response = Response, Error: Heard>;
+        S: Service<Request, Response = Response, Error: HasFailure>;
 }
 
 /// The way in which the limit counts. It determines the maximum number of admissions.

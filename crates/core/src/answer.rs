@@ -132,7 +132,7 @@ impl Receipts {
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let terms = Terms::new([("burst", quota), ("wide", Quota::new(Strategy::TokenBucket, 99, Duration::from_secs(1), None)?)])?;
-/// let rule = RuleLimiter::shared(now, terms);
+/// let rule = RuleLimiter::unkeyed(now, terms);
 /// let tightest = rule.charge(|| now, &[], 2)?.tightest;
 /// assert_eq!((tightest.limit, tightest.standing.remaining(), tightest.override_index), (0, 8, None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

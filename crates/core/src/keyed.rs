@@ -313,13 +313,13 @@ impl Table {
     #[inline(always)]
     fn take_here(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
         if let Some((set, words)) = self.override_of(mark) {
-            let taken = self.noting(mark, request, || set.take(words, request, clock), Result::is_ok);
+            let taken = self.recording(mark, request, || set.take(words, request, clock), Result::is_ok);
             return self.answer(taken, ChargedWords::Override);
         }
         if let Some(cell) = self.find(mark) {
             let is_its_own = || cell.mark.load(Ordering::Acquire) == mark;
             let take = || self.book.plain.take(cell.words, request, clock);
-            let taken = self.noting(mark, request, take, |taken| taken.is_ok() && is_its_own());
+            let taken = self.recording(mark, request, take, |taken| taken.is_ok() && is_its_own());
             // The key was not forgotten during the charge, so these were its words.
             if is_its_own() {
                 return self.answer(taken, ChargedWords::Cell(cell.index));
@@ -339,7 +339,7 @@ impl Table {
 
     /// Charges a key, and records the charge if there are journals.
     #[inline(always)]
-    fn noting<T>(
+    fn recording<T>(
         &self,
         mark: u64,
         request: &Request,
@@ -350,7 +350,7 @@ impl Table {
             None => charge(),
             Some(journals) => {
                 let at = request.latest.map_or(request.now, |latest| latest.max(request.now));
-                journals.noting(mark, (at, request.cost), charge, is_admitted)
+                journals.recording(mark, (at, request.cost), charge, is_admitted)
             }
         }
     }

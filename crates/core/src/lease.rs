@@ -76,7 +76,7 @@ impl Leases {
         let slots = slots();
         let empty = |_| Slot { state: AtomicU64::new(0), end: AtomicU64::new(0), since: AtomicU64::new(0) };
         let leases = Self { slots: (0..slots).map(empty).collect() };
-        (supply.lends() && leases.size(supply, 0, 0).is_some()).then_some(leases)
+        (supply.supports_leases() && leases.size(supply, 0, 0).is_some()).then_some(leases)
     }
 
     /// Returns the size of a lease in requests. All slots together hold at most an eighth of the free capacity, or a

@@ -79,14 +79,14 @@ impl Limiter {
     pub fn check(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         match self.cell.check_at_once(now, cost) {
             Some(decided) => decided,
-            None => self.check_with_patience(now, cost),
+            None => self.check_slow(now, cost),
         }
     }
 
     /// Handles all cases beyond one load and one compare-and-swap. This function is separate, so that the fast path is
     /// inlined and the compiler drops the parts of the answer that the caller does not use.
     #[inline(never)]
-    fn check_with_patience(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
+    fn check_slow(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         let mut cell = &*self.cell;
         loop {
             match cell.check(now, cost) {

@@ -27,7 +27,7 @@ pub(crate) use self::{
     counter::Counter,
     guarded::Guarded,
     history::{History, Memory},
-    journal::{Journal, Watch, noted_until},
+    journal::{Journal, SharedJournal, recorded_until},
     log::Log,
     outcome::{Receipt, Stop, Taken},
 };

@@ -67,12 +67,12 @@ struct Entry {
     /// The time at which the request was called for its turn, until it comes.
     called: Option<Time>,
     waker: Option<Waker>,
-    stands: Stands,
+    entry_state: EntryState,
 }
 
 /// The state of a request in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+enum EntryState {
     /// The request waits in order.
     Present,
     /// The request waits for another limit, and other requests overtake it.
@@ -152,12 +152,12 @@ pub(crate) enum NoPlace {
 
 impl Entry {
     fn is_present(&self) -> bool {
-        self.stands == Stands::Present
+        self.entry_state == EntryState::Present
     }
 
     /// Returns true if later requests must wait for this request.
     fn counts(&self) -> bool {
-        matches!(self.stands, Stands::Present | Stands::Aside)
+        matches!(self.entry_state, EntryState::Present | EntryState::Aside)
     }
 }
 
@@ -185,7 +185,7 @@ impl State {
                 *at = if *at == UNKNOWN { now } else { *at };
                 let until = at.saturating_add(GRACE);
                 if until <= now {
-                    entry.stands = Stands::Passed;
+                    entry.entry_state = EntryState::Passed;
                     passed += entry.cost;
                 } else {
                     first = first.or(Some((*number, until)));
@@ -242,7 +242,7 @@ impl State {
             self.total += entry.cost;
             self.tail = None;
         }
-        entry.stands = Stands::Present;
+        entry.entry_state = EntryState::Present;
     }
 
     fn remove(&mut self, number: u64) -> Option<Waker> {
@@ -288,7 +288,7 @@ impl Queue {
                 let number = state.next;
                 state.next += 1;
                 state.total += cost;
-                let entry = Entry { cost, latest, due, called: None, waker: None, stands: Stands::Present };
+                let entry = Entry { cost, latest, due, called: None, waker: None, entry_state: EntryState::Present };
                 state.entries.insert(number, entry);
                 self.waiting.store(state.entries.len(), Ordering::Relaxed);
                 Ok(number)
@@ -314,7 +314,7 @@ impl Queue {
             Some(known) if waker.is_none_or(|waker| known.will_wake(waker)) => {}
             known => *known = waker.cloned(),
         }
-        let position = if entry.stands == Stands::Late {
+        let position = if entry.entry_state == EntryState::Late {
             Position::Late
         } else {
             entry.called = None;
@@ -337,17 +337,17 @@ impl Queue {
         position
     }
 
-    fn stand(&self, number: u64, stands: Stands, due: Time) {
+    fn set_state(&self, number: u64, entry_state: EntryState, due: Time) {
         let mut state = lock(&self.state);
         let entry = state.entries.get_mut(&number).expect("a ticket has its entry");
-        if entry.stands == Stands::Late {
+        if entry.entry_state == EntryState::Late {
             return;
         }
-        let steps_aside = entry.is_present() && stands == Stands::Aside;
+        let steps_aside = entry.is_present() && entry_state == EntryState::Aside;
         entry.due = due;
         state.come_back(number);
-        if stands == Stands::Aside {
-            state.entries.get_mut(&number).expect("looked at above").stands = Stands::Aside;
+        if entry_state == EntryState::Aside {
+            state.entries.get_mut(&number).expect("looked at above").entry_state = EntryState::Aside;
         }
         let called = if steps_aside { state.call_first() } else { None };
         drop(state);
@@ -382,7 +382,7 @@ impl Queue {
                     entry.due = due;
                 }
                 _ => {
-                    entry.stands = Stands::Late;
+                    entry.entry_state = EntryState::Late;
                     late += entry.cost;
                     called.extend(entry.waker.clone());
                 }
@@ -520,7 +520,7 @@ impl Ticket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn retry_at(&self, at: Time) {
-        self.queue.stand(self.number, Stands::Present, at);
+        self.queue.set_state(self.number, EntryState::Present, at);
     }
 
     /// Lets other requests overtake this request, because it waits for another limit until this time. The request keeps
@@ -539,7 +539,7 @@ impl Ticket {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn step_aside(&self, until: Time) {
-        self.queue.stand(self.number, Stands::Aside, until);
+        self.queue.set_state(self.number, EntryState::Aside, until);
     }
 }
 

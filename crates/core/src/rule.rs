@@ -35,7 +35,7 @@ pub struct RuleLimiter {
 
 #[derive(Clone, Debug)]
 enum Counted {
-    Shared { terms: Arc<Terms>, limiters: Arc<[Limiter]>, queue: Arc<Queue> },
+    Unkeyed { terms: Arc<Terms>, limiters: Arc<[Limiter]>, queue: Arc<Queue> },
     ByKey(Arc<Table>),
 }
 
@@ -49,14 +49,14 @@ impl RuleLimiter {
     /// # let now = Time::from_nanos(0);
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     ///
-    /// let rule = RuleLimiter::shared(now, Terms::new([("burst", quota)])?);
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("burst", quota)])?);
     /// rule.charge(|| now, &[], 10)?;
     /// assert!(rule.charge(|| now, &[], 1).is_err()); // for any key
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shared(now: Time, terms: Terms) -> Self {
+    pub fn unkeyed(now: Time, terms: Terms) -> Self {
         let limiters = terms.limits().map(|(_, quota)| Limiter::new(now, quota)).collect();
-        Self { counted: Counted::Shared { terms: Arc::new(terms), limiters, queue: Arc::default() } }
+        Self { counted: Counted::Unkeyed { terms: Arc::new(terms), limiters, queue: Arc::default() } }
     }
 
     /// Returns a limiter that counts each key separately. Up to `max_keys` keys have a cell, and a request with such a
@@ -110,7 +110,7 @@ impl RuleLimiter {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     ///
     /// let daily = Quota::new(Strategy::FixedWindow, 12, Duration::from_secs(86_400), None)?;
-    /// let rule = RuleLimiter::shared(now, Terms::new([("burst", quota), ("daily", daily)])?);
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("burst", quota), ("daily", daily)])?);
     /// let admitted = rule.charge(|| now, &[], 9)?;
     /// assert_eq!((admitted.tightest.limit, admitted.tightest.standing.remaining()), (0, 1));
     /// let later = now.saturating_add(Duration::from_secs(1));
@@ -129,11 +129,11 @@ impl RuleLimiter {
                 Some(decided) => decided,
                 None => table.charge(key, clock(), cost, &clock),
             },
-            Counted::Shared { limiters, .. } => Self::charge_shared(limiters, clock(), clock, cost),
+            Counted::Unkeyed { limiters, .. } => Self::charge_unkeyed(limiters, clock(), clock, cost),
         }
     }
 
-    fn charge_shared(
+    fn charge_unkeyed(
         limiters: &[Limiter],
         now: Time,
         clock: impl Fn() -> Time,
@@ -163,7 +163,7 @@ impl RuleLimiter {
     /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
     /// # let now = Time::from_nanos(0);
     /// # let quota = Quota::new(Strategy::LeakyBucket, 10, Duration::from_secs(1), None)?;
-    /// let rule = RuleLimiter::shared(now, Terms::new([("paced", quota)])?);
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("paced", quota)])?);
     /// let latest = now.saturating_add(Duration::from_millis(150));
     /// assert_eq!(rule.charge_ahead(|| now, &[], 1, latest)?.at, now);
     /// assert_eq!(rule.charge_ahead(|| now, &[], 1, latest)?.at, now.saturating_add(Duration::from_millis(100)));
@@ -186,7 +186,7 @@ impl RuleLimiter {
             Counted::ByKey(table) => {
                 return table.charge_ahead(key, &Request { now, cost, latest: Some(latest) }, &clock);
             }
-            Counted::Shared { limiters, .. } => limiters,
+            Counted::Unkeyed { limiters, .. } => limiters,
         };
         let mut tightest = Tightest::none();
         let (at, charges) =
@@ -206,7 +206,7 @@ impl RuleLimiter {
     /// let now = Time::from_nanos(1_700_000_000_000_000_000);
     /// let paced = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?;
     /// let hourly = Quota::new(Strategy::TokenBucket, 2, Duration::from_secs(3600), None)?;
-    /// let rule = RuleLimiter::shared(now, Terms::new([("paced", paced), ("hourly", hourly)])?);
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("paced", paced), ("hourly", hourly)])?);
     /// rule.charge(|| now, b"", 1)?;
     /// let latest = Some(now.saturating_add(Duration::from_secs(1)));
     /// let second = rule.enqueue(now, b"", 1, latest)?;
@@ -222,7 +222,7 @@ impl RuleLimiter {
     pub fn enqueue(&self, now: Time, key: &[u8], cost: u64, latest: Option<Time>) -> Result<Ticket, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.enqueue(key, now, cost, latest),
-            Counted::Shared { limiters, queue, .. } => {
+            Counted::Unkeyed { limiters, queue, .. } => {
                 match queue.join(now, cost, latest, || Self::forecast(limiters, now)) {
                     Ok(number) => Ok(Ticket::of(queue, number)),
                     Err(NoPlace::Refused(longest)) => Err(RuleRefused::queued(longest, cost, None)),
@@ -250,7 +250,7 @@ impl RuleLimiter {
     pub fn queue_len(&self, key: &[u8]) -> usize {
         match &self.counted {
             Counted::ByKey(table) => table.queue_len(key),
-            Counted::Shared { queue, .. } => queue.len(),
+            Counted::Unkeyed { queue, .. } => queue.len(),
         }
     }
 
@@ -261,7 +261,7 @@ impl RuleLimiter {
     /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
     /// # let now = Time::from_nanos(1_700_000_000_000_000_000);
     /// # let quota = Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?;
-    /// let rule = RuleLimiter::shared(now, Terms::new([("paced", quota)])?);
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("paced", quota)])?);
     /// assert_eq!(rule.opens(now, b"", 1)?, now);
     /// let (first, second) = (rule.enqueue(now, b"", 1, None)?, rule.enqueue(now, b"", 1, None)?);
     /// assert_eq!(rule.opens(now, b"", 1)?, now.saturating_add(Duration::from_millis(200)));
@@ -275,7 +275,7 @@ impl RuleLimiter {
     pub fn opens(&self, now: Time, key: &[u8], cost: u64) -> Result<Time, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.opens(key, now, cost),
-            Counted::Shared { limiters, queue, .. } => queue
+            Counted::Unkeyed { limiters, queue, .. } => queue
                 .opens(now, cost, || Self::forecast(limiters, now))
                 .map_err(|longest| RuleRefused::queued(longest, cost, None)),
         }
@@ -308,7 +308,7 @@ impl RuleLimiter {
     pub fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
         match &self.counted {
             Counted::ByKey(table) => table.peek(now, key, cost),
-            Counted::Shared { limiters, .. } => {
+            Counted::Unkeyed { limiters, .. } => {
                 ask_all(limiters, now, cost)?;
                 let mut tightest = Tightest::none();
                 limiters.iter().for_each(|limiter| tightest.consider(limiter.peek(now)));
@@ -335,11 +335,11 @@ impl RuleLimiter {
     pub fn refund(&self, key: &[u8], charge: RuleCharge, clock: impl Fn() -> Time) {
         match (&self.counted, charge.of) {
             (Counted::ByKey(table), Charged::Key(charge)) => table.refund(key, &charge, &clock),
-            (Counted::Shared { limiters, queue, .. }, Charged::One(charge)) => {
+            (Counted::Unkeyed { limiters, queue, .. }, Charged::One(charge)) => {
                 limiters[0].refund(charge, clock);
                 queue.wake_head();
             }
-            (Counted::Shared { limiters, queue, .. }, Charged::Several(charges)) => {
+            (Counted::Unkeyed { limiters, queue, .. }, Charged::Several(charges)) => {
                 charges.give_back(limiters, clock);
                 queue.wake_head();
             }
@@ -356,7 +356,7 @@ impl RuleLimiter {
     /// change is proportional to the number of keys. Meanwhile, requests with known keys do not wait. A table of more
     /// than 32,768 keys keeps only their words: if strategies or periods differ, a key possibly waits for one period. A
     /// table of up to 4,096 keys also records each charge for sixteen periods, as a limiter does. A change between a
-    /// keyed and a shared rule keeps nothing: the result starts empty.
+    /// keyed and an unkeyed rule keeps nothing: the result starts empty.
     ///
     /// ```
     /// # use std::num::NonZeroUsize;
@@ -364,7 +364,7 @@ impl RuleLimiter {
     /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
     /// # let now = Time::from_nanos(0);
     /// # let per_hour = |requests| Quota::new(Strategy::FixedWindow, requests, Duration::from_secs(3600), None);
-    /// let rule = RuleLimiter::shared(now, Terms::new([("hourly", per_hour(10)?)])?);
+    /// let rule = RuleLimiter::unkeyed(now, Terms::new([("hourly", per_hour(10)?)])?);
     /// rule.charge(|| now, &[], 5)?;
     /// let rule = rule.retune(|| now, Terms::new([("new", per_hour(100)?), ("hourly", per_hour(4)?)])?, None);
     /// assert!(rule.charge(|| now, &[], 1).is_err()); // five requests were counted
@@ -378,8 +378,8 @@ impl RuleLimiter {
             (Counted::ByKey(table), Some(max_keys)) => {
                 Self { counted: Counted::ByKey(table.retune(&clock, terms, max_keys)) }
             }
-            (Counted::Shared { terms: old, .. }, None) if **old == terms => self.clone(),
-            (Counted::Shared { terms: old, limiters, queue }, None) => {
+            (Counted::Unkeyed { terms: old, .. }, None) if **old == terms => self.clone(),
+            (Counted::Unkeyed { terms: old, limiters, queue }, None) => {
                 let places = terms.places_in(old);
                 let retuned = terms.limits().zip(places).map(|((_, quota), place)| match place {
                     Some(place) => limiters[place].retune(&clock, quota),
@@ -389,10 +389,10 @@ impl RuleLimiter {
                 let now = clock();
                 queue.reassess(now, || Self::forecast(&limiters, now));
                 let queue = Arc::clone(queue);
-                Self { counted: Counted::Shared { terms: Arc::new(terms), limiters, queue } }
+                Self { counted: Counted::Unkeyed { terms: Arc::new(terms), limiters, queue } }
             }
-            (Counted::Shared { .. }, Some(max_keys)) => Self::keyed(clock(), terms, max_keys),
-            (Counted::ByKey(_), None) => Self::shared(clock(), terms),
+            (Counted::Unkeyed { .. }, Some(max_keys)) => Self::keyed(clock(), terms, max_keys),
+            (Counted::ByKey(_), None) => Self::unkeyed(clock(), terms),
         }
     }
 
@@ -416,7 +416,7 @@ impl RuleLimiter {
     pub fn survey(&self, now: Time, most: usize) -> Option<KeySurvey> {
         match &self.counted {
             Counted::ByKey(table) => Some(table.survey(now, most)),
-            Counted::Shared { .. } => None,
+            Counted::Unkeyed { .. } => None,
         }
     }
 
@@ -433,13 +433,13 @@ impl RuleLimiter {
     /// rule.charge(|| now, b"ann", 1)?;
     /// let keys = rule.keys().expect("it is keyed");
     /// assert_eq!((keys.tracked, keys.capacity), (1, 1000));
-    /// assert!(RuleLimiter::shared(now, Terms::new([("burst", quota)])?).keys().is_none());
+    /// assert!(RuleLimiter::unkeyed(now, Terms::new([("burst", quota)])?).keys().is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn keys(&self) -> Option<KeyStats> {
         match &self.counted {
             Counted::ByKey(table) => Some(table.stats()),
-            Counted::Shared { .. } => None,
+            Counted::Unkeyed { .. } => None,
         }
     }
 }

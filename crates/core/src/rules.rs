@@ -12,7 +12,7 @@ use crate::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleLimiter, RuleRefused
 /// # let now = Time::from_nanos(0);
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
-/// let everybody = RuleLimiter::shared(now, Terms::new([("all", quota)])?);
+/// let everybody = RuleLimiter::unkeyed(now, Terms::new([("all", quota)])?);
 /// let each = RuleLimiter::keyed(now, Terms::new([("each", quota)])?, std::num::NonZeroUsize::MIN);
 /// let asks = [
 ///     Ask { rule: &everybody, key: &[], cost: 1, latest: None },
@@ -40,7 +40,7 @@ pub struct Ask<'a> {
 /// # use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
 /// # let now = Time::from_nanos(0);
 /// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(1), None)?;
-/// let rule = RuleLimiter::shared(now, Terms::new([("limit", quota)])?);
+/// let rule = RuleLimiter::unkeyed(now, Terms::new([("limit", quota)])?);
 /// let in_a_second = now.saturating_add(Duration::from_secs(1));
 /// let ask = Ask { rule: &rule, key: &[], cost: 1, latest: Some(in_a_second) };
 /// let mut charged = Vec::new();
@@ -90,7 +90,7 @@ impl Ask<'_> {
 /// let now = Time::from_nanos(0);
 /// let rule = |requests| {
 ///     let quota = Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None)?;
-///     Ok::<_, Box<dyn std::error::Error>>(RuleLimiter::shared(now, Terms::new([("limit", quota)])?))
+///     Ok::<_, Box<dyn std::error::Error>>(RuleLimiter::unkeyed(now, Terms::new([("limit", quota)])?))
 /// };
 /// let (wide, narrow) = (rule(10)?, rule(1)?);
 /// let asks = [&wide, &narrow].map(|rule| Ask { rule, key: &[], cost: 1, latest: None });
@@ -139,7 +139,7 @@ pub fn charge_all<'a>(
 /// # let now = Time::from_nanos(0);
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
-/// let rule = RuleLimiter::shared(now, Terms::new([("all", quota)])?);
+/// let rule = RuleLimiter::unkeyed(now, Terms::new([("all", quota)])?);
 /// let ask = Ask { rule: &rule, key: &[], cost: 11, latest: None };
 /// let at = charge_all([ask].into_iter(), || now, &mut Vec::new()).unwrap_err();
 /// assert_eq!((at.ask, at.refused.limit, at.refused.retry_after()), (0, 0, None));

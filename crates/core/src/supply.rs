@@ -166,15 +166,15 @@ impl Supply {
     }
 
     /// Returns true if requests can take units in any order. False if each request must wait for all earlier charges.
-    pub(crate) fn lends(&self) -> bool {
-        !self.is_line()
+    pub(crate) fn supports_leases(&self) -> bool {
+        !self.is_leaky_bucket()
     }
 
     pub(crate) fn is_window(&self) -> bool {
         self.quota.strategy() == Strategy::FixedWindow
     }
 
-    fn is_line(&self) -> bool {
+    fn is_leaky_bucket(&self) -> bool {
         self.quota.strategy() == Strategy::LeakyBucket
     }
 
@@ -239,7 +239,8 @@ impl Supply {
     #[inline]
     pub(crate) fn charge(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
         let after = level.max(floor).checked_add(cost.checked_mul(self.unit)?)?;
-        let within = after <= floor + self.capacity || self.is_line() && level <= floor && cost <= self.quota.most();
+        let within =
+            after <= floor + self.capacity || self.is_leaky_bucket() && level <= floor && cost <= self.quota.most();
         within.then_some(after)
     }
 
@@ -310,10 +311,10 @@ impl Supply {
             before = before.next_multiple_of(self.each);
         }
         let after = before.checked_add(cost.checked_mul(self.unit)?)?;
-        if cost > most || self.is_line() && after - floor > most * self.unit {
+        if cost > most || self.is_leaky_bucket() && after - floor > most * self.unit {
             return None;
         }
-        let due = if self.is_line() { before } else { after.saturating_sub(self.capacity) };
+        let due = if self.is_leaky_bucket() { before } else { after.saturating_sub(self.capacity) };
         let at = if due <= floor { now } else { self.reached(due).max(now) };
         (at <= latest.min(now.saturating_add(MAX_AHEAD)) && after < LEVELS).then_some((after, at))
     }
@@ -328,7 +329,7 @@ impl Supply {
     pub(crate) fn overflows(&self, level: u64, now: Time, cost: u64) -> bool {
         let floor = self.floor(now);
         let after = level.max(floor).saturating_add(cost.saturating_mul(self.unit));
-        self.is_line() && after - floor > self.quota.most() * self.unit
+        self.is_leaky_bucket() && after - floor > self.quota.most() * self.unit
     }
 
     /// Returns the level after giving back a charge of `cost` made at `charged_at`, which raised the level to `mark`.
@@ -342,7 +343,7 @@ impl Supply {
     pub(crate) fn refund(&self, level: u64, charged_at: Time, now: Time, cost: u64, mark: u64) -> u64 {
         let mut units = cost.saturating_mul(self.unit);
         let lost = if level > self.ceiling(now) {
-            if level != mark && (self.is_window() || self.is_line()) {
+            if level != mark && (self.is_window() || self.is_leaky_bucket()) {
                 return level;
             }
             units = units.min(mark.saturating_sub(self.floor(now)));
@@ -531,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn at_once_says_what_a_longer_look_would() {
+    fn the_fast_path_agrees_with_the_slow_path() {
         let (mut charged, mut refused, mut neither) = (0, 0, 0);
         for supply in supplies() {
             let moments = [0, 1, 999, 1_000_000_007, 1 << 40, (1 << 59) + 3, DIRECT - 1];

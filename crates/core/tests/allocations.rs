@@ -73,7 +73,10 @@ fn no_decision_on_a_limit_allocates() {
 fn rules(strategy: Strategy, limits: &[&'static str]) -> [RuleLimiter; 2] {
     let quota = suite::quota(strategy, 10, Duration::from_secs(1));
     let terms = || Terms::new(limits.iter().map(|&name| (name, quota))).expect("valid");
-    [RuleLimiter::keyed(START, terms(), NonZeroUsize::new(100).expect("not zero")), RuleLimiter::shared(START, terms())]
+    [
+        RuleLimiter::keyed(START, terms(), NonZeroUsize::new(100).expect("not zero")),
+        RuleLimiter::unkeyed(START, terms()),
+    ]
 }
 
 #[test]

@@ -90,7 +90,7 @@ proptest! {
     ) {
         for strategy in STRATEGIES {
             let terms = Terms::new([("limit", quota(strategy, 10, Duration::from_secs(1)))]).expect("valid");
-            let rule = RuleLimiter::shared(at(0), terms);
+            let rule = RuleLimiter::unkeyed(at(0), terms);
             let mut elapsed = 400;
             for &(on, late, cost) in &requests {
                 elapsed += on * 4;

@@ -118,7 +118,7 @@ impl World {
         let rule = if keyed {
             RuleLimiter::keyed(Time::from_nanos(START), terms, NonZeroUsize::new(8).expect("not zero"))
         } else {
-            RuleLimiter::shared(Time::from_nanos(START), terms)
+            RuleLimiter::unkeyed(Time::from_nanos(START), terms)
         };
         Self { rule, now: START, waiting: Vec::new(), history: Vec::new(), went: Vec::new(), refused: 0, left: 0 }
     }

@@ -46,7 +46,7 @@ impl Judged {
     fn all(quota: Quota, now: u64) -> [(&'static str, Self); 3] {
         [
             ("alone", Self::Alone(Limiter::new(at(now), quota))),
-            ("shared", Self::Rule(RuleLimiter::shared(at(now), terms(quota)))),
+            ("shared", Self::Rule(RuleLimiter::unkeyed(at(now), terms(quota)))),
             ("keyed", Self::Rule(RuleLimiter::keyed(at(now), terms(quota), KEYS.expect("not zero")))),
         ]
     }

@@ -42,7 +42,7 @@ fn stats(rule: &RuleLimiter) -> KeyStats {
 #[test]
 fn all_limits_of_a_rule_are_charged_or_none() {
     let limits = [("wide", per_second(100)), ("narrow", per_second(2))];
-    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+    for rule in [RuleLimiter::unkeyed(START, terms(limits)), keyed(limits, 10)] {
         assert_eq!(drain(&rule, START, b"key"), 2);
         for _ in 0..MANY {
             let refused = rule.charge(|| START, b"key", 1).expect_err("the narrow limit is used up");
@@ -56,7 +56,7 @@ fn all_limits_of_a_rule_are_charged_or_none() {
 #[test]
 fn the_tightest_limit_is_told() {
     let limits = [("a", per_second(10)), ("b", per_second(5)), ("c", per_second(5))];
-    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+    for rule in [RuleLimiter::unkeyed(START, terms(limits)), keyed(limits, 10)] {
         let admitted = rule.charge(|| START, b"key", 2).expect("all is free");
         assert_eq!((admitted.tightest.limit, admitted.tightest.standing.remaining()), (1, 3));
         let asked = rule.peek(START, b"key", 3).expect("three are left");
@@ -230,7 +230,7 @@ fn a_retune_keeps_what_each_key_and_each_limit_consumed() {
 #[test]
 fn equal_terms_touch_nothing() {
     let limits = [("limit", Quota::new(Strategy::Gcra, 3, Duration::from_secs(1), Some(7)).expect("valid"))];
-    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+    for rule in [RuleLimiter::unkeyed(START, terms(limits)), keyed(limits, 10)] {
         assert!(rule.charge(|| START, b"key", 3).is_ok());
         let later = after(Duration::from_nanos(123_456_789));
         let before = rule.peek(later, b"key", 1).expect("four are free").standing;
@@ -276,7 +276,7 @@ fn a_smaller_bound_forgets_nobody_who_is_not_idle() {
 #[test]
 fn charges_are_given_back() {
     let limits = [("a", per_second(10)), ("b", per_second(5))];
-    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 1)] {
+    for rule in [RuleLimiter::unkeyed(START, terms(limits)), keyed(limits, 1)] {
         let admitted = rule.charge(|| START, b"key", 5).expect("all is free");
         assert_eq!(drain(&rule, START, b"key"), 0);
         rule.refund(b"key", admitted.charge, || START);
@@ -314,7 +314,7 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
         ("hourly", Quota::new(Strategy::FixedWindow, 3, Duration::from_hours(1), None).expect("valid")),
     ];
     let late = after(Duration::from_secs(10));
-    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+    for rule in [RuleLimiter::unkeyed(START, terms(limits)), keyed(limits, 10)] {
         let reserve = |latest| rule.charge_ahead(|| START, b"key", 1, latest);
         assert_eq!(reserve(START).map(|place| place.at).ok(), Some(START));
         let second = reserve(late).expect("there is a queue");
@@ -334,7 +334,7 @@ fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
     let log = Quota::new(Strategy::SlidingWindowLog, 1, Duration::from_secs(1), None).expect("valid");
     let limits = [("wide", per_second(100)), ("log", log)];
     let late = after(Duration::from_secs(10));
-    for rule in [RuleLimiter::shared(START, terms(limits)), keyed(limits, 10)] {
+    for rule in [RuleLimiter::unkeyed(START, terms(limits)), keyed(limits, 10)] {
         let reserve = || rule.charge_ahead(|| START, b"key", 1, late).expect("there is room in time");
         assert_eq!(reserve().at, START);
         let second = reserve();
@@ -348,7 +348,7 @@ fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
 #[test]
 fn a_charge_of_several_limits_is_given_back_to_the_terms_that_it_was_made_under() {
     let limits = |narrow| [("wide", per_second(100)), ("narrow", per_second(narrow))];
-    for rule in [RuleLimiter::shared(START, terms(limits(2))), keyed(limits(2), 10)] {
+    for rule in [RuleLimiter::unkeyed(START, terms(limits(2))), keyed(limits(2), 10)] {
         let before = rule.charge(|| START, b"key", 1).expect("two are free").charge;
         let rule = rule.retune(|| START, terms(limits(4)), rule.keys().and(keys(10)));
         let after = rule.charge(|| START, b"key", 1).expect("one is free").charge;
@@ -362,7 +362,7 @@ fn a_charge_of_several_limits_is_given_back_to_the_terms_that_it_was_made_under(
 #[test]
 fn several_rules_are_charged_or_none() {
     let (shared, by_key) =
-        (RuleLimiter::shared(START, terms([("limit", per_second(10))])), { keyed([("limit", per_second(2))], 10) });
+        (RuleLimiter::unkeyed(START, terms([("limit", per_second(10))])), { keyed([("limit", per_second(2))], 10) });
     let asks: [(_, &[u8]); 2] = [(&shared, b""), (&by_key, b"ann")];
     let asks = asks.map(|(rule, key)| Ask { rule, key, cost: 1, latest: None });
     let mut charged = Vec::new();
@@ -381,7 +381,7 @@ fn several_rules_are_charged_or_none() {
 fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
     // The check before the charges does not include the first charge. So the second charge is refused, and the first
     // charge is given back.
-    let rule = RuleLimiter::shared(START, terms([("limit", per_second(1))]));
+    let rule = RuleLimiter::unkeyed(START, terms([("limit", per_second(1))]));
     let asks = [Ask { rule: &rule, key: &[], cost: 1, latest: None }; 2];
     assert_eq!(charge_all(asks.into_iter(), || START, &mut Vec::new()).expect_err("one is free").ask, 1);
     assert_eq!(drain(&rule, START, &[]), 1);
@@ -389,7 +389,7 @@ fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
 
 #[test]
 fn each_of_several_rules_is_charged_its_own_cost() {
-    let rules = [10, 10].map(|requests| RuleLimiter::shared(START, terms([("limit", per_second(requests))])));
+    let rules = [10, 10].map(|requests| RuleLimiter::unkeyed(START, terms([("limit", per_second(requests))])));
     let [one, other] = &rules;
     let asks = [(one, 3), (other, 4)].map(|(rule, cost)| Ask { rule, key: &[], cost, latest: None });
     charge_all(asks.into_iter(), || START, &mut Vec::new()).expect("both are free");
@@ -399,8 +399,8 @@ fn each_of_several_rules_is_charged_its_own_cost() {
 #[test]
 fn a_rule_that_may_admit_later_is_charged_for_its_moment_or_nothing_is() {
     let (now_only, patient) = (
-        RuleLimiter::shared(START, terms([("limit", per_second(10))])),
-        RuleLimiter::shared(START, terms([("limit", per_second(1))])),
+        RuleLimiter::unkeyed(START, terms([("limit", per_second(10))])),
+        RuleLimiter::unkeyed(START, terms([("limit", per_second(1))])),
     );
     let ask = |latest| {
         let asks = [(&now_only, None), (&patient, Some(latest))];

@@ -45,7 +45,7 @@ impl Limit {
     fn both(made: Time, quota: Quota) -> [Self; 2] {
         let terms = || Terms::new([("limit", quota)]).expect("valid");
         let keyed = RuleLimiter::keyed(made, terms(), NonZeroUsize::new(10).expect("not zero"));
-        [(RuleLimiter::shared(made, terms()), &b""[..]), (keyed, &b"ann"[..])].map(|(rule, key)| Self {
+        [(RuleLimiter::unkeyed(made, terms()), &b""[..]), (keyed, &b"ann"[..])].map(|(rule, key)| Self {
             rule,
             quota,
             key,

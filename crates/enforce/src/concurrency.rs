@@ -10,7 +10,7 @@ use weir_core::{Full, InFlightByKey, KeyPermit};
 
 use super::{
     cost::Cost,
-    fields::{Advice, QuotaState},
+    fields::{QuotaHeaders, QuotaState},
     key::KeySpec,
     lower::{ConcurrentLimits, LoweredConcurrency},
 };
@@ -26,7 +26,7 @@ pub(super) struct Concurrency {
     pub(super) key: KeySpec,
     pub(super) cost: Cost,
     pub(super) name: Box<str>,
-    pub(super) advice: Arc<Advice>,
+    pub(super) advice: Arc<QuotaHeaders>,
     pub(super) limits: ConcurrentLimits,
 }
 

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_how_many_refusals_came_before_it_that_had_none() {
+    fn a_line_contains_the_number_of_unlogged_refusals() {
         let (counters, start) = (Counters::default(), Time::from_nanos(1_700_000_000_000_000_000));
         let refuse_at = |millis| {
             counters.count_limited();

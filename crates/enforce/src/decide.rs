@@ -59,7 +59,7 @@ impl RulesInForce {
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
             let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
             let mut verdict = asked.enforce(set, enforced, keys);
-            asked.try_out(set, shadows, keys, &mut verdict);
+            asked.try_shadows(set, shadows, keys, &mut verdict);
             verdict
         })
     }
@@ -88,7 +88,7 @@ impl RulesInForce {
                 // The request leaves the queues here. The caller then calls `decide`, and the request joins them again.
                 return None;
             }
-            asked.try_out(set, shadows, keys, &mut verdict);
+            asked.try_shadows(set, shadows, keys, &mut verdict);
             match &mut verdict {
                 Verdict::Pass(pass) => Some(then(Ok(mem::take(pass)))),
                 Verdict::Refuse(refusal) => Some(then(Err(refusal))),
@@ -179,7 +179,7 @@ impl Asked<'_> {
 
     /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
     #[inline]
-    fn try_out(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
+    fn try_shadows(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (indices, &verdict) {
             self.try_each(set, indices, keys, verdict);
         }

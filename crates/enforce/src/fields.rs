@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_core::{Quota, Terms};
 use weir_wire::{HeaderStyle, HeadersOn};
 
-use super::own_field::{Numbers, OwnField};
+use super::own_field::{Numbers, RuleHeader};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -22,11 +22,11 @@ const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// The prepared parts of a rule's fields.
 #[derive(Debug)]
-pub(super) struct Advice {
+pub(super) struct QuotaHeaders {
     style: HeaderStyle,
     headers_on: HeadersOn,
     /// The fields that the rule sets in all responses.
-    own: Vec<OwnField>,
+    own: Vec<RuleHeader>,
     /// For each limit, the value of `RateLimit` up to the number of remaining requests: `"name";r=`.
     starts: Vec<Box<str>>,
     /// The value of `RateLimit-Policy` for keys without an override, then for each override.
@@ -40,13 +40,13 @@ pub(super) struct Advice {
 pub struct Fields {
     quota: Option<LimitFields>,
     /// The fields that the rules set, if the request was charged to several rules.
-    own: Vec<(Arc<Advice>, QuotaState)>,
+    own: Vec<(Arc<QuotaHeaders>, QuotaState)>,
 }
 
 /// The fields that describe one limit.
 #[derive(Debug)]
 struct LimitFields {
-    advice: Arc<Advice>,
+    advice: Arc<QuotaHeaders>,
     policy: Policy,
     state: QuotaState,
 }
@@ -69,10 +69,10 @@ pub(super) struct QuotaState {
     pub(super) seconds: u64,
 }
 
-impl Advice {
+impl QuotaHeaders {
     pub(super) fn new(
         (style, headers_on): (HeaderStyle, HeadersOn),
-        own: Vec<OwnField>,
+        own: Vec<RuleHeader>,
         terms: &Terms,
         overrides: usize,
     ) -> Self {
@@ -86,7 +86,7 @@ impl Advice {
     /// The fields of a concurrent limit. `limits` are those for keys without an override, then for each override.
     pub(super) fn of_concurrency(
         (style, headers_on): (HeaderStyle, HeadersOn),
-        own: Vec<OwnField>,
+        own: Vec<RuleHeader>,
         name: &str,
         limits: impl Iterator<Item = NonZeroU64>,
     ) -> Self {
@@ -105,7 +105,7 @@ impl Advice {
     }
 
     /// Whether responses to admitted requests describe the remaining quota.
-    pub(super) fn tells_admitted(&self) -> bool {
+    pub(super) fn describes_admitted(&self) -> bool {
         self.style != HeaderStyle::None && self.headers_on == HeadersOn::All
     }
 
@@ -114,7 +114,7 @@ impl Advice {
         !self.own.is_empty()
     }
 
-    fn names(&self, field: &OwnField) -> bool {
+    fn names(&self, field: &RuleHeader) -> bool {
         self.own.iter().any(|own| own.is_named(field.name()))
     }
 
@@ -198,18 +198,18 @@ impl QuotaState {
 
 impl Fields {
     /// Creates the fields of a request that was charged to one rule.
-    pub(super) fn of_one(advice: &Arc<Advice>, state: QuotaState, override_index: Option<usize>) -> Self {
+    pub(super) fn of_one(advice: &Arc<QuotaHeaders>, state: QuotaState, override_index: Option<usize>) -> Self {
         Self::new(advice, state, Policy::Own(override_index))
     }
 
     /// Creates the fields of a request that was charged to several rules. `advice` belongs to the rule with the
     /// tightest limit.
-    pub(super) fn of_several(advice: &Arc<Advice>, state: QuotaState, policy: HeaderValue) -> Self {
+    pub(super) fn of_several(advice: &Arc<QuotaHeaders>, state: QuotaState, policy: HeaderValue) -> Self {
         Self::new(advice, state, Policy::Joined(Box::new(policy)))
     }
 
-    fn new(advice: &Arc<Advice>, state: QuotaState, policy: Policy) -> Self {
-        let says_something = advice.tells_admitted() || advice.has_own();
+    fn new(advice: &Arc<QuotaHeaders>, state: QuotaState, policy: Policy) -> Self {
+        let says_something = advice.describes_admitted() || advice.has_own();
         Self {
             quota: says_something.then(|| LimitFields { advice: Arc::clone(advice), policy, state }),
             own: Vec::new(),
@@ -217,7 +217,12 @@ impl Fields {
     }
 
     /// Adds the fields of a rule with a concurrent limit. They describe its quota only if no other rule's does.
-    pub(super) fn add_concurrency(&mut self, advice: &Arc<Advice>, state: QuotaState, override_index: Option<usize>) {
+    pub(super) fn add_concurrency(
+        &mut self,
+        advice: &Arc<QuotaHeaders>,
+        state: QuotaState,
+        override_index: Option<usize>,
+    ) {
         if self.quota.is_none() {
             self.quota = Self::of_one(advice, state, override_index).quota;
         } else if advice.has_own() {
@@ -226,13 +231,13 @@ impl Fields {
     }
 
     /// Adds the fields that several rules set.
-    pub(super) fn with_own(self, own: impl Iterator<Item = (Arc<Advice>, QuotaState)>) -> Self {
+    pub(super) fn with_own(self, own: impl Iterator<Item = (Arc<QuotaHeaders>, QuotaState)>) -> Self {
         Self { own: own.filter(|(advice, _)| advice.has_own()).collect(), ..self }
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
         if let Some(LimitFields { advice, policy, state }) = &self.quota {
-            if advice.tells_admitted() {
+            if advice.describes_admitted() {
                 advice.insert(state, policy.value(advice), headers);
             }
             if policy.is_of_one() {
@@ -245,7 +250,7 @@ impl Fields {
     /// Appends the fields as lines of a head.
     pub fn append_to(&self, head: &mut Vec<u8>) {
         if let Some(LimitFields { advice, policy, state }) = &self.quota {
-            if advice.tells_admitted() {
+            if advice.describes_admitted() {
                 let mut digits = itoa::Buffer::new();
                 advice.append_to(state, digits.format(state.seconds), policy.value(advice), head);
             }
@@ -255,7 +260,7 @@ impl Fields {
         }
         for (index, (advice, state)) in self.own.iter().enumerate() {
             // As in a map, the last of several fields of one name replaces the others.
-            let later = |field: &OwnField| self.own[index + 1..].iter().any(|(other, _)| other.names(field));
+            let later = |field: &RuleHeader| self.own[index + 1..].iter().any(|(other, _)| other.names(field));
             advice.own.iter().filter(|field| !later(field)).for_each(|field| field.append_to(state.numbers(), head));
         }
     }
@@ -264,7 +269,7 @@ impl Fields {
     pub fn replace(&self, name: &str) -> bool {
         let quota = self.quota.as_ref().is_some_and(|LimitFields { advice, policy, .. }| {
             let of_quota = advice.style.names().iter().any(|known| name.eq_ignore_ascii_case(known));
-            (of_quota && advice.tells_admitted())
+            (of_quota && advice.describes_admitted())
                 || (policy.is_of_one() && advice.own.iter().any(|own| own.is_named(name)))
         });
         quota || self.own.iter().any(|(advice, _)| advice.own.iter().any(|own| own.is_named(name)))
@@ -272,7 +277,7 @@ impl Fields {
 }
 
 impl Policy {
-    fn value<'a>(&'a self, advice: &'a Advice) -> &'a HeaderValue {
+    fn value<'a>(&'a self, advice: &'a QuotaHeaders) -> &'a HeaderValue {
         match self {
             Self::Own(override_index) => advice.policy(*override_index),
             Self::Joined(policy) => policy,
@@ -347,7 +352,7 @@ mod tests {
             (HeaderStyle::Both, [ietf.as_slice(), &legacy].concat()),
             (HeaderStyle::None, vec![]),
         ] {
-            let advice = Arc::new(Advice::new((style, HeadersOn::All), Vec::new(), &terms, 1));
+            let advice = Arc::new(QuotaHeaders::new((style, HeadersOn::All), Vec::new(), &terms, 1));
             let mut headers = HeaderMap::new();
             Fields::of_one(&advice, state, None).write(&mut headers);
             let sent: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (k.as_str(), v.to_str().unwrap())).collect();
@@ -363,7 +368,7 @@ mod tests {
                 assert_eq!(fields.replace(name), replaced, "{style:?} {name}");
             }
         }
-        let advice = Advice::new((HeaderStyle::Ietf, HeadersOn::All), Vec::new(), &terms, 1);
+        let advice = QuotaHeaders::new((HeaderStyle::Ietf, HeadersOn::All), Vec::new(), &terms, 1);
         assert_eq!(advice.policy(Some(0)), "\"burst\";q=1000;w=2, \"hourly\";q=2000;w=3600");
         let both = [advice.policy(None), advice.policy(None)];
         assert_eq!(join(both.into_iter()).to_str().unwrap().matches("burst").count(), 2);

@@ -1,7 +1,7 @@
 //! The entry for requests: the rules in force decide on one request at a time.
 //!
 //! A server calls a [`Gate`] for each request. A [`ConnectionGate`] serves one client connection on one thread and is
-//! the fastest. A [`SharedGate`](crate::SharedGate) is for programs whose requests move between threads.
+//! the fastest. A [`SyncGate`](crate::SyncGate) is for programs whose requests move between threads.
 
 use std::{cell::RefCell, net::IpAddr, rc::Rc, sync::Arc};
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_that_are_not_in_force_any_more_are_let_go() {
+    fn rules_no_longer_in_force_are_dropped() {
         let rules = Arc::new(ArcSwap::from_pointee(RulesInForce::default()));
         let options = GateOptions { clock: MonotonicClock::start(), paths: AmbiguousPaths::Refuse, log_keys: false };
         let gates = Gates::new(Arc::clone(&rules), options);

@@ -156,7 +156,7 @@ fn read(token: &[u8]) -> Option<Claims> {
 }
 
 /// Returns the token in the value of a header, without the scheme `Bearer`.
-fn bare(value: &[u8]) -> &[u8] {
+fn without_scheme(value: &[u8]) -> &[u8] {
     const SCHEME: &[u8] = b"bearer ";
     match value.split_at_checked(SCHEME.len()) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token.trim_ascii(),
@@ -185,7 +185,7 @@ impl<'a> Tokens<'a> {
     }
 
     fn claims(&self, request: &RequestView<'_>, header: &HeaderName) -> Option<Claims> {
-        let token = bare(request.headers().get(header)?);
+        let token = without_scheme(request.headers().get(header)?);
         match self.jwks {
             Some(jwks) => jwks.verify(token, (self.now)()),
             None => read(token),

@@ -92,7 +92,7 @@ pub use self::{
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
     layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
-    live::{Change, LiveRules, SharedGate},
+    live::{Change, LiveRules, SyncGate},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},

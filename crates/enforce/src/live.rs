@@ -20,10 +20,10 @@ use super::{
 
 /// The rules in force of a program. They can change at any time, and all clones share them.
 #[derive(Clone, Debug)]
-pub struct LiveRules(Arc<Shared>);
+pub struct LiveRules(Arc<State>);
 
 #[derive(Debug)]
-struct Shared {
+struct State {
     rules: Arc<ArcSwap<RulesInForce>>,
     options: GateOptions,
     one_at_a_time: Mutex<()>,
@@ -38,7 +38,7 @@ pub struct Change<'a> {
 
 /// Decides on the requests of a program with many threads.
 #[derive(Clone, Debug)]
-pub struct SharedGate {
+pub struct SyncGate {
     rules: LiveRules,
     client: fn(&Extensions) -> Option<IpAddr>,
 }
@@ -46,7 +46,7 @@ pub struct SharedGate {
 impl LiveRules {
     /// Starts without rules, so that every request passes.
     pub fn new(options: GateOptions) -> Self {
-        Self(Arc::new(Shared { rules: Arc::default(), options, one_at_a_time: Mutex::default() }))
+        Self(Arc::new(State { rules: Arc::default(), options, one_at_a_time: Mutex::default() }))
     }
 
     /// Puts a whole snapshot in force, or changes nothing. Statistics are kept, and the limits of rules that remain are
@@ -79,13 +79,13 @@ impl LiveRules {
 
     /// Returns a layer that limits a service by these rules. `client` returns the address of a request's connection,
     /// for keys with `clientIP`. A request without an address counts as `0.0.0.0`.
-    pub fn layer(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SharedGate> {
+    pub fn layer(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SyncGate> {
         LimitLayer::new(self.gate(client), "weir")
     }
 
     /// Returns a gate for a program with many threads. `client` is as for [`layer`](Self::layer).
-    pub fn gate(&self, client: fn(&Extensions) -> Option<IpAddr>) -> SharedGate {
-        SharedGate { rules: self.clone(), client }
+    pub fn gate(&self, client: fn(&Extensions) -> Option<IpAddr>) -> SyncGate {
+        SyncGate { rules: self.clone(), client }
     }
 
     /// Calls `then` with the rules in force.
@@ -122,7 +122,7 @@ impl Change<'_> {
     }
 }
 
-impl Gate for SharedGate {
+impl Gate for SyncGate {
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
         self.rules.with(then)
     }

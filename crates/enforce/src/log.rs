@@ -12,12 +12,12 @@ impl RulesInForce {
     #[inline]
     pub(super) fn log(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool) {
         if let Some(unlogged) = refusal.rule.counters.log_limited(refusal.at) {
-            self.tell(refusal, asked, keys, unlogged);
+            self.write_line(refusal, asked, keys, unlogged);
         }
     }
 
     #[cold]
-    fn tell(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool, unlogged: u64) {
+    fn write_line(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool, unlogged: u64) {
         let Refusal { rule, state, .. } = refusal;
         // The policy is searched for each line, because there is at most one line per second.
         let Some((index, policy)) = self

@@ -18,7 +18,7 @@ use weir_wire::{
 };
 
 use self::faults::{Faults, Path};
-use super::{cost::Cost, fields::Advice, key::KeySpec, refusal_text::RefusalForm};
+use super::{cost::Cost, fields::QuotaHeaders, key::KeySpec, refusal_text::RefusalForm};
 use crate::matching::Matcher;
 
 pub(super) use self::{
@@ -65,7 +65,7 @@ pub(super) struct LoweredLimits {
     pub(super) counted_by: limits::CountedBy,
     pub(super) cost: Cost,
     pub(super) max_wait: Option<Duration>,
-    pub(super) advice: Advice,
+    pub(super) advice: QuotaHeaders,
     pub(super) shared: Option<LoweredShared>,
 }
 
@@ -195,8 +195,12 @@ fn lower_rule(
             }
             let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
             let (key, terms) = (key?, terms?);
-            let advice =
-                Advice::new(style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All)), own, &terms, rule.overrides.len());
+            let advice = QuotaHeaders::new(
+                style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All)),
+                own,
+                &terms,
+                rule.overrides.len(),
+            );
             let (counted_by, cost) = (counted_by?, cost?);
             Some(LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared })
         }

@@ -64,7 +64,7 @@ impl Matcher {
     }
 
     /// Whether this matcher matches every request.
-    pub(crate) fn takes_all(&self) -> bool {
+    pub(crate) fn matches_everything(&self) -> bool {
         self.entries.iter().any(Conditions::is_none)
     }
 

@@ -26,9 +26,9 @@ use super::{
 /// Decides on the messages that a client sends over one connection.
 #[derive(Debug)]
 pub struct Messages {
-    gate: Opened,
+    gate: MessageGate,
     opening: Box<Request<()>>,
-    found: RefCell<Found>,
+    found: RefCell<MatchingRules>,
 }
 
 /// A message that must not reach the app.
@@ -42,7 +42,7 @@ pub struct MessageRefusal {
 
 /// The rules of one snapshot that match the connection.
 #[derive(Debug, Default)]
-struct Found {
+struct MatchingRules {
     /// The rules that were searched. The reference is weak, so that an idle connection does not keep old rules alive.
     of: Weak<RulesInForce>,
     enforced: Vec<Counted>,
@@ -59,7 +59,7 @@ struct Counted {
 
 /// The gate of one connection: the rules, and the client's address.
 #[derive(Debug)]
-struct Opened {
+struct MessageGate {
     rules: LiveRules,
     client: IpAddr,
 }
@@ -68,11 +68,11 @@ impl LiveRules {
     /// Returns the [`Messages`] of the connection that this request from `client` opens, or `None` if no rule per
     /// message matches the request.
     pub fn messages<B>(&self, client: IpAddr, request: &Request<B>) -> Option<Messages> {
-        Messages::of(Opened { rules: self.clone(), client }, request)
+        Messages::of(MessageGate { rules: self.clone(), client }, request)
     }
 }
 
-impl Gate for Opened {
+impl Gate for MessageGate {
     fn with_rules<T>(&self, then: impl FnOnce(&Arc<RulesInForce>) -> T) -> T {
         self.rules.with(then)
     }
@@ -87,8 +87,8 @@ impl Gate for Opened {
 }
 
 impl Messages {
-    fn of<B>(gate: Opened, request: &Request<B>) -> Option<Self> {
-        let found = gate.with_rules(|rules| ask(&gate, rules, request, |asked| Found::new(rules, asked)));
+    fn of<B>(gate: MessageGate, request: &Request<B>) -> Option<Self> {
+        let found = gate.with_rules(|rules| ask(&gate, rules, request, |asked| MatchingRules::new(rules, asked)));
         if found.enforced.is_empty() && found.shadows.is_empty() {
             return None;
         }
@@ -108,7 +108,7 @@ impl Messages {
         let rules = self.gate.with_rules(Arc::clone);
         let mut found = self.found.borrow_mut();
         if !std::ptr::eq(found.of.as_ptr(), Arc::as_ptr(&rules)) {
-            *found = ask(&self.gate, &rules, &self.opening, |asked| Found::new(&rules, asked));
+            *found = ask(&self.gate, &rules, &self.opening, |asked| MatchingRules::new(&rules, asked));
         }
         let clock = self.gate.options().clock;
         let set = &*rules.messages;
@@ -140,7 +140,7 @@ impl MessageRefusal {
     }
 }
 
-impl Found {
+impl MatchingRules {
     fn new(rules: &Arc<RulesInForce>, asked: &Asked<'_>) -> Self {
         let set = &*rules.messages;
         let mut buffers = MatchBuffers::default();

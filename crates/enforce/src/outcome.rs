@@ -40,7 +40,7 @@ pub(super) fn refusal<'r>(
 
 /// Returns the headers for a request that was charged to one rule.
 pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
-    if !(limits.advice.tells_admitted() || limits.advice.has_own()) {
+    if !(limits.advice.describes_admitted() || limits.advice.has_own()) {
         return Fields::default();
     }
     Fields::of_one(&limits.advice, quota_state(tightest, tightest.standing.remaining()), tightest.override_index)
@@ -61,7 +61,7 @@ pub(super) fn fields_with_shared(
     if let [(advice, state, override_index)] = &all[..] {
         return Fields::of_one(advice, *state, *override_index);
     }
-    let telling: Vec<_> = all.iter().filter(|(advice, ..)| advice.tells_admitted()).collect();
+    let telling: Vec<_> = all.iter().filter(|(advice, ..)| advice.describes_admitted()).collect();
     let fields = match &telling[..] {
         [] => Fields::default(),
         [(first, state, _), rest @ ..] => {
@@ -78,7 +78,7 @@ pub(super) fn fields_with_shared(
 /// Returns the headers for a request that was charged to several rules. They list the limits of all rules, and the
 /// state of the limit with the fewest remaining requests.
 pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[RuleCharged]) -> Fields {
-    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.tells_admitted());
+    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.describes_admitted());
     let own = || {
         let own = asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.has_own());
         own.map(|(ask, one)| {

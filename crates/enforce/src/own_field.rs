@@ -6,7 +6,7 @@ use weir_expressions::{Piece, Placeholder};
 
 /// A header whose value can contain numbers of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OwnField {
+pub(super) struct RuleHeader {
     name: HeaderName,
     value: OwnValue,
 }
@@ -33,7 +33,7 @@ pub(super) struct Numbers {
     pub(super) reset_after: u64,
 }
 
-impl OwnField {
+impl RuleHeader {
     /// Prepares a header. The names `policy` and `rule` must be visible ASCII.
     pub(super) fn new(name: HeaderName, pieces: Vec<Piece>, policy: &str, rule: &str) -> Self {
         let piece = |piece| match piece {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-use super::own_field::OwnField;
+use super::own_field::RuleHeader;
 
 /// The parsed content of `onLimit`.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct RefusalForm {
     pub(super) content_type: HeaderValue,
     pub(super) closes: bool,
     /// The headers that the rule sets in refusals.
-    pub(super) set: Vec<OwnField>,
+    pub(super) set: Vec<RuleHeader>,
 }
 
 /// The prepared refusals of one rule.
@@ -24,7 +24,7 @@ pub(super) struct RefusalText {
     pub(super) content_type: HeaderValue,
     /// Whether to close the connection after a message beyond a limit.
     pub(super) closes: bool,
-    pub(super) set: Vec<OwnField>,
+    pub(super) set: Vec<RuleHeader>,
     body: Option<Bytes>,
     /// For each limit, the default body up to the number of seconds.
     starts: Vec<String>,
@@ -46,7 +46,7 @@ impl RefusalText {
         if let Some(body) = &self.body {
             return body.clone();
         }
-        // As in `Advice::policy`, the index of the limit can be the index in a later snapshot.
+        // As in `QuotaHeaders::policy`, the index of the limit can be the index in a later snapshot.
         match self.starts.get(limit).or(self.starts.first()) {
             Some(start) => format!("{start}{retry_after_seconds}}}\n").into(),
             None => self.denied.clone(),

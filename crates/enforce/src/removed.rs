@@ -29,11 +29,11 @@ const MOST_KEYS: u64 = 1 << 20;
 /// The latest removed rules, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Removed {
-    rules: VecDeque<Gone>,
+    rules: VecDeque<RemovedRule>,
 }
 
 #[derive(Clone, Debug)]
-struct Gone {
+struct RemovedRule {
     policy: Arc<str>,
     rule: Arc<Rule>,
     until: Time,
@@ -46,7 +46,7 @@ impl Removed {
             return;
         }
         let policy = full_name(&policy.namespace, &policy.name).into();
-        self.rules.push_back(Gone { policy, rule: Arc::clone(rule), until: now.saturating_add(KEPT) });
+        self.rules.push_back(RemovedRule { policy, rule: Arc::clone(rule), until: now.saturating_add(KEPT) });
     }
 
     /// Drops the rules that were removed more than [`KEPT`] ago.
@@ -56,7 +56,7 @@ impl Removed {
 
     /// Drops the oldest rules beyond the bounds.
     pub(super) fn trim(&mut self) {
-        let room = |gone: &Gone| gone.rule.keys().map_or(0, |keys| keys.capacity);
+        let room = |gone: &RemovedRule| gone.rule.keys().map_or(0, |keys| keys.capacity);
         let mut keys: u64 = self.rules.iter().map(room).sum();
         while self.rules.len() > MOST || keys > MOST_KEYS {
             let Some(oldest) = self.rules.pop_front() else { return };

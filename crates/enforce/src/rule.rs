@@ -10,7 +10,7 @@ use super::{
     concurrency::Concurrency,
     cost::Cost,
     counters::{Counters, Counts},
-    fields::Advice,
+    fields::QuotaHeaders,
     key::KeySpec,
     lower::{LoweredLimits, LoweredRule, LoweredShared},
     refusal_text::RefusalText,
@@ -64,7 +64,7 @@ pub(super) struct Limits {
     pub(super) cost: Cost,
     /// The maximum wait of a request for its turn. `None` if requests do not wait.
     pub(super) max_wait: Option<Duration>,
-    pub(super) advice: Arc<Advice>,
+    pub(super) advice: Arc<QuotaHeaders>,
     /// The limits' names in order, for [`explain`](super::explain).
     pub(super) names: Vec<Box<str>>,
     /// The limits' quotas without overrides, for the metrics.
@@ -186,7 +186,7 @@ impl Rule {
     }
 
     /// The prepared response fields.
-    pub(super) fn advice(&self) -> Option<&Arc<Advice>> {
+    pub(super) fn advice(&self) -> Option<&Arc<QuotaHeaders>> {
         let of_concurrency = || self.concurrency.as_ref().map(|own| &own.advice);
         self.limits.as_ref().map(|limits| &limits.advice).or_else(of_concurrency)
     }
@@ -248,6 +248,6 @@ impl SharedPart {
 fn full(now: Time, terms: Terms, max_keys: Option<NonZeroUsize>) -> RuleLimiter {
     match max_keys {
         Some(max_keys) => RuleLimiter::keyed(now, terms, max_keys),
-        None => RuleLimiter::shared(now, terms),
+        None => RuleLimiter::unkeyed(now, terms),
     }
 }

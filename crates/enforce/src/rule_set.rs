@@ -30,7 +30,7 @@ pub(super) struct RuleSet {
     /// Whether a rule limits how many requests are in flight.
     pub(super) has_concurrency: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
-    about_all: Vec<usize>,
+    matching_all: Vec<usize>,
 }
 
 /// A member of a set: a rule, with the parts of its policy that a decision needs.
@@ -93,10 +93,10 @@ impl RuleSet {
         let enforced = rules.len();
         rules.extend(shadows);
         let index = Index::new(rules.iter().map(|member| &member.rule.matcher));
-        let about_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.takes_all());
-        let about_all = if about_all { (0..rules.len()).collect() } else { Vec::new() };
+        let matching_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.matches_everything());
+        let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
         let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
-        Self { rules, index, denials, exceptions, enforced, has_concurrency, about_all }
+        Self { rules, index, denials, exceptions, enforced, has_concurrency, matching_all }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {
@@ -128,8 +128,8 @@ impl RuleSet {
     /// Finds the matching rules. The index returns candidates, so most rules are not checked.
     pub(super) fn matching<'a>(&'a self, request: &RequestView<'_>, buffers: &'a mut MatchBuffers) -> Matching<'a> {
         // If every rule matches every request, the request need not be inspected.
-        if !self.about_all.is_empty() {
-            return self.split(&self.about_all);
+        if !self.matching_all.is_empty() {
+            return self.split(&self.matching_all);
         }
         let MatchBuffers { candidates, matching } = buffers;
         matching.clear();

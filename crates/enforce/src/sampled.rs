@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_told_and_then_one_a_second_with_the_number_of_the_others() {
+    fn the_first_event_is_logged_and_then_one_per_second() {
         let start = Time::from_nanos(1_700_000_000_000_000_000);
         let sample = Sample::default();
         let at = |millis| sample.take(start.saturating_add(Duration::from_millis(millis)));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_see_at_once_that_a_pause_is_over_one_is_told() {
+    fn one_of_several_threads_begins_the_next_pause() {
         let (pauses, now) = (Pauses::default(), Time::from_nanos(5));
         let seen = pauses.until.load(Relaxed);
         assert_eq!([1, 2, 3].map(|_| pauses.begins_pause(seen, now)), [true, false, false]);

@@ -80,7 +80,7 @@ struct OwnedAsk {
 
 /// A refusal at the head of the queues.
 #[derive(Debug)]
-struct Halt {
+struct HeadRefusal {
     at: RuleRefusedAt,
     is_patient: bool,
 }
@@ -144,7 +144,7 @@ impl Wait {
         let Some(Queued { asked, since, .. }) = self.queued.take() else { return Poll::Pending };
         let charged = match turn {
             Ok(charged) => charged,
-            Err(Halt { at, .. }) => return Poll::Ready(Err(LateRefusal(Reason::Own { asked, at }))),
+            Err(HeadRefusal { at, .. }) => return Poll::Ready(Err(LateRefusal(Reason::Own { asked, at }))),
         };
         let waited = asked.clock.now().duration_since(since);
         for OwnedAsk { rule, waits, .. } in &asked.all {
@@ -210,14 +210,14 @@ impl OwnedAsks {
 
 impl AtHead for OwnedAsks {
     type Pass = Vec<RuleCharged>;
-    type Refusal = Halt;
+    type Refusal = HeadRefusal;
 
     /// If several rules refuse, returns the refusal with the longest wait. A rule that does not let requests wait takes
     /// precedence.
-    fn charge(&self, now: Time) -> Result<Vec<RuleCharged>, Halt> {
+    fn charge(&self, now: Time) -> Result<Vec<RuleCharged>, HeadRefusal> {
         let asks = self.asks();
         charge_all(&asks, || self.clock.now()).map_err(|at| {
-            let halt = |at: RuleRefusedAt| Halt { is_patient: self.all[at.ask].latest.is_some(), at };
+            let halt = |at: RuleRefusedAt| HeadRefusal { is_patient: self.all[at.ask].latest.is_some(), at };
             let refuses = |(ask, one): (usize, &Ask<'_, '_>)| {
                 let refused = one.limits.limiter.peek(now, one.key, one.cost).err()?;
                 Some(halt(RuleRefusedAt { ask, refused }))
@@ -230,24 +230,24 @@ impl AtHead for OwnedAsks {
         })
     }
 
-    fn late(&self, now: Time) -> Halt {
+    fn late(&self, now: Time) -> HeadRefusal {
         let late = self.patient().find_map(|(ask, held)| {
             let limits = held.rule.limits.as_ref()?;
             let refused = limits.limiter.enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
-            Some(Halt { at: RuleRefusedAt { ask, refused }, is_patient: true })
+            Some(HeadRefusal { at: RuleRefusedAt { ask, refused }, is_patient: true })
         });
         late.expect("a request that waits has a patient rule, and no turn comes before now")
     }
 
-    fn retry_after(halt: &Halt) -> Option<Duration> {
+    fn retry_after(halt: &HeadRefusal) -> Option<Duration> {
         if halt.is_patient { halt.at.refused.retry_after() } else { None }
     }
 
-    fn quota(halt: &Halt) -> Quota {
+    fn quota(halt: &HeadRefusal) -> Quota {
         halt.at.refused.standing.quota()
     }
 
-    fn waits_for(&self, halt: &Halt, queue: usize) -> bool {
+    fn waits_for(&self, halt: &HeadRefusal, queue: usize) -> bool {
         self.patient().nth(queue).is_some_and(|(ask, _)| ask == halt.at.ask)
     }
 }

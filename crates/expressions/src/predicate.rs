@@ -247,7 +247,7 @@ fn walk<'a>(
     patterns: &mut Patterns,
     unknown: &mut Option<InvalidPredicate>,
 ) -> usize {
-    let tell = |unknown: &mut Option<InvalidPredicate>, found: InvalidPredicate| {
+    let report = |unknown: &mut Option<InvalidPredicate>, found: InvalidPredicate| {
         unknown.get_or_insert(found);
     };
     let mut own = 1;
@@ -256,20 +256,20 @@ fn walk<'a>(
         Expr::Unspecified | Expr::Literal(_) => {}
         Expr::Ident(name) => {
             if name != REQUEST && !name.starts_with('@') && !known.contains(&name.as_str()) {
-                tell(unknown, InvalidPredicate::UnknownName(name.clone()));
+                report(unknown, InvalidPredicate::UnknownName(name.clone()));
             }
         }
         Expr::Select(select) => {
             let of_request = matches!(&select.operand.expr, Expr::Ident(name) if name == REQUEST);
             if of_request && !known.contains(&REQUEST) && !FIELDS.contains(&select.field.as_str()) {
-                tell(unknown, InvalidPredicate::UnknownField(select.field.clone()));
+                report(unknown, InvalidPredicate::UnknownField(select.field.clone()));
             }
             inner = walk(&select.operand, known, patterns, unknown);
         }
         Expr::Call(call) => {
             let operator = call.func_name.contains(['_', '@']);
             if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-                tell(unknown, InvalidPredicate::UnknownFunction(call.func_name.clone()));
+                report(unknown, InvalidPredicate::UnknownFunction(call.func_name.clone()));
             }
             let checked = match call.func_name.as_str() {
                 "matches" => compile(call, patterns),
@@ -277,7 +277,7 @@ fn walk<'a>(
                 _ => Ok(()),
             };
             if let Err(invalid) = checked {
-                tell(unknown, invalid);
+                report(unknown, invalid);
             }
             for part in call.target.as_deref().into_iter().chain(&call.args) {
                 inner = inner.max(walk(part, known, patterns, unknown));
@@ -297,7 +297,7 @@ fn walk<'a>(
                 }
             }
         }
-        Expr::Struct(message) => tell(unknown, InvalidPredicate::UnknownType(message.type_name.clone())),
+        Expr::Struct(message) => report(unknown, InvalidPredicate::UnknownType(message.type_name.clone())),
         Expr::Comprehension(each) => {
             own = LOOP;
             for part in [&each.iter_range, &each.accu_init] {

@@ -31,17 +31,17 @@ pub struct StoreTime {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreClock {
-    known: Option<Known>,
+    known: Option<Reading>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct Reading {
     time: u64,
     sent: Duration,
     received: Duration,
 }
 
-impl Known {
+impl Reading {
     fn at(&self, now: Duration) -> StoreTime {
         let since = |moment: Duration| micros(now.saturating_sub(moment));
         let (least, most) = (since(self.received), since(self.sent));
@@ -57,7 +57,7 @@ impl StoreClock {
     /// Records an answer with the store's time. The narrowest bounds stay in use. If an answer contradicts them, the
     /// store's clock was set, or another server answers. Then only the new answer counts.
     pub fn learn(&mut self, time: u64, sent: Duration, received: Duration) {
-        let new = Known { time, sent, received };
+        let new = Reading { time, sent, received };
         let keeps = self.known.is_some_and(|old| {
             let (was, is) = (old.at(received), new.at(received));
             let agrees = was.earliest <= is.latest && is.earliest <= was.latest;

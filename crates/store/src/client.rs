@@ -45,7 +45,7 @@ const PROBE: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The pauses of the background task: first for a store that is lost, second for a store that answers.
-const LOOKS: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(250)];
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(250)];
 
 /// The longest wait for an answer, as a multiple of the deadline. Later requests use the seats of an answer that
 /// arrives after the deadline.
@@ -142,7 +142,7 @@ impl StoreClient {
             random: AtomicU64::new(RandomState::new().hash_one(now)),
             sweeps: Mutex::default(),
         });
-        runtime.spawn(look_after(Arc::downgrade(&client)));
+        runtime.spawn(run_background_task(Arc::downgrade(&client)));
         client
     }
 
@@ -314,7 +314,7 @@ impl StoreClient {
     }
 
     /// Returns whether to probe now, and whether the store is lost.
-    fn looks(&self) -> (bool, bool) {
+    fn next_probe(&self) -> (bool, bool) {
         let now = self.now();
         let mut condition = lock(&self.condition);
         let is_lost = condition.breaker.lost_since().is_some();
@@ -334,15 +334,15 @@ impl StoreClient {
 }
 
 /// Runs the client's background task, until the last handle of the client is dropped.
-async fn look_after(client: Weak<StoreClient>) {
+async fn run_background_task(client: Weak<StoreClient>) {
     loop {
         let Some(store) = client.upgrade() else { return };
-        let (probes, is_lost) = store.looks();
+        let (probes, is_lost) = store.next_probe();
         if probes {
             store.probe(is_lost).await;
         }
         store.sweep();
-        let pause = LOOKS[usize::from(store.lost().is_none())];
+        let pause = PAUSES[usize::from(store.lost().is_none())];
         drop(store);
         tokio::time::sleep(pause).await;
     }

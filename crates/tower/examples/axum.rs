@@ -101,13 +101,13 @@ async fn show(server: SocketAddr) -> Result<(), Box<dyn Error>> {
             (status.ok().flatten(), start.elapsed())
         })
     });
-    let mut heard: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
+    let mut answers: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
     for client in clients.collect::<Vec<_>>() {
         if let (Some(status), after) = client.await? {
-            heard.entry(status).or_default().push(after);
+            answers.entry(status).or_default().push(after);
         }
     }
-    for (status, times) in heard {
+    for (status, times) in answers {
         let last = times.iter().max().copied().unwrap_or_default();
         println!("  {:>2} clients got {status}, the last one after {} ms", times.len(), last.as_millis());
     }

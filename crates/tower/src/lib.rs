@@ -163,7 +163,7 @@ mod exceeded;
 mod keyed;
 mod latency;
 mod rate_limit;
-mod shared;
+mod single;
 mod throughput;
 mod timed;
 mod waiting;
@@ -179,7 +179,7 @@ pub use self::{
     keyed::{HeaderKey, IpKey, KeyExtractor, KeyedAdmit, KeyedTicket, NoKey, WithoutKey},
     latency::{Admit, LatencyFuture, LatencyLayer, LatencyService},
     rate_limit::{RateLimit, RateLimitLayer},
-    shared::{LimiterAdmit, LimiterTicket},
+    single::{LimiterAdmit, LimiterTicket},
     throughput::{QueueTicket, Reserve, ThroughputFuture, ThroughputLayer, ThroughputService, Turn},
     timed::Timed,
     waiting::{AtHead, Waiting},

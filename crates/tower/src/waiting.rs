@@ -17,7 +17,7 @@ use weir_core::{Position, Quota, Strategy, Ticket, Time};
 use crate::MonotonicClock;
 
 /// The longest sleep of the request at the head: no event wakes it when a limit or a clock changes.
-const LOOK_UP: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// The maximum delay of tokio's timers. A limit that saves nothing loses the time by which a request is late, so the
 /// last part of its wait uses a finer timer.
@@ -234,7 +234,7 @@ impl Waiting {
                 Position::Head => match limits.charge(now) {
                     Ok(pass) => return Poll::Ready(Ok(pass)),
                     Err(refusal) => match self.next_try(now, &refusal, limits) {
-                        Some(at) => self.nap(now, at.min(now.saturating_add(LOOK_UP)), L::quota(&refusal)),
+                        Some(at) => self.nap(now, at.min(now.saturating_add(MAX_SLEEP)), L::quota(&refusal)),
                         None => return Poll::Ready(Err(refusal)),
                     },
                 },

@@ -92,7 +92,7 @@ pub(crate) async fn run(
     if let Err(error) = &result
         && !interrupt.is_cancelled()
     {
-        screen.failed(error, &cast.last_words());
+        screen.failed(error, &cast.log_tails());
     }
     if args.keep && result.is_ok() {
         screen.try_by_hand(&cast);

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use crate::{
     conditions::{Seen, wait_for},
     load::{Load, Report},
-    namespace::Space,
+    namespace::TestNamespace,
     operator::Release,
     policy, report, workload,
 };
@@ -35,7 +35,7 @@ spec:
     limits: [{name: per-pod, requests: 5, per: 1h}]
 ";
 
-pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace, release: &Release) -> Result<()> {
     space.apply(POLICY).await?;
     workload::create_plain(space).await?;
     workload::ready(space, PODS as usize).await?;
@@ -91,13 +91,13 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
 }
 
 /// Changes the target port of the Service, and waits until kube-proxy applies it. Before, requests go to the old port.
-async fn target(space: &Space, port: &str) -> Result<()> {
+async fn target(space: &TestNamespace, port: &str) -> Result<()> {
     let value = if port.parse::<u16>().is_ok() { port.to_owned() } else { format!("\"{port}\"") };
     let patch = format!(r#"[{{"op": "replace", "path": "/spec/ports/0/targetPort", "value": {value}}}]"#);
     space.kubectl(&["patch", "service", workload::NAME, "--type=json", "--patch", &patch]).await.map(drop)
 }
 
-async fn requests(space: &Space, name: &str) -> Result<Report> {
+async fn requests(space: &TestNamespace, name: &str) -> Result<Report> {
     let load =
         Load { name, url: workload::SERVICE_URL, addresses: 1, rate: 10, duration: Duration::from_secs(REQUESTS / 10) };
     load.run(space).await

@@ -10,7 +10,7 @@ use crate::{
     agents,
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     policy::{self, Observed},
     report, workload,
 };
@@ -29,7 +29,7 @@ spec:
     limits: [{name: per-pod, requests: 5, per: 1s, burst: 5}]
 ";
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     early(space).await?;
     let pods = workload::ready(space, 2).await?;
     let limited = flood(space, "before").await?;
@@ -54,7 +54,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 }
 
 /// Creates both policies before their pods.
-async fn early(space: &Space) -> Result<()> {
+async fn early(space: &TestNamespace) -> Result<()> {
     space.apply(&policy::bucket(5, 5)).await?;
     space.apply(BY_SELECTOR).await?;
     let waiting = |reason: &'static str| {
@@ -74,7 +74,7 @@ async fn early(space: &Space) -> Result<()> {
 }
 
 /// Sends more requests than the limits allow. Returns the number of refused requests.
-async fn flood(space: &Space, name: &str) -> Result<u64> {
+async fn flood(space: &TestNamespace, name: &str) -> Result<u64> {
     let duration = Duration::from_secs(3);
     Ok(Load { name, url: workload::PODS_URL, addresses: 2, rate: 100, duration }.run(space).await?.limited)
 }

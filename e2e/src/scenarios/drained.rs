@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use crate::{
     clock,
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     node::Node,
     policy,
     report::{self, millis},
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(90);
 /// The taint of the kind node with the apiserver, which only runs pods that tolerate the taint.
 const TAINT: &str = "node-role.kubernetes.io/control-plane";
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     let before = policy::before_its_pods(space).await?;
 
     let client = space.client();
@@ -36,7 +36,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     result
 }
 
-async fn drain(space: &Space, node: &Node, before: &[String]) -> Result<()> {
+async fn drain(space: &TestNamespace, node: &Node, before: &[String]) -> Result<()> {
     let started = clock::now();
     let drain = ["drain", &node.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s"];
     space.kubectl(&drain).await?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::{
     clock,
     direct::{self, Connection},
-    namespace::Space,
+    namespace::TestNamespace,
     policy, report, workload,
 };
 
@@ -70,7 +70,7 @@ const KEYS: [Key; 5] = [
     },
 ];
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     clock::away_from_midnight(Duration::from_secs(240)).await;
     workload::create(space, 1).await?;
     let [pod] = &workload::ready(space, 1).await?[..] else { anyhow::bail!("not one pod") };
@@ -131,13 +131,13 @@ spec:
     )
 }
 
-async fn enforce(space: &Space, rules: &[String], more: &str) -> Result<()> {
+async fn enforce(space: &TestNamespace, rules: &[String], more: &str) -> Result<()> {
     space.apply(&policy(rules, more)).await?;
     policy::wait_enforced(space, policy::NAME, 1, SOON).await.map(drop)
 }
 
 /// Tests seven strategies with five kinds of keys. Each rule has a separate path.
-async fn matrix(space: &Space, client: &mut Client) -> Result<()> {
+async fn matrix(space: &TestNamespace, client: &mut Client) -> Result<()> {
     let rules = |requests: u64| -> Vec<String> {
         let each = STRATEGIES.iter().flat_map(|strategy| KEYS.iter().map(move |key| (strategy, key)));
         each.map(|((strategy, more, ..), Key { name: key, parts, .. })| {
@@ -175,7 +175,7 @@ async fn matrix(space: &Space, client: &mut Client) -> Result<()> {
 }
 
 /// Tests that requests can wait with every strategy: all of them are admitted, and not earlier than the limit allows.
-async fn waits(space: &Space, client: &mut Client) -> Result<()> {
+async fn waits(space: &TestNamespace, client: &mut Client) -> Result<()> {
     const REQUESTS: u32 = 6;
     let rules: Vec<String> = STRATEGIES
         .iter()
@@ -209,7 +209,7 @@ async fn waits(space: &Space, client: &mut Client) -> Result<()> {
 }
 
 /// Tests limits on the number of requests in flight, before and after a change.
-async fn concurrency(space: &Space, pod: &str) -> Result<()> {
+async fn concurrency(space: &TestNamespace, pod: &str) -> Result<()> {
     const CLIENTS: usize = 6;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
@@ -237,7 +237,7 @@ async fn concurrency(space: &Space, pod: &str) -> Result<()> {
 }
 
 /// Tests the other features of rules.
-async fn others(space: &Space, client: &mut Client) -> Result<()> {
+async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
     let day = |requests: u64| format!("limits: [{{name: day, requests: {requests}, per: 24h, strategy: FixedWindow}}]");
     let rules = [
         "  - {name: blocked, match: [{clientCIDRs: [203.0.113.0/24], trustedHops: 1}], action: Deny}".to_owned(),

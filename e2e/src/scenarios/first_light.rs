@@ -18,7 +18,7 @@ use crate::{
     conditions::{Seen, wait_for},
     direct,
     load::{Load, Report},
-    namespace::Space,
+    namespace::TestNamespace,
     policy, report, workload,
 };
 
@@ -42,7 +42,7 @@ spec:
     limits: [{name: one-at-a-time, requests: 1, per: 2s, strategy: GCRA}]
 ";
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     workload::create(space, PODS.try_into()?).await?;
     let pods = workload::ready(space, PODS as usize).await?;
     the_service_leads_to(space, &pods).await?;
@@ -63,7 +63,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
 /// Waits until the Service leads to every pod. A node updates its rules for a Service slightly after the pods are
 /// ready. Connections stay with their pod, so a load that starts too early would stay uneven.
-async fn the_service_leads_to(space: &Space, pods: &[String]) -> Result<()> {
+async fn the_service_leads_to(space: &TestNamespace, pods: &[String]) -> Result<()> {
     let tries = AtomicU32::new(0);
     wait_for("the Service to lead to every pod", Duration::from_secs(60), || async {
         let name = format!("warm-up-{}", tries.fetch_add(1, Ordering::Relaxed));
@@ -75,7 +75,7 @@ async fn the_service_leads_to(space: &Space, pods: &[String]) -> Result<()> {
     .await
 }
 
-async fn agents_have_what_the_status_says(space: &Space, pods: &[String], revision: &str) -> Result<()> {
+async fn agents_have_what_the_status_says(space: &TestNamespace, pods: &[String], revision: &str) -> Result<()> {
     for pod in pods {
         let rules = agents::rules(space, pod, policy::NAME).await?.with_context(|| format!("{pod} has no rules"))?;
         ensure!(rules.revision == revision, "{pod} enforces {}, but the status has {revision}", rules.revision);
@@ -106,7 +106,12 @@ fn every_refusal_says_when_to_come_back(report: &Report) -> Result<()> {
     Ok(())
 }
 
-async fn everybody_counted_the_same(space: &Space, pods: &[String], load: &Report, served_before: u64) -> Result<()> {
+async fn everybody_counted_the_same(
+    space: &TestNamespace,
+    pods: &[String],
+    load: &Report,
+    served_before: u64,
+) -> Result<()> {
     let by_load = Counts { allowed: load.allowed, limited: load.limited };
     let statuses = agents::statuses(space, pods).await?;
     let by_pod: Vec<_> = statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).collect();
@@ -129,7 +134,7 @@ async fn everybody_counted_the_same(space: &Space, pods: &[String], load: &Repor
     .await
 }
 
-async fn who_obeys_retry_after_is_admitted(space: &Space, pod: &str) -> Result<()> {
+async fn who_obeys_retry_after_is_admitted(space: &TestNamespace, pod: &str) -> Result<()> {
     let ask = || direct::get(space, pod, direct::PROXY, "/patient");
     let first = ask().await?;
     ensure!(first.status() == StatusCode::OK, "the first request: {first:?}");

@@ -12,7 +12,7 @@ use kube::{
 use crate::{
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     operator,
     policy::{self, Observed},
     report, workload,
@@ -20,7 +20,7 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(60);
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     let pods = policy::before_its_pods(space).await?;
 
     let load = Load {

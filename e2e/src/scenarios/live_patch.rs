@@ -16,7 +16,7 @@ use crate::{
     clock::{self, unix_millis},
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     policy,
     report::{self, millis},
     workload,
@@ -32,7 +32,7 @@ const FIRST: (u64, u64) = (50, 200);
 /// The guaranteed time from the end of `kubectl patch` until the limit is in force on the last pod.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(2);
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     workload::create(space, PODS.try_into()?).await?;
     let pods = workload::ready(space, PODS as usize).await?;
     space.apply(&policy::bucket(FIRST.0, FIRST.1)).await?;
@@ -84,7 +84,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
 /// Waits until every pod refuses, so that no saved burst is left. Returns the time from which the limit is in force in
 /// each pod.
-async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
+async fn overload(space: &TestNamespace, pods: &[String]) -> Result<Vec<Vec<Step>>> {
     let start = counts(space, pods).await?;
     let start = &start;
     wait_for("every pod to refuse", Duration::from_secs(60), || async move {
@@ -98,7 +98,7 @@ async fn overload(space: &Space, pods: &[String]) -> Result<Vec<Vec<Step>>> {
 }
 
 /// Patches the limit. Returns the time from the end of kubectl until the limit was in force in the last agent.
-async fn patch(space: &Space, pods: &[String], requests: u64, burst: u64) -> Result<Duration> {
+async fn patch(space: &TestNamespace, pods: &[String], requests: u64, burst: u64) -> Result<Duration> {
     let change = serde_json::json!([
         { "op": "replace", "path": "/spec/rules/0/limits/0/requests", "value": requests },
         { "op": "replace", "path": "/spec/rules/0/limits/0/burst", "value": burst },
@@ -127,16 +127,16 @@ fn no_fresh_burst(pod: &str, integral: f64, counted: Counts) -> Result<()> {
     Ok(())
 }
 
-async fn counts(space: &Space, pods: &[String]) -> Result<Vec<Counts>> {
+async fn counts(space: &TestNamespace, pods: &[String]) -> Result<Vec<Counts>> {
     let statuses = agents::statuses(space, pods).await?;
     Ok(statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).collect())
 }
 
-async fn in_force_since(space: &Space, pods: &[String]) -> Result<Vec<u64>> {
+async fn in_force_since(space: &TestNamespace, pods: &[String]) -> Result<Vec<u64>> {
     let statuses = agents::statuses(space, pods).await?;
     statuses.into_iter().map(|it| Ok(it.in_force.context("no snapshot is in force")?.since_unix_millis)).collect()
 }
 
-async fn identities(space: &Space) -> Result<BTreeSet<(String, Vec<i32>)>> {
+async fn identities(space: &TestNamespace) -> Result<BTreeSet<(String, Vec<i32>)>> {
     Ok(workload::pods(space).await?.iter().map(workload::identity).collect())
 }

@@ -11,7 +11,7 @@ use crate::{
     agents::{self, Counts},
     clock,
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     operator, policy,
     report::{self, millis},
     workload,
@@ -23,7 +23,7 @@ const BURST: u32 = 50;
 const AWAY: Duration = Duration::from_secs(30);
 const RIGHT_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     workload::create(space, PODS.try_into()?).await?;
     let pods = workload::ready(space, PODS as usize).await?;
     space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 
 /// Kills the operator, runs the load for 30 s, and starts a pod meanwhile. Returns the name of the new pod, and the
 /// times from which the rules of the other pods are in force.
-async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec<Option<u64>>)> {
+async fn without_operator(space: &TestNamespace, pods: &[String]) -> Result<(String, Vec<Option<u64>>)> {
     // The load resolves its targets once. So the new pod, which has no limit yet, gets no load.
     let load =
         Load { name: "load", url: workload::PODS_URL, addresses: PODS, rate: 4 * REQUESTS * PODS, duration: AWAY };
@@ -69,7 +69,7 @@ async fn without_operator(space: &Space, pods: &[String]) -> Result<(String, Vec
 }
 
 async fn right_again(
-    space: &Space,
+    space: &TestNamespace,
     pods: &[String],
     newcomer: &str,
     since: &[Option<u64>],
@@ -94,12 +94,12 @@ async fn right_again(
     Ok(())
 }
 
-async fn counts(space: &Space, pods: &[String]) -> Result<Counts> {
+async fn counts(space: &TestNamespace, pods: &[String]) -> Result<Counts> {
     let statuses = agents::statuses(space, pods).await?;
     Ok(statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).sum())
 }
 
-async fn in_force_since(space: &Space, pods: &[String]) -> Result<Vec<Option<u64>>> {
+async fn in_force_since(space: &TestNamespace, pods: &[String]) -> Result<Vec<Option<u64>>> {
     let statuses = agents::statuses(space, pods).await?;
     Ok(statuses.into_iter().map(|status| status.in_force.map(|in_force| in_force.since_unix_millis)).collect())
 }

@@ -11,7 +11,7 @@ use crate::{
     agents::{self, Counts},
     clock,
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     node::Node,
     operator, policy,
     report::{self, millis},
@@ -27,7 +27,7 @@ const LOADED: Duration = Duration::from_secs(60);
 const AWAY: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(90);
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     workload::create(space, PODS.try_into()?).await?;
     let pods = workload::ready(space, PODS as usize).await?;
     space.apply(&policy::bucket(REQUESTS[0].into(), BURST.into())).await?;
@@ -54,7 +54,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 }
 
 /// Kills the leading operator together with its pod, so that the Lease is not released.
-async fn leader_killed(space: &Space) -> Result<()> {
+async fn leader_killed(space: &TestNamespace) -> Result<()> {
     let client = space.client();
     let before = holder(space).await?;
     let name = before.split_once('_').context("the Lease does not name a pod")?.0.to_owned();
@@ -72,7 +72,7 @@ async fn leader_killed(space: &Space) -> Result<()> {
 }
 
 /// Pauses all processes on the machine of the apiserver.
-async fn apiserver_away(space: &Space, pods: &[String]) -> Result<()> {
+async fn apiserver_away(space: &TestNamespace, pods: &[String]) -> Result<()> {
     let node = Node::control_plane(&space.client()).await?;
     let before = counts(space, pods).await?;
     let paused = node.pause().await?;
@@ -90,7 +90,7 @@ async fn apiserver_away(space: &Space, pods: &[String]) -> Result<()> {
 }
 
 /// Changes the limit. Returns when every pod has acknowledged it and enforces it.
-async fn change(space: &Space, requests: u32) -> Result<()> {
+async fn change(space: &TestNamespace, requests: u32) -> Result<()> {
     let path = "/spec/rules/0/limits/0/requests";
     let change = serde_json::json!([{ "op": "replace", "path": path, "value": requests }]).to_string();
     let patch = ["patch", "ratelimitpolicy", policy::NAME, "--type=json", "--patch", &change];
@@ -113,13 +113,13 @@ async fn change(space: &Space, requests: u32) -> Result<()> {
     Ok(())
 }
 
-async fn holder(space: &Space) -> Result<String> {
+async fn holder(space: &TestNamespace) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(space.client(), operator::NAMESPACE);
     let lease = leases.get("weir-operator").await?;
     lease.spec.and_then(|spec| spec.holder_identity).context("no operator leads")
 }
 
-async fn counts(space: &Space, pods: &[String]) -> Result<Vec<Counts>> {
+async fn counts(space: &TestNamespace, pods: &[String]) -> Result<Vec<Counts>> {
     let statuses = agents::statuses(space, pods).await?;
     Ok(statuses.iter().map(|status| agents::counts(status, policy::NAME, policy::RULE)).collect())
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::{
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     node::Node,
     operator, policy, report, workload,
 };
@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(90);
 const HOURLY: u64 = 3;
 const AGENT: &str = "weir-agent";
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     let pods = policy::before_its_pods(space).await?;
     space.apply(&hourly()).await?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
@@ -52,7 +52,7 @@ fn hourly() -> String {
 
 /// Kills the agent of a pod. After its restart, the agent enforces the current limit, not the limit at the pod's
 /// creation.
-async fn restarted(space: &Space, name: &str, when: &str) -> Result<()> {
+async fn restarted(space: &TestNamespace, name: &str, when: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let pod = pods.get(name).await?;
     Node::below(&space.client(), &pod).await?.kill_container(&pod, AGENT).await?;
@@ -72,7 +72,7 @@ async fn restarted(space: &Space, name: &str, when: &str) -> Result<()> {
 }
 
 /// Replaces all pods under a load of clients that keep their connections open and always have requests in flight.
-async fn rolled(space: &Space) -> Result<()> {
+async fn rolled(space: &TestNamespace) -> Result<()> {
     space.apply(&policy::bucket(100_000, 100_000)).await?;
     // Some nodes still send new connections to a pod shortly after its deletion. The app must still accept them, with
     // or without Weir.
@@ -112,7 +112,7 @@ async fn rolled(space: &Space) -> Result<()> {
 }
 
 /// Changes the Deployment and waits until all pods have the new template.
-async fn patched(space: &Space, patch: &Value) -> Result<()> {
+async fn patched(space: &TestNamespace, patch: &Value) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);
     let patched = deployments.patch(workload::NAME, &PatchParams::default(), &Patch::Strategic(patch)).await?;
     let generation = patched.metadata.generation;

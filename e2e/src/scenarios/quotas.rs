@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     conditions::{Seen, wait_for},
-    namespace::Space,
+    namespace::TestNamespace,
     policy, report, workload,
 };
 
@@ -36,7 +36,7 @@ spec:
 const ROOM_FOR_AN_APP: &str = r#"{"spec": {"hard": {"limits.memory": "592Mi"}}}"#;
 const ROOM_FOR_ALL: &str = r#"{"spec": {"hard": {"limits.memory": "1Gi"}}}"#;
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     space.apply(BOUNDS).await?;
     wait_for("the quota controller to count the pods", SOON, || async {
         let hard = space.kubectl(&["get", "resourcequota", "team", "--output=jsonpath={.status.hard}"]).await?;
@@ -68,12 +68,12 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
     policy::wait_enforced(space, policy::NAME, 3, SOON).await.map(drop)
 }
 
-async fn quota(space: &Space, patch: &str) -> Result<()> {
+async fn quota(space: &TestNamespace, patch: &str) -> Result<()> {
     space.kubectl(&["patch", "resourcequota", "team", "--patch", patch]).await.map(drop)
 }
 
 /// Reads the CPU and memory limits of all agents.
-async fn agents(space: &Space) -> Result<Vec<String>> {
+async fn agents(space: &TestNamespace) -> Result<Vec<String>> {
     workload::pods(space).await?.iter().map(limits).collect()
 }
 

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::{
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     policy,
     recording::Recording,
     workload,
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2_500);
 const TITLE: &str = "kubectl get rlp --watch, while a limit is changed under load";
 
-pub(crate) async fn run(space: &Space, file: &Path) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace, file: &Path) -> Result<()> {
     workload::create(space, PODS.try_into()?).await?;
     workload::ready(space, PODS as usize).await?;
     space.apply(&policy::bucket(20, 20)).await?;

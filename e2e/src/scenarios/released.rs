@@ -17,7 +17,7 @@ use crate::{
     clock,
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     operator::{self, Release},
     policy::{self, Condition},
     report::{self, millis},
@@ -31,7 +31,7 @@ const LOADED: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(60);
 const OURS: &str = "app.kubernetes.io/instance=weir";
 
-pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace, release: &Release) -> Result<()> {
     let asked = clock::now();
     let said = release.test().await?;
     ensure!(said.contains("Succeeded"), "{said}");
@@ -54,7 +54,7 @@ pub(crate) async fn run(space: &Space, release: &Release) -> Result<()> {
 }
 
 /// Upgrades and rolls back under load.
-async fn changed_under_load(space: &Space, release: &Release) -> Result<()> {
+async fn changed_under_load(space: &TestNamespace, release: &Release) -> Result<()> {
     let before = identities(space).await?;
     let operators = operators(space).await?;
     let load =
@@ -86,7 +86,7 @@ async fn changed_under_load(space: &Space, release: &Release) -> Result<()> {
 }
 
 /// Uninstalls the operator. New pods then start without an agent, and the other pods keep their limits.
-async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Result<()> {
+async fn uninstalled(space: &TestNamespace, release: &Release, pods: &[String]) -> Result<()> {
     release.uninstall().await?;
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(space.client());
     let left = webhooks.list(&ListParams::default().labels(OURS)).await?.items;
@@ -121,7 +121,7 @@ async fn uninstalled(space: &Space, release: &Release, pods: &[String]) -> Resul
 
 /// Installs the operator again. The operator must correct the status from before the uninstallation, which reports that
 /// all pods enforce the policy.
-async fn reinstalled(space: &Space, release: &Release) -> Result<()> {
+async fn reinstalled(space: &TestNamespace, release: &Release) -> Result<()> {
     let stale = policy::get(space, policy::NAME).await?;
     ensure!(stale.enforced_by(PODS.into()), "the status changed while no operator was running: {stale}");
     let installing = clock::now();
@@ -141,7 +141,7 @@ async fn reinstalled(space: &Space, release: &Release) -> Result<()> {
 }
 
 /// The remaining objects of the release, in its namespace and cluster-wide, as kubectl names them.
-async fn release_objects(space: &Space) -> Result<String> {
+async fn release_objects(space: &TestNamespace) -> Result<String> {
     const KINDS: &str = "all,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,\
         poddisruptionbudgets,networkpolicies,leases";
     let args = ["get", KINDS, "--selector", OURS, "--namespace", operator::NAMESPACE, "--output=name"];
@@ -155,14 +155,14 @@ async fn release_objects(space: &Space) -> Result<String> {
     left().await.map(|left| left.trim().to_owned())
 }
 
-async fn identities(space: &Space) -> Result<Vec<(String, Vec<i32>)>> {
+async fn identities(space: &TestNamespace) -> Result<Vec<(String, Vec<i32>)>> {
     let mut found: Vec<_> = workload::pods(space).await?.iter().map(workload::identity).collect();
     found.sort();
     Ok(found)
 }
 
 /// Lists the names of the operator's pods that are not being deleted.
-async fn operators(space: &Space) -> Result<Vec<String>> {
+async fn operators(space: &TestNamespace) -> Result<Vec<String>> {
     let pods = operator::pods(&space.client()).await?;
     let here = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     Ok(here.filter_map(|pod| pod.metadata.name).collect())

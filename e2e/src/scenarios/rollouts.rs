@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     load::{Load, Report, Running},
-    namespace::Space,
+    namespace::TestNamespace,
     policy, report, workload,
 };
 
@@ -44,7 +44,7 @@ const CLIENTS: [(&str, &[&str]); 4] = [
     ("post-http2", &["--http2=8", "--method=POST"]),
 ];
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     policy::before_its_pods(space).await?;
     space.apply(&policy::bucket(100_000, 100_000)).await?;
     control(space).await?;
@@ -65,7 +65,7 @@ impl Setting {
     ///
     /// The two updates never run at the same time. A node syncs its rules for Services at most once per second. So two
     /// changes within a second would delay each other, and connections to deleted pods would fail for longer.
-    async fn measure(&self, space: &Space, order: [&'static str; 2]) -> Result<Vec<String>> {
+    async fn measure(&self, space: &TestNamespace, order: [&'static str; 2]) -> Result<Vec<String>> {
         let name = format!("{}s-{}s-{}ms", self.pre_stop, self.drain, self.in_flight.as_millis());
         let before = format!("{name}-before");
         try_join(self.roll(space, workload::NAME, &before), self.roll(space, CONTROL, &before)).await?;
@@ -106,7 +106,7 @@ impl Setting {
     }
 
     /// Replaces the pods of this workload while all clients send requests to it. Returns the report of each client.
-    async fn roll_under_load(&self, space: &Space, target: &'static str, round: &str) -> Result<Vec<Report>> {
+    async fn roll_under_load(&self, space: &TestNamespace, target: &'static str, round: &str) -> Result<Vec<Report>> {
         let in_flight = self.in_flight.as_millis();
         let loads = try_join_all(CLIENTS.iter().map(async |(client, args)| {
             let url = format!("http://{target}/slow?ms={in_flight}");
@@ -125,7 +125,7 @@ impl Setting {
     }
 
     /// Applies this setting to a workload, which replaces all its pods, and waits for the new pods.
-    async fn roll(&self, space: &Space, target: &'static str, round: &str) -> Result<()> {
+    async fn roll(&self, space: &TestNamespace, target: &'static str, round: &str) -> Result<()> {
         let hook = (self.pre_stop > 0).then(|| json!({"preStop": {"sleep": {"seconds": self.pre_stop}}}));
         let patch = json!({"spec": {
             "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
@@ -144,7 +144,7 @@ impl Setting {
 }
 
 /// Creates the same workload without agents. No policy targets it.
-async fn control(space: &Space) -> Result<()> {
+async fn control(space: &TestNamespace) -> Result<()> {
     let rename = |manifest: &str| {
         manifest
             .replace("name: web\n", "name: bare\n")

@@ -19,7 +19,7 @@ use weir_api::RateLimitPolicy;
 use crate::{
     clock,
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     operator,
     policy::{self, Observed},
     report, workload,
@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// The duration of the load, which is longer than two renewals of certificates that are valid for one minute.
 const UNDER_LOAD: Duration = Duration::from_secs(90);
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     let pods = policy::before_its_pods(space).await?;
 
     let before = operator::counted(&space.client()).await?;
@@ -47,7 +47,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 }
 
 /// Changes the limit constantly. Returns the number of changes.
-async fn change_all_the_time(space: &Space) -> Result<u32> {
+async fn change_all_the_time(space: &TestNamespace) -> Result<u32> {
     let policies: Api<RateLimitPolicy> = Api::namespaced(space.client(), &space.namespace);
     let start = clock::now();
     let mut changes = 0;
@@ -63,7 +63,7 @@ async fn change_all_the_time(space: &Space) -> Result<u32> {
 
 /// Starts an agent with the token of `victim`. The agent gets the victim's certificate, but the operator does not
 /// accept the agent.
-async fn impersonate(space: &Space, victim: &str) -> Result<()> {
+async fn impersonate(space: &TestNamespace, victim: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(space.client(), &space.namespace);
     let mut victim = pods.get(victim).await?;
     let spec = victim.spec.take().context("the pod has no spec")?;

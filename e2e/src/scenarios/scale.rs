@@ -10,7 +10,7 @@ use crate::{
     agents, clock,
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     policy,
     report::{self, millis},
     workload,
@@ -19,7 +19,7 @@ use crate::{
 const REQUESTS: u32 = 20;
 const BURST: u32 = 20;
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     workload::create(space, 3).await?;
     workload::ready(space, 3).await?;
     space.apply(&policy::bucket(REQUESTS.into(), BURST.into())).await?;
@@ -40,7 +40,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 }
 
 /// Reads the status until it counts `target` pods. Each time, it checks that at least as many agents have the rules.
-async fn none_counts_before_it_is_limited(space: &Space, target: u64) -> Result<()> {
+async fn none_counts_before_it_is_limited(space: &TestNamespace, target: u64) -> Result<()> {
     let (enforcing, limited) = wait_for("the status to count every new pod", Duration::from_secs(90), || async {
         let enforcing = policy::get(space, policy::NAME).await?.status.enforcement.pods_enforcing;
         // The agents are read after the status. They keep their rules, so their number can only be higher.
@@ -56,7 +56,7 @@ async fn none_counts_before_it_is_limited(space: &Space, target: u64) -> Result<
     Ok(())
 }
 
-async fn every_pod_refuses(space: &Space, pods: &[String]) -> Result<()> {
+async fn every_pod_refuses(space: &TestNamespace, pods: &[String]) -> Result<()> {
     let duration = Duration::from_secs(5);
     let rate = 4 * REQUESTS * u32::try_from(pods.len())?;
     let addresses = u32::try_from(pods.len())?;

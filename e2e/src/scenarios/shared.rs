@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use crate::{
     conditions::{Seen, wait_for},
     load::Load,
-    namespace::Space,
+    namespace::TestNamespace,
     policy, report, workload,
 };
 
@@ -69,7 +69,7 @@ spec:
     )
 }
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     space.apply(REDIS).await?;
     space.kubectl(&["rollout", "status", "deployment/redis", "--timeout=90s"]).await?;
     workload::create(space, PODS).await?;
@@ -100,7 +100,7 @@ pub(crate) async fn run(space: &Space) -> Result<()> {
 }
 
 /// Waits until the condition `StoreReachable` has this status, and a message that contains `says`. Returns the message.
-async fn reachable(space: &Space, status: &str, says: &str) -> Result<String> {
+async fn reachable(space: &TestNamespace, status: &str, says: &str) -> Result<String> {
     let query = "--output=jsonpath={.status.conditions[?(@.type==\"StoreReachable\")]['status','message']}";
     wait_for(&format!("StoreReachable to be {status}"), SOON, || async {
         let told = space.kubectl(&["get", "rlp", policy::NAME, query]).await?;

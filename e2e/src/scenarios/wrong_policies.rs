@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::{namespace::Space, report};
+use crate::{namespace::TestNamespace, report};
 
 struct Wrong {
     what: &'static str,
@@ -136,7 +136,7 @@ const WRONG: [Wrong; 10] = [
     },
 ];
 
-pub(crate) async fn run(space: &Space) -> Result<()> {
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     // The valid policy must be accepted. Otherwise the others would be refused for the wrong reason.
     space.apply(&policy("right", RIGHT)).await?;
     for Wrong { what, spec, field, fix } in WRONG {

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use super::*;
 
 /// The environment variable with the path of that program.
-const JUDGE: &str = "WEIR_HEALTH";
+const PROGRAM: &str = "WEIR_HEALTH";
 
 /// The verdict of Flux or of Argo CD.
 #[derive(Debug, PartialEq, Eq, serde::Deserialize)]
@@ -45,14 +45,14 @@ fn example(state: &str) -> Result<Value> {
     Ok(serde_yaml::from_str(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)?)
 }
 
-async fn judge(policy: &Value) -> Result<Verdicts> {
-    let program = std::env::var_os(JUDGE)
-        .with_context(|| format!("{JUDGE} is not set: cargo xtask test --only integration sets it"))?;
-    let mut judge = Command::new(program);
-    let judge = judge.arg(shipped("health.lua")).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut judge = judge.spawn()?;
-    judge.stdin.take().context("the input is not piped")?.write_all(policy.to_string().as_bytes()).await?;
-    let output = timeout(PATIENCE, judge.wait_with_output()).await??;
+async fn rate_health(policy: &Value) -> Result<Verdicts> {
+    let program = std::env::var_os(PROGRAM)
+        .with_context(|| format!("{PROGRAM} is not set: cargo xtask test --only integration sets it"))?;
+    let mut rate_health = Command::new(program);
+    let rate_health = rate_health.arg(shipped("health.lua")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut rate_health = rate_health.spawn()?;
+    rate_health.stdin.take().context("the input is not piped")?.write_all(policy.to_string().as_bytes()).await?;
+    let output = timeout(PATIENCE, rate_health.wait_with_output()).await??;
     ensure!(output.status.success(), "the program for health ended with {}", output.status);
     Ok(serde_json::from_slice(&output.stdout)?)
 }
@@ -91,7 +91,7 @@ impl Stage {
             sleep(BETWEEN_LOOKS).await;
         };
         for object in [&policy, &example] {
-            let Verdicts { kstatus: flux, argocd: argo } = judge(object).await?;
+            let Verdicts { kstatus: flux, argocd: argo } = rate_health(object).await?;
             ensure!((&*flux.status, &*argo.status) == (kstatus, argocd), "{flux:?} and {argo:?} for {object:#}");
         }
         Ok(())
@@ -109,7 +109,7 @@ async fn the_shipped_script_judges_the_shipped_states_as_the_chart_says() -> Res
     let mut judged = BTreeSet::new();
     for Case { health_status, input_path } in tests {
         let object: Value = serde_yaml::from_str(&fs::read_to_string(shipped(&input_path))?)?;
-        let verdict = judge(&object).await?.argocd;
+        let verdict = rate_health(&object).await?.argocd;
         ensure!(verdict == health_status, "{input_path}: {verdict:?} instead of {health_status:?}");
         judged.insert(shipped(&input_path));
     }

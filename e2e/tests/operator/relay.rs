@@ -15,12 +15,12 @@ const NEXT: &[u8] = b"{\"wireVersion\":2,";
 pub(super) struct Relay {
     pub(super) port: String,
     target: watch::Sender<String>,
-    heard: Arc<Heard>,
+    traffic: Arc<Traffic>,
 }
 
 /// The records of what operators have sent, and the settings for forwarding it.
 #[derive(Default)]
-struct Heard {
+struct Traffic {
     polls: watch::Sender<u64>,
     sequences: Mutex<Vec<u64>>,
     newer: AtomicBool,
@@ -32,14 +32,14 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port().to_string();
         let (target, newest) = watch::channel(agent.control.clone());
-        let heard = Arc::<Heard>::default();
-        let notes = heard.clone();
+        let traffic = Arc::<Traffic>::default();
+        let notes = traffic.clone();
         tokio::spawn(async move {
             while let Ok((operator, _)) = listener.accept().await {
                 tokio::spawn(pass(operator, newest.clone(), notes.clone()));
             }
         });
-        Ok(Self { port, target, heard })
+        Ok(Self { port, target, traffic })
     }
 
     /// Switches to another agent, as if the container had been restarted.
@@ -49,23 +49,23 @@ impl Relay {
 
     /// Gives all later snapshots the next wire version, or the current one.
     pub(super) fn be_newer(&self, newer: bool) {
-        self.heard.newer.store(newer, Ordering::Relaxed);
+        self.traffic.newer.store(newer, Ordering::Relaxed);
     }
 
     /// Withholds all later snapshots from the agent, or forwards them again. The agent's status is forwarded in both
     /// cases.
     pub(super) fn withhold(&self, withholds: bool) {
-        self.heard.withholds.store(withholds, Ordering::Relaxed);
+        self.traffic.withholds.store(withholds, Ordering::Relaxed);
     }
 
     /// The sequences of all snapshots so far.
     pub(super) fn sequences(&self) -> Vec<u64> {
-        self.heard.sequences.lock().expect("no thread panics with the lock").clone()
+        self.traffic.sequences.lock().expect("no thread panics with the lock").clone()
     }
 
     /// Waits until the agent's status was polled this many more times.
     pub(super) async fn polled(&self, times: u64) -> Result<()> {
-        let mut polls = self.heard.polls.subscribe();
+        let mut polls = self.traffic.polls.subscribe();
         let wanted = *polls.borrow_and_update() + times;
         timeout(PATIENCE, polls.wait_for(|count| *count >= wanted))
             .await
@@ -74,7 +74,7 @@ impl Relay {
     }
 }
 
-impl Heard {
+impl Traffic {
     /// Records a message of an operator before it is forwarded. A poll is small and arrives in one piece. The first
     /// bytes of a snapshot also arrive in one piece. Returns true for a snapshot.
     fn note(&self, piece: &mut [u8]) -> Result<bool> {
@@ -97,7 +97,7 @@ impl Heard {
 }
 
 /// Forwards in both directions, until one side closes or the agent is switched.
-async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, heard: Arc<Heard>) -> Result<()> {
+async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, traffic: Arc<Traffic>) -> Result<()> {
     let address = target.borrow_and_update().clone();
     let agent = TcpStream::connect(address).await?;
     let (mut from_operator, mut to_operator) = operator.into_split();
@@ -111,7 +111,7 @@ async fn pass(operator: TcpStream, mut target: watch::Receiver<String>, heard: A
                 length => &mut buffer[..length],
             };
             // After a withheld snapshot, nothing is forwarded, because the agent could not parse a partial stream.
-            is_cut |= heard.note(piece)? && heard.withholds.load(Ordering::Relaxed);
+            is_cut |= traffic.note(piece)? && traffic.withholds.load(Ordering::Relaxed);
             if !is_cut {
                 to_agent.write_all(piece).await?;
             }

@@ -12,7 +12,7 @@ use rand::Rng;
 use tokio::time::sleep;
 
 /// The interval at which the clock is read.
-const LOOK: Duration = Duration::from_secs(5);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The first and the longest delay after a failure. Each delay is twice the previous one.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
@@ -52,7 +52,7 @@ pub(super) async fn keep(mut issuer: impl Issuer) -> Infallible {
                 let due = due(asked, not_after, rand::rng().random_range(0.0..SPREAD));
                 let mut left = Duration::from_secs(due.saturating_sub(issuer.now()));
                 while !left.is_zero() {
-                    let pause = left.clamp(Duration::from_secs(1), LOOK);
+                    let pause = left.clamp(Duration::from_secs(1), CLOCK_INTERVAL);
                     sleep(pause).await;
                     let now = issuer.now();
                     if now < asked {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 
-use super::{open::Open, taking::Taking, traffic::Protocol};
+use super::{open::Open, taking::ReadProgress, traffic::Protocol};
 
 /// Counters of one connection. They are atomics because hyper requires a socket that is `Send`; no connection changes
 /// threads.
@@ -70,7 +70,7 @@ impl Activity {
     /// does not count, even if its body was not read to the end.
     fn settle(&self) {
         let settled = match self.protocol {
-            Protocol::Http2 => !self.owes_an_answer(),
+            Protocol::Http2 => !self.is_busy(),
             _ => self.is_between_requests(),
         };
         if settled {
@@ -126,7 +126,7 @@ impl Activity {
     }
 
     /// Returns true if a request has arrived and its response has not ended.
-    pub(super) fn owes_an_answer(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.requests.load(Relaxed) > 0
     }
 
@@ -138,7 +138,7 @@ impl Activity {
 
     /// Returns true if the client closed its side and nothing was written since then. A write would show whether the
     /// client has disconnected.
-    pub(super) fn may_have_left(&self) -> bool {
+    pub(super) fn may_be_disconnected(&self) -> bool {
         self.closed_after.load(Relaxed) == self.writes.load(Relaxed) + 1
     }
 
@@ -193,7 +193,7 @@ pub(super) struct Answer<B> {
     body: B,
     _answering: Answering,
     /// Tracks whether an HTTP/2 client reads.
-    taking: Option<Arc<Taking>>,
+    taking: Option<Arc<ReadProgress>>,
     /// The data that the HTTP/2 client gets next.
     rest: Bytes,
 }
@@ -204,7 +204,7 @@ const PIECE: usize = 16 * 1024;
 
 impl<B> Answer<B> {
     pub(super) fn new(body: B, answering: Answering) -> Self {
-        Self { body, _answering: answering, taking: Taking::current(), rest: Bytes::new() }
+        Self { body, _answering: answering, taking: ReadProgress::current(), rest: Bytes::new() }
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The minimum pause between two checks of the app. A check costs one connection over loopback.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
+pub(super) const CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 /// The app's address, shared by all workers.
 #[derive(Debug)]
@@ -84,12 +84,12 @@ impl AppAddress {
                 tracing::info!("the app refuses connections: closing idle client connections");
                 self.presence.went_down();
                 while self.is_down().await {
-                    sleep(LOOK).await;
+                    sleep(CHECK_PAUSE).await;
                 }
                 tracing::info!("the app accepts connections again");
                 self.presence.came_back();
             }
-            sleep(LOOK).await;
+            sleep(CHECK_PAUSE).await;
         }
     }
 

@@ -36,7 +36,7 @@ use tokio::{
 
 use super::{
     activity::{Activity, Answer, Answering},
-    failure::AppGone,
+    failure::AppDown,
     http1_path::{End, Http1Path},
     open::{HALF_CLOSED_TIMEOUT, Open},
     request_body::RequestBody,
@@ -247,7 +247,7 @@ where
                     tracing::debug!("the client does not read its response");
                     return End::Closed;
                 }
-                if left.is_over(activity.may_have_left().then_some(0), HALF_CLOSED_TIMEOUT) {
+                if left.is_over(activity.may_be_disconnected().then_some(0), HALF_CLOSED_TIMEOUT) {
                     tracing::debug!("the client closed its side and counts as disconnected");
                     return End::Closed;
                 }
@@ -379,7 +379,7 @@ where
         async move {
             let Ok(mut response) = answer.await;
             let proxy = &open.proxy;
-            if let Some(app_gone) = response.extensions_mut().remove::<AppGone>() {
+            if let Some(app_gone) = response.extensions_mut().remove::<AppDown>() {
                 activity.send_away();
                 without_app(app_gone, protocol, used, repeatable, proxy.leaving.has_begun())?;
             }
@@ -410,14 +410,14 @@ where
 /// (RFC 9113 section 8.7). The agent sends it only if the app has received nothing of the request, and only on a used
 /// connection or while the agent is leaving. Otherwise the same client could retry at the same agent forever.
 fn without_app(
-    app_gone: AppGone,
+    app_gone: AppDown,
     protocol: Protocol,
     used: bool,
     repeatable: bool,
     leaving: bool,
 ) -> Result<(), h2::Error> {
     match protocol {
-        Protocol::Http2 if app_gone == AppGone::Unseen && (used || leaving) => Err(h2::Reason::REFUSED_STREAM.into()),
+        Protocol::Http2 if app_gone == AppDown::Unseen && (used || leaving) => Err(h2::Reason::REFUSED_STREAM.into()),
         Protocol::Http1 if used && repeatable => Err(h2::Reason::REFUSED_STREAM.into()),
         _ => Ok(()),
     }
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn clients_that_retry_get_back_what_a_stopped_app_left() {
-        use AppGone::{InFlight, Unseen};
+        use AppDown::{InFlight, Unseen};
         for (app_gone, protocol, used, repeatable, leaving, given_back) in [
             (Unseen, Protocol::Http1, true, true, false, true),
             (Unseen, Protocol::Http1, true, false, false, false),

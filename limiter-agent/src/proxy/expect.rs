@@ -18,7 +18,7 @@ use http::{HeaderMap, Request, StatusCode, header};
 use tokio::time::{Sleep, sleep};
 
 /// The time limit for the app's 100. Some apps never send it, and clients do not wait much longer either.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Completes when the app has asked for the body, or after a timeout.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Expectation {
                 tell.waiting.wake();
             }
         });
-        Self { asked, patience: Box::pin(sleep(PATIENCE)) }
+        Self { asked, patience: Box::pin(sleep(CONTINUE_TIMEOUT)) }
     }
 
     pub(super) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -5,13 +5,13 @@ use std::{error::Error, iter, time::Duration};
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::{
-    address::AppAddress, connect::ConnectError, failure_counts::FailureCounts, garbled::Garbled,
-    request_body::BodyError, response_body::ResponseBody, vetting::Unsound,
+    address::AppAddress, connect::ConnectError, failure_counts::FailureCounts, garbled::InvalidResponse,
+    request_body::BodyError, response_body::ResponseBody, vetting::InvalidRequest,
 };
 
 /// The extension of a response that was sent because the app refuses connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AppGone {
+pub(super) enum AppDown {
     /// The app has received nothing of the request, so the client can retry any request.
     Unseen,
     /// The app stopped while it processed the request, so the client can retry only an idempotent request.
@@ -30,11 +30,11 @@ pub(super) enum Failure {
     #[error("the app's answer is not HTTP/1.1: {0}")]
     Protocol(hyper::Error),
     #[error("the app's answer is not HTTP/1.1: {0}")]
-    Garbled(#[from] Garbled),
+    InvalidResponse(#[from] InvalidResponse),
     #[error("CONNECT is not supported: this is a reverse proxy")]
     ConnectMethod,
     #[error(transparent)]
-    Unsound(#[from] Unsound),
+    InvalidRequest(#[from] InvalidRequest),
     #[error("the request's body was cut off: {0}")]
     ClientBody(hyper::Error),
     #[error("the request's body stalled: no data for {0:?}")]
@@ -72,10 +72,10 @@ impl Failure {
 
     /// Returns `Some` if the app refuses connections, because it stopped or restarts. The client should then reconnect
     /// elsewhere.
-    pub(super) fn app_gone(&self) -> Option<AppGone> {
+    pub(super) fn app_gone(&self) -> Option<AppDown> {
         match self {
-            Self::Connect(ConnectError::Refused(..)) => Some(AppGone::Unseen),
-            Self::Stopped => Some(AppGone::InFlight),
+            Self::Connect(ConnectError::Refused(..)) => Some(AppDown::Unseen),
+            Self::Stopped => Some(AppDown::InFlight),
             _ => None,
         }
     }
@@ -87,10 +87,10 @@ impl Failure {
             | Self::Closed
             | Self::Stopped
             | Self::Protocol(_)
-            | Self::Garbled(_)
+            | Self::InvalidResponse(_)
             | Self::UnaskedUpgrade => StatusCode::BAD_GATEWAY,
             Self::ConnectMethod => StatusCode::NOT_IMPLEMENTED,
-            Self::Unsound(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
+            Self::InvalidRequest(_) | Self::ClientBody(_) => StatusCode::BAD_REQUEST,
             Self::ClientStalled(_) => StatusCode::REQUEST_TIMEOUT,
         }
     }
@@ -102,9 +102,9 @@ impl Failure {
             Self::Connect(ConnectError::TimedOut(_)) => Some(1),
             Self::Connect(ConnectError::Handshake(..)) => Some(2),
             Self::Closed | Self::Stopped => Some(3),
-            Self::Protocol(_) | Self::Garbled(_) | Self::UnaskedUpgrade => Some(4),
+            Self::Protocol(_) | Self::InvalidResponse(_) | Self::UnaskedUpgrade => Some(4),
             Self::Unanswered(_) => Some(5),
-            Self::ConnectMethod | Self::Unsound(_) | Self::ClientBody(_) | Self::ClientStalled(_) => None,
+            Self::ConnectMethod | Self::InvalidRequest(_) | Self::ClientBody(_) | Self::ClientStalled(_) => None,
         }
     }
 
@@ -152,8 +152,8 @@ mod tests {
             (Failure::Stopped, 502),
             (Failure::ConnectMethod, 501),
             (Failure::UnaskedUpgrade, 502),
-            (Failure::Garbled(Garbled::Status), 502),
-            (Failure::Unsound(Unsound::Host), 400),
+            (Failure::InvalidResponse(InvalidResponse::Status), 502),
+            (Failure::InvalidRequest(InvalidRequest::Host), 400),
             (Failure::ClientStalled(Duration::from_secs(1)), 408),
             (Failure::Unanswered(Duration::from_secs(1)), 504),
         ] {

@@ -12,11 +12,11 @@ use super::{
     app::{App, Protocol},
     expect::{self, Expectation},
     failure::Failure,
-    garbled::Garbled,
+    garbled::InvalidResponse,
     headers::{self, Peer},
     request_body::ForwardedBody,
     response_body::ResponseBody,
-    shared::Proxy,
+    state::Proxy,
     streams::is_unprocessed,
     upgrade::{self, Tunnels},
     upstream_connection::UpstreamConnection,
@@ -29,14 +29,17 @@ const MAX_ATTEMPTS: usize = 4;
 
 /// Forwards the requests of one worker to the app.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Forwarder {
     pub(super) app: Arc<App>,
     pub(super) proxy: Arc<Proxy>,
     pub(super) tunnels: Tunnels,
 }
 
 /// Forwards a request to the app, after [`vet`] and the limits. The request's extensions contain the [`Peer`].
-pub(super) async fn forward(way: Arc<Way>, request: Request<body::Body>) -> Result<Response<ResponseBody>, Infallible> {
+pub(super) async fn forward(
+    way: Arc<Forwarder>,
+    request: Request<body::Body>,
+) -> Result<Response<ResponseBody>, Infallible> {
     let version = request.version();
     Ok(match way.forward(request.map(ForwardedBody::new)).await {
         Ok(response) => response,
@@ -61,7 +64,7 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
     Ok(vetting::vet(request, ambiguous_paths)?)
 }
 
-impl Way {
+impl Forwarder {
     async fn forward(&self, mut request: Request<ForwardedBody>) -> Result<Response<ResponseBody>, Failure> {
         vetting::name_host(&mut request, || {
             HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
@@ -93,7 +96,7 @@ impl Way {
             return upgrade.tunnel(&mut response, &self.tunnels, &self.proxy.traffic);
         }
         if !headers::is_plainly_coded(response.headers()) {
-            return Err(Garbled::Coding.into());
+            return Err(InvalidResponse::Coding.into());
         }
         headers::to_client(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
@@ -189,7 +192,7 @@ fn to_http2(mut request: Request<ForwardedBody>) -> Result<Request<ForwardedBody
     target.scheme = Some(http::uri::Scheme::HTTP);
     target.authority =
         host.and_then(|host| http::uri::Authority::from_maybe_shared(bytes::Bytes::from_owner(host)).ok());
-    *request.uri_mut() = Uri::from_parts(target).map_err(|_| Failure::Unsound(vetting::Unsound::Host))?;
+    *request.uri_mut() = Uri::from_parts(target).map_err(|_| Failure::InvalidRequest(vetting::InvalidRequest::Host))?;
     *request.version_mut() = Version::HTTP_2;
     Ok(request)
 }

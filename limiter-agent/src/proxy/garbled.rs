@@ -2,7 +2,7 @@
 
 /// The fault of a response that was read without hyper. The messages are those of hyper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Garbled {
+pub(super) enum InvalidResponse {
     #[error("invalid HTTP header parsed")]
     Header,
     #[error("invalid HTTP status-code parsed")]
@@ -19,7 +19,7 @@ pub(super) enum Garbled {
     Chunk,
 }
 
-impl From<httparse::Error> for Garbled {
+impl From<httparse::Error> for InvalidResponse {
     fn from(error: httparse::Error) -> Self {
         match error {
             httparse::Error::Status => Self::Status,

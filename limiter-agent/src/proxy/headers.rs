@@ -18,7 +18,7 @@ use http::{
 use http_body::Frame;
 use weir_enforce::X_FORWARDED_FOR;
 
-use super::garbled::Garbled;
+use super::garbled::InvalidResponse;
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -160,12 +160,12 @@ fn say_length_once(headers: &mut HeaderMap) {
 }
 
 /// The length on which all values of `Content-Length` agree; `None` without any.
-pub(super) fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<Option<u64>, Garbled> {
+pub(super) fn one_length<'b>(values: impl Iterator<Item = &'b [u8]>) -> Result<Option<u64>, InvalidResponse> {
     let mut length = None;
     for value in values.flat_map(|value| value.split(|byte| *byte == b',')) {
-        let number = number(value.trim_ascii()).ok_or(Garbled::Length)?;
+        let number = number(value.trim_ascii()).ok_or(InvalidResponse::Length)?;
         if *length.get_or_insert(number) != number {
-            return Err(Garbled::Length);
+            return Err(InvalidResponse::Length);
         }
     }
     Ok(length)

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::address::{AppAddress, LOOK};
+use super::address::{AppAddress, CHECK_PAUSE};
 
 /// Whether the agent is leaving, and whether the app has stopped.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Leaving {
     pub(crate) async fn app_is_gone(&self, app: &AppAddress) {
         self.begun().await;
         while !app.is_down().await {
-            sleep(LOOK).await;
+            sleep(CHECK_PAUSE).await;
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use weir_core::Time;
 
-use super::shared::Proxy;
+use super::state::Proxy;
 use crate::slots::{ConnectionSlot, Eviction, Rank};
 
 /// The time for which a client that closed its sending side stays connected while nothing is written. A write would

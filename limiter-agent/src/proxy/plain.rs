@@ -36,17 +36,17 @@ use super::{
     headers::Peer,
     open::Open,
     settings::{Switch, UpstreamHttp2},
-    shared::Proxy,
+    state::Proxy,
     traffic::OfWorker,
 };
 
 /// The short path of one worker, unless it is disabled. Clones are cheap: each connection takes one.
 #[derive(Clone, Debug)]
-pub(super) struct ShortPath(Option<Rc<Shared>>);
+pub(super) struct ShortPath(Option<Rc<WorkerState>>);
 
 /// The state that the connections of one worker share.
 #[derive(Debug)]
-struct Shared {
+struct WorkerState {
     proxy: Arc<Proxy>,
     traffic: Arc<OfWorker>,
     pool: Pool,
@@ -60,7 +60,7 @@ struct Shared {
 /// A client, and the state for its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    shared: Rc<Shared>,
+    shared: Rc<WorkerState>,
     gate: ConnectionGate,
     peer: Arc<Peer>,
     open: Arc<Open>,
@@ -70,7 +70,7 @@ impl ShortPath {
     pub(super) fn new(proxy: &Arc<Proxy>) -> Self {
         let settings = &proxy.settings;
         let is_off = settings.in_place == Switch::Off || settings.upstream_http2 == UpstreamHttp2::Always;
-        Self((!is_off).then(|| Shared::new(proxy)))
+        Self((!is_off).then(|| WorkerState::new(proxy)))
     }
 
     /// The path of one client connection.
@@ -110,7 +110,7 @@ impl ShortPath {
     }
 }
 
-impl Shared {
+impl WorkerState {
     fn new(proxy: &Arc<Proxy>) -> Rc<Self> {
         let settings = &proxy.settings;
         let limits = Limits {

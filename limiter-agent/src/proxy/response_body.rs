@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use super::{garbled::Garbled, headers::cleaned, upstream_connection::UpstreamConnection};
+use super::{garbled::InvalidResponse, headers::cleaned, upstream_connection::UpstreamConnection};
 
 /// A body that this program wrote, or one that streams from the app.
 #[derive(Debug)]
@@ -49,12 +49,12 @@ impl ResponseBody {
     ///
     /// Returns an error if the body is invalid from its first byte. The head was not sent yet, so the client can still
     /// get an error response in place of a truncated one.
-    pub(super) fn upstream(mut incoming: Incoming, connection: UpstreamConnection) -> Result<Self, Garbled> {
+    pub(super) fn upstream(mut incoming: Incoming, connection: UpstreamConnection) -> Result<Self, InvalidResponse> {
         // A body with a length has no framing that could be invalid.
         let is_chunked = incoming.size_hint().exact().is_none();
         let first = if is_chunked { incoming.frame().now_or_never() } else { None };
         match first {
-            Some(Some(Err(error))) if is_invalid(&error) => Err(Garbled::Chunk),
+            Some(Some(Err(error))) if is_invalid(&error) => Err(InvalidResponse::Chunk),
             first => Ok(Self::Upstream(UpstreamBody { incoming, first, ended: false, connection: Some(connection) })),
         }
     }

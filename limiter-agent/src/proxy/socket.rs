@@ -104,9 +104,9 @@ impl Socket {
 
     /// Whether the client has sent whole requests and waits for a response. The app may not have received the whole
     /// body yet, because hyper can read ahead of the app.
-    fn owes_an_answer(&self) -> bool {
+    fn is_busy(&self) -> bool {
         let Some(strict) = &self.strict else { return false };
-        strict.is_whole() && self.activity.owes_an_answer()
+        strict.is_whole() && self.activity.is_busy()
     }
 
     fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -142,7 +142,7 @@ impl AsyncRead for Socket {
                 self.stopped = true;
                 self.before = Bytes::from_static(END);
             }
-        } else if self.owes_an_answer() {
+        } else if self.is_busy() {
             // At an end, hyper would assume that the client has disconnected, and drop the request. hyper reads again
             // after its response, and whenever the connection is polled.
             self.activity.half_closed();

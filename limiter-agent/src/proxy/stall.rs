@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     activity::Activity,
-    taking::{TAKING, Taking},
+    taking::{ReadProgress, TAKING},
 };
 use crate::clock;
 
@@ -44,7 +44,7 @@ impl Watching {
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
     fn execute(&self, stream: F) {
-        let taking = Arc::<Taking>::default();
+        let taking = Arc::<ReadProgress>::default();
         let stream = Box::pin(TAKING.scope(Arc::clone(&taking), stream));
         spawn_local(Watched { stream, taking, watching: self.clone(), waiting: None });
     }
@@ -53,13 +53,13 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Watching {
 /// A stream that runs until it ends or the agent ends it.
 struct Watched<F> {
     stream: Pin<Box<F>>,
-    taking: Arc<Taking>,
+    taking: Arc<ReadProgress>,
     watching: Watching,
     waiting: Option<Waiting>,
 }
 
 struct Waiting {
-    /// The result of [`Taking::waits`] when the timer was set.
+    /// The result of [`ReadProgress::waits`] when the timer was set.
     with: u64,
     /// The result of [`Activity::stuck_after`] when the timer was set.
     stuck_after: Option<u64>,

@@ -9,15 +9,15 @@ use tokio::task_local;
 
 task_local! {
     /// The reading state of the stream that the current task serves.
-    pub(super) static TAKING: Arc<Taking>;
+    pub(super) static TAKING: Arc<ReadProgress>;
 }
 
 /// Counts the progress of a client that reads its response. The counter grows with each frame of the body, and with the
 /// first poll for the next frame. So it is odd while the client has to read.
 #[derive(Debug, Default)]
-pub(super) struct Taking(AtomicU64);
+pub(super) struct ReadProgress(AtomicU64);
 
-impl Taking {
+impl ReadProgress {
     /// The state of the current stream; `None` over HTTP/1.
     pub(super) fn current() -> Option<Arc<Self>> {
         TAKING.try_with(Arc::clone).ok()

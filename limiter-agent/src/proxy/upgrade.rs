@@ -24,7 +24,7 @@ use super::{
     headers,
     response_body::ResponseBody,
     traffic::{Protocol, Traffic},
-    vetting::Unsound,
+    vetting::InvalidRequest,
     websocket::{self, handshake},
 };
 
@@ -54,7 +54,7 @@ pub(super) struct Upgrade {
 pub(super) fn requested<B: Body>(
     request: &mut Request<B>,
     messages: impl FnOnce(&Request<B>) -> Option<Messages>,
-) -> Result<Option<Upgrade>, Unsound> {
+) -> Result<Option<Upgrade>, InvalidRequest> {
     let fields = request.headers();
     if request.version() != Version::HTTP_11 || !fields.contains_key(header::UPGRADE) {
         return Ok(None);
@@ -69,7 +69,7 @@ pub(super) fn requested<B: Body>(
     let messages = if websocket { messages(request) } else { None };
     let protocols = match &messages {
         _ if protocols.is_empty() => return Ok(None),
-        Some(_) if !request.body().is_end_stream() => return Err(Unsound::HandshakeBody),
+        Some(_) if !request.body().is_end_stream() => return Err(InvalidRequest::HandshakeBody),
         // An older version of WebSocket has different frames. The app gets a request without an upgrade, and answers
         // with the versions that it supports.
         Some(_) if !handshake::opens(request) => return Ok(None),

@@ -11,7 +11,7 @@ use super::authority;
 
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unsound {
+pub(super) enum InvalidRequest {
     #[error("a request needs one host: exactly one Host header in HTTP/1.1, :authority or Host in HTTP/2")]
     Hosts,
     #[error("the Host header is not a host name or address with an optional port")]
@@ -42,29 +42,29 @@ pub(super) enum Unsound {
 }
 
 /// Validates a request. Call this function before the rules decide, so that no key is charged for an invalid request.
-pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), Unsound> {
+pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths) -> Result<(), InvalidRequest> {
     check_length(request)?;
     for (name, value) in request.headers() {
         // Only HTTP/2 can carry such a value (RFC 9113 section 8.2.1). Rules would read the blank, but the app would
         // not.
         if has_blank_end(value) {
-            return Err(Unsound::Blank);
+            return Err(InvalidRequest::Blank);
         }
         // The h2 library accepts a quotation mark in a name. RFC 9110 section 5.1 forbids it, and an HTTP/1 app would
         // close the connection.
         if name.as_str().contains('"') {
-            return Err(Unsound::Name);
+            return Err(InvalidRequest::Name);
         }
     }
     if request.version() == Version::HTTP_2 && !is_path(request.uri()) {
-        return Err(Unsound::NoPath);
+        return Err(InvalidRequest::NoPath);
     }
     if ambiguous_paths == AmbiguousPaths::Refuse && is_ambiguous(request.uri().path()) {
-        return Err(Unsound::Path);
+        return Err(InvalidRequest::Path);
     }
     // `*` is not a path, so no rule with paths would match it (RFC 9112 section 3.2.4).
     if request.uri().path() == "*" && request.method() != Method::OPTIONS {
-        return Err(Unsound::Asterisk);
+        return Err(InvalidRequest::Asterisk);
     }
     host(request).map(drop)
 }
@@ -83,7 +83,7 @@ fn has_blank_end(value: &HeaderValue) -> bool {
 
 /// Writes the host of a valid request, which the rules have used, into the `Host` field, and reduces the target to its
 /// path. `own` is the host for an HTTP/1.0 client that sends none.
-pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> HeaderValue) -> Result<(), Unsound> {
+pub(super) fn name_host<B>(request: &mut Request<B>, own: impl FnOnce() -> HeaderValue) -> Result<(), InvalidRequest> {
     match host(request)? {
         Named::Nowhere => drop(request.headers_mut().insert(header::HOST, own())),
         Named::InField => {}
@@ -104,17 +104,17 @@ enum Named {
 }
 
 /// Checks that the request names exactly one host.
-fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
+fn host<B>(request: &Request<B>) -> Result<Named, InvalidRequest> {
     let mut named = request.headers().get_all(header::HOST).iter();
     let host = named.next();
     // Only an HTTP/1.0 request can omit the host. In other versions, the app would get a host that no rule has used.
     let named_elsewhere = request.version() == Version::HTTP_2 && request.uri().authority().is_some();
     let needs_field = request.version() != Version::HTTP_10 && !named_elsewhere;
     if named.next().is_some() || (host.is_none() && needs_field) {
-        return Err(Unsound::Hosts);
+        return Err(InvalidRequest::Hosts);
     }
     if host.is_some_and(|host| !authority::is_sound(host.as_bytes())) {
-        return Err(Unsound::Host);
+        return Err(InvalidRequest::Host);
     }
     let Some(authority) = request.uri().authority() else {
         // The target of `OPTIONS *` and of a path does not name a host.
@@ -122,36 +122,36 @@ fn host<B>(request: &Request<B>) -> Result<Named, Unsound> {
     };
     let web = request.uri().scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
     if !web || !authority::is_sound(authority.as_str().as_bytes()) {
-        return Err(Unsound::Target);
+        return Err(InvalidRequest::Target);
     }
     // In HTTP/1 the target overrides the field (RFC 9112 section 3.2.2). In HTTP/2 the same program writes both (RFC
     // 9113 section 8.3.1), so a contradiction is intentional.
     if request.version() == Version::HTTP_2
         && host.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()))
     {
-        return Err(Unsound::TwoHosts);
+        return Err(InvalidRequest::TwoHosts);
     }
-    HeaderValue::from_str(authority.as_str()).map(Named::InTarget).map_err(|_| Unsound::Host)
+    HeaderValue::from_str(authority.as_str()).map(Named::InTarget).map_err(|_| InvalidRequest::Host)
 }
 
 /// Checks that there is at most one length, and that it matches the body.
-fn check_length<B: Body>(request: &Request<B>) -> Result<(), Unsound> {
+fn check_length<B: Body>(request: &Request<B>) -> Result<(), InvalidRequest> {
     let Some(length) = one_length(request.headers())? else { return Ok(()) };
     let digits = !length.is_empty() && length.as_bytes().iter().all(u8::is_ascii_digit);
     let empty = request.body().is_end_stream();
     if !digits {
-        return Err(Unsound::Length);
+        return Err(InvalidRequest::Length);
     }
     if empty && length.as_bytes().iter().any(|digit| *digit != b'0') {
-        return Err(Unsound::Length);
+        return Err(InvalidRequest::Length);
     }
     Ok(())
 }
 
-fn one_length(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Unsound> {
+fn one_length(headers: &HeaderMap) -> Result<Option<&HeaderValue>, InvalidRequest> {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let first = lengths.next();
-    if lengths.next().is_some() { Err(Unsound::Lengths) } else { Ok(first) }
+    if lengths.next().is_some() { Err(InvalidRequest::Lengths) } else { Ok(first) }
 }
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    fn host(version: Version, uri: &str, hosts: &[&str]) -> Result<(String, String), Unsound> {
+    fn host(version: Version, uri: &str, hosts: &[&str]) -> Result<(String, String), InvalidRequest> {
         let mut request = Request::builder().version(version).uri(uri).body(()).unwrap();
         for host in hosts {
             request.headers_mut().append(header::HOST, HeaderValue::from_bytes(host.as_bytes()).unwrap());
@@ -177,29 +177,29 @@ mod tests {
             (V::HTTP_11, "/x", &["a"][..], ok("a", "/x")),
             (V::HTTP_11, "/x", &["[2001:db8::1]:80"], ok("[2001:db8::1]:80", "/x")),
             (V::HTTP_11, "/x", &[""], ok("", "/x")),
-            (V::HTTP_11, "/x", &[], Err(Unsound::Hosts)),
-            (V::HTTP_11, "/x", &["a", "a"], Err(Unsound::Hosts)),
-            (V::HTTP_11, "/x", &["a, b"], Err(Unsound::Host)),
-            (V::HTTP_11, "/x", &["a b"], Err(Unsound::Host)),
-            (V::HTTP_11, "/x", &["a/b"], Err(Unsound::Host)),
-            (V::HTTP_11, "/x", &["a@b"], Err(Unsound::Host)),
-            (V::HTTP_11, "/x", &["\u{e4}"], Err(Unsound::Host)),
-            (V::HTTP_11, "/x", &["a:80]"], Err(Unsound::Host)),
+            (V::HTTP_11, "/x", &[], Err(InvalidRequest::Hosts)),
+            (V::HTTP_11, "/x", &["a", "a"], Err(InvalidRequest::Hosts)),
+            (V::HTTP_11, "/x", &["a, b"], Err(InvalidRequest::Host)),
+            (V::HTTP_11, "/x", &["a b"], Err(InvalidRequest::Host)),
+            (V::HTTP_11, "/x", &["a/b"], Err(InvalidRequest::Host)),
+            (V::HTTP_11, "/x", &["a@b"], Err(InvalidRequest::Host)),
+            (V::HTTP_11, "/x", &["\u{e4}"], Err(InvalidRequest::Host)),
+            (V::HTTP_11, "/x", &["a:80]"], Err(InvalidRequest::Host)),
             (V::HTTP_11, "http://b/x?y", &["a"], ok("b", "/x?y")),
             (V::HTTP_11, "http://b", &["a"], ok("b", "/")),
-            (V::HTTP_11, "http://b/x", &[], Err(Unsound::Hosts)),
-            (V::HTTP_11, "http://u@b/x", &["b"], Err(Unsound::Target)),
-            (V::HTTP_11, "ftp://b/x", &["b"], Err(Unsound::Target)),
-            (V::HTTP_11, "b:80", &["b"], Err(Unsound::Target)),
+            (V::HTTP_11, "http://b/x", &[], Err(InvalidRequest::Hosts)),
+            (V::HTTP_11, "http://u@b/x", &["b"], Err(InvalidRequest::Target)),
+            (V::HTTP_11, "ftp://b/x", &["b"], Err(InvalidRequest::Target)),
+            (V::HTTP_11, "b:80", &["b"], Err(InvalidRequest::Target)),
             (V::HTTP_10, "/x", &[], ok("own", "/x")),
             (V::HTTP_10, "/x", &["a"], ok("a", "/x")),
             (V::HTTP_2, "http://b/x", &[], ok("b", "/x")),
             (V::HTTP_2, "http://b/x", &["B"], ok("b", "/x")),
-            (V::HTTP_2, "http://b/x", &["a"], Err(Unsound::TwoHosts)),
-            (V::HTTP_2, "http://u@b/x", &[], Err(Unsound::Target)),
+            (V::HTTP_2, "http://b/x", &["a"], Err(InvalidRequest::TwoHosts)),
+            (V::HTTP_2, "http://u@b/x", &[], Err(InvalidRequest::Target)),
             (V::HTTP_2, "/x", &["a"], ok("a", "/x")),
-            (V::HTTP_2, "/x", &[], Err(Unsound::Hosts)),
-            (V::HTTP_2, "*", &[], Err(Unsound::Hosts)),
+            (V::HTTP_2, "/x", &[], Err(InvalidRequest::Hosts)),
+            (V::HTTP_2, "*", &[], Err(InvalidRequest::Hosts)),
         ] {
             assert_eq!(host(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");
         }
@@ -212,7 +212,7 @@ mod tests {
             vet(&request.body(Empty::<bytes::Bytes>::new()).unwrap(), AmbiguousPaths::Refuse)
         };
         assert_eq!(vetted("OPTIONS"), Ok(()));
-        assert_eq!(vetted("GET"), Err(Unsound::Asterisk));
+        assert_eq!(vetted("GET"), Err(InvalidRequest::Asterisk));
     }
 
     /// The paths are as h2 returns them: it removes everything after `#` from `:path`.
@@ -229,10 +229,10 @@ mod tests {
             ("/x", Ok(())),
             ("/?x", Ok(())),
             ("/x#y", Ok(())),
-            ("?x", Err(Unsound::NoPath)),
-            ("#x", Err(Unsound::NoPath)),
-            ("#", Err(Unsound::NoPath)),
-            ("*", Err(Unsound::Asterisk)),
+            ("?x", Err(InvalidRequest::NoPath)),
+            ("#x", Err(InvalidRequest::NoPath)),
+            ("#", Err(InvalidRequest::NoPath)),
+            ("*", Err(InvalidRequest::Asterisk)),
         ] {
             assert_eq!(vetted(path), expected, "{path}");
         }
@@ -245,7 +245,7 @@ mod tests {
         // The name is as h2 returns it.
         let name = http::HeaderName::from_lowercase(b"\"x\"").unwrap();
         request.headers_mut().insert(name, HeaderValue::from_static("y"));
-        assert_eq!(vet(&request, AmbiguousPaths::Refuse), Err(Unsound::Name));
+        assert_eq!(vet(&request, AmbiguousPaths::Refuse), Err(InvalidRequest::Name));
     }
 
     #[test]
@@ -258,10 +258,10 @@ mod tests {
         };
         assert_eq!(with(&[]).0, None);
         assert_eq!(with(&["0"]).0, None);
-        assert_eq!(with(&["5"]).0, Some(Unsound::Length));
-        assert_eq!(with(&[""]).0, Some(Unsound::Length));
-        assert_eq!(with(&["+0"]).0, Some(Unsound::Length));
-        assert_eq!(with(&["0", "0"]).0, Some(Unsound::Lengths));
+        assert_eq!(with(&["5"]).0, Some(InvalidRequest::Length));
+        assert_eq!(with(&[""]).0, Some(InvalidRequest::Length));
+        assert_eq!(with(&["+0"]).0, Some(InvalidRequest::Length));
+        assert_eq!(with(&["0", "0"]).0, Some(InvalidRequest::Lengths));
         let full = Request::builder().header("content-length", "5").body(Full::<bytes::Bytes>::from("hello")).unwrap();
         assert_eq!(check_length(&full), Ok(()));
     }

@@ -22,11 +22,11 @@ use super::{
     SERVER,
     app::{App, IDLE_CHECK},
     client,
-    forward::{self, Way, forward, vet},
+    forward::{self, Forwarder, forward, vet},
     headers::Peer,
     open::Open,
     plain::ShortPath,
-    shared::Proxy,
+    state::Proxy,
     upgrade::Tunnels,
 };
 use crate::slots::{ConnectionSlot, Rank};
@@ -61,7 +61,7 @@ impl Worker {
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
         let tunnels = Tunnels { tasks: tasks.clone(), drain: Arc::new(proxy.stop.clone()) };
-        let way = Way { app: Arc::clone(&app), proxy: Arc::clone(&proxy), tunnels };
+        let way = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(&proxy), tunnels };
         let router = router(way);
         let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {
             let open = Open::new(&proxy, slot, tasks.token());
@@ -141,7 +141,7 @@ async fn slot_for(proxy: &Proxy, waiting: Option<&(TcpStream, SocketAddr)>) -> C
 
 /// The router for the requests that the short path does not take. Its layer is the limits of the rules in force, and
 /// its service forwards to the app.
-fn router(way: Way) -> Router {
+fn router(way: Forwarder) -> Router {
     let limits = LimitLayer::new(way.proxy.rules.gate(forward::client), SERVER);
     let way = Arc::new(way);
     Router::new().fallback_service(service_fn(move |request| forward(Arc::clone(&way), request))).layer(limits)

@@ -16,14 +16,14 @@ use tokio::{
 use crate::support::{Agent, Body, PATIENCE, body, empty};
 
 /// An app whose connections the test can break together, as if the process were killed.
-struct Mortal {
+struct RestartingApp {
     address: SocketAddr,
     lives: watch::Sender<u64>,
     /// Reports the requests that hang.
     hanging: mpsc::UnboundedReceiver<String>,
 }
 
-impl Mortal {
+impl RestartingApp {
     /// Starts an app that does not answer `/hang` before its first restart.
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -97,7 +97,7 @@ async fn said(answer: impl Future<Output = hyper::Result<Response<Incoming>>>) -
 
 #[tokio::test]
 async fn a_restart_between_requests_fails_no_retryable_request() {
-    let app = Mortal::start().await;
+    let app = RestartingApp::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let mut sender = connect(&agent).await;
     for life in 0..5 {
@@ -110,7 +110,7 @@ async fn a_restart_between_requests_fails_no_retryable_request() {
 
 #[tokio::test]
 async fn a_restart_during_requests_fails_those_that_may_have_been_processed() {
-    let mut app = Mortal::start().await;
+    let mut app = RestartingApp::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
     let mut sender = connect(&agent).await;
     // This request opens the connection that the failing requests use.

@@ -12,7 +12,7 @@ use super::*;
 const START: u64 = 1_800_000_000;
 const NAME: &str = "weir-operator-webhook.weir-system.svc";
 const LEAF_LIVES: u64 = 7 * DAY;
-const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
+const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 
 fn first() -> Authorities {
     Authorities::none(TERMS).renewed(START).unwrap().expect("an empty set needs an authority")
@@ -120,11 +120,11 @@ fn a_new_authority_is_published_before_it_signs() {
     let both = old.renewed(later).unwrap().expect("the first authority is about to end");
     assert_eq!(both.all.len(), 2);
     assert!(trusted(&old.certificates(), &issue(&both, later), NAME, later), "the old authority still signs");
-    assert_eq!(issue(&both, later).renew_at, later + TERMS.ripens, "renewed when the new one can sign");
-    let ripe = issue(&both, later + TERMS.ripens);
+    assert_eq!(issue(&both, later).renew_at, later + TERMS.published_for, "renewed when the new one can sign");
+    let ripe = issue(&both, later + TERMS.published_for);
     assert!(
-        !trusted(&old.certificates(), &ripe, NAME, later + TERMS.ripens)
-            && trusted(&both.certificates(), &ripe, NAME, later + TERMS.ripens)
+        !trusted(&old.certificates(), &ripe, NAME, later + TERMS.published_for)
+            && trusted(&both.certificates(), &ripe, NAME, later + TERMS.published_for)
     );
     let gone = START + TERMS.lives;
     assert_eq!(both.renewed(gone).unwrap().expect("the old authority has ended").all.len(), 1);
@@ -144,7 +144,7 @@ fn trust_survives_a_clock_that_was_years_ahead() {
         let leaf = both.leaf(&order(&names, signer), START + 60).unwrap().expect("the set has an authority");
         assert!(trusted(&known.certificates(), &leaf, NAME, START + 60), "{signer:?}");
     }
-    let stays = ahead + TERMS.ripens;
+    let stays = ahead + TERMS.published_for;
     assert_eq!(both.renewed(stays).unwrap().expect("the authority by the fast clock is valid").all.len(), 1);
 }
 
@@ -158,7 +158,9 @@ fn the_oldest_signs_until_it_is_about_to_end() {
     let names = [NAME.to_owned()];
     let oldest = |now| both.leaf(&order(&names, Signer::Oldest), now).unwrap().expect("the set has an authority");
     let end = START + TERMS.lives;
-    for (now, by_old) in [(later, true), (later + TERMS.ripens, true), (end - DAY, true), (end - TERMS.ripens, false)] {
+    for (now, by_old) in
+        [(later, true), (later + TERMS.published_for, true), (end - DAY, true), (end - TERMS.published_for, false)]
+    {
         let leaf = oldest(now);
         assert_eq!(trusted(&old.certificates(), &leaf, NAME, now), by_old, "{now}");
         assert!(trusted(&both.certificates(), &leaf, NAME, now), "{now}");

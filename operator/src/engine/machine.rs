@@ -65,7 +65,7 @@ pub(super) struct Machine {
     /// The time of the first change that is not planned yet.
     changed_at: Option<Instant>,
     /// The time of the next planning and reporting.
-    look_at: Option<Instant>,
+    plan_at: Option<Instant>,
     /// The earliest time of the next report. It leaves time for other work while thousands of pods answer one by one.
     report_at: Option<Instant>,
 }
@@ -91,14 +91,14 @@ impl Machine {
             dirty_stores: BTreeSet::new(),
             store_statuses: HashMap::new(),
             changed_at: None,
-            look_at: None,
+            plan_at: None,
             report_at: None,
         }
     }
 
     /// Returns the time at which the engine must report [`Event::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.look_at
+        self.plan_at
     }
 
     /// Returns the content that a new pod will have to enforce; `None` before the world is complete.
@@ -111,15 +111,15 @@ impl Machine {
         let (mut actions, now) = (Vec::new(), at.now);
         match event {
             Event::Term(term) => self.serve(now, term, &mut actions),
-            Event::Update(update) => self.take_in(now, update, &mut actions),
+            Event::Update(update) => self.apply_update(now, update, &mut actions),
             Event::Observed(observation) => self.observe(now, &observation),
             Event::Landed(landed) => self.land(now, landed),
             Event::Tick => {
                 self.traffic.expire(now);
                 self.ticked = true;
-                self.look(now, &mut actions);
+                self.plan_and_report(now, &mut actions);
             }
-            Event::Due => self.look(now, &mut actions),
+            Event::Due => self.plan_and_report(now, &mut actions),
             Event::Report => self.report(at, &mut actions),
             Event::Reported(took) => self.report_at = Some(now + REST * took),
         }
@@ -144,11 +144,11 @@ impl Machine {
         self.dirty.policies.extend(self.world.policies.keys().cloned());
         self.dirty_stores.extend(self.world.stores.keys().cloned());
         self.changed_at.get_or_insert(now);
-        self.look_at = Some(now);
+        self.plan_at = Some(now);
     }
 
     /// Applies an update. The operator's own status writes arrive here, too, and need no plan.
-    fn take_in(&mut self, now: Instant, update: Update, actions: &mut Vec<Action>) {
+    fn apply_update(&mut self, now: Instant, update: Update, actions: &mut Vec<Action>) {
         for mut change in update.changes {
             match &mut change {
                 Change::Policy(key, Some((policy, stored))) => {
@@ -181,7 +181,7 @@ impl Machine {
         }
         if self.changed_at.is_some() {
             let soon = now + GATHER;
-            self.look_at = Some(self.look_at.map_or(soon, |look_at| look_at.min(soon)));
+            self.plan_at = Some(self.plan_at.map_or(soon, |plan_at| plan_at.min(soon)));
         }
     }
 
@@ -205,18 +205,18 @@ impl Machine {
         if !self.observed.observe(observation, wanted) {
             return;
         }
-        self.settle(key);
+        self.record_convergence(key);
         for policy in self.plan.cohort(key).into_iter().flat_map(|cohort| &cohort.policies) {
             if !self.dirty_policies.contains(policy) {
                 self.dirty_policies.insert(policy.clone());
             }
         }
         let soon = now + GATHER;
-        self.look_at.get_or_insert(self.report_at.map_or(soon, |report_at| report_at.max(soon)));
+        self.plan_at.get_or_insert(self.report_at.map_or(soon, |report_at| report_at.max(soon)));
     }
 
     /// Records whether the pod must be judged one by one.
-    fn settle(&mut self, key: &ObjectKey) {
+    fn record_convergence(&mut self, key: &ObjectKey) {
         let (pod, cohort) = (self.world.pods.get(key), self.plan.cohort(key));
         let is_open = pod.zip(cohort).is_some_and(|(pod, cohort)| {
             // A policy without rules in force is in no content. A policy that has grown too large is in it with its old
@@ -233,8 +233,8 @@ impl Machine {
     }
 
     /// Plans the changes and requests a report. If it is too early for a report, schedules the next attempt.
-    fn look(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        self.look_at = None;
+    fn plan_and_report(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        self.plan_at = None;
         if self.complete_at.is_none() {
             return;
         }
@@ -264,7 +264,7 @@ impl Machine {
         match self.report_at.filter(|report_at| now < *report_at) {
             _ if self.term.is_none() => {}
             None => actions.push(Action::Report),
-            too_early => self.look_at = too_early,
+            too_early => self.plan_at = too_early,
         }
     }
 
@@ -287,7 +287,7 @@ impl Machine {
                 self.traffic.forget(&pod);
                 Action::Unlink(pod.clone())
             };
-            self.settle(&pod);
+            self.record_convergence(&pod);
             actions.push(action);
         }
         actions.push(Action::Spread(self.observed.agents()));

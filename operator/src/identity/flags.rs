@@ -96,7 +96,7 @@ impl IdentityFlags {
             subject: "weir-operator identity",
             lives: self.identity_authority_lifetime,
             overlap: self.identity_authority_lifetime / 2,
-            ripens: self.identity_lifetime + (self.identity_lifetime / 2).min(HOUR),
+            published_for: self.identity_lifetime + (self.identity_lifetime / 2).min(HOUR),
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     fn defaults_give_an_agent_a_day_and_an_authority_ten_years() {
         let flags = flags(&[]).unwrap();
         let terms = flags.terms();
-        assert_eq!((flags.identity_lifetime, terms.lives, terms.ripens), (24 * HOUR, 87_600 * HOUR, 25 * HOUR));
+        assert_eq!((flags.identity_lifetime, terms.lives, terms.published_for), (24 * HOUR, 87_600 * HOUR, 25 * HOUR));
         assert!(flags.listen().is_none() && flags.check().is_ok());
     }
 

@@ -16,7 +16,7 @@ const POD: &str = "3f0c.shop.pod.weir.dev";
 
 /// The lifetimes are in proportion to the defaults, and a hundred times shorter.
 const LIFE: u64 = 24 * HOUR / 100;
-const TERMS: Terms = Terms { subject: "test", lives: 40 * LIFE, overlap: 20 * LIFE, ripens: LIFE + LIFE / 2 };
+const TERMS: Terms = Terms { subject: "test", lives: 40 * LIFE, overlap: 20 * LIFE, published_for: LIFE + LIFE / 2 };
 
 fn order<'a>(names: &'a [String], usage: ExtendedKeyUsagePurpose, signer: Signer) -> Order<'a> {
     Order { names, usage, lives: LIFE, signer }
@@ -174,7 +174,7 @@ fn foreign_authorities_are_added_beside_the_remembered_ones() {
 #[test]
 fn a_clock_that_is_set_by_an_hour_breaks_no_trust() {
     const LIVES: u64 = 24 * HOUR;
-    let terms = Terms { subject: "test", lives: 3650 * LIVES, overlap: 1825 * LIVES, ripens: LIVES + HOUR };
+    let terms = Terms { subject: "test", lives: 3650 * LIVES, overlap: 1825 * LIVES, published_for: LIVES + HOUR };
     let authorities = Authorities::none(terms).renewed(START).unwrap().unwrap();
     let bundle = authorities.certificates();
     let issued = |name: &str, usage, now| {

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::PodIdentity;
 use crate::world::ObjectKey;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const ACCOUNT: &str = "system:serviceaccount:";
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
@@ -36,8 +36,8 @@ pub(super) async fn review(client: &Client, token: &str, audience: &str) -> Resu
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![audience.to_owned()]) };
     let review = TokenReview { spec, ..TokenReview::default() };
     let params = PostParams::default();
-    let answer = timeout(PATIENCE, reviews.create(&params, &review));
-    let answer = answer.await.map_err(|_| ReviewError::Unavailable(format!("no answer within {PATIENCE:?}")))?;
+    let answer = timeout(TIMEOUT, reviews.create(&params, &review));
+    let answer = answer.await.map_err(|_| ReviewError::Unavailable(format!("no answer within {TIMEOUT:?}")))?;
     let answer = answer.map_err(|error| ReviewError::Unavailable(error.to_string()))?;
     judge(answer.status.unwrap_or_default(), audience)
 }

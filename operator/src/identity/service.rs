@@ -39,7 +39,7 @@ const MAX_REQUEST: usize = 32 * 1024;
 /// The idle timeout of a connection. An agent sends one request in several hours.
 const IDLE: Duration = Duration::from_secs(10);
 /// The value of `Retry-After` for refused agents, in seconds.
-const COME_BACK: &str = "2";
+const RETRY_AFTER_SECONDS: &str = "2";
 
 pub(super) struct Service {
     client: Client,
@@ -165,7 +165,7 @@ fn refuse(kind: IdentityRefusalKind, message: String) -> (&'static str, Response
     let refusal = Json(IdentityRefusal { error: kind, message });
     let response = match kind {
         IdentityRefusalKind::Busy | IdentityRefusalKind::Unavailable => {
-            (status, [(RETRY_AFTER, COME_BACK)], refusal).into_response()
+            (status, [(RETRY_AFTER, RETRY_AFTER_SECONDS)], refusal).into_response()
         }
         _ => (status, refusal).into_response(),
     };

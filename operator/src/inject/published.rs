@@ -12,7 +12,7 @@ const TOKEN: &str = "token";
 /// The phases of the authorities that the apiserver trusts. The operator writes these authorities into the webhook's
 /// configuration.
 pub(super) const TERMS: Terms =
-    Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
+    Terms { subject: "weir-operator webhook", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 
 /// Reads the authorities of a Secret; none if it is empty.
 ///

@@ -27,7 +27,7 @@ use crate::{
     world::ObjectKey,
 };
 
-const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, ripens: HOUR };
+const TERMS: Terms = Terms { subject: "test", lives: 365 * DAY, overlap: 120 * DAY, published_for: HOUR };
 /// The timeout of all calls here, except in tests of the timeout.
 const LIMIT: Duration = Duration::from_secs(10);
 fn now() -> u64 {

@@ -148,7 +148,7 @@ impl Machine {
         let mut actions = Vec::new();
         match event {
             Event::Wanted(content) => self.want(content, at),
-            Event::Due => self.look(at, &mut actions),
+            Event::Due => self.check_deadlines(at, &mut actions),
             Event::PermitGranted => self.permit = Permit::Held,
             Event::Connected { not_after, greeting } => {
                 let (every, deadline) = (at.every, at.now + at.every + self.timing.timeout);
@@ -174,7 +174,7 @@ impl Machine {
     }
 
     /// Checks the deadlines.
-    fn look(&mut self, at: &Moment, actions: &mut Vec<Action>) {
+    fn check_deadlines(&mut self, at: &Moment, actions: &mut Vec<Action>) {
         if self.rivals.ended(at.now) {
             self.report(Seen::Contested(false), actions);
         }
@@ -204,7 +204,7 @@ impl Machine {
                 (open.on_time_at, open.early) = (at.now, 0);
             }
             if open.early > MOST_EARLY {
-                return self.nonsense("it sends its status more often than requested", at, actions);
+                return self.protocol_error("it sends its status more often than requested", at, actions);
             }
         }
         if !matches!(message, ToOperator::Unknown(_)) {
@@ -224,7 +224,7 @@ impl Machine {
         }
     }
 
-    fn nonsense(&mut self, what: &str, at: &Moment, actions: &mut Vec<Action>) {
+    fn protocol_error(&mut self, what: &str, at: &Moment, actions: &mut Vec<Action>) {
         actions.push(Action::HangUp);
         self.ended(ContactError::Garbage(what.to_owned()), at, actions);
     }
@@ -268,7 +268,7 @@ impl Machine {
 
     fn acknowledged(&mut self, reply: ApplyReply, at: &Moment, actions: &mut Vec<Action>) {
         let Some((content, sent_at)) = self.answered() else {
-            return self.nonsense("it acknowledged a snapshot although no push was open", at, actions);
+            return self.protocol_error("it acknowledged a snapshot although no push was open", at, actions);
         };
         actions.push(Action::Count("applied", at.now.duration_since(sent_at)));
         let told = reply.in_force.revision;
@@ -286,7 +286,7 @@ impl Machine {
 
     fn rejected(&mut self, rejection: &Rejection, at: &Moment, actions: &mut Vec<Action>) {
         let Some((_, sent_at)) = self.answered() else {
-            return self.nonsense("it rejected a snapshot although no push was open", at, actions);
+            return self.protocol_error("it rejected a snapshot although no push was open", at, actions);
         };
         actions.push(Action::Count("refused", at.now.duration_since(sent_at)));
         let is_first = self.attempts == 0;

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{
-    ContactError, Observation, Seen, Shared,
+    ContactError, LinkContext, Observation, Seen,
     dial::{Connection, Dial, Dialed},
     event::{Action, Event, Moment},
     machine::Machine,
@@ -20,7 +20,7 @@ use crate::{clock, metrics::Contest, plan::Content, world::ObjectKey};
 type InProgress<T> = Option<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 pub(super) struct Task {
-    shared: Arc<Shared>,
+    shared: Arc<LinkContext>,
     pod: ObjectKey,
     pod_uid: String,
     dial: Dial,
@@ -39,7 +39,7 @@ struct Over;
 
 impl Task {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<LinkContext>,
         pod: ObjectKey,
         pod_uid: String,
         dial: Dial,

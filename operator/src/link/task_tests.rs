@@ -21,8 +21,8 @@ use crate::{
 /// The timeout for events that normally happen immediately, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 
-fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> Shared {
-    Shared {
+fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> LinkContext {
+    LinkContext {
         credentials: None,
         files: None,
         timing,
@@ -55,7 +55,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
     let timing =
         Timing { status_interval: Duration::from_secs(1), timeout: Duration::from_millis(700), ..Timing::default() };
     let (observations, mut observed) = mpsc::channel(16);
-    let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
+    let shared = LinkContext { credentials: Some(held), ..shared(timing, observations) };
     let (content, pod) = (content(), pod("web"));
     let url = format!("https://{address}");
     let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content.clone());
@@ -100,7 +100,7 @@ async fn an_agent_that_ends_is_noticed_at_once() {
     let minute = Duration::from_secs(60);
     let timing = Timing { status_interval: minute, longest_status_interval: minute, ..Timing::default() };
     let (observations, mut observed) = mpsc::channel(16);
-    let shared = Shared { credentials: Some(held), ..shared(timing, observations) };
+    let shared = LinkContext { credentials: Some(held), ..shared(timing, observations) };
     let pod = pod("web");
     let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &format!("https://{address}"), content());
     let mut served = calls.recv().await.unwrap();

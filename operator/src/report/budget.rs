@@ -24,21 +24,21 @@ pub(super) struct Budget {
 struct Spent {
     /// The time at which the whole burst is available again.
     full_at: Instant,
-    untold: u64,
+    dropped: u64,
 }
 
 impl Budget {
     /// Takes one Event from the budget. Returns the number of Events that were dropped since the last one; `None` if
     /// this Event must be dropped, too.
     pub(super) fn spend(&mut self, now: Instant, key: &ObjectKey) -> Option<u64> {
-        let spent = self.spent.entry(key.clone()).or_insert(Spent { full_at: now, untold: 0 });
+        let spent = self.spent.entry(key.clone()).or_insert(Spent { full_at: now, dropped: 0 });
         let full_at = spent.full_at.max(now);
         if full_at > now + EACH * (BURST - 1) {
-            spent.untold += 1;
+            spent.dropped += 1;
             return None;
         }
         spent.full_at = full_at + EACH;
-        Some(std::mem::take(&mut spent.untold))
+        Some(std::mem::take(&mut spent.dropped))
     }
 
     /// Removes a deleted policy.
@@ -55,18 +55,18 @@ mod tests {
     async fn pods_that_flap_for_a_day_cause_some_three_hundred_events() {
         let mut now = Instant::now();
         let (mut budget, key) = (Budget::default(), ObjectKey::new("shop", "checkout"));
-        let (mut told, mut untold) = (0, 0);
+        let (mut told, mut dropped) = (0, 0);
         for _ in 0..24 * 3600 {
             now += Duration::from_secs(1);
             if let Some(before) = budget.spend(now, &key) {
                 told += 1;
-                untold += before;
+                dropped += before;
             }
         }
         assert_eq!(told, 25 + 24 * 12 - 1);
         // Each Event contains the number of Events that were dropped before it, so only those after the last one are
         // lost.
-        assert!((24 * 3600 - told - untold) < 300, "{told} {untold}");
+        assert!((24 * 3600 - told - dropped) < 300, "{told} {dropped}");
         assert_eq!(budget.spend(now, &ObjectKey::new("shop", "other")), Some(0), "each policy has a separate budget");
         budget.forget(&key);
         assert_eq!(budget.spend(now, &key), Some(0), "a new policy of the same name has a full budget");

@@ -24,7 +24,7 @@ const WRITERS: usize = 8;
 const ANNOUNCEMENTS: usize = 256;
 const LIMIT: Duration = Duration::from_secs(5);
 /// The time for which an announcement is retried. Later announcements wait.
-const PERSISTENCE: Duration = Duration::from_secs(30);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Writes until `messages` is closed and all messages are written. Reports each status that landed.
 pub async fn run(
@@ -61,7 +61,7 @@ async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
 /// repeat it.
 async fn tell(sink: &ClusterSink, announcement: &Announcement) -> Result<(), SinkError> {
     let event = sink.event(announcement);
-    let until = clock::now() + PERSISTENCE;
+    let until = clock::now() + RETRY_TIMEOUT;
     let mut failures = 0;
     loop {
         let error = match timeout(LIMIT, sink.announce(&event)).await {
@@ -146,7 +146,7 @@ impl Writer<'_> {
                 return tracing::debug!(policy = %key, reason, note, "the policy's event budget is exhausted, dropping this event");
             }
             Some(0) => {}
-            Some(untold) => note.push_str(&format!(" (after {untold} more events that were dropped)")),
+            Some(dropped) => note.push_str(&format!(" (after {dropped} more events that were dropped)")),
         }
         if let Err(error) = self.announcements.try_send(announcement) {
             let Announcement { key, reason, .. } = error.into_inner();

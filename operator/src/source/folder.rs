@@ -89,8 +89,8 @@ pub(super) struct Outcome {
 pub(super) struct Folder {
     files: BTreeMap<Arc<str>, File>,
     current: BTreeMap<ObjectKey, Policy>,
-    gone: Gone,
-    doubled: Doubled,
+    gone: Missing,
+    doubled: Duplicates,
     stores: StoresOfFolder,
     /// The stored generations, by file, until the directory has been read.
     kept: BTreeMap<Arc<str>, Vec<Kept>>,
@@ -238,7 +238,7 @@ impl Folder {
         outcome: &mut Outcome,
     ) -> BTreeMap<ObjectKey, (Arc<str>, Result<Arc<RateLimitPolicySpec>, Vec<Fault>>)> {
         let mut wanted: BTreeMap<ObjectKey, (Arc<str>, _)> = BTreeMap::new();
-        let mut doubled = Doubled::default();
+        let mut doubled = Duplicates::default();
         // A policy may have moved to another file before its first file was emptied or broken. Then the valid file
         // counts.
         let (reported, good): (Vec<_>, Vec<_>) = self.files.iter().partition(|(_, file)| file.is_reported());
@@ -312,9 +312,9 @@ impl Outcome {
 /// The policies or stores that no file contains, and the time since which they are missing. They are removed after
 /// [`CONFIRM`].
 #[derive(Debug, Default)]
-struct Gone(BTreeMap<ObjectKey, Instant>);
+struct Missing(BTreeMap<ObjectKey, Instant>);
 
-impl Gone {
+impl Missing {
     /// Removes from `current` the entries that have been missing for long enough.
     fn take<V>(
         &mut self,
@@ -338,9 +338,9 @@ impl Gone {
 
 /// Policies or stores that a second file also contains, so that each is reported once.
 #[derive(Debug, Default)]
-struct Doubled(BTreeSet<(ObjectKey, Arc<str>)>);
+struct Duplicates(BTreeSet<(ObjectKey, Arc<str>)>);
 
-impl Doubled {
+impl Duplicates {
     fn report(&self, kind: &str, key: &ObjectKey, file: &Arc<str>, first: &Arc<str>, now: &mut Self, to: &mut Outcome) {
         let double = (key.clone(), file.clone());
         if !self.0.contains(&double) {
@@ -354,15 +354,15 @@ impl Doubled {
 #[derive(Debug, Default)]
 struct StoresOfFolder {
     current: BTreeMap<ObjectKey, Store>,
-    gone: Gone,
-    doubled: Doubled,
+    gone: Missing,
+    doubled: Duplicates,
 }
 
 impl StoresOfFolder {
     /// Compares the files with the previous state.
     fn update(&mut self, now: Instant, files: &BTreeMap<Arc<str>, File>, outcome: &mut Outcome) {
         let mut wanted = BTreeMap::<&ObjectKey, (&Arc<str>, &Arc<RateLimitStoreSpec>)>::new();
-        let mut doubled = Doubled::default();
+        let mut doubled = Duplicates::default();
         for (file, key, spec) in
             files.iter().flat_map(|(name, file)| file.stores.iter().map(move |it| (name, it.0, it.1)))
         {

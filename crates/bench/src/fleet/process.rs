@@ -69,7 +69,7 @@ impl OperatorProcess {
 
     fn read(&self, file: &str) -> anyhow::Result<String> {
         let path = format!("/proc/{}/{file}", self.child.id());
-        fs::read_to_string(path).with_context(|| format!("the operator has ended: {}", self.last_words()))
+        fs::read_to_string(path).with_context(|| format!("the operator has ended: {}", self.log_tail()))
     }
 
     /// Sends SIGTERM to the operator, and waits for its exit.
@@ -81,15 +81,15 @@ impl OperatorProcess {
                 if status.success() {
                     return Ok(());
                 }
-                bail!("the operator ended with {status}: {}", self.last_words());
+                bail!("the operator ended with {status}: {}", self.log_tail());
             }
             clock::sleep(LOOK);
         }
-        bail!("the operator does not end: {}", self.last_words())
+        bail!("the operator does not end: {}", self.log_tail())
     }
 
     /// The last lines of the operator's log.
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn log_tail(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")

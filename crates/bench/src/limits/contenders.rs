@@ -50,7 +50,7 @@ pub(super) enum Kind {
     Alone,
     Peer,
     /// Only a reading of the clock, without a limit.
-    Yardstick,
+    Baseline,
 }
 
 /// The way in which a strategy counts. It determines the maximum number of admissions while the limit refills.
@@ -115,7 +115,7 @@ pub(super) fn contenders() -> Vec<Contender> {
 }
 
 const fn clock(name: &'static str, make: fn(Demand) -> Option<Batch>) -> Contender {
-    Contender { kind: Kind::Yardstick, ..peer(name, Counts::Bucket, make) }
+    Contender { kind: Kind::Baseline, ..peer(name, Counts::Bucket, make) }
 }
 
 /// Uses up the first request, so that a limit of one request then always denies.
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn everybody_admits_and_denies_as_set_up() {
         for contender in contenders() {
-            if contender.kind == Kind::Yardstick {
+            if contender.kind == Kind::Baseline {
                 continue;
             }
             let admitted = (contender.make)(Demand::Admit).expect("every contender can admit")(0);
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn everybody_holds_a_budget_on_one_thread() {
         for contender in contenders() {
-            if contender.kind == Kind::Yardstick {
+            if contender.kind == Kind::Baseline {
                 continue;
             }
             let Some(batch) = (contender.make)(Demand::Budget(300)) else { continue };

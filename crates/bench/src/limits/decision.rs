@@ -235,7 +235,7 @@ impl View<'_> {
         if demand == Demand::Deny && contender.refuses_unread {
             remarks.push("reads no clock to refuse: it waits for a timer".to_owned());
         }
-        if contender.kind != Kind::Yardstick {
+        if contender.kind != Kind::Baseline {
             for threads in THREADS {
                 if let Some(wanted) = self.wanted(index, threads, demand).filter(|wanted| *wanted < PURE) {
                     remarks.push(format!("only {:.1} % {} on {threads}", wanted * 100.0, word(demand)));

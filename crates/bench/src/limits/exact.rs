@@ -23,7 +23,7 @@ pub(super) struct Exact {
 
 pub(super) fn measure(quick: bool) -> Exact {
     let (repetitions, time) = if quick { (1, Duration::from_millis(4)) } else { (7, Duration::from_millis(30)) };
-    let takes_part = |contender: &Contender| !contender.one_thread && contender.kind != Kind::Yardstick;
+    let takes_part = |contender: &Contender| !contender.one_thread && contender.kind != Kind::Baseline;
     let contenders: Vec<_> = contenders().into_iter().filter(takes_part).collect();
     let order: Vec<_> = contenders.iter().map(|contender| contender.name).collect();
     let mut worst = BTreeMap::new();

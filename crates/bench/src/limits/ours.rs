@@ -47,7 +47,7 @@ macro_rules! strategies {
                     ..ours(concat!("weir ", $name, ", time given"), Counts::$counts, |demand| alone(Strategy::$strategy, demand))
                 },)*
                 ours("weir TokenBucket, quanta's clock", Counts::Bucket, with_quanta),
-                Contender { kind: Kind::Yardstick, ..ours("clock: weir", Counts::Bucket, clock) },
+                Contender { kind: Kind::Baseline, ..ours("clock: weir", Counts::Bucket, clock) },
             ]
         }
     };

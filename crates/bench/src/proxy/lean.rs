@@ -98,7 +98,7 @@ impl Lean<'_> {
             for event in events.drain(..) {
                 let number = usize::try_from(event.data.u64()).context("a connection")?;
                 let connection = connections.get_mut(number).context("a connection")?;
-                let Some((status, bytes)) = connection.hear(&mut room)? else { continue };
+                let Some((status, bytes)) = connection.read_response(&mut room)? else { continue };
                 load.bytes += bytes as u64;
                 *if status < 400 { &mut load.served } else { &mut load.refused } += 1;
                 if gap.is_none() && now < started + self.length {
@@ -122,7 +122,7 @@ impl Connection {
     }
 
     /// Reads the received bytes. Returns the status and the length of a complete response.
-    fn hear(&mut self, room: &mut [u8]) -> anyhow::Result<Option<(u16, usize)>> {
+    fn read_response(&mut self, room: &mut [u8]) -> anyhow::Result<Option<(u16, usize)>> {
         loop {
             let count = match self.stream.read(room) {
                 Ok(0) => bail!("a connection was closed"),

@@ -93,10 +93,10 @@ impl Process {
         let mut process = Self { name: name.to_owned(), child, listening_after: Duration::ZERO };
         while TcpStream::connect(listen).is_err() {
             if let Some(status) = process.child.try_wait().context("read its status")? {
-                bail!("{name} ended during its start ({status}): {}", last_words(log));
+                bail!("{name} ended during its start ({status}): {}", log_tail(log));
             }
             if clock::since(started) > PATIENCE {
-                bail!("{name} does not listen on {listen} after {PATIENCE:?}: {}", last_words(log));
+                bail!("{name} does not listen on {listen} after {PATIENCE:?}: {}", log_tail(log));
             }
             clock::sleep(POLL);
         }
@@ -230,7 +230,7 @@ fn parse_memory(status: &str, field: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-fn last_words(log: &Path) -> String {
+fn log_tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = text.lines().rev().take(3).map(|line| line.chars().take(300).collect::<String>()).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join(" / ")

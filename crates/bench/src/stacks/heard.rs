@@ -27,11 +27,11 @@ impl Failure {
 }
 
 /// An error that can be converted to a failure.
-pub(crate) trait Heard {
+pub(crate) trait HasFailure {
     fn failure(&self) -> Failure;
 }
 
-impl Heard for LimitError<Refused, BoxError> {
+impl HasFailure for LimitError<Refused, BoxError> {
     fn failure(&self) -> Failure {
         match self {
             Self::Refused(_) => Failure::Refused,
@@ -40,7 +40,7 @@ impl Heard for LimitError<Refused, BoxError> {
     }
 }
 
-impl Heard for BoxError {
+impl HasFailure for BoxError {
     fn failure(&self) -> Failure {
         if let Some(error) = self.downcast_ref::<ShotError>() {
             return match error {

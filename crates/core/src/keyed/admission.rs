@@ -62,7 +62,7 @@ pub(super) struct Hold {
     /// The next cell to sweep.
     hand: usize,
     /// The time of the last search, if it found no idle key.
-    barren: Option<Time>,
+    failed_sweep: Option<Time>,
     /// The latest time at which idle keys were forgotten.
     swept: Time,
     /// The keys without a cell. None until there is such a key.
@@ -94,7 +94,7 @@ impl Hold {
     /// Returns true if a search found no idle key shortly before or after `now`. The search can be after `now`, because
     /// threads read the clock before they take the lock.
     fn is_barren(&self, now: Time) -> bool {
-        self.barren.is_some_and(|at| now.duration_since(at).max(at.duration_since(now)) < SHORTLY)
+        self.failed_sweep.is_some_and(|at| now.duration_since(at).max(at.duration_since(now)) < SHORTLY)
     }
 
     /// Returns the request at its own time, or at the latest time at which a key was forgotten, if that is later.
@@ -110,7 +110,7 @@ impl Hold {
     }
 
     fn look(&mut self, set: &Set, tag: u32, now: Time) -> Look {
-        self.overflow.as_mut().map_or(Look::Stranger, |overflow| overflow.look(set, tag, now))
+        self.overflow.as_mut().map_or(Look::Unused, |overflow| overflow.look(set, tag, now))
     }
 }
 
@@ -127,14 +127,15 @@ impl Table {
             return Answer::Moved;
         }
         if let Some(cell) = self.find(mark) {
-            let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
+            let taken =
+                self.recording(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
             return self.answer(taken, ChargedWords::Cell(cell.index));
         }
         let at_swept = hold.not_before_swept(request);
         self.thin_out(mark, &mut hold, at_swept.now);
         // A key with usage in the overflow stays there.
         let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
-        let tries = if look == Look::Stranger { TRIES } else { 0 };
+        let tries = if look == Look::Unused { TRIES } else { 0 };
         for _ in 0..tries {
             let (cell, taken) = match self.vacancy(mark, &mut hold, at_swept.now) {
                 None => break,
@@ -166,7 +167,7 @@ impl Table {
             return set.take(overflow.words(place), request, clock);
         }
         let taken = set.take(overflow.draft(), request, clock)?;
-        overflow.seat(set, tag_of(mark), request.now);
+        overflow.insert(set, tag_of(mark), request.now);
         Ok(taken)
     }
 
@@ -198,12 +199,12 @@ impl Table {
         }
         let at_swept = hold.not_before_swept(request);
         let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
-        if look == Look::Stranger && self.vacancy(mark, &mut hold, at_swept.now).is_some() {
+        if look == Look::Unused && self.vacancy(mark, &mut hold, at_swept.now).is_some() {
             return self.book.plain.ask(&self.blank, &at_swept).into();
         }
         let words = match (&hold.overflow, look) {
             (Some(overflow), Look::Found(place)) => overflow.words(place),
-            (Some(overflow), Look::Crowded) => overflow.draft(),
+            (Some(overflow), Look::Displaced) => overflow.draft(),
             _ => &self.overflow_blank,
         };
         self.book.overflow.ask(words, &at_swept).into()
@@ -237,7 +238,8 @@ impl Table {
         }
         let into = free?;
         let victim = self.sweep(mark, hold, now).find(|&cell| self.is_idle_key(cell, now));
-        hold.barren = if victim.is_some() { None } else { hold.barren.filter(|_| hold.is_barren(now)).or(Some(now)) };
+        hold.failed_sweep =
+            if victim.is_some() { None } else { hold.failed_sweep.filter(|_| hold.is_barren(now)).or(Some(now)) };
         victim.map(|victim| Vacancy::Idle { victim, into })
     }
 
@@ -259,7 +261,7 @@ impl Table {
         let tracked = &self.lineage.counts.tracked;
         tracked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
         self.book.plain.raise(cell.words, &self.blank, request.now);
-        let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
+        let taken = self.recording(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
         if taken.is_err() {
             tracked.fetch_sub(1, Ordering::Relaxed);
             return self.is_too_much(request).then_some(taken);
@@ -286,7 +288,7 @@ impl Table {
     ) -> Option<Result<Granted, Halt>> {
         let old = self.start_to_forget(victim, request.now)?;
         self.book.plain.raise(cell.words, &self.blank, request.now);
-        let taken = self.noting(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
+        let taken = self.recording(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
         if taken.is_err() {
             victim.mark.store(old, Ordering::Release);
             return self.is_too_much(request).then_some(taken);

@@ -87,7 +87,7 @@ impl Journals {
 
     /// Charges a key at this time or earlier, and records the charge. All limits of a key are charged or none, so one
     /// journal is enough.
-    pub(super) fn noting<T>(
+    pub(super) fn recording<T>(
         &self,
         mark: u64,
         (at, cost): (Time, u64),

@@ -59,9 +59,9 @@ pub(super) enum Look {
     /// The key is in the overflow, at this place.
     Found(usize),
     /// The key has possibly lost its place: the draft is an upper bound of its usage.
-    Crowded,
+    Displaced,
     /// The key has used nothing.
-    Stranger,
+    Unused,
 }
 
 /// Returns the part of a key's fingerprint that identifies the key in the overflow. Never [`FREE`].
@@ -103,7 +103,7 @@ impl Overflow {
             self.forget(place, now);
         }
         copy(&self.start, &self.draft);
-        let mut look = Look::Stranger;
+        let mut look = Look::Unused;
         for bucket in self.buckets(tag) {
             if !self.has_rest[bucket] {
                 continue;
@@ -115,7 +115,7 @@ impl Overflow {
                 self.swept = self.swept.max(now);
             } else {
                 set.join(&self.draft, rest);
-                look = Look::Crowded;
+                look = Look::Displaced;
             }
         }
         look
@@ -136,7 +136,7 @@ impl Overflow {
     }
 
     /// Gives a place to the key whose words are in the draft.
-    pub(super) fn seat(&mut self, set: &Set, tag: u32, now: Time) {
+    pub(super) fn insert(&mut self, set: &Set, tag: u32, now: Time) {
         let buckets = self.buckets(tag);
         let place = self.free(buckets).unwrap_or_else(|| {
             // The buckets are swept only now: while there are free places, the words of other keys are not read.
@@ -227,7 +227,7 @@ impl Overflow {
         put(&self.draft);
         match self.find(tag) {
             Some(place) => set.join(self.words(place), &self.draft),
-            None => self.seat(set, tag, now),
+            None => self.insert(set, tag, now),
         }
     }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Terms, Time,
-    meter::noted_until,
+    meter::recorded_until,
     sync::{AtomicU64, Ordering, lock},
 };
 
@@ -58,7 +58,7 @@ impl Table {
         let mut next = Self::with_cells(book, max_keys, keys, &lineage, clock(), histories);
         let now = clock();
         if let Some(histories) = next.histories.as_ref().filter(|_| keys <= FEW) {
-            next.journals = Some(Journals::new(noted_until(histories.longest, now)));
+            next.journals = Some(Journals::new(recorded_until(histories.longest, now)));
         }
         next.blank = next.book.plain.start_after(&self.book.plain, &self.blank, &next.lineage.kept, now);
         next.overflow_blank =

@@ -144,11 +144,11 @@ mod tests {
         let survey = rule.survey(NOW, 1000).expect("keyed");
         assert_eq!((survey.keys, survey.exhausted, survey.remaining, survey.of), (2, 0, 100, 1000));
         let terms = Terms::new([("a", quota(Strategy::FixedWindow, 10))]).expect("valid");
-        assert_eq!(RuleLimiter::shared(NOW, terms).survey(NOW, 1000), None);
+        assert_eq!(RuleLimiter::unkeyed(NOW, terms).survey(NOW, 1000), None);
     }
 
     #[test]
-    fn a_survey_looks_at_no_more_than_it_may_and_in_time_at_all() {
+    fn a_survey_reads_a_bounded_number_of_keys() {
         let terms = Terms::new([("a", quota(Strategy::TokenBucket, 10))]).expect("valid");
         let rule = keyed(terms, 10_000);
         for key in 0..5000_u32 {

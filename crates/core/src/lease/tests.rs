@@ -56,7 +56,7 @@ fn what_was_leased_before_the_clock_was_set_back_is_not_there_twice() {
 }
 
 #[test]
-fn what_is_closed_meets_no_cost() {
+fn a_closed_slot_admits_no_cost() {
     let (supply, _, leases) = leased();
     let (slot, floor) = (&leases.slots[0], supply.floor(START));
     let take = |cost| slot.take_at_once(&supply, floor, cost, |units| supply.whole_or_less(units));
@@ -90,7 +90,7 @@ fn while_a_slot_is_filled_it_meets_no_cost() {
 
 /// Exactly the admissions above the floor are available.
 #[test]
-fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
+fn only_admissions_above_the_floor_are_taken() {
     for millis in [0, 1, 2, 30, 60, 61] {
         let (supply, _, leases) = leased();
         let now = after(millis);
@@ -105,7 +105,7 @@ fn of_a_lease_that_is_passed_by_the_rest_is_taken() {
 }
 
 #[test]
-fn later_it_goes_to_who_asks_and_is_not_handed_back_at_once() {
+fn an_old_lease_is_taken_over_once() {
     let (supply, word, leases) = leased();
     fetch(&leases, 1, &supply, &word, after(32));
     assert_eq!(requests(&leases), [0, 29]);

@@ -13,7 +13,7 @@ use crate::{
     Quota, Standing, Time,
     lease::Leases,
     meter::{
-        Counter, History, Kind, Log, Memory, Meter, Receipt, Stop, Taken, Watch,
+        Counter, History, Kind, Log, Memory, Meter, Receipt, SharedJournal, Stop, Taken,
         level::{self, swap},
     },
     queue::Queue,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The number of lost races after which threads use leases; see `lease`.
-const HOT: u64 = if cfg!(loom) { 0 } else { 16 };
+const RACES_BEFORE_LEASES: u64 = if cfg!(loom) { 0 } else { 16 };
 
 /// A number that no window has.
 const NEVER: u64 = u64::MAX;
@@ -39,10 +39,10 @@ pub(super) struct Cell {
     /// windows or has leases. The value is only a hint: each decision compares it with the time.
     window: AtomicU64,
     words: Words,
-    /// Set after threads have lost [`HOT`] races.
+    /// Set after threads have lost [`RACES_BEFORE_LEASES`] races.
     leases: Once<Leases>,
     /// The number of races that threads have lost.
-    heat: AtomicU64,
+    lost_races: AtomicU64,
     /// The time at which this cell came into force, in nanoseconds of [`Time`]. Final once the predecessor's first word
     /// is sealed.
     since: AtomicU64,
@@ -50,7 +50,7 @@ pub(super) struct Cell {
     /// history. Loom does not check this field: the words order all accesses to it.
     history: OnceLock<Box<History>>,
     /// The journal after a change. The first cell has no journal.
-    watch: Option<Box<Watching>>,
+    watch: Option<Box<JournalState>>,
     /// Set before the words are sealed.
     successor: Once<Arc<Cell>>,
     /// The waiting requests of this cell and all its successors. Set by the first request that waits.
@@ -61,8 +61,8 @@ pub(super) struct Cell {
 
 /// A journal and its end. Until the journal ends, no decision takes the fast path.
 #[derive(Debug)]
-struct Watching {
-    watch: Watch,
+struct JournalState {
+    watch: SharedJournal,
     is_over: AtomicBool,
     /// Set by the thread that ends the journal.
     is_ending: AtomicBool,
@@ -88,7 +88,7 @@ impl Cell {
         cell
     }
 
-    fn with(meter: Meter, retunes: u64, first: u64, since: Time, watch: Option<Watch>) -> Self {
+    fn with(meter: Meter, retunes: u64, first: u64, since: Time, watch: Option<SharedJournal>) -> Self {
         let words = Words::new(meter.words(), first);
         Self {
             meter,
@@ -97,10 +97,10 @@ impl Cell {
             window: AtomicU64::new(NEVER),
             words,
             leases: Once::empty(),
-            heat: AtomicU64::new(0),
+            lost_races: AtomicU64::new(0),
             since: AtomicU64::new(since.as_nanos()),
             history: OnceLock::new(),
-            watch: watch.map(Watching::new).map(Box::new),
+            watch: watch.map(JournalState::new).map(Box::new),
             successor: Once::empty(),
             queue: Once::empty(),
             retuning: Mutex::new(()),
@@ -119,8 +119,8 @@ impl Cell {
     }
 
     /// Returns the journal if it must record a charge at this time.
-    fn watch(&self, now: Time) -> Option<&Watch> {
-        let Watching { watch, is_over, is_ending } = self.watch.as_deref()?;
+    fn watch(&self, now: Time) -> Option<&SharedJournal> {
+        let JournalState { watch, is_over, is_ending } = self.watch.as_deref()?;
         if watch.is_on(now) {
             return Some(watch);
         }
@@ -132,12 +132,12 @@ impl Cell {
     }
 
     #[inline(always)]
-    fn is_watched(&self) -> bool {
+    fn has_journal(&self) -> bool {
         self.watch.as_ref().is_some_and(|watching| !watching.is_over.load(Ordering::Acquire))
     }
 
     /// Decides, and records the charge if there is a journal.
-    fn noting(
+    fn recording(
         &self,
         now: Time,
         (at, cost): (Time, u64),
@@ -195,7 +195,7 @@ impl Cell {
             if let Some(leases) = self.leases.get() {
                 return self.lease_at_once(supply, leases, elapsed, now, cost);
             }
-            if self.is_watched() {
+            if self.has_journal() {
                 return None;
             }
         } else if let Some(floor) = supply.flowed_in(window, elapsed) {
@@ -236,7 +236,7 @@ impl Cell {
             match word.compare_exchange_weak(level, after, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return Some(Ok(self.admitted(standing(after), Receipt { at: now, cost, mark: after }))),
                 Err(moved_on) => {
-                    self.heat_up(supply);
+                    self.count_lost_race(supply);
                     level = moved_on;
                 }
             }
@@ -266,7 +266,7 @@ impl Cell {
 
     #[inline(always)]
     fn count_at_once(&self, counter: &Counter, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
-        if self.is_watched() {
+        if self.has_journal() {
             return None;
         }
         let decided = counter.check_at_once(&self.words.few.0, now, cost)?;
@@ -293,14 +293,14 @@ impl Cell {
     }
 
     pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
-        self.noting(now, (now, cost), || self.take(now, cost))
+        self.recording(now, (now, cost), || self.take(now, cost))
     }
 
     fn take(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
         if let Kind::Level(supply) = &self.meter.kind {
             let word = self.words.line();
             match self.leases.get() {
-                None => level::check_contended(supply, word, now, cost, || self.heat_up(supply)),
+                None => level::check_contended(supply, word, now, cost, || self.count_lost_race(supply)),
                 Some(leases) => leases.check(supply, word, now, cost),
             }
         } else {
@@ -310,19 +310,19 @@ impl Cell {
 
     /// Counts a race that this thread lost.
     #[cold]
-    fn heat_up(&self, supply: &Supply) {
-        if self.is_watched() {
+    fn count_lost_race(&self, supply: &Supply) {
+        if self.has_journal() {
             return; // a limit with a journal has no leases
         }
-        if self.heat.fetch_add(1, Ordering::Relaxed) == HOT {
-            self.lend(supply);
+        if self.lost_races.fetch_add(1, Ordering::Relaxed) == RACES_BEFORE_LEASES {
+            self.create_leases(supply);
         }
     }
 
     /// Creates the leases, if this limit can have leases.
-    fn lend(&self, supply: &Supply) -> Option<&Leases> {
+    fn create_leases(&self, supply: &Supply) -> Option<&Leases> {
         if self.leases.get().is_none() {
-            if self.is_watched() {
+            if self.has_journal() {
                 return None;
             }
             self.leases.fill(Leases::of(supply)?);
@@ -340,7 +340,7 @@ impl Cell {
             }
         }
         let goes_by = latest.max(now);
-        self.noting(now, (goes_by, cost), || self.meter.reserve(self.words.all(), now, cost, latest))
+        self.recording(now, (goes_by, cost), || self.meter.reserve(self.words.all(), now, cost, latest))
     }
 
     pub(super) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
@@ -382,7 +382,7 @@ impl Cell {
                 if swap(word, level, before).is_ok() {
                     return Ok(());
                 }
-            } else if let Some(leases) = self.lend(supply) {
+            } else if let Some(leases) = self.create_leases(supply) {
                 leases.refund(supply, receipt);
                 return Ok(());
             } else {
@@ -394,7 +394,7 @@ impl Cell {
     /// Seals the words and returns the successor. The caller must hold `retuning`.
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         let base = clock();
-        let watch = Watch::new(self.meter.quota(), quota, base);
+        let watch = SharedJournal::new(self.meter.quota(), quota, base);
         let next = Self::with(Meter::new(quota, base), self.retunes + 1, UNSET, base, watch);
         self.successor.fill(Arc::new(next));
         let successor = self.successor.get().expect("filled above");
@@ -430,7 +430,7 @@ impl Cell {
             let returned = self.take_back(since);
             let words = returned.as_ref().map_or(self.words.all(), std::slice::from_ref);
             if successor.history.get().is_none() {
-                let watching = self.watch.as_ref().filter(|_| self.is_watched());
+                let watching = self.watch.as_ref().filter(|_| self.has_journal());
                 let watch = watching.map(|watching| &watching.watch).filter(|watch| watch.is_on(since));
                 let journal = watch.map(|watch| watch.with(|journal| journal.clone()));
                 let words = (words, journal.as_ref());
@@ -453,8 +453,8 @@ impl Cell {
     }
 }
 
-impl Watching {
-    fn new(watch: Watch) -> Self {
+impl JournalState {
+    fn new(watch: SharedJournal) -> Self {
         Self { watch, is_over: AtomicBool::new(false), is_ending: AtomicBool::new(false) }
     }
 }

@@ -79,17 +79,17 @@ impl Journal {
 
 /// The journal of one limit, which threads share, and the time until which charges are recorded.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct SharedJournal {
     until: u64,
     /// Loom does not check this lock: no other step happens while it is locked.
     journal: Mutex<Journal>,
 }
 
-impl Watch {
+impl SharedJournal {
     /// Returns the journal of a limit whose quota changed at this time. None for a log, which stores all times.
     pub(crate) fn new(old: Quota, new: Quota, since: Time) -> Option<Self> {
         let longest = old.period_nanos().max(new.period_nanos());
-        let watch = || Self { until: noted_until(longest, since), journal: Mutex::new(Journal::default()) };
+        let watch = || Self { until: recorded_until(longest, since), journal: Mutex::new(Journal::default()) };
         (new.strategy() != Strategy::SlidingWindowLog).then(watch)
     }
 
@@ -104,7 +104,7 @@ impl Watch {
 }
 
 /// Returns the time until which charges are recorded after a change.
-pub(crate) fn noted_until(period: u64, since: Time) -> u64 {
+pub(crate) fn recorded_until(period: u64, since: Time) -> u64 {
     since.as_nanos().saturating_add(period.saturating_mul(PERIODS))
 }
 
@@ -115,7 +115,7 @@ mod tests {
     /// Compares the journal with the list of all admissions. Charges overlap, are refused, or read the clock out of
     /// order.
     #[test]
-    fn a_trail_never_says_too_little_and_is_exact_for_the_newest() {
+    fn notes_are_upper_bounds_of_the_admissions() {
         let mut state = 7_u64;
         let mut random = |below: u64| {
             state ^= state << 13;

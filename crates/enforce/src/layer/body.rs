@@ -32,7 +32,7 @@ use crate::{
 const AHEAD: Duration = Duration::from_millis(10);
 
 /// The longest wait before the next attempt if no reservation is possible.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(60);
 
 /// The body of a response behind the limits.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl<B> Counted<B> {
             self.position = Some(self.enqueue());
         }
         match &mut self.position {
-            Some(position) => position.poll(&Unasked, cx).map(drop),
+            Some(position) => position.poll(&NoCharge, cx).map(drop),
             None => Poll::Ready(()),
         }
     }
@@ -171,7 +171,7 @@ impl<B> Counted<B> {
                     charges.extend(granted.charges);
                 }
                 Err(wait) if length == 0 => {
-                    at = now.saturating_add(wait.min(AGAIN));
+                    at = now.saturating_add(wait.min(RETRY));
                     break;
                 }
                 Err(_) => break,
@@ -227,9 +227,9 @@ impl<B> Counted<B> {
 }
 
 /// Charges no limit at the head of the queues, because [`Counted::take_turn`] charges them.
-struct Unasked;
+struct NoCharge;
 
-impl AtHead for Unasked {
+impl AtHead for NoCharge {
     type Pass = ();
     type Refusal = Infallible;
 

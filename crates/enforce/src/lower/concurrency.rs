@@ -11,7 +11,7 @@ use super::{
     limits::lower_override_keys,
     on_limit,
 };
-use crate::{cost::Cost, fields::Advice, key::KeySpec};
+use crate::{cost::Cost, fields::QuotaHeaders, key::KeySpec};
 
 /// The parts of a concurrent limit that do not depend on the rules in force.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct LoweredConcurrency {
     pub(crate) key: KeySpec,
     pub(crate) cost: Cost,
     pub(crate) name: Box<str>,
-    pub(crate) advice: Advice,
+    pub(crate) advice: QuotaHeaders,
     pub(crate) limits: ConcurrentLimits,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn lower_concurrency(
     let limits = ConcurrentLimits { limit: limit?, overrides, keys };
     let style = rule.on_limit.as_ref().map(|on_limit| (on_limit.headers, on_limit.headers_on));
     let style = style.unwrap_or((HeaderStyle::Ietf, HeadersOn::All));
-    let advice = Advice::of_concurrency(style, own, &concurrency.name, limits.all());
+    let advice = QuotaHeaders::of_concurrency(style, own, &concurrency.name, limits.all());
     Some(LoweredConcurrency { key: key?, cost: cost?, name: concurrency.name.as_str().into(), advice, limits })
 }
 

@@ -11,7 +11,7 @@ use super::{
     conditions::header_name,
     faults::{Faults, Path},
 };
-use crate::{own_field::OwnField, refusal_text::RefusalForm};
+use crate::{own_field::RuleHeader, refusal_text::RefusalForm};
 
 /// Lowers the maximum wait. Returns `None` if requests do not wait.
 pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<Duration> {
@@ -58,7 +58,7 @@ pub(super) fn lower_headers(
     (policy, rule): (&str, &Rule),
     path: &Path,
     faults: &mut Faults,
-) -> Vec<OwnField> {
+) -> Vec<RuleHeader> {
     let style = rule.on_limit.as_ref().map_or(HeaderStyle::Ietf, |on_limit| on_limit.headers);
     let mut own = Vec::with_capacity(headers.len());
     for (index, header) in headers.iter().enumerate() {
@@ -70,7 +70,7 @@ pub(super) fn lower_headers(
             faults.add(&path.field("name"), "is a header that onLimit.headers also sends: use headers None");
         }
         match (name, template(&header.value)) {
-            (Some(name), Ok(pieces)) => own.push(OwnField::new(name, pieces, policy, &rule.name)),
+            (Some(name), Ok(pieces)) => own.push(RuleHeader::new(name, pieces, policy, &rule.name)),
             (_, Err(invalid)) => faults.add(&path.field("value"), invalid.to_string()),
             (None, Ok(_)) => {}
         }

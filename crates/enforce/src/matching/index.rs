@@ -21,7 +21,7 @@ use super::{
 const REGEX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The number of entries up to which all are checked one by one, because an index would cost more.
-const FEW: usize = 8;
+const MAX_UNINDEXED: usize = 8;
 
 type ByKey<K> = HashMap<K, Vec<u32>, foldhash::fast::RandomState>;
 
@@ -68,16 +68,16 @@ impl Index {
             }
         }
         let ids = 0..u32::try_from(all.len()).expect("a snapshot is smaller than that");
-        if all.len() <= FEW {
+        if all.len() <= MAX_UNINDEXED {
             index.always.extend(ids);
             return index;
         }
         let ways: Vec<Vec<Vec<Key<'_>>>> = all.iter().map(|conditions| ways_to_file(conditions)).collect();
-        let mut company: HashMap<&Key<'_>, usize> = HashMap::new();
+        let mut entries_per_key: HashMap<&Key<'_>, usize> = HashMap::new();
         for key in ways.iter().flatten().flatten() {
-            *company.entry(key).or_default() += 1;
+            *entries_per_key.entry(key).or_default() += 1;
         }
-        let crowd = |way: &Vec<Key<'_>>| way.iter().map(|key| company[key]).max();
+        let crowd = |way: &Vec<Key<'_>>| way.iter().map(|key| entries_per_key[key]).max();
         let mut regexes = Vec::new();
         for ((conditions, ways), id) in all.iter().zip(&ways).zip(ids) {
             // `min_by_key` returns the first of several equal ways.

@@ -91,7 +91,7 @@ impl SharedLimiter {
             match step {
                 Step::Ends => return,
                 Step::Sleeps(pause, wakes) => drop(timeout(pause, wakes.notified()).await),
-                Step::Asks(question) => self.put(hash, *question).await,
+                Step::Asks(question) => self.ask_store(hash, *question).await,
             }
         }
     }
@@ -221,7 +221,7 @@ impl SharedLimiter {
     }
 
     /// Asks the store, and sends the decisions to the waiting requests.
-    async fn put(self: &Arc<Self>, hash: u128, question: Question) {
+    async fn ask_store(self: &Arc<Self>, hash: u128, question: Question) {
         let Question { batch, owned } = question;
         let (deadline, breaks) = (self.client.deadline(), self.client.breaks());
         let (client, asks) = (Arc::clone(&self.client), owned.clone());

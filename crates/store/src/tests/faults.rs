@@ -51,7 +51,7 @@ async fn a_forgotten_script_is_sent_again() {
     let terms = five();
     for _ in 0..3 {
         assert_eq!(take(&store, &Take::new(&terms)).await.map(|reply| reply.granted), Ok(1));
-        assert!(server.tell("SCRIPT FLUSH").starts_with("+OK"));
+        assert!(server.send_line("SCRIPT FLUSH").starts_with("+OK"));
     }
 }
 
@@ -63,14 +63,14 @@ async fn an_emptied_store_begins_a_new_history() {
     let all = Take { requests: 5, ..Take::new(&terms) };
     let first = take(&store, &all).await.expect("an answer");
     assert_eq!(first.granted, 5);
-    assert!(server.tell("FLUSHALL").starts_with("+OK"));
+    assert!(server.send_line("FLUSHALL").starts_with("+OK"));
 
     // The caller sends the level that it has seen.
     let again = take(&store, &Take { seen: Some(&first.level), ..all }).await.expect("an answer");
     assert_eq!(again.granted, 0);
 
     // Without a seen level, the count begins again, and returned seats of the old history free no units.
-    assert!(server.tell("FLUSHALL").starts_with("+OK"));
+    assert!(server.send_line("FLUSHALL").starts_with("+OK"));
     assert_eq!(take(&store, &all).await.map(|reply| reply.granted), Ok(5));
     let returned = take(&store, &Take { returned: first.served.as_ref(), ..all }).await.expect("an answer");
     assert_eq!(returned.granted, 0);
@@ -100,14 +100,14 @@ async fn a_stalled_store_is_late_and_then_asked_over_another_connection() {
     let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
     let terms = five();
     assert!(take(&store, &Take::new(&terms)).await.is_ok());
-    let connections = || server.tell("INFO stats").split("total_connections_received:").nth(1).map(str::to_owned);
+    let connections = || server.send_line("INFO stats").split("total_connections_received:").nth(1).map(str::to_owned);
     let before = connections().expect("a count of connections");
-    assert!(server.tell("CLIENT PAUSE 60000 WRITE").starts_with("+OK"));
+    assert!(server.send_line("CLIENT PAUSE 60000 WRITE").starts_with("+OK"));
     for _ in 0..3 {
         let late = store.take(&key(1), &Take::new(&terms), Duration::from_millis(30)).await;
         assert_eq!(late.map(|reply| reply.granted), Err(StoreError::Late));
     }
-    assert!(server.tell("CLIENT UNPAUSE").starts_with("+OK"));
+    assert!(server.send_line("CLIENT UNPAUSE").starts_with("+OK"));
     assert!(take(&store, &Take::new(&terms)).await.is_ok());
     let after = connections().expect("a count of connections");
     let number = |text: &str| text.split('\r').next().and_then(|text| text.parse::<u32>().ok()).expect("a number");
@@ -121,13 +121,13 @@ async fn a_server_that_follows_another_one_is_left() {
     let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
     let terms = five();
     assert!(take(&store, &Take::new(&terms)).await.is_ok());
-    assert!(server.tell(&format!("REPLICAOF 127.0.0.1 {}", free_port())).starts_with("+OK"));
+    assert!(server.send_line(&format!("REPLICAOF 127.0.0.1 {}", free_port())).starts_with("+OK"));
     let refused = take(&store, &Take::new(&terms)).await;
     assert!(
         matches!(&refused, Err(StoreError::Refused(text)) if text.contains("READONLY") || text.contains("read")),
         "{refused:?}"
     );
-    assert!(server.tell("REPLICAOF NO ONE").starts_with("+OK"));
+    assert!(server.send_line("REPLICAOF NO ONE").starts_with("+OK"));
     assert_eq!(take(&store, &Take { requests: 9, ..Take::new(&terms) }).await.map(|reply| reply.granted), Ok(4));
 }
 
@@ -143,7 +143,7 @@ async fn a_full_store_refuses() {
 #[tokio::test]
 async fn users_and_their_rights() {
     let server = Server::redis(&[]);
-    assert!(server.tell("ACL SETUSER weir on >secret ~{limits* +@all -@dangerous").starts_with("+OK"));
+    assert!(server.send_line("ACL SETUSER weir on >secret ~{limits* +@all -@dangerous").starts_with("+OK"));
     let store = |password: &str| {
         let credentials = Credentials { username: Some("weir".to_owned()), password: password.to_owned() };
         assert!(!format!("{credentials:?}").contains(password));
@@ -208,16 +208,16 @@ async fn sentinel_names_the_server_that_leads() {
     let mut leader = Server::redis(&[]);
     let replica = Server::redis(&["--replicaof", "127.0.0.1", &leader.port.to_string()]);
     let sentinel = Server::sentinel(leader.port);
-    wait_until("the replica follows", || replica.tell("INFO replication").contains("master_link_status:up"));
-    wait_until("the sentinel knows the replica", || sentinel.tell("INFO sentinel").contains("slaves=1"));
+    wait_until("the replica follows", || replica.send_line("INFO replication").contains("master_link_status:up"));
+    wait_until("the sentinel knows the replica", || sentinel.send_line("INFO sentinel").contains("slaves=1"));
     let topology = Topology::Sentinel { service: "limits".to_owned(), credentials: None };
     let store = redis_at(topology, std::slice::from_ref(&sentinel));
     let terms = five();
     let question = Take { requests: 2, ..Take::new(&terms) };
     let first = take(&store, &question).await.expect("an answer");
     // The replica does not grant the replicated requests again.
-    wait_until("the key is replicated", || replica.tell("DBSIZE").starts_with(":1"));
-    assert!(replica.tell("CONFIG SET replica-serve-stale-data yes").starts_with("+OK"));
+    wait_until("the key is replicated", || replica.send_line("DBSIZE").starts_with(":1"));
+    assert!(replica.send_line("CONFIG SET replica-serve-stale-data yes").starts_with("+OK"));
     leader.kill();
     let second = until_answered(&store, &question).await;
     assert_eq!((first.granted, second.granted), (2, 2));
@@ -232,12 +232,12 @@ async fn a_cluster_is_followed_as_slots_move() {
     let nodes: Vec<Server> =
         buses.iter().map(|bus| Server::redis(&["--cluster-enabled", "yes", "--cluster-port", bus])).collect();
     for (node, slots) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]) {
-        assert!(node.tell(&format!("CLUSTER ADDSLOTSRANGE {slots}")).starts_with("+OK"));
-        assert!(node.tell(&format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[0].port, buses[0])).starts_with("+OK"));
+        assert!(node.send_line(&format!("CLUSTER ADDSLOTSRANGE {slots}")).starts_with("+OK"));
+        assert!(node.send_line(&format!("CLUSTER MEET 127.0.0.1 {} {}", nodes[0].port, buses[0])).starts_with("+OK"));
     }
     for node in &nodes {
         wait_until("the cluster is up", || {
-            let info = node.tell("CLUSTER INFO");
+            let info = node.send_line("CLUSTER INFO");
             info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
         });
     }
@@ -251,10 +251,10 @@ async fn a_cluster_is_followed_as_slots_move() {
             *granted += reply.expect("an answer").granted;
         }
         if round == 0 {
-            used = nodes.iter().filter(|node| !node.tell("DBSIZE").starts_with(":0")).count();
+            used = nodes.iter().filter(|node| !node.send_line("DBSIZE").starts_with(":0")).count();
             // A slot with a key moves from its node to the next one. During and after the move, the servers redirect
             // the client to the new node.
-            let slot = nodes[0].tell(&format!("CLUSTER KEYSLOT {}", key(7).as_str()));
+            let slot = nodes[0].send_line(&format!("CLUSTER KEYSLOT {}", key(7).as_str()));
             let slot = slot.trim_start_matches(':').trim().parse().expect("a slot");
             let [from, to] = places(&nodes, slot);
             begin_move([from, to], slot, key(7).as_str());
@@ -284,18 +284,18 @@ fn places(nodes: &[Server], slot: u16) -> [&Server; 2] {
 }
 
 fn id(node: &Server) -> String {
-    node.tell("CLUSTER MYID").split("\r\n").nth(1).expect("an id").to_owned()
+    node.send_line("CLUSTER MYID").split("\r\n").nth(1).expect("an id").to_owned()
 }
 
 fn begin_move([from, to]: [&Server; 2], slot: u16, key: &str) {
-    assert!(to.tell(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", id(from))).starts_with("+OK"));
-    assert!(from.tell(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", id(to))).starts_with("+OK"));
-    assert!(from.tell(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.port)).starts_with("+OK"));
+    assert!(to.send_line(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", id(from))).starts_with("+OK"));
+    assert!(from.send_line(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", id(to))).starts_with("+OK"));
+    assert!(from.send_line(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.port)).starts_with("+OK"));
 }
 
 fn end_move(nodes: &[Server], to: &Server, slot: u16) {
     for node in nodes {
-        assert!(node.tell(&format!("CLUSTER SETSLOT {slot} NODE {}", id(to))).starts_with("+OK"));
+        assert!(node.send_line(&format!("CLUSTER SETSLOT {slot} NODE {}", id(to))).starts_with("+OK"));
     }
 }
 
@@ -315,7 +315,7 @@ async fn questions_share_one_connection() {
     }
     assert_eq!(granted, 5);
     // The store has one connection. The other one is the test's.
-    assert!(server.tell("INFO clients").contains("connected_clients:2"), "{}", server.tell("INFO clients"));
+    assert!(server.send_line("INFO clients").contains("connected_clients:2"), "{}", server.send_line("INFO clients"));
 }
 
 #[test]
@@ -350,7 +350,7 @@ async fn a_killed_memcached_is_found_again() {
         let again = Take { seen: Some(&first.level), ..question };
         let second = store.take(&key(1), &again, || now, DEADLINE).await.expect("an answer");
         assert_eq!(second.granted, 2, "the seen level restores three admissions");
-        server.tell("flush_all");
+        server.send_line("flush_all");
     }
 }
 

@@ -78,11 +78,11 @@ impl Server {
     }
 
     /// Sends a line, and returns the first bytes of the answer.
-    pub(crate) fn tell(&self, line: &str) -> String {
-        self.try_tell(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    pub(crate) fn send_line(&self, line: &str) -> String {
+        self.try_send_line(line).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    fn try_tell(&self, line: &str) -> std::io::Result<String> {
+    fn try_send_line(&self, line: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.write_all(line.as_bytes())?;
@@ -96,7 +96,7 @@ impl Server {
         let line = if self.command[0] == "memcached" { "version" } else { "PING" };
         let answers =
             |text: String| ["+PONG", "VERSION", "-NOAUTH", "-DENIED"].iter().any(|word| text.starts_with(word));
-        wait_until(self.command[0].as_str(), || self.try_tell(line).is_ok_and(answers));
+        wait_until(self.command[0].as_str(), || self.try_send_line(line).is_ok_and(answers));
     }
 }
 

@@ -79,7 +79,7 @@ async fn the_time_runs_from_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_request_holds_is_let_go_of_with_the_answer() {
+async fn the_inner_future_is_dropped_before_the_answer() {
     let held = Arc::new(());
     let for_requests = Arc::clone(&held);
     let inner = service_fn(move |()| {

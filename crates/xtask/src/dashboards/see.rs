@@ -86,7 +86,7 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
     if let Err(error) = &result
         && !interrupt.is_cancelled()
     {
-        Screen::new(false).failed(error, &cast.last_words());
+        Screen::new(false).failed(error, &cast.log_tails());
     }
     cast.stop().await;
     Ok(if let Ok(true) = result { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -240,7 +240,7 @@ impl Cast {
     }
 
     /// The last lines of every log that is not empty.
-    pub(crate) fn last_words(&self) -> Vec<(String, String)> {
+    pub(crate) fn log_tails(&self) -> Vec<(String, String)> {
         let names = self.children.iter().map(|child| child.name.as_str()).chain(["load"]);
         names
             .filter_map(|name| {

@@ -12,7 +12,7 @@ use super::Violation;
 
 /// The crates of the workspace. Each crate is allowed to depend on these other crates of the workspace, in code and in
 /// tests.
-const MAY_KNOW: &[(&str, &[&str])] = &[
+const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weir-fuzz", &[]),
     ("weir-core", &["weir-fuzz"]),
     ("weir-tower", &["weir-core"]),
@@ -136,13 +136,13 @@ impl Tree {
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let known: BTreeMap<_, _> = MAY_KNOW.iter().copied().collect();
+    let known: BTreeMap<_, _> = ALLOWED_DEPENDENCIES.iter().copied().collect();
     for member in &tree.members {
         let Some(allowed) = known.get(member.name.as_str()) else {
             violations.push(Violation::new(
                 &member.manifest,
                 format!("{} is not in the dependency rule", member.name),
-                "add it to MAY_KNOW in crates/xtask/src/tidy/dependencies.rs",
+                "add it to ALLOWED_DEPENDENCIES in crates/xtask/src/tidy/dependencies.rs",
             ));
             continue;
         };
@@ -162,14 +162,14 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
             }
         }
     }
-    violations.extend(core_stands_alone(tree));
+    violations.extend(core_has_no_dependencies(tree));
     violations.extend(must_not_link(tree));
     violations.extend(must_not_enable(tree));
     violations.extend(one_version(tree));
     violations
 }
 
-fn core_stands_alone(tree: &Tree) -> impl Iterator<Item = Violation> {
+fn core_has_no_dependencies(tree: &Tree) -> impl Iterator<Item = Violation> {
     let core = tree.members.iter().filter(|member| member.name == "weir-core");
     core.flat_map(|member| {
         let normal = member.direct.iter().filter(|direct| direct.kind != DependencyKind::Development);

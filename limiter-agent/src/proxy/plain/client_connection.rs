@@ -95,7 +95,7 @@ impl<'a> ClientConnection<'a> {
     }
 
     /// Returns ready when the client has disconnected.
-    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.leaving {
             Leaving::Settled => return Poll::Pending,
             Leaving::HalfClosed(until) if self.now() < until => return Poll::Pending,
@@ -187,7 +187,7 @@ impl<'a> ClientConnection<'a> {
                             held_up = true;
                             self.begin(Some(self.client.shared.proxy.settings.stall_timeout));
                         }
-                        let over = self.poll_gone(cx).is_ready() || self.pause.poll_over(cx).is_ready();
+                        let over = self.poll_disconnected(cx).is_ready() || self.pause.poll_over(cx).is_ready();
                         return if over { Poll::Ready(Err(Gone)) } else { Poll::Pending };
                     }
                 }

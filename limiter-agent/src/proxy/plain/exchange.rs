@@ -22,7 +22,7 @@ use super::{
     upstream::Upstream,
     write::{self, Ending},
 };
-use crate::proxy::{SERVER, failure::Failure, garbled::Garbled, headers::MAX_ANSWER_BYTES};
+use crate::proxy::{SERVER, failure::Failure, garbled::InvalidResponse, headers::MAX_ANSWER_BYTES};
 
 /// The maximum number of bytes of a body to buffer while the client does not read them.
 const MAX_HELD: usize = super::buffer::ANSWER_SIZE;
@@ -72,7 +72,7 @@ pub(super) enum Next {
 }
 
 /// The reason why there is no response.
-enum Cut {
+enum NoResponse {
     Failure(Failure),
     /// The request exceeded its deadline.
     Late,
@@ -81,7 +81,7 @@ enum Cut {
     Gone,
 }
 
-impl<E: Into<Failure>> From<E> for Cut {
+impl<E: Into<Failure>> From<E> for NoResponse {
     fn from(failure: E) -> Self {
         Self::Failure(failure.into())
     }
@@ -111,11 +111,11 @@ impl Limit {
     }
 
     /// The reason why there is no response after the time limit. The shorter limit decides.
-    fn cut(self) -> Cut {
+    fn cut(self) -> NoResponse {
         match (self.deadline, self.timeout) {
-            (Some(deadline), timeout) if timeout.is_none_or(|timeout| deadline <= timeout) => Cut::Late,
+            (Some(deadline), timeout) if timeout.is_none_or(|timeout| deadline <= timeout) => NoResponse::Late,
             (_, Some(timeout)) => Failure::Unanswered(timeout).into(),
-            (_, None) => Cut::Gone,
+            (_, None) => NoResponse::Gone,
         }
     }
 }
@@ -141,10 +141,10 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
         let repeatable = asked.repeatable;
         match ask(connection, asked.request, repeatable, &asked.context, &mut out).await {
             Ok(reply) => relay(connection, reply, asked.context.follow_up, out).await,
-            Err(Cut::Gone) => Next::Nothing,
-            Err(Cut::Unfit) => Next::Leave,
-            Err(Cut::Late) => late(connection, &asked.context, out).await,
-            Err(Cut::Failure(failure)) => {
+            Err(NoResponse::Gone) => Next::Nothing,
+            Err(NoResponse::Unfit) => Next::Leave,
+            Err(NoResponse::Late) => late(connection, &asked.context, out).await,
+            Err(NoResponse::Failure(failure)) => {
                 let proxy = &connection.client.shared.proxy;
                 let failure = failure.or_stopped(&proxy.upstream).await;
                 let app_gone = failure.app_gone().is_some();
@@ -205,7 +205,7 @@ fn ask(
     repeatable: bool,
     context: &ResponseContext,
     out: &mut Outbox,
-) -> impl Future<Output = Result<Reply, Cut>> {
+) -> impl Future<Output = Result<Reply, NoResponse>> {
     async move {
         let shared = &connection.client.shared;
         let sent = shared.proxy.clock.now();
@@ -216,10 +216,10 @@ fn ask(
             None => Upstream::new(Box::pin(connected(connection, limit)).await?, true, request),
         };
         loop {
-            match hear(connection, &mut app, context, (sent, limit), out).await {
+            match receive_head(connection, &mut app, context, (sent, limit), out).await {
                 Ok((framing, kept, closes)) => return Ok(Reply { app, framing, kept, closes }),
                 // A request with any method can be retried if no byte of it was sent.
-                Err(Cut::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
+                Err(NoResponse::Failure(Failure::Closed)) if !app.fresh && (repeatable || app.is_untouched()) => {
                     let request = app.into_request().ok_or(Failure::Closed)?;
                     app = Upstream::new(Box::pin(connected(connection, limit)).await?, true, request);
                 }
@@ -231,7 +231,7 @@ fn ask(
 
 /// Opens a connection to the app. The caller boxes the future, because few requests need a new connection and the
 /// future is large.
-async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<TcpStream, Cut> {
+async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<TcpStream, NoResponse> {
     let connecting = connection.client.shared.proxy.upstream.connect();
     match limit.left(connection.now()) {
         None => Ok(connecting.await?),
@@ -241,13 +241,13 @@ async fn connected(connection: &ClientConnection<'_>, limit: Limit) -> Result<Tc
 
 /// Waits for the final response and writes its head. Returns how its body is framed, whether the app's connection
 /// stays open, and whether the client's closes.
-async fn hear(
+async fn receive_head(
     connection: &mut ClientConnection<'_>,
     app: &mut Upstream,
     context: &ResponseContext,
     (sent, limit): (Time, Limit),
     out: &mut Outbox,
-) -> Result<(Framing, bool, bool), Cut> {
+) -> Result<(Framing, bool, bool), NoResponse> {
     let shared = &connection.client.shared;
     // The number of bytes of an incomplete head in which the end was not found.
     let mut looked_at = 0;
@@ -266,7 +266,9 @@ async fn hear(
             let mut space = FieldSpace::new();
             let mut largest = None;
             let read = match response::read(bytes, &mut space, context.to_head) {
-                Err(Garbled::TooLarge) => response::read(bytes, largest.insert(FieldSpace::largest()), context.to_head),
+                Err(InvalidResponse::TooLarge) => {
+                    response::read(bytes, largest.insert(FieldSpace::largest()), context.to_head)
+                }
                 read => read,
             };
             let head = match read? {
@@ -289,7 +291,7 @@ async fn hear(
             // The lengths contradict each other, and no body shows which one is right. hyper's server drops such a
             // response, too.
             if context.to_head && head.contradicts_itself() {
-                return Err(Cut::Unfit);
+                return Err(NoResponse::Unfit);
             }
             let ending = ending(connection.client, context.last, connection.now());
             for cost in context.costs() {
@@ -300,7 +302,7 @@ async fn hear(
             app.consume(length);
             // Nothing was sent yet, so the client can still get an error response in place of a truncated one.
             if framing.begins_wrongly(app.unread()) {
-                return Err(Garbled::Chunk.into());
+                return Err(InvalidResponse::Chunk.into());
             }
             app.answered();
             return Ok((framing, kept, ending.closes));
@@ -319,17 +321,17 @@ async fn read(
     app: &mut Upstream,
     most: usize,
     limit: Limit,
-) -> Result<io::Result<usize>, Cut> {
+) -> Result<io::Result<usize>, NoResponse> {
     let shared = &connection.client.shared;
     poll_fn(|cx| {
         if let Poll::Ready(read) = app.poll_read(most, &shared.buffers, cx) {
             return Poll::Ready(Ok(read));
         }
-        if connection.poll_gone(cx).is_ready() {
-            return Poll::Ready(Err(Cut::Gone));
+        if connection.poll_disconnected(cx).is_ready() {
+            return Poll::Ready(Err(NoResponse::Gone));
         }
         ready!(connection.pause.poll_over(cx));
-        Poll::Ready(Err(if connection.poll_gone(cx).is_pending() { limit.cut() } else { Cut::Gone }))
+        Poll::Ready(Err(if connection.poll_disconnected(cx).is_pending() { limit.cut() } else { NoResponse::Gone }))
     })
     .await
 }
@@ -380,10 +382,10 @@ fn relay(
                     drop(follow_up);
                     return finish(connection, &out.bytes, &[], reply.closes).await;
                 }
-                Ok(Ok(0) | Err(_)) | Err(Cut::Failure(_) | Cut::Unfit | Cut::Late) => {
+                Ok(Ok(0) | Err(_)) | Err(NoResponse::Failure(_) | NoResponse::Unfit | NoResponse::Late) => {
                     return broken_off(connection, &[]).await;
                 }
-                Err(Cut::Gone) => return Next::Nothing,
+                Err(NoResponse::Gone) => return Next::Nothing,
             }
         }
     }

@@ -14,7 +14,7 @@ use super::{
     framing::Framing,
 };
 use crate::proxy::{
-    garbled::Garbled,
+    garbled::InvalidResponse,
     headers::{MAX_ANSWER_BYTES, elements, one_length, plain_coding},
 };
 
@@ -50,14 +50,14 @@ pub(super) fn read<'h, 'b>(
     bytes: &'b [u8],
     space: &'h mut FieldSpace<impl AsMut<[MaybeUninit<Header<'b>>]>, impl AsMut<[Field]>>,
     to_head: bool,
-) -> Result<Answer<'h, 'b>, Garbled> {
+) -> Result<Answer<'h, 'b>, InvalidResponse> {
     let (fields, kinds) = (space.fields.as_mut(), space.kinds.as_mut());
     let mut head = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, fields)?;
     let Status::Complete(length) = parsed else {
-        return if bytes.len() < MAX_ANSWER_BYTES { Ok(Answer::Part) } else { Err(Garbled::TooLarge) };
+        return if bytes.len() < MAX_ANSWER_BYTES { Ok(Answer::Part) } else { Err(InvalidResponse::TooLarge) };
     };
-    let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(Garbled::Status) };
+    let (Some(status @ 100..), Some(minor)) = (head.code, head.version) else { return Err(InvalidResponse::Status) };
     let fields = &*head.headers;
     let kinds = &mut kinds[..fields.len()];
     fields.iter().zip(&mut *kinds).for_each(|(field, kind)| *kind = Field::of(field.name.as_bytes()));
@@ -67,11 +67,11 @@ pub(super) fn read<'h, 'b>(
     let framing = match status {
         101 => return Ok(Answer::Switched),
         ..200 => return Ok(Answer::Interim(length)),
-        _ if coding == Some(false) => return Err(Garbled::Coding),
+        _ if coding == Some(false) => return Err(InvalidResponse::Coding),
         204 | 304 => Framing::Length(0),
         _ if to_head => Framing::Length(0),
         _ => match coding {
-            Some(_) if minor == 0 => return Err(Garbled::Coding),
+            Some(_) if minor == 0 => return Err(InvalidResponse::Coding),
             Some(_) => Framing::Chunked(Chunks::default()),
             None => match one_length(of(Field::ContentLength))? {
                 Some(length) => Framing::Length(length),

@@ -29,7 +29,7 @@ struct Rest {
 
 /// The kind of a request, and what the short path did with it. The type has two words, so it is returned in registers.
 /// Returned through memory, it would delay a refusal for longer than a decision takes.
-enum Judged {
+enum Decided {
     /// The request is incomplete. Its rest will fit into the buffer, or its length is not known yet.
     Part,
     /// The short path cannot serve the request: it is not plain, it is too long, or the gate cannot decide on it
@@ -45,7 +45,7 @@ enum Judged {
     Admitted(Box<Asked>),
 }
 
-const _: () = assert!(size_of::<Judged>() <= 2 * size_of::<u64>());
+const _: () = assert!(size_of::<Decided>() <= 2 * size_of::<u64>());
 
 impl Http1Path for Client {
     // This is the future of `serve` itself: a second future around it would cost each request one more call.
@@ -99,18 +99,18 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
                 Some(Err(Gone)) => return End::Closed,
             }
         }
-        let next = match judge(&mut connection) {
+        let next = match parse_and_decide(&mut connection) {
             // The future is boxed, so that an idle connection uses no memory for it.
-            Judged::Admitted(asked) => Box::pin(exchange(&mut connection, asked)).await,
-            Judged::Closed => Next::Leave,
-            Judged::Refused(now) => {
+            Decided::Admitted(asked) => Box::pin(exchange(&mut connection, asked)).await,
+            Decided::Closed => Next::Leave,
+            Decided::Refused(now) => {
                 just_now = Some(now);
                 Next::Request
             }
-            Judged::Answered(rest) => finish(&mut connection, &rest.text.bytes, &[], rest.closes).await,
-            Judged::Gone => Next::Nothing,
-            Judged::Part if comes(&mut connection).await => continue,
-            Judged::Part | Judged::Other => {
+            Decided::Answered(rest) => finish(&mut connection, &rest.text.bytes, &[], rest.closes).await,
+            Decided::Gone => Next::Nothing,
+            Decided::Part if more_arrives(&mut connection).await => continue,
+            Decided::Part | Decided::Other => {
                 let bytes = Bytes::copy_from_slice(connection.inbox.as_ref().map_or(&[], Buffer::unread));
                 return End::HandOver(connection.stream, bytes, connection.used);
             }
@@ -124,7 +124,7 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
 }
 
 /// Waits for more bytes of an incomplete request. Returns false if none arrive in time.
-async fn comes(connection: &mut ClientConnection<'_>) -> bool {
+async fn more_arrives(connection: &mut ClientConnection<'_>) -> bool {
     let Some(inbox) = &mut connection.inbox else { return false };
     if !inbox.make_room(SIZE) {
         return false;
@@ -139,9 +139,9 @@ async fn comes(connection: &mut ClientConnection<'_>) -> bool {
 
 /// Parses the bytes that were read, and decides on them if they are a plain request.
 #[inline(always)] // see the docs of `calls`
-fn judge(connection: &mut ClientConnection<'_>) -> Judged {
+fn parse_and_decide(connection: &mut ClientConnection<'_>) -> Decided {
     let client = connection.client;
-    let Some((bytes, back)) = connection.ends() else { return Judged::Part };
+    let Some((bytes, back)) = connection.ends() else { return Decided::Part };
     let (judged, used) = judge_bytes(client, back, bytes);
     connection.consume(used);
     judged
@@ -149,13 +149,13 @@ fn judge(connection: &mut ClientConnection<'_>) -> Judged {
 
 /// Decides on the request in `bytes`, and returns how many bytes were used.
 #[inline(always)] // see the docs of `calls`
-fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize) {
+fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize) {
     let Client { shared, gate, peer, .. } = client;
     let mut lines = RequestFields::default();
     let request = match Request::look(bytes, &mut lines, shared.limits) {
         Look::Plain(request) => request,
-        Look::Part(whole) if whole.is_none_or(|whole| whole <= SIZE) => return (Judged::Part, 0),
-        Look::Part(_) | Look::Other => return (Judged::Other, 0),
+        Look::Part(whole) if whole.is_none_or(|whole| whole <= SIZE) => return (Decided::Part, 0),
+        Look::Part(_) | Look::Other => return (Decided::Other, 0),
     };
     let (to_head, last, length) = (request.is_head(), request.last, request.length);
     // If more requests follow, the refusal is not sent immediately. So a client that sends many requests gets only its
@@ -171,7 +171,7 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
             let mut out = shared.buffers.outbox();
             write::to_app(&plain, peer, &mut out.bytes);
             let repeatable = plain.is_repeatable();
-            Judged::Admitted(Box::new(Asked {
+            Decided::Admitted(Box::new(Asked {
                 request: out,
                 repeatable,
                 context: ResponseContext { to_head, last, fields, follow_up },
@@ -182,7 +182,7 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Judged, usize)
             refuse(client, back, refusal, format, to_head, last, alone)
         }
     });
-    let Some(judged) = judged else { return (Judged::Other, 0) };
+    let Some(judged) = judged else { return (Decided::Other, 0) };
     shared.traffic.request();
     (judged, length)
 }
@@ -197,12 +197,12 @@ fn refuse(
     to_head: bool,
     last: bool,
     at_once: bool,
-) -> Judged {
+) -> Decided {
     let shared = &client.shared;
     let rest = |text: &[u8], closes| {
         let mut rest = shared.buffers.outbox();
         rest.bytes.extend_from_slice(text);
-        Judged::Answered(Box::new(Rest { text: rest, closes }))
+        Decided::Answered(Box::new(Rest { text: rest, closes }))
     };
     match format {
         Format::Http => {
@@ -211,10 +211,10 @@ fn refuse(
             shared.refusals.write(refusal, to_head, ending, |text| {
                 let sent = if at_once { back.send_at_once(text) } else { Ok(0) };
                 match sent {
-                    Ok(sent) if sent == text.len() && closes => Judged::Closed,
-                    Ok(sent) if sent == text.len() => Judged::Refused(now),
+                    Ok(sent) if sent == text.len() && closes => Decided::Closed,
+                    Ok(sent) if sent == text.len() => Decided::Refused(now),
                     Ok(sent) => rest(&text[sent..], closes),
-                    Err(Gone) => Judged::Gone,
+                    Err(Gone) => Decided::Gone,
                 }
             })
         }

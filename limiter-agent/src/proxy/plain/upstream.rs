@@ -21,7 +21,7 @@ pub(super) struct Upstream {
     request: Option<Outbox>,
     sent: usize,
     /// The app accepts no more of the request. Bytes that it sent before may still be a response.
-    deaf: bool,
+    write_failed: bool,
     /// The runtime will wake this task when the socket is readable.
     asked: bool,
     /// The bytes received of the response.
@@ -30,7 +30,7 @@ pub(super) struct Upstream {
 
 impl Upstream {
     pub(super) fn new(stream: TcpStream, fresh: bool, request: Outbox) -> Self {
-        Self { stream, fresh, request: Some(request), sent: 0, deaf: false, asked: false, inbox: None }
+        Self { stream, fresh, request: Some(request), sent: 0, write_failed: false, asked: false, inbox: None }
     }
 
     /// Sends the rest of the request, and reads available bytes of the response, up to `most` unread bytes. Returns 0
@@ -66,10 +66,10 @@ impl Upstream {
 
     fn push(&mut self, cx: &mut Context<'_>) {
         let Some(request) = &self.request else { return };
-        while self.sent < request.bytes.len() && !self.deaf {
+        while self.sent < request.bytes.len() && !self.write_failed {
             match calls::poll_write(&self.stream, &request.bytes[self.sent..], cx) {
                 Poll::Ready(Ok(count @ 1..)) => self.sent += count,
-                Poll::Ready(_) => self.deaf = true,
+                Poll::Ready(_) => self.write_failed = true,
                 Poll::Pending => return,
             }
         }

@@ -23,7 +23,7 @@ use hyper_util::{
 use tokio::{net::TcpListener, runtime::Handle};
 use tower::{BoxError, Service};
 
-use crate::stacks::{self, Counts, Failure, Heard, Limit, Visitor};
+use crate::stacks::{self, Counts, Failure, HasFailure, Limit, Visitor};
 
 /// One gateway of `cargo xtask bench seeds`, which starts it itself.
 #[derive(Parser)]
@@ -70,7 +70,7 @@ struct Serving<'a> {
 impl Visitor<Request<Incoming>, Response<Incoming>> for Serving<'_> {
     fn visit<S>(&mut self, stack: &'static str, _: Counts, service: S)
     where
-        S: Service<Request<Incoming>, Response = Response<Incoming>, Error: Heard + Send, Future: Send>
+        S: Service<Request<Incoming>, Response = Response<Incoming>, Error: HasFailure + Send, Future: Send>
             + Clone
             + Send
             + 'static,
@@ -83,14 +83,14 @@ impl Visitor<Request<Incoming>, Response<Incoming>> for Serving<'_> {
     /// A gateway needs clones.
     fn visit_single<S>(&mut self, _: &'static str, _: S)
     where
-        S: Service<Request<Incoming>, Response = Response<Incoming>, Error: Heard>,
+        S: Service<Request<Incoming>, Response = Response<Incoming>, Error: HasFailure>,
     {
     }
 }
 
 async fn serve<S>(listen: SocketAddr, service: S) -> anyhow::Result<()>
 where
-    S: Service<Request<Incoming>, Response = Response<Incoming>, Error: Heard + Send, Future: Send>
+    S: Service<Request<Incoming>, Response = Response<Incoming>, Error: HasFailure + Send, Future: Send>
         + Clone
         + Send
         + 'static,
@@ -113,7 +113,7 @@ where
 
 async fn answer<S>(mut service: S, request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>>
 where
-    S: Service<Request<Incoming>, Response = Response<Incoming>, Error: Heard>,
+    S: Service<Request<Incoming>, Response = Response<Incoming>, Error: HasFailure>,
 {
     let answer = match poll_fn(|context| service.poll_ready(context)).await {
         Ok(()) => service.call(request).await,

@@ -40,7 +40,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["answer", "waiting"],
             &["deadline", "latency"],
             &["throughput"],
-            &["keyed", "shared"],
+            &["keyed", "single"],
             &["rate_limit"],
         ],
     },
