@@ -64,7 +64,13 @@ pub struct Limit {
 
 /// Other numbers for the limit of this name. An absent field has its default value, not the value of the rule's limit.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[x_kube(validation = one_kind(), validation = countable())]
+#[x_kube(
+    validation = one_kind(),
+    validation = Rule::new("!has(self.concurrent) || !(has(self.requests) || has(self.per) || has(self.burst) || has(self.debt))")
+        .message("concurrent is not valid with requests, per, burst and debt, which limit a rate: remove them")
+        .field_path(".concurrent"),
+    validation = countable()
+)]
 pub struct OverrideLimit {
     /// Name of one of the rule's limits, whose strategy is used.
     #[schemars(length(min = 1, max = 63))]

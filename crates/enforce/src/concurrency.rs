@@ -1,8 +1,9 @@
 //! Rules that limit how many requests are in flight.
 //!
-//! A request takes a permit of each such rule before any rate is charged, because a permit can be given back without a
-//! trace. The permit belongs to the [`FollowUp`](super::FollowUp) of the request and is dropped with it: when the body
-//! of the response has ended, when the client has disconnected, or when another rule refuses.
+//! A request takes a permit of each such rule before any rate is charged: if another rule refuses the request, its
+//! permits are simply dropped. Until then they can be missing to another request. The permits belong to the
+//! [`FollowUp`](super::FollowUp) of the request, then to the body of its response or to the tunnel that it opens. They
+//! are dropped when the response has ended, when the client has disconnected, or when the tunnel is closed.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::{
     lower::{ConcurrentLimits, LoweredConcurrency},
 };
 
-/// How long a refused client is asked to wait. Nobody knows when a request in flight ends.
+/// The value of `Retry-After`. The agent does not know when a request in flight ends.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// The concurrent limit of a rule in force.
@@ -47,7 +48,8 @@ impl Concurrency {
         Self { in_flight: in_flight.unwrap_or_default(), key, cost, name, advice: Arc::new(advice), limits }
     }
 
-    pub(super) fn acquire(&self, key: &[u8], cost: u64) -> Result<(KeyPermit, QuotaState), NoPermit> {
+    /// Takes a permit. Returns it with the state of the limit, and with the key's override.
+    pub(super) fn acquire(&self, key: &[u8], cost: u64) -> Result<(KeyPermit, QuotaState, Option<usize>), NoPermit> {
         let (limit, override_index) = self.limits.of(key);
         match self.in_flight.acquire(key, cost, limit) {
             Ok(permit) => {
@@ -57,7 +59,7 @@ impl Concurrency {
                     remaining: limit.get().saturating_sub(permit.in_use()),
                     seconds: 0,
                 };
-                Ok((permit, state))
+                Ok((permit, state, override_index))
             }
             Err(full) => Err(NoPermit::new(full, override_index)),
         }

@@ -110,7 +110,11 @@ impl Asked<'_> {
         match indices {
             [] => Verdict::Pass(Pass::default()),
             [only] => self.enforce_one(set.get(*only), keys),
-            several => self.enforce_all(&limiting(set, several), keys),
+            several => {
+                let rules = limiting(set, several);
+                let deadline = self.deadline(rules.iter().map(|(member, _)| *member));
+                self.enforce_all(&rules, deadline, keys)
+            }
         }
     }
 
@@ -123,7 +127,7 @@ impl Asked<'_> {
         let rule = &member.rule;
         let Some(limits) = &rule.limits else { return Verdict::Refuse(Refusal::denied(rule, self.now())) };
         if member.may_take_more {
-            return self.enforce_all(&[(member, limits)], keys);
+            return self.enforce_all(&[(member, limits)], self.deadline([member].into_iter()), keys);
         }
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
@@ -147,8 +151,12 @@ impl Asked<'_> {
         }
     }
 
-    fn enforce_all<'r>(&self, rules: &[(&'r Member, &'r Limits)], keys: &mut Vec<u8>) -> Verdict<'r> {
-        let deadline = self.deadline(rules.iter().map(|(member, _)| *member));
+    fn enforce_all<'r>(
+        &self,
+        rules: &[(&'r Member, &'r Limits)],
+        deadline: Option<Deadline>,
+        keys: &mut Vec<u8>,
+    ) -> Verdict<'r> {
         self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
             let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, true)).collect();
             let follow_up = || FollowUp { deadline, costs: costs(), permits: Vec::new() };
@@ -196,7 +204,7 @@ impl Asked<'_> {
                 bypass.counters.count_bypassed();
                 continue;
             }
-            let mut permits = match self.acquire_all(indices.iter().map(|index| set.get(*index)), keys) {
+            let mut permits = match self.acquire_permits(indices.iter().map(|index| set.get(*index)), keys) {
                 Ok(permits) => permits,
                 Err((rule, _)) => {
                     rule.counters.count_shadow_limited();

@@ -131,10 +131,6 @@ impl QuotaHeaders {
         self.own.iter().for_each(|own| own.insert(state.numbers(), headers));
     }
 
-    fn append_own(&self, state: &QuotaState, head: &mut Vec<u8>) {
-        self.own.iter().for_each(|own| own.append_to(state.numbers(), head));
-    }
-
     /// Inserts the fields that describe the quota. `policy` is the policy field of this rule, or of all rules that the
     /// request was charged to.
     pub(super) fn insert(&self, state: &QuotaState, policy: &HeaderValue, headers: &mut HeaderMap) {
@@ -216,16 +212,23 @@ impl Fields {
         }
     }
 
-    /// Adds the fields of a rule with a concurrent limit. They describe its quota only if no other rule's does.
+    /// Adds the fields of a rule with a concurrent limit. They describe its quota only if no other rule's fields do.
     pub(super) fn add_concurrency(
         &mut self,
         advice: &Arc<QuotaHeaders>,
         state: QuotaState,
         override_index: Option<usize>,
     ) {
-        if self.quota.is_none() {
-            self.quota = Self::of_one(advice, state, override_index).quota;
-        } else if advice.has_own() {
+        let is_described = self.quota.as_ref().is_some_and(|quota| quota.advice.describes_admitted());
+        if !is_described {
+            // The earlier rule sets fields of its own, which stay.
+            let earlier = self.quota.take().filter(|quota| quota.policy.is_of_one() && quota.advice.has_own());
+            self.own.extend(earlier.map(|quota| (quota.advice, quota.state)));
+            if advice.describes_admitted() {
+                self.quota = Self::of_several(advice, state, advice.policy(override_index).clone()).quota;
+            }
+        }
+        if advice.has_own() {
             self.own.push((Arc::clone(advice), state));
         }
     }
@@ -255,14 +258,19 @@ impl Fields {
                 advice.append_to(state, digits.format(state.seconds), policy.value(advice), head);
             }
             if policy.is_of_one() {
-                advice.append_own(state, head);
+                self.append_own(advice, state, 0, head);
             }
         }
         for (index, (advice, state)) in self.own.iter().enumerate() {
-            // As in a map, the last of several fields of one name replaces the others.
-            let later = |field: &RuleHeader| self.own[index + 1..].iter().any(|(other, _)| other.names(field));
-            advice.own.iter().filter(|field| !later(field)).for_each(|field| field.append_to(state.numbers(), head));
+            self.append_own(advice, state, index + 1, head);
         }
+    }
+
+    /// Appends the fields that one rule sets. As in a map, the last of several fields of one name replaces the others:
+    /// those of the rules from index `after` on come later.
+    fn append_own(&self, advice: &QuotaHeaders, state: &QuotaState, after: usize, head: &mut Vec<u8>) {
+        let is_replaced = |field: &RuleHeader| self.own[after..].iter().any(|(other, _)| other.names(field));
+        advice.own.iter().filter(|field| !is_replaced(field)).for_each(|field| field.append_to(state.numbers(), head));
     }
 
     /// Whether these fields replace a field of the app with this name.

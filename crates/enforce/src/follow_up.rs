@@ -4,7 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::KeyPermit;
 
-use super::{deferred::DeferredCost, fields::QuotaState, format::Format, rule::Rule};
+use super::{
+    deferred::DeferredCost,
+    fields::{Fields, QuotaState},
+    format::Format,
+    rule::Rule,
+};
 
 /// The remaining work for an admitted request.
 #[derive(Debug, Default)]
@@ -13,7 +18,7 @@ pub struct FollowUp {
     pub deadline: Option<Deadline>,
     /// Costs that depend on the response.
     pub costs: Vec<DeferredCost>,
-    /// Permits of concurrent limits, until the body of the response has ended.
+    /// The permits of concurrent limits, until they pass to the body of the response or to a tunnel.
     pub permits: Vec<HeldPermit>,
 }
 
@@ -57,15 +62,16 @@ impl FollowUp {
         self.deadline.take().map(|deadline| (deadline.after, deadline))
     }
 
-    /// Adds permits, and a deadline if it is shorter.
-    pub(super) fn hold(&mut self, permits: Vec<HeldPermit>, deadline: Option<Deadline>) {
-        self.permits.extend(permits);
-        self.deadline = self.deadline.take().into_iter().chain(deadline).min_by_key(|deadline| deadline.after);
-    }
-
-    /// The rules whose admissions are not counted yet.
-    pub(super) fn take_admitted(&mut self) -> impl Iterator<Item = AdmittedBy> {
-        self.permits.iter_mut().filter_map(|held| held.admitted.take())
+    /// Counts the request as admitted by the rules of its permits, and adds the header fields of these rules.
+    pub(super) fn admit(&mut self, fields: &mut Fields) {
+        for AdmittedBy { rule, state, override_index } in
+            self.permits.iter_mut().filter_map(|held| held.admitted.take())
+        {
+            rule.counters.count_allowed();
+            if let Some(advice) = rule.advice() {
+                fields.add_concurrency(advice, state, override_index);
+            }
+        }
     }
 
     /// Returns the work in a box, or `None` if no work remains.

@@ -29,12 +29,13 @@ impl RulesInForce {
             return;
         };
         let rules = self.snapshot().map_or(&[][..], |(snapshot, _)| &snapshot.policies[index].rules);
-        let limit = rules.iter().find(|one| one.name == rule.name).and_then(|rule| rule.limits.get(state.limit));
+        let rate = rules.iter().find(|one| one.name == rule.name).and_then(|rule| rule.limits.get(state.limit));
+        let concurrent = rule.concurrency.as_ref().map(|concurrency| &*concurrency.name);
         tracing::info!(
             namespace = policy.namespace,
             policy = policy.name,
             rule = rule.name,
-            limit = limit.map(|limit| limit.name.as_str()),
+            limit = rate.map(|limit| limit.name.as_str()).or(concurrent),
             key = keys.then(|| refusal.key(asked)).flatten().map(tracing::field::display),
             retry_after_seconds = state.seconds,
             unlogged,

@@ -1,11 +1,9 @@
 //! The verdict on a request: pass, wait or refuse.
 
-use std::mem;
-
 use super::{
     deferred::DeferredCost,
     fields::Fields,
-    follow_up::{AdmittedBy, Deadline, FollowUp, HeldPermit},
+    follow_up::{FollowUp, HeldPermit},
     refusal::Refusal,
     wait::Wait,
 };
@@ -30,19 +28,6 @@ pub struct Pass {
     pub follow_up: Option<Box<FollowUp>>,
 }
 
-impl Pass {
-    /// A request whose turn it is. Counts the permits that it holds, and adds the fields of their rules.
-    pub(super) fn new(mut fields: Fields, mut follow_up: FollowUp) -> Self {
-        for AdmittedBy { rule, state, override_index } in follow_up.take_admitted() {
-            rule.counters.count_allowed();
-            if let Some(advice) = rule.advice() {
-                fields.add_concurrency(advice, state, override_index);
-            }
-        }
-        Self { fields, follow_up: follow_up.boxed() }
-    }
-}
-
 impl Verdict<'_> {
     /// Adds the costs and the permits of a policy in shadow mode, which does not affect the verdict.
     pub(super) fn add(&mut self, costs: Vec<DeferredCost>, permits: Vec<HeldPermit>) {
@@ -57,16 +42,15 @@ impl Verdict<'_> {
         follow_up.permits.extend(permits);
     }
 
-    /// Adds the permits of rules that enforce, and the deadline of their policies.
-    pub(super) fn hold(&mut self, permits: Vec<HeldPermit>, deadline: Option<Deadline>) {
+    /// Adds the permits of rules that enforce. A request that passes now is admitted by their rules.
+    pub(super) fn hold_permits(&mut self, permits: Vec<HeldPermit>) {
         match self {
-            Self::Pass(pass) => {
-                let Pass { fields, follow_up } = mem::take(pass);
-                let mut follow_up = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
-                follow_up.hold(permits, deadline);
-                *pass = Pass::new(fields, follow_up);
+            Self::Pass(Pass { fields, follow_up }) => {
+                let follow_up = follow_up.get_or_insert_default();
+                follow_up.permits = permits;
+                follow_up.admit(fields);
             }
-            Self::Wait(wait) => wait.follow_up.hold(permits, deadline),
+            Self::Wait(wait) => wait.follow_up.permits = permits,
             Self::Refuse(_) => {}
         }
     }

@@ -131,6 +131,15 @@ impl Wait {
     ///
     /// The refusal of a request that can no longer be admitted in time.
     pub fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
+        let mut turn = ready!(self.poll_charges(context));
+        if let Ok(fields) = &mut turn {
+            self.follow_up.admit(fields);
+        }
+        Poll::Ready(turn)
+    }
+
+    /// Ready when all rates have charged the request.
+    fn poll_charges(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
         if self.asking.is_some() {
             match ready!(self.poll_stores(context)) {
                 Ok(None) => {}

@@ -82,7 +82,7 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 16] {
         ),
         family(
             "weir_in_flight_requests",
-            "Requests in flight that a concurrent limit counts, of all keys together.",
+            "Requests in flight that a concurrent limit counts, weighted by their cost, of all keys together.",
             MetricType::GAUGE,
             in_flight().map(|(labels, _, count)| gauge(&labels, count)).collect(),
         ),

@@ -263,6 +263,28 @@ async fn an_app_never_has_more_than_the_limit_and_no_client_waits_for_nothing() 
     clients.join_all().await;
 }
 
+/// A client that has the agent's own response can send its next request on another connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_the_agent_ends_a_request() {
+    let Held { app, answers: _held } = Held::start().await;
+    let nobody = {
+        let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        free.local_addr().expect("bound")
+    };
+    for (upstream, status) in [(nobody, 502), (app.address, 504)] {
+        let agent = Agent::start(upstream, &[]);
+        let hurried = with(policy("p", &[parallel(1, json!({}))]), json!({"deadlineMillis": 20}));
+        agent.apply(&snapshot(1, &[hurried])).await;
+        let clients = [Client::new(), Client::new()];
+        for turn in 0..40 {
+            let answer = clients[turn % 2].get(&agent.url("/"), &[]).await;
+            assert_eq!(answer.status(), status, "request {turn}");
+        }
+        in_flight(&agent, 0).await;
+        assert_eq!(agent.counts(0, 0).await, [40, 0, 0]);
+    }
+}
+
 #[tokio::test]
 async fn a_rate_beside_it_is_charged_only_with_a_permit() {
     let Held { app, answers } = Held::start().await;

@@ -53,9 +53,29 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
             if other.name != limit.name {
                 faults.add(format!("{path}.name"), format!("the rule has no limit {:?}", other.name));
             }
+            for (field, given) in [
+                ("requests", other.requests.is_some()),
+                ("per", other.per.is_some()),
+                ("burst", other.burst.is_some()),
+                ("debt", other.debt.is_some()),
+            ] {
+                if given {
+                    faults.add(format!("{path}.{field}"), "is not valid with concurrent: remove it");
+                }
+            }
             let limit = number(other.concurrent, &path, faults);
             overrides.push(wire::ConcurrencyOverride { keys: entry.keys.clone(), limit });
         }
+    }
+    let smallest = overrides.iter().map(|entry| entry.limit).fold(own, u64::min);
+    if let Some(api::Cost::Requests(requests)) = rule.cost
+        && u64::try_from(requests).is_ok_and(|requests| requests > smallest)
+    {
+        let message = format!(
+            "{requests} is more than limit {:?} ever lets be in flight, which is {smallest}: lower the cost, or raise concurrent",
+            limit.name
+        );
+        faults.add(format!("{path}.cost.requests"), message);
     }
     Some(wire::Concurrency { name: limit.name.clone(), limit: own, overrides })
 }
@@ -93,6 +113,9 @@ pub(super) fn overridden(
             faults.add(format!("{path}.name"), format!("the rule has no limit {:?}", other.name));
             continue;
         };
+        if other.concurrent.is_some() {
+            faults.add(format!("{path}.concurrent"), "is valid only for a concurrent limit: remove it");
+        }
         let Some((requests, per)) = other.rate() else {
             faults.add(path, NO_RATE);
             continue;

@@ -303,6 +303,25 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             json!({"name": "all", "limits": [{"name": "c", "concurrent": 1, "strategy": "GCRA"}]}),
             "spec.rules[0].limits[0].strategy",
         ),
+        (
+            json!({"name": "all", "limits": [{"name": "c", "concurrent": 2}], "cost": {"requests": 3}}),
+            "spec.rules[0].cost.requests",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "cost": {"requests": 3}, "limits": [{"name": "c", "concurrent": 9}],
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "c", "concurrent": 2}]}]}),
+            "spec.rules[0].cost.requests",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [{"name": "c", "concurrent": 9}],
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "c", "concurrent": 2, "burst": 1}]}]}),
+            "spec.rules[0].overrides[0].limits[0].burst",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [limit],
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "a", "requests": 2, "per": "1s", "concurrent": 1}]}]}),
+            "spec.rules[0].overrides[0].limits[0].concurrent",
+        ),
         (json!({"name": "all", "limits": [{"name": "c", "concurrent": 1}], "per": "Message"}), "spec.rules[0].per"),
         (
             json!({"name": "all", "limits": [{"name": "c", "concurrent": 1}], "cost": {"responseBytes": {}}}),
@@ -319,7 +338,7 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
         ),
         (
             json!({"name": "all", "key": [{"header": "x"}], "limits": [{"name": "c", "concurrent": 1}],
-                "overrides": [{"keys": [["a"]], "limits": [{"name": "c", "requests": 1, "per": "1s"}]}]}),
+                "overrides": [{"keys": [["a"]], "limits": [{"name": "c"}]}]}),
             "spec.rules[0].overrides[0].limits[0].concurrent",
         ),
         (

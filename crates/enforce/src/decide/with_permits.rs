@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Asked, Member, RuleSet};
+use super::{Asked, Member, RuleSet, limiting};
 use crate::{
     concurrency::NoPermit,
-    follow_up::{AdmittedBy, HeldPermit},
+    fields::Fields,
+    follow_up::{AdmittedBy, FollowUp, HeldPermit},
     refusal::Refusal,
     rule::Rule,
-    verdict::Verdict,
+    verdict::{Pass, Verdict},
 };
 
 impl Asked<'_> {
@@ -19,22 +20,29 @@ impl Asked<'_> {
         indices: &[usize],
         keys: &mut Vec<u8>,
     ) -> Verdict<'r> {
-        let is_concurrent = |index: &usize| set.get(*index).rule.concurrency.is_some();
-        let (concurrent, others): (Vec<usize>, Vec<usize>) = indices.iter().copied().partition(is_concurrent);
-        let members = || concurrent.iter().map(|index| set.get(*index));
-        let permits = match self.acquire_all(members(), keys) {
+        let members = || indices.iter().map(|index| set.get(*index));
+        if members().all(|member| member.rule.concurrency.is_none()) {
+            return self.enforce_rates(set, indices, keys);
+        }
+        let permits = match self.acquire_permits(members(), keys) {
             Ok(permits) => permits,
             Err((rule, none)) => return Verdict::Refuse(Refusal::without_permit(rule, &none, self.now())),
         };
-        let mut verdict = self.enforce_rates(set, &others, keys);
-        if !permits.is_empty() {
-            verdict.hold(permits, self.deadline(members()));
-        }
+        let (rates, deadline) = (limiting(set, indices), self.deadline(members()));
+        let mut verdict = if rates.is_empty() {
+            Verdict::Pass(Pass {
+                fields: Fields::default(),
+                follow_up: FollowUp { deadline, ..FollowUp::default() }.boxed(),
+            })
+        } else {
+            self.enforce_all(&rates, deadline, keys)
+        };
+        verdict.hold_permits(permits);
         verdict
     }
 
-    /// Takes a permit of each rule with a concurrent limit, or none if one refuses.
-    pub(super) fn acquire_all<'r>(
+    /// Takes a permit of each rule with a concurrent limit, or none if one refuses. Other rules are skipped.
+    pub(super) fn acquire_permits<'r>(
         &self,
         members: impl Iterator<Item = &'r Member>,
         keys: &mut Vec<u8>,
@@ -45,8 +53,7 @@ impl Asked<'_> {
             keys.clear();
             concurrency.key.write(&self.request, &self.tokens, keys);
             let cost = concurrency.cost.on_arrival(&self.request);
-            let (permit, state) = concurrency.acquire(keys, cost).map_err(|none| (rule, none))?;
-            let override_index = concurrency.limits.of(keys).1;
+            let (permit, state, override_index) = concurrency.acquire(keys, cost).map_err(|none| (rule, none))?;
             let admitted = AdmittedBy { rule: Arc::clone(rule), state, override_index };
             permits.push(HeldPermit { _permit: permit, admitted: Some(admitted) });
         }

@@ -3,7 +3,7 @@
 //!
 //! A gRPC client gets status 200 with headers only, which contain the gRPC status code and the time to retry.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -30,12 +30,11 @@ pub struct Responses {
 /// response with status 101, and drops its own when the connection has ended. Until then the connection holds the
 /// permits of the request.
 #[derive(Clone, Debug, Default)]
-pub struct Tunnel(Arc<OnceLock<Vec<HeldPermit>>>);
+pub struct Tunnel(Arc<Mutex<Vec<HeldPermit>>>);
 
 impl Tunnel {
     fn hold(&self, permits: Vec<HeldPermit>) {
-        // Only the limits around the service call this, once for each response.
-        let _ = self.0.set(permits);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(permits);
     }
 }
 
@@ -56,10 +55,13 @@ where
         costs.iter().for_each(|cost| cost.charge_header(response.headers_mut(), self.clock));
         fields.write(response.headers_mut());
         // The bytes of a tunnel are not the body of its response.
-        if let Some(tunnel) = response.extensions_mut().remove::<Tunnel>() {
-            tunnel.hold(permits);
-            return response.map(|body| LimitedBody::new(body, costs, Vec::new(), self.clock));
-        }
+        let permits = match response.extensions().get::<Tunnel>() {
+            Some(tunnel) => {
+                tunnel.hold(permits);
+                Vec::new()
+            }
+            None => permits,
+        };
         response.map(|body| LimitedBody::new(body, costs, permits, self.clock))
     }
 

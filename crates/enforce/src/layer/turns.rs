@@ -51,7 +51,7 @@ impl<A, G: Gate> QueueTicket<Request<A>> for Position<G> {
 
     fn poll_turn(&mut self, request: &Request<A>, context: &mut Context<'_>) -> Poll<Result<Pass, Self::Refusal>> {
         Poll::Ready(match ready!(self.wait.poll_turn(context)) {
-            Ok(fields) => Ok(Pass::new(fields, mem::take(&mut self.wait.follow_up))),
+            Ok(fields) => Ok(Pass { fields, follow_up: mem::take(&mut self.wait.follow_up).boxed() }),
             Err(late) => {
                 let format = Format::of(Headers::Map(request.headers()));
                 Err(self.gate.refuse_late(late, request, |refusal| Box::new(refused(refusal, format))))

@@ -315,3 +315,77 @@ proptest! {
         });
     }
 }
+
+/// Two rules set a header of the same name. Both paths send it once, with the value of the later rule.
+#[tokio::test(start_paused = true)]
+async fn a_header_of_two_rules_is_sent_once_on_both_paths() {
+    let own = |value: &str| json!({"responseHeaders": [{"name": "x-left", "value": value}, {"name": format!("x-{value}"), "value": "1"}]});
+    let rate = |more: Value| rule("rate", &[limit("TokenBucket", 100, 86_400_000, json!({}))], with(own("rate"), more));
+    let quiet = json!({"onLimit": {"status": 429, "headers": "IETF", "headersOn": "Refusals"}});
+    for (rules, described) in [
+        (vec![rate(json!({})), parallel("r", 9, own("parallel"))], "\"l\";r="),
+        (vec![rate(quiet), parallel("r", 9, own("parallel"))], "\"parallel\";r="),
+        (vec![parallel("q", 9, own("rate")), parallel("r", 9, own("parallel"))], "\"parallel\";r="),
+    ] {
+        let limits = Limits::new(&[policy("p", &rules)]);
+        let response = admitted(&limits, "ann").await.expect("free");
+        let count = |name: &str| response.headers().get_all(name).iter().count();
+        assert_eq!((count("x-left"), count("x-rate"), count("x-parallel")), (1, 1, 1));
+        assert_eq!(header(&response, "x-left"), "parallel");
+        assert!(header(&response, "ratelimit").starts_with(described), "{:?}", response.headers());
+
+        let lines = limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), |decided| {
+            let mut lines = Vec::new();
+            decided.map_err(drop).expect("free").fields.append_to(&mut lines);
+            String::from_utf8(lines).expect("text")
+        });
+        let lines = lines.expect("decided at once");
+        let sent = |name: &str| lines.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>();
+        assert_eq!((sent("x-left"), sent("x-rate").len(), sent("x-parallel").len()), (vec!["x-left: parallel"], 1, 1));
+        assert_eq!(sent("ratelimit:").len(), 1);
+        assert!(sent("ratelimit:")[0].starts_with(&format!("ratelimit: {described}")), "{lines}");
+    }
+}
+
+/// A request whose turn would come after the deadline of any matching policy is refused immediately.
+#[tokio::test(start_paused = true)]
+async fn the_deadline_of_a_concurrent_rule_bounds_the_wait_for_a_rate() {
+    let hurried = with(policy("p", &[parallel("r", 9, json!({}))]), json!({"deadlineMillis": 100}));
+    let slow = policy("q", &[rule("slow", &[limit("GCRA", 1, 3_000, json!({}))], wait(5_000))]);
+    let limits = Limits::new(&[hurried, slow]);
+    assert_eq!(limits.status("/").await, 200);
+    let start = tokio::time::Instant::now();
+    assert_eq!((limits.status("/").await, start.elapsed()), (429, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_concurrent_rules_admit_together_or_not_at_all() {
+    let limits = Limits::new(&[policy("p", &[parallel("wide", 3, json!({})), parallel("narrow", 1, by_key())])]);
+    let first = admitted(&limits, "ann").await.expect("free");
+    for _ in 0..5 {
+        assert!(admitted(&limits, "ann").await.is_none(), "the narrow rule refuses");
+    }
+    let others = (admitted(&limits, "bob").await, admitted(&limits, "eve").await);
+    assert!(others.0.is_some() && others.1.is_some(), "refused requests hold no permit of the wide rule");
+    assert!(admitted(&limits, "dan").await.is_none(), "the wide rule refuses");
+    drop(first);
+    assert!(admitted(&limits, "dan").await.is_some());
+    assert_eq!((limits.counts(0, 0), limits.counts(0, 1)), ([4, 1, 0, 0], [4, 5, 0, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn responses_without_a_body_and_failures_end_the_request() {
+    let limits = Limits::new(&[policy("p", &[parallel("r", 1, json!({}))])]);
+    for status in [204, 304, 500, 502] {
+        let response = limits
+            .send(of("ann"), move |_| async move {
+                let mut response = Response::new("".into());
+                *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+                response
+            })
+            .await;
+        assert_eq!(response.status(), status);
+        drop(response);
+    }
+    assert_eq!(limits.counts(0, 0), [4, 0, 0, 0]);
+}

@@ -143,7 +143,7 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
             Ok(reply) => relay(connection, reply, asked.context.follow_up, out).await,
             Err(NoResponse::Gone) => Next::Nothing,
             Err(NoResponse::Unfit) => Next::Leave,
-            Err(NoResponse::Late) => late(connection, &asked.context, out).await,
+            Err(NoResponse::Late) => late(connection, asked.context, out).await,
             Err(NoResponse::Failure(failure)) => {
                 let proxy = &connection.client.shared.proxy;
                 let failure = failure.or_stopped(&proxy.upstream).await;
@@ -164,6 +164,7 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
                     &mut out.bytes,
                 );
                 let closes = ending.closes;
+                drop(asked.context.follow_up);
                 finish(connection, &out.bytes, &[], closes).await
             }
         }
@@ -171,13 +172,14 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
 }
 
 /// Answers a request that exceeded its deadline.
-async fn late(connection: &mut ClientConnection<'_>, context: &ResponseContext, mut out: Outbox) -> Next {
+async fn late(connection: &mut ClientConnection<'_>, context: ResponseContext, mut out: Outbox) -> Next {
     let Some(deadline) = context.deadline() else { return Next::Leave };
     let (head, body) = weir_enforce::too_late(deadline, SERVER).into_parts();
     let ending = ending(connection.client, context.last, connection.now());
     let closes = ending.closes;
     out.bytes.clear();
     write::own(&head, &body, context.to_head, &Fields::default(), ending, &mut out.bytes);
+    drop(context.follow_up);
     finish(connection, &out.bytes, &[], closes).await
 }
 
