@@ -56,7 +56,7 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseH
         .message("overrides must have at most 1048576 requests for a limit whose strategy is SlidingWindowLog, which remembers each of them")
         .field_path(".overrides"),
     validation = Rule::new("!has(self.limits) || self.limits.size() == 1 || !self.limits.exists(l, has(l.concurrent))")
-        .message("limits must have no other limit beside a concurrent one: give each a rule of its own; a request must pass both")
+        .message("limits must have only one limit if it is concurrent: move the other limits to another rule; a request must pass both rules")
         .field_path(".limits"),
     validation = Rule::new("!has(self.overrides) || !has(self.limits) || self.limits.size() == 0 || self.overrides.all(o, o.limits.all(l, has(l.concurrent) == has(self.limits[0].concurrent)))")
         .message("overrides must have concurrent for a concurrent limit, and requests and per for a rate: use the fields of the rule's limit")

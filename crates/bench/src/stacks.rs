@@ -1,8 +1,8 @@
 //! The compared stacks of middleware. Each stack wraps the same service with the same limit, as its documentation
 //! recommends.
 
+mod failure;
 mod governed;
-mod heard;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use weir_tower::{LatencyLayer, LimiterAdmit, MonotonicClock, RateLimitLayer, Thr
 
 use self::governed::Governed;
 
-pub(crate) use self::heard::{Failure, HasFailure};
+pub(crate) use self::failure::{Failure, HasFailure};
 
 /// The limit of all stacks, with a burst of the same size, and related settings.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,5 @@
-//! Seed 002: a gateway with a bucket for each client address. The agent beside gateways with `DashMap` and with a
-//! `Mutex` around a `HashMap`.
+//! Seed 002: a gateway with a bucket for each client address. Compares the agent with gateways that store the buckets
+//! in a `DashMap` and in a `Mutex<HashMap>`.
 
 mod tables;
 

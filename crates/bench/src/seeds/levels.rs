@@ -65,7 +65,8 @@ struct Step {
 /// cores from a refusal for longer than it takes.
 const ALONE: [usize; 4] = [2, 3, 4, OURS];
 
-/// Each round of [`ALONE`]: the answers of each contender, and those without a proxy beside it.
+/// For each round and each contender of [`ALONE`]: its answers, and the answers to a client without a proxy that runs at
+/// the same time.
 type Alone = Vec<Vec<(Answers, Answers)>>;
 
 /// The answers of a round, in the order of the contenders.

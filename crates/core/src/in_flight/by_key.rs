@@ -13,15 +13,15 @@ use std::{
 use super::Full;
 use crate::sync::{Mutex, lock};
 
-/// As many that threads of a large machine seldom meet in one.
+/// With this number, threads seldom lock the same shard, also on large machines.
 const SHARDS: usize = 64;
 
 type Shard = Mutex<HashMap<Box<[u8]>, u64>>;
 
-/// At most so many requests of each key in flight at once. Clones share all counts.
+/// Limits the number of requests of each key in flight. Clones share all counts.
 ///
-/// Each request brings its limit, so a key may have a limit of its own, and a new limit applies from the next request
-/// on.
+/// The limit is an argument of each request. So keys can have different limits, and a new limit applies to the next
+/// request.
 ///
 /// ```
 /// use std::num::NonZeroU64;
@@ -42,7 +42,7 @@ pub struct InFlightByKey {
     hasher: RandomState,
 }
 
-/// The capacity that one request of a key uses until this is dropped.
+/// The capacity that one request of a key uses. Dropping the permit gives it back.
 ///
 /// ```
 /// # let in_flight = weir_core::InFlightByKey::default();
@@ -84,7 +84,7 @@ impl InFlightByKey {
     ///
     /// # Errors
     ///
-    /// [`Full`]. Nobody knows when capacity will be free.
+    /// [`Full`]. It has no time to retry, because the end of a request is unknown.
     pub fn acquire(&self, key: &[u8], cost: u64, limit: NonZeroU64) -> Result<KeyPermit, Full> {
         let shard = self.shard(key);
         let mut counts = lock(&self.shards[shard]);

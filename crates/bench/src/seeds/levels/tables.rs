@@ -16,7 +16,7 @@ const SERVED: f64 = 72.0;
 /// A figure of a contender in a round: name, title, unit, value. None if there is no such request.
 type Figure = (&'static str, &'static str, &'static str, fn(&Answers) -> Option<f64>);
 
-/// A figure of a contender that ran alone, and of the client without a proxy beside it.
+/// Computes one number from two measurements: a contender that ran alone, and the client without a proxy.
 type AloneFigure = fn(&(Answers, Answers)) -> Option<f64>;
 
 const FIGURES: [Figure; 8] = [
@@ -103,7 +103,7 @@ fn refusals(alone: &Alone, part: &mut Part<'_>) {
     part.table(Table {
         title: format!("service level, refusals at {} requests a second, ms", RATES[RATES.len() - 1]),
         note:
-            "One proxy at a time. *No proxy* is an answer of the app at once, to a client at the same rate beside it."
+            "One proxy at a time. *No proxy* is a client that sends at the same rate at the same time, and gets an immediate answer from the app."
                 .to_owned(),
         unit: "contender".into(),
         columns: columns.map(str::to_owned).to_vec(),

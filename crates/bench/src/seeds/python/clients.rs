@@ -149,7 +149,7 @@ mod tests {
         let paths = std::sync::Mutex::new(Vec::new());
         thread::scope(|scope| {
             for _ in 0..connections {
-                let (mut stream, _) = listener.accept().expect("somebody comes");
+                let (mut stream, _) = listener.accept().expect("a client connects");
                 let paths = &paths;
                 scope.spawn(move || {
                     let mut room = [0; 1024];
@@ -190,7 +190,7 @@ mod tests {
     fn a_closed_connection_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let server = thread::spawn(move || drop(listener.accept().expect("somebody comes")));
+        let server = thread::spawn(move || drop(listener.accept().expect("a client connects")));
         let mut clients = Clients::connect(address, 1).expect("it listens");
         server.join().expect("no panic");
         assert!(clients.run(&[get("/", "k")]).is_err());

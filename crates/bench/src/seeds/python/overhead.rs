@@ -1,5 +1,5 @@
-//! What header fields and rules cost: each variant beside the same limiter without them, and beside itself, which shows
-//! how far two equal variants are apart.
+//! The cost of header fields and rules: compares each variant with the same limiter without them. Two equal variants show
+//! how much two measurements differ.
 
 use std::{
     io::{Read as _, Write as _},

@@ -1,4 +1,4 @@
-//! One round of one contender: the same list of requests again and again, each time with keys that nobody has used.
+//! One round of one contender: sends the same list of requests several times, each time with unused keys.
 
 use std::{
     net::SocketAddr,

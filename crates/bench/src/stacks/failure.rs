@@ -66,11 +66,11 @@ mod tests {
 
     #[test]
     fn every_error_of_the_contenders_is_known() {
-        let heard = |error: BoxError| error.failure();
-        assert_eq!(heard(Box::new(ShotError::Timeout)), Failure::TimedOut);
-        assert_eq!(heard(Box::new(ShotError::Overloaded)), Failure::Shed);
-        assert_eq!(heard(Box::new(tower::timeout::error::Elapsed::new())), Failure::TimedOut);
-        assert_eq!(heard(Box::new(tower::load_shed::error::Overloaded::new())), Failure::Shed);
-        assert_eq!(heard("anything".into()), Failure::Other);
+        let failure = |error: BoxError| error.failure();
+        assert_eq!(failure(Box::new(ShotError::Timeout)), Failure::TimedOut);
+        assert_eq!(failure(Box::new(ShotError::Overloaded)), Failure::Shed);
+        assert_eq!(failure(Box::new(tower::timeout::error::Elapsed::new())), Failure::TimedOut);
+        assert_eq!(failure(Box::new(tower::load_shed::error::Overloaded::new())), Failure::Shed);
+        assert_eq!(failure("anything".into()), Failure::Other);
     }
 }
