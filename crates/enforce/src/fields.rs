@@ -381,4 +381,27 @@ mod tests {
         let both = [advice.policy(None), advice.policy(None)];
         assert_eq!(join(both.into_iter()).to_str().unwrap().matches("burst").count(), 2);
     }
+
+    /// A shared rule describes its quota alone, and a concurrent limit adds a header of the same name.
+    #[test]
+    fn a_later_rule_replaces_a_header_of_the_same_name() {
+        let quota = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(1), None).unwrap();
+        let terms = Terms::new([("rate", quota)]).unwrap();
+        let own = |value: &str| {
+            let pieces = vec![weir_expressions::Piece::Text(value.to_owned())];
+            vec![RuleHeader::new(HeaderName::from_static("x-left"), pieces, "p", "r")]
+        };
+        let style = (HeaderStyle::Ietf, HeadersOn::All);
+        let rate = Arc::new(QuotaHeaders::new(style, own("rate"), &terms, 0));
+        let limits = std::iter::once(NonZeroU64::MIN);
+        let parallel = Arc::new(QuotaHeaders::of_concurrency(style, own("parallel"), "parallel", limits));
+        let mut fields = Fields::of_one(&rate, QuotaState::default(), None);
+        fields.add_concurrency(&parallel, QuotaState::default(), None);
+        let mut lines = Vec::new();
+        fields.append_to(&mut lines);
+        let lines = String::from_utf8(lines).unwrap();
+        let sent: Vec<_> = lines.lines().filter(|line| line.starts_with("x-left")).collect();
+        assert_eq!(sent, ["x-left: parallel"]);
+        assert!(lines.contains("ratelimit: \"rate\""), "{lines}");
+    }
 }
