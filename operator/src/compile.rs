@@ -282,16 +282,18 @@ fn detached(rules: Arc<CompiledRules>, world: &World) -> Arc<CompiledRules> {
     let shared = rules.policy.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
     let names = rules.stores.iter_mut().map(|store| &mut store.name).chain(shared);
     names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
-    let PolicyRules { mode, deadline_millis, .. } = rules.policy;
-    rules.policy.revision = revision(mode, deadline_millis, &rules.policy.rules, &rules.stores);
+    rules.policy.revision = revision(&rules.policy, &rules.stores);
     Arc::new(rules)
 }
 
-fn revision(mode: wire::Mode, deadline_millis: Option<u64>, rules: &[wire::Rule], stores: &[wire::Store]) -> String {
-    if stores.is_empty() {
-        revision_of(&(mode, deadline_millis, rules))
-    } else {
-        revision_of(&(mode, deadline_millis, rules, stores))
+/// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
+/// the operator changes no revision.
+fn revision(policy: &PolicyRules, stores: &[wire::Store]) -> String {
+    let PolicyRules { mode, deadline_millis, on_deadline, rules, .. } = policy;
+    match (on_deadline, stores) {
+        (None, []) => revision_of(&(mode, deadline_millis, rules)),
+        (None, stores) => revision_of(&(mode, deadline_millis, rules, stores)),
+        (Some(on_deadline), stores) => revision_of(&(mode, deadline_millis, rules, stores, on_deadline)),
     }
 }
 
@@ -328,21 +330,34 @@ fn compile_with(
         faults.add("spec", "exactly one of targetRefs and selector must be set");
     }
     let deadline_millis = spec.deadline.as_ref().map(api::Deadline::as_millis);
+    let on_deadline = spec.on_deadline.as_ref().map(|form| on_deadline(spec, form, &mut faults));
     let compiled = target.map(|target| {
         let UsedStores { stores, secrets } = used;
-        let revision = revision(mode, deadline_millis, &rules, &stores);
-        let rules = PolicyRules {
+        let mut policy = PolicyRules {
             uid: uid.to_owned(),
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
-            revision,
+            revision: String::new(),
             mode,
             deadline_millis,
+            on_deadline,
             rules,
         };
-        (CompiledRules { policy: rules, stores, secrets }, target)
+        policy.revision = revision(&policy, &stores);
+        (CompiledRules { policy, stores, secrets }, target)
     });
     faults.or(compiled)
+}
+
+fn on_deadline(spec: &RateLimitPolicySpec, form: &api::OnDeadline, faults: &mut Faults) -> wire::OnDeadline {
+    if spec.deadline.is_none() {
+        faults.add("spec.onDeadline", "is valid only with deadline: add deadline, or remove it");
+    }
+    wire::OnDeadline {
+        status: faults.number("spec.onDeadline.status", form.status.unwrap_or(504).into(), 400),
+        body: form.body.clone(),
+        content_type: form.content_type.clone(),
+    }
 }
 
 fn target(key: &ObjectKey, spec: &RateLimitPolicySpec) -> Option<Target> {

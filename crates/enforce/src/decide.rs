@@ -157,7 +157,7 @@ impl Asked<'_> {
         deadline: Option<Deadline>,
         keys: &mut Vec<u8>,
     ) -> Verdict<'r> {
-        self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
+        self.with_asks(rules, deadline.as_ref().map(Deadline::after), keys, |asks| {
             let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, true)).collect();
             let follow_up = || FollowUp { deadline, costs: costs(), permits: Vec::new() };
             if asks.iter().any(|ask| ask.limits.shared.is_some()) {
@@ -180,9 +180,10 @@ impl Asked<'_> {
 
     /// The shortest deadline of these rules' policies.
     fn deadline<'r>(&self, members: impl Iterator<Item = &'r Member>) -> Option<Deadline> {
-        let deadlines = members.filter_map(|member| Some((member.deadline?, &member.rule)));
-        let (after, rule) = deadlines.min_by_key(|(after, _)| *after)?;
-        Some(Deadline { after, rule: Arc::clone(rule), format: Format::of(self.request.headers()) })
+        let deadlines = members.filter_map(|member| Some((member.deadline.as_ref()?, &member.rule)));
+        let (policy, rule) = deadlines.min_by_key(|(policy, _)| policy.after)?;
+        let (policy, rule) = (Arc::clone(policy), Arc::clone(rule));
+        Some(Deadline { policy, rule, format: Format::of(self.request.headers()) })
     }
 
     /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
@@ -212,7 +213,7 @@ impl Asked<'_> {
                 }
             };
             let rules = limiting(set, indices);
-            let deadline = rules.iter().filter_map(|(member, _)| member.deadline).min();
+            let deadline = rules.iter().filter_map(|(member, _)| Some(member.deadline.as_ref()?.after)).min();
             let costs = self.with_asks(&rules, deadline, keys, |asks| {
                 if asks.iter().any(|ask| ask.limits.shared.is_some()) {
                     return self.try_with_stores(asks);

@@ -139,7 +139,7 @@ impl Asked<'_> {
         let now = self.now();
         if limits.shared.is_some() {
             explained.key = limits.key.show(&self.request, &self.tokens);
-            let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+            let patience = limits.max_wait.map(|wait| policy.bounded(wait));
             explain_shared(
                 Ask { latest: patience.map(|patience| now.saturating_add(patience)), ..ask },
                 now,
@@ -150,7 +150,7 @@ impl Asked<'_> {
         let standing = limits.limiter.peek(now, ask.key, ask.cost);
         explained.key = limits.key.show(&self.request, &self.tokens);
         explained.cost = ask.cost;
-        let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+        let patience = limits.max_wait.map(|wait| policy.bounded(wait));
         // A request that may wait would wait behind all requests in the queue.
         let turn = patience.map(|patience| (limits.limiter.opens(now, ask.key, ask.cost), patience));
         explained.decision = match (&turn, &standing) {

@@ -8,6 +8,7 @@ use super::{
     deferred::DeferredCost,
     fields::{Fields, QuotaState},
     format::Format,
+    policy_deadline::PolicyDeadline,
     rule::Rule,
 };
 
@@ -41,8 +42,7 @@ pub(super) struct AdmittedBy {
 /// The maximum time of a request after its verdict, including its wait.
 #[derive(Debug)]
 pub struct Deadline {
-    /// The maximum time of the request.
-    pub after: Duration,
+    pub(super) policy: Arc<PolicyDeadline>,
     /// The rule that counts an exceeded deadline: the first matching rule of the policy with the shortest deadline.
     pub(super) rule: Arc<Rule>,
     /// The format of the response to a request that exceeds the deadline.
@@ -50,6 +50,11 @@ pub struct Deadline {
 }
 
 impl Deadline {
+    /// Returns the maximum time of the request.
+    pub fn after(&self) -> Duration {
+        self.policy.after
+    }
+
     /// Counts a request whose deadline passed before the app answered.
     pub(super) fn expire(&self) {
         self.rule.counters.count_expired();
@@ -59,7 +64,7 @@ impl Deadline {
 impl FollowUp {
     /// Takes the deadline, if there is one.
     pub(super) fn take_deadline(&mut self) -> Option<(Duration, Deadline)> {
-        self.deadline.take().map(|deadline| (deadline.after, deadline))
+        self.deadline.take().map(|deadline| (deadline.after(), deadline))
     }
 
     /// Counts the request as admitted by the rules of its permits, and adds the header fields of these rules.

@@ -68,6 +68,7 @@ mod matching;
 mod messages;
 mod outcome;
 mod own_field;
+mod policy_deadline;
 mod refusal;
 mod refusal_text;
 mod removed;

@@ -5,13 +5,14 @@
 //! policy. An index identifies a rule, so a list of matching rules is a list of numbers, and the next request reuses
 //! its memory.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use weir_wire::Action;
 
 use super::{
     cost::Cost,
     counters::Unmatched,
+    policy_deadline::PolicyDeadline,
     rule::{Limits, Rule},
 };
 use crate::matching::{Index, RequestView};
@@ -39,7 +40,7 @@ pub(super) struct Member {
     pub(super) rule: Arc<Rule>,
     /// The index of the policy in the snapshot.
     pub(super) policy: usize,
-    pub(super) deadline: Option<Duration>,
+    pub(super) deadline: Option<Arc<PolicyDeadline>>,
     /// Whether a decision of this rule can need more than an immediate charge: a wait, a deadline, a question to a
     /// store, or a second charge after the response.
     pub(super) may_take_more: bool,
@@ -66,7 +67,7 @@ pub(super) enum Matching<'a> {
 }
 
 impl Member {
-    pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Duration>) -> Self {
+    pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Arc<PolicyDeadline>>) -> Self {
         let more = |limits: &Limits| {
             deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() || limits.shared.is_some()
         };

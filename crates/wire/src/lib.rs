@@ -43,7 +43,7 @@ pub use self::{
     report::{Goodbye, Report},
     snapshot::{
         Action, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,
-        Mode, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
+        Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
     status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, StoreStatus},
     store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},

@@ -264,7 +264,8 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
          limits: [{name: day, requests: 1000, per: 24h, strategy: TokenBucketWithDebt, debt: 5000}]}"
             .to_owned(),
     ];
-    enforce(space, &rules, "\n  deadline: 3s").await?;
+    enforce(space, &rules, "\n  deadline: 3s\n  onDeadline: {status: 503, body: 'too slow', contentType: text/html}")
+        .await?;
 
     let told = client.get("/", &[("x-forwarded-for", "203.0.113.7")]).await?;
     let body: Value = serde_json::from_str(told.body())?;
@@ -318,7 +319,12 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
     ensure!(admitted == 10, "bytes of responses as costs: {admitted} of 20 responses with one byte");
 
     let late = client.get("/slow?ms=20000", &[]).await?;
-    ensure!(late.status() == 504, "the deadline of 3 s: {late:?}");
+    ensure!(
+        late.status() == 503
+            && late.body() == "too slow"
+            && field(late.headers(), "content-type").as_deref() == Some("text/html"),
+        "the deadline of 3 s: {late:?}"
+    );
     // The rule `all` has admitted every request that no other rule refused.
     report::note("deny, bypass, modes, costs, overrides, headers, bytes and deadline as specified");
     Ok(())

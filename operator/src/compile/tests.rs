@@ -206,6 +206,32 @@ fn a_deadline_reaches_the_wire_and_has_a_revision_of_its_own() {
 }
 
 #[test]
+fn a_response_after_the_deadline_reaches_the_wire() {
+    let with_form = |deadline: Value, form: Value| {
+        let mut document = json!({"selector": {"matchLabels": {"app": "web"}}, "deadline": deadline,
+            "rules": [{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
+        if !form.is_null() {
+            document["onDeadline"] = form;
+        }
+        compile(&key(), "uid", &serde_json::from_value(document).unwrap()).map(|(rules, _)| rules)
+    };
+    let none = with_form(json!("1s"), Value::Null).unwrap();
+    assert_eq!(none.on_deadline, None);
+    for (form, expected) in [
+        (json!({}), json!({"status": 504})),
+        (json!({"status": 503, "body": ""}), json!({"status": 503, "body": ""})),
+        (json!({"body": "{}", "contentType": "text/x"}), json!({"status": 504, "body": "{}", "contentType": "text/x"})),
+    ] {
+        let some = with_form(json!("1s"), form).unwrap();
+        assert_eq!(serde_json::to_value(&some.on_deadline).unwrap(), expected);
+        assert_ne!(some.revision, none.revision);
+    }
+    let faults = with_form(Value::Null, json!({"status": 200})).unwrap_err();
+    let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(paths, ["spec.onDeadline", "spec.onDeadline.status"]);
+}
+
+#[test]
 fn parse_errors_are_reported_in_one_line() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (entry, path, part) in [

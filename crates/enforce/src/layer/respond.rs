@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, header};
 use http_body::Body;
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 
@@ -104,16 +104,8 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
 /// Counts a request that exceeded its deadline. Returns the response, in which `server` names this program.
 pub fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
     deadline.expire();
-    let after = deadline.after;
     match deadline.format {
-        Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded { after }),
-        Format::Http => {
-            let text = format!("{server}: no answer within the deadline of {} ms\n", after.as_millis());
-            let mut response = Response::new(text.into());
-            *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
-            let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-            response.headers_mut().insert(header::CONTENT_TYPE, plain);
-            response
-        }
+        Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded { after: deadline.after() }),
+        Format::Http => deadline.policy.response(server),
     }
 }

@@ -99,7 +99,7 @@ struct Limit {
 
 impl Limit {
     fn new(timeout: Option<Duration>, deadline: Option<&Deadline>, since: Time) -> Self {
-        Self { timeout, deadline: deadline.map(|deadline| deadline.after), since }
+        Self { timeout, deadline: deadline.map(Deadline::after), since }
     }
 
     fn shortest(self) -> Option<Duration> {
