@@ -6,6 +6,7 @@
 //! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Therefore, a bypass in shadow mode
 //! exempts a request only from the other rules of its policy.
 
+mod with_body;
 mod with_permits;
 mod with_stores;
 
@@ -65,12 +66,13 @@ impl RulesInForce {
     }
 
     /// Decides on a request that passes or is refused now, without a question to a store and without a count of the
-    /// body. `then` gets a reference to the verdict, which avoids a copy. For any other request, returns `None`, and
+    /// response's body. `body` is the length of the request's body, which has arrived as a whole. `then` gets a reference to the verdict, which avoids a copy. For any other request, returns `None`, and
     /// charges and counts nothing.
     #[inline]
     pub(super) fn decide_at_once<R>(
         &self,
         asked: &Asked<'_>,
+        body: usize,
         then: impl FnOnce(Result<Pass, &Refusal<'_>>) -> R,
     ) -> Option<R> {
         let set = &*self.requests;
@@ -82,6 +84,7 @@ impl RulesInForce {
                 // key.
                 ([only], []) if set.get(*only).may_ask_only => asked.claim_one(set.get(*only), keys)?,
                 _ if deciding.any(|member| member.needs_all) => return None,
+                _ if set.counts_bodies => asked.enforce_with_body(set, enforced, keys, body)?,
                 _ => asked.enforce(set, enforced, keys),
             };
             if let Verdict::Wait(_) = verdict {
@@ -89,6 +92,9 @@ impl RulesInForce {
                 return None;
             }
             asked.try_shadows(set, shadows, keys, &mut verdict);
+            if set.counts_bodies {
+                asked.charge_shadows(&mut verdict, body);
+            }
             match &mut verdict {
                 Verdict::Pass(pass) => Some(then(Ok(mem::take(pass)))),
                 Verdict::Refuse(refusal) => Some(then(Err(refusal))),

@@ -17,7 +17,7 @@ use super::{
 pub struct FollowUp {
     /// The deadline of the request.
     pub deadline: Option<Deadline>,
-    /// Costs that depend on the response.
+    /// Costs that depend on the body of the request or on the response.
     pub costs: Vec<DeferredCost>,
     /// The permits of concurrent limits, until they pass to the body of the response or to a tunnel.
     pub permits: Vec<HeldPermit>,
@@ -65,6 +65,11 @@ impl FollowUp {
     /// Takes the deadline, if there is one.
     pub(super) fn take_deadline(&mut self) -> Option<(Duration, Deadline)> {
         self.deadline.take().map(|deadline| (deadline.after(), deadline))
+    }
+
+    /// Takes the costs that count the bytes of the request's body.
+    pub(super) fn take_request_bytes(&mut self) -> Vec<DeferredCost> {
+        self.costs.extract_if(.., |cost| cost.is_request_bytes()).collect()
     }
 
     /// Counts the request as admitted by the rules of its permits, and adds the header fields of these rules.

@@ -30,6 +30,8 @@ pub(super) struct RuleSet {
     enforced: usize,
     /// Whether a rule limits how many requests are in flight.
     pub(super) has_concurrency: bool,
+    /// Whether a rule limits request bytes.
+    pub(super) counts_bodies: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
     matching_all: Vec<usize>,
 }
@@ -46,6 +48,8 @@ pub(super) struct Member {
     pub(super) may_take_more: bool,
     /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes.
     pub(super) needs_all: bool,
+    /// Whether the rule limits request bytes.
+    pub(super) counts_body: bool,
     /// Whether a question to a store is the only step that can delay a request, and no work follows its verdict.
     pub(super) may_ask_only: bool,
 }
@@ -74,9 +78,10 @@ impl Member {
         let may_take_more = rule.limits.as_ref().is_some_and(more);
         let all = |limits: &Limits| limits.shared.is_some() || limits.cost == Cost::ResponseBytes;
         let needs_all = rule.limits.as_ref().is_some_and(all);
+        let counts_body = rule.limits.as_ref().is_some_and(|limits| limits.cost == Cost::RequestBytes);
         let asks = |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
         let may_ask_only = deadline.is_none() && rule.limits.as_ref().is_some_and(asks);
-        Self { rule: Arc::clone(rule), policy, deadline, may_take_more, needs_all, may_ask_only }
+        Self { rule: Arc::clone(rule), policy, deadline, may_take_more, needs_all, counts_body, may_ask_only }
     }
 }
 
@@ -97,7 +102,8 @@ impl RuleSet {
         let matching_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.matches_everything());
         let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
         let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
-        Self { rules, index, denials, exceptions, enforced, has_concurrency, matching_all }
+        let counts_bodies = rules.iter().any(|member| member.counts_body);
+        Self { rules, index, denials, exceptions, enforced, has_concurrency, counts_bodies, matching_all }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {

@@ -225,6 +225,9 @@ pub enum Cost {
         /// The largest cost of one request. At least 1.
         most: u64,
     },
+    /// 1 at first, and then the bytes of the request's body as they pass, so that `requests` is a number of bytes. Every
+    /// limit of the rule is a [`Strategy::TokenBucketWithDebt`].
+    RequestBytes,
     /// 1 at first, and then the bytes of the response's body as they pass, so that `requests` is a number of bytes.
     /// Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
     ResponseBytes,

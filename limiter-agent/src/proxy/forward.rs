@@ -6,7 +6,8 @@ use axum::body;
 use http::{Extensions, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
 use hyper::{body::Incoming, client::conn::TrySendError};
-use weir_enforce::AmbiguousPaths;
+use weir_enforce::{AmbiguousPaths, BodyCosts};
+use weir_tower::MonotonicClock;
 
 use super::{
     app::{App, Protocol},
@@ -41,10 +42,18 @@ pub(super) async fn forward(
     request: Request<body::Body>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let version = request.version();
-    Ok(match way.forward(request.map(ForwardedBody::new)).await {
+    Ok(match way.forward(limited(request, way.proxy.clock).map(ForwardedBody::new)).await {
         Ok(response) => response,
         Err(failure) => failure.or_stopped(&way.proxy.upstream).await.respond(&way.proxy.failures, version),
     })
+}
+
+/// Charges the body of a request to the rules that count its bytes.
+fn limited(mut request: Request<body::Body>, clock: MonotonicClock) -> Request<body::Body> {
+    match request.extensions_mut().remove::<BodyCosts>() {
+        Some(costs) => request.map(|body| costs.limit(body, clock).map_or_else(|body| body, body::Body::new)),
+        None => request,
+    }
 }
 
 /// The client's address, for the rules.

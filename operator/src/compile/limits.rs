@@ -30,7 +30,7 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
             faults.add(format!("{path_of_limit}.{field}"), "is not valid with concurrent: remove it");
         }
     }
-    let is_later = |cost: &api::Cost| matches!(cost, api::Cost::ResponseHeader(_) | api::Cost::ResponseBytes {});
+    let is_later = |cost: &api::Cost| !matches!(cost, api::Cost::Requests(_) | api::Cost::Header(_));
     let waits = rule.on_limit.as_ref().is_some_and(|on_limit| on_limit.action == api::OnLimitAction::Wait);
     for (field, given) in [
         ("per", rule.per == api::Per::Message),

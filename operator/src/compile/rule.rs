@@ -159,12 +159,13 @@ fn cost(cost: &api::Cost, path: &str, faults: &mut Faults) -> wire::Cost {
             name: header.name.clone(),
             most: faults.number(format!("{path}.responseHeader.most"), header.most, 1),
         },
+        api::Cost::RequestBytes {} => wire::Cost::RequestBytes,
         api::Cost::ResponseBytes {} => wire::Cost::ResponseBytes,
     }
 }
 
 /// Checks that the limits can admit the cost: every request must be admissible at some time, and a limit whose cost is
-/// known only after the response must allow debt.
+/// known only after its arrival must allow debt.
 fn check_cost(
     cost: Option<&wire::Cost>,
     limits: &[wire::Limit],
@@ -188,14 +189,14 @@ fn check_cost(
                 );
             }
         }
-        Some(wire::Cost::ResponseHeader { .. } | wire::Cost::ResponseBytes) => {
+        Some(wire::Cost::ResponseHeader { .. } | wire::Cost::RequestBytes | wire::Cost::ResponseBytes) => {
             let rigid = limits.iter().find(|limit| limit.strategy != wire::Strategy::TokenBucketWithDebt);
             if let Some(limit) = rigid {
                 let name = &limit.name;
                 faults.add(
                     path,
                     format!(
-                        "a cost that is known only after the response needs limits that can be overdrawn: give limit {name:?} strategy TokenBucketWithDebt"
+                        "a cost that is known only later needs limits that can be overdrawn: give limit {name:?} strategy TokenBucketWithDebt"
                     ),
                 );
             }

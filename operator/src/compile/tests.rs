@@ -400,6 +400,16 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].overrides[1].keys[0]",
         ),
         (json!({"name": "all", "limits": [limit], "onLimit": {"status": 70000}}), "spec.rules[0].onLimit.status"),
+        (json!({"name": "all", "limits": [limit], "cost": {"requestBytes": {}}}), "spec.rules[0].cost"),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "concurrent": 1}], "cost": {"requestBytes": {}}}),
+            "spec.rules[0].cost",
+        ),
+        (
+            json!({"name": "all", "cost": {"requestBytes": {}}, "scope": "Shared", "shared": {"storeRef": {"name": "s"}},
+                "limits": [{"name": "a", "requests": 9, "per": "1s", "strategy": "TokenBucketWithDebt"}]}),
+            "spec.rules[0].cost",
+        ),
         (
             json!({"name": "all", "limits": [limit], "responseHeaders": [{"name": "RateLimit", "value": "1"}]}),
             "spec.rules[0].responseHeaders[0].name",

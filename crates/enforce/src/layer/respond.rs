@@ -12,6 +12,7 @@ use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 
 use super::body::LimitedBody;
 use crate::{
+    deferred::DeferredCost,
     follow_up::{Deadline, FollowUp, HeldPermit},
     format::Format,
     refusal::Refusal,
@@ -51,7 +52,7 @@ where
 
     /// Charges the cost in a header, and wraps the body, which charges its bytes while they pass.
     fn admitted(&self, Pass { fields, follow_up }: Pass, mut response: Response<B>) -> Self::Response {
-        let FollowUp { costs, permits, .. } = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
+        let FollowUp { mut costs, permits, .. } = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
         costs.iter().for_each(|cost| cost.charge_header(response.headers_mut(), self.clock));
         fields.write(response.headers_mut());
         // The bytes of a tunnel are not the body of its response.
@@ -62,6 +63,7 @@ where
             }
             None => permits,
         };
+        costs.retain(DeferredCost::is_response_bytes);
         response.map(|body| LimitedBody::new(body, costs, permits, self.clock))
     }
 

@@ -78,16 +78,18 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     let deadline = policy.deadline.as_ref().expect("a deadline");
     assert_eq!((deadline.after, deadline.status.as_u16()), (Duration::from_millis(500), 503));
     assert_eq!((&deadline.body, deadline.content_type.as_bytes()), (&Some("try later\n".into()), &b"text/plain"[..]));
-    let [_, per_client, bandwidth, chat] = policy.rules.as_slice() else { panic!("four rules") };
-    let [per_client, bandwidth, chat] = [per_client, bandwidth, chat].map(|rule| rule.limits.as_ref().expect("limits"));
+    let [_, per_client, bandwidth, uploads, chat] = policy.rules.as_slice() else { panic!("five rules") };
+    let [per_client, bandwidth, uploads, chat] =
+        [per_client, bandwidth, uploads, chat].map(|rule| rule.limits.as_ref().expect("limits"));
     let header = HeaderCost { name: http::HeaderName::from_static("x-cost"), most: 100 };
     assert_eq!(per_client.cost, Cost::RequestHeader(header));
     assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
-    let [_, refused, _, closing] = policy.rules.as_slice() else { panic!("four rules") };
+    let [_, refused, _, _, closing] = policy.rules.as_slice() else { panic!("five rules") };
     let form = refused.refusal.as_ref().expect("it refuses");
     assert_eq!((&form.body, form.content_type.as_bytes()), (&Some("slow down".into()), &b"text/plain"[..]));
     assert_eq!(bandwidth.key.parts().len(), 6);
     assert_eq!((&bandwidth.cost, bandwidth.terms.quotas(None)[0].debt()), (&Cost::ResponseBytes, 500_000));
+    assert_eq!(uploads.cost, Cost::RequestBytes);
     assert_eq!((&chat.cost, closing.refusal.as_ref().map(|form| form.closes)), (&Cost::Fixed(2), Some(true)));
 }
 
