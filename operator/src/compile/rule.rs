@@ -275,18 +275,17 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
         api::HeaderStyle::None => wire::HeaderStyle::None,
     };
     let set = response_headers(&on_limit.set, headers, &format!("{path}.set"), faults);
-    let of_limit = |header: &&api::ResponseHeader| {
+    let of_limit = |header: &api::ResponseHeader| {
         let pieces = template(&header.value).unwrap_or_default();
         pieces.iter().any(|piece| matches!(piece, Piece::Placeholder(placeholder) if placeholder.is_of_limit()))
     };
-    if rule.action == api::Action::Deny
-        && let Some(header) = on_limit.set.iter().find(of_limit)
-    {
+    let is_deny = rule.action == api::Action::Deny;
+    for (i, header) in on_limit.set.iter().enumerate().filter(|(_, header)| is_deny && of_limit(header)) {
         let message = format!(
             "{:?} has a placeholder of a limit, and a rule with action Deny has none: use {{policy}} or {{rule}}",
             header.value
         );
-        faults.add(format!("{path}.set"), message);
+        faults.add(format!("{path}.set[{i}].value"), message);
     }
     let default_status = if rule.action == api::Action::Deny { 403 } else { 429 };
     let default_type = || on_limit.body.as_ref().map(|_| "text/plain; charset=utf-8".to_owned());

@@ -419,8 +419,9 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].onLimit.set[0].value",
         ),
         (
-            json!({"name": "all", "action": "Deny", "onLimit": {"set": [{"name": "a", "value": "{remaining}"}]}}),
-            "spec.rules[0].onLimit.set",
+            json!({"name": "all", "action": "Deny", "onLimit": {"set": [
+                {"name": "a", "value": "{rule}"}, {"name": "b", "value": "{remaining}"}]}}),
+            "spec.rules[0].onLimit.set[1].value",
         ),
         (
             json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "burst": 2, "strategy": "SlidingWindowLog"}]}),
