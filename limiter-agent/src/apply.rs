@@ -28,7 +28,7 @@ use weir_core::Time;
 use weir_enforce::{Change, Jwks, LiveRules, RulesInForce, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
-    ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Snapshot, WIRE_VERSION,
+    ApplyReply, Fault, SnapshotInForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Snapshot, WIRE_VERSION,
 };
 
 use crate::{cache::Cache, stores::Stores};
@@ -229,8 +229,8 @@ fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Rejected> {
 }
 
 /// The snapshot in force, in its wire form.
-pub(crate) fn in_force(rules: &RulesInForce) -> Option<InForce> {
-    rules.snapshot().map(|(snapshot, since)| InForce {
+pub(crate) fn in_force(rules: &RulesInForce) -> Option<SnapshotInForce> {
+    rules.snapshot().map(|(snapshot, since)| SnapshotInForce {
         sequence: snapshot.sequence,
         revision: snapshot.revision.clone(),
         since_unix_millis: unix_millis(since),

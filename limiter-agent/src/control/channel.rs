@@ -53,9 +53,9 @@ pub(crate) async fn serve<W>(
                     send(&mut channel, &answer).await?;
                     drop(writing);
                 }
-                ToAgent::Report(report) => {
+                ToAgent::StatusRequest(request) => {
                     let (least, most) = EVERY_MILLIS;
-                    let interval = Duration::from_millis(report.every_millis.clamp(least, most));
+                    let interval = Duration::from_millis(request.every_millis.clamp(least, most));
                     every = Some(interval);
                     // The first delay is random, so that agents that connected at the same time do not all send at the
                     // same time.
