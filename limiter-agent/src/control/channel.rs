@@ -14,7 +14,7 @@ use weir_channel::{Channel, ChannelError, ToAgent, ToOperator};
 use weir_wire::Goodbye;
 
 use super::{
-    Control, put,
+    Control, apply_snapshot,
     status::{EVERY_MILLIS, entity_tag, until_next},
 };
 use crate::clock;
@@ -46,7 +46,7 @@ pub(crate) async fn serve<W>(
             frame = channel.next() => match ToAgent::parse(frame?)? {
                 ToAgent::Snapshot(body) => {
                     let writing = writing();
-                    let answer = match put(Arc::clone(&control), Some(body)).await {
+                    let answer = match apply_snapshot(Arc::clone(&control), Some(body)).await {
                         Ok(reply) => ToOperator::Acknowledgement(reply),
                         Err(rejection) => ToOperator::Rejection(Box::new(rejection)),
                     };
