@@ -3,9 +3,9 @@
 //! The whole body is charged at once. If the limits have no room for it now, the body must pass in pieces, and nothing
 //! is charged here.
 
-use super::{Asked, Entry, RuleSet, charge_all, enter, fields_of_several, limiting, refusal};
+use super::{Entry, RequestContext, RuleSet, charge_rules, enter, fields_of_several, limiting, refusal};
 use crate::{
-    charge::Ask,
+    charge::Demand,
     cost::Cost,
     deferred::DeferredCost,
     follow_up::{Deadline, FollowUp},
@@ -13,7 +13,7 @@ use crate::{
     verdict::{Pass, Verdict},
 };
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     /// Decides as [`enforce`](Self::enforce) does, and charges the bytes of the body. Returns `None`, and charges and
     /// counts nothing, if the request or its body must wait.
     pub(super) fn enforce_with_body<'r>(
@@ -32,38 +32,39 @@ impl Asked<'_> {
             Err((rule, none)) => return Some(Verdict::Refuse(Refusal::without_permit(rule, &none, self.now()))),
         };
         let (rules, deadline) = (limiting(set, indices), self.deadline(members()));
-        let mut verdict = self.with_asks(&rules, deadline.as_ref().map(Deadline::after), keys, |asks| {
-            let charged = match enter(asks, self.clock) {
+        let mut verdict = self.with_demands(&rules, deadline.as_ref().map(Deadline::after), keys, |demands| {
+            let charged = match enter(demands, self.clock) {
                 Ok(Entry::Goes(charged)) => charged,
                 Ok(Entry::Waits(_)) => return None,
-                Err(refused) => return Some(Verdict::Refuse(refusal(asks, refused, self.now()))),
+                Err(refused) => return Some(Verdict::Refuse(refusal(demands, refused, self.now()))),
             };
-            if !self.charge_body(asks, rest_of(body)) {
-                for (ask, one) in asks.iter().zip(charged) {
-                    ask.limits.limiter.refund(ask.key, one.charge, || self.now());
+            if !self.charge_body(demands, rest_of(body)) {
+                for (demand, one) in demands.iter().zip(charged) {
+                    demand.limits.limiter.refund(demand.key, one.charge, || self.now());
                 }
                 return None;
             }
-            asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
-            let fields = fields_of_several(asks, &charged);
-            let costs = asks.iter().filter_map(|ask| DeferredCost::of(ask, true));
+            demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+            let fields = fields_of_several(demands, &charged);
+            let costs = demands.iter().filter_map(|demand| DeferredCost::of(demand, true));
             let costs = costs.filter(|cost| !cost.is_request_bytes()).collect();
             Some(Verdict::Pass(Pass { fields, follow_up: FollowUp { deadline, costs, permits: Vec::new() }.boxed() }))
         })?;
         if !permits.is_empty() {
-            verdict.hold_permits(permits);
+            verdict.keep_permits(permits);
         }
         Some(verdict)
     }
 
     /// Charges the rest of the body to all rules that count it, or to none of them. Bodies that wait go first.
-    fn charge_body(&self, asks: &[Ask<'_, '_>], rest: u64) -> bool {
+    fn charge_body(&self, demands: &[Demand<'_, '_>], rest: u64) -> bool {
         if rest == 0 {
             return true;
         }
-        let counting = asks.iter().filter(|ask| ask.limits.cost == Cost::RequestBytes);
-        let asks: Vec<_> = counting.map(|ask| Ask { cost: rest, latest: None, ..*ask }).collect();
-        asks.iter().all(|ask| ask.limits.limiter.queue_len(ask.key) == 0) && charge_all(&asks, || self.now()).is_ok()
+        let counting = demands.iter().filter(|demand| demand.limits.cost == Cost::RequestBytes);
+        let demands: Vec<_> = counting.map(|demand| Demand { cost: rest, latest: None, ..*demand }).collect();
+        demands.iter().all(|demand| demand.limits.limiter.queue_len(demand.key) == 0)
+            && charge_rules(&demands, || self.now()).is_ok()
     }
 
     /// Charges the rest of the body to the rules in shadow mode, which delay no body.
