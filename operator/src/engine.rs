@@ -150,7 +150,7 @@ impl Engine {
             EngineAction::Unlink(pod) => drop(self.links.remove(&pod)),
             EngineAction::SpreadStatuses(agents) => self.shared.status_interval.spread(agents),
             EngineAction::LogListed { policies, pods } => {
-                tracing::info!(policies, pods, "all policies and pods are listed")
+                tracing::info!(policies, pods, "all policies and pods are listed");
             }
             EngineAction::Ready => self.ready.set(true),
             EngineAction::Report => {

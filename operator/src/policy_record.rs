@@ -145,16 +145,16 @@ mod tests {
     #[test]
     fn a_policy_with_traffic_is_reported_until_the_minute_is_over() {
         let now = crate::clock::now();
-        let looked = |all: Counts| {
+        let reported = |all: Counts| {
             let mut followed = begin(StoredStatus { status: Some(Box::new(status(1))), version: None });
             followed
                 .record_report(&status(1), Some(StatusInputs { changes: 3, rules: Vec::new(), all, lost: Vec::new() }));
             followed
         };
-        let idle = looked(Counts::default());
+        let idle = reported(Counts::default());
         assert!(idle.is_at_rest(now, 3, &[]));
         assert!(!idle.is_at_rest(now, 4, &[]), "a changed policy must be reported");
-        assert!(!looked(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &[]));
+        assert!(!reported(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &[]));
         assert!(!begin(StoredStatus::default()).is_at_rest(now, 0, &[]), "a new record must be reported");
     }
 }

@@ -330,7 +330,7 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
 }
 
 #[test]
-fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
+fn a_place_to_come_is_given_back_to_a_log_with_other_limits() {
     let log = Quota::new(Strategy::SlidingWindowLog, 1, Duration::from_secs(1), None).expect("valid");
     let limits = [("wide", per_second(100)), ("log", log)];
     let late = after(Duration::from_secs(10));

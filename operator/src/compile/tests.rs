@@ -80,7 +80,7 @@ fn rules_become_wire_json_with_every_default_decided() {
     ] {
         let (policy, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(what);
         assert_eq!(serde_json::to_value(&policy.rules[0]).unwrap(), expected, "{what}");
-        assert_eq!((rules.uid.as_str(), rules.namespace.as_str(), rules.name.as_str()), ("uid", "shop", "checkout"));
+        assert_eq!((policy.uid.as_str(), policy.namespace.as_str(), policy.name.as_str()), ("uid", "shop", "checkout"));
     }
 }
 

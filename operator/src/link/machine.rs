@@ -304,8 +304,7 @@ impl LinkMachine {
                 return;
             }
         }
-        let message = describe(rejection);
-        self.report(Seen::Failed(Failure { kind: FailureKind::Rejected, message }), actions);
+        self.report(Seen::Failed(Failure::of_rejection(rejection)), actions);
     }
 
     /// Ends the push that was answered, and returns it.
@@ -455,15 +454,6 @@ impl LinkMachine {
     fn within(&mut self, most: Duration) -> Duration {
         most.mul_f64(self.rng.random_range(0.0..=1.0))
     }
-}
-
-/// Formats a rejection for people.
-fn describe(rejection: &Rejection) -> String {
-    let mut text = rejection.message.clone();
-    for fault in rejection.faults.iter().take(3) {
-        text.push_str(&format!("; {}: {}", fault.path, fault.message));
-    }
-    text
 }
 
 /// Returns true if the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.
