@@ -31,7 +31,7 @@ impl Readiness {
         }
         if self.waiting.is_none()
             && self.limit.limiter.queue_len() == 0
-            && let Ok(Admitted { charge, .. }) = self.limit.limiter.check(self.limit.clock.now(), 1)
+            && let Ok(Admitted { charge, .. }) = self.limit.limiter.charge(self.limit.clock.now(), 1)
         {
             self.taken = Some(charge);
             return Poll::Ready(());
