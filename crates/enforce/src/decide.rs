@@ -66,8 +66,9 @@ impl RulesInForce {
     }
 
     /// Decides on a request that passes or is refused now, without a question to a store and without a count of the
-    /// response's body. `body` is the length of the request's body, which has arrived as a whole. `then` gets a reference to the verdict, which avoids a copy. For any other request, returns `None`, and
-    /// charges and counts nothing.
+    /// response's body. `body` is the length of the request's body, which has arrived as a whole. `then` gets a
+    /// reference to the verdict, which avoids a copy. For any other request, returns `None`, and charges and counts
+    /// nothing.
     #[inline]
     pub(super) fn decide_at_once<R>(
         &self,

@@ -269,14 +269,7 @@ async fn receive_head(
                 break;
             }
             let mut space = FieldSpace::new();
-            let mut largest = None;
-            let read = match response::read(bytes, &mut space, context.to_head) {
-                Err(InvalidResponse::TooLarge) => {
-                    response::read(bytes, largest.insert(FieldSpace::largest()), context.to_head)
-                }
-                read => read,
-            };
-            let head = match read? {
+            let head = match response::read(bytes, &mut space, context.to_head)? {
                 Answer::Part => {
                     looked_at = length;
                     break;
