@@ -360,7 +360,7 @@ fn on_deadline(spec: &RateLimitPolicySpec, form: &api::OnDeadline, faults: &mut 
         faults.add("spec.onDeadline", "is valid only with deadline: add deadline, or remove it");
     }
     wire::OnDeadline {
-        status: faults.number("spec.onDeadline.status", form.status.unwrap_or(504).into(), 400),
+        status: faults.number("spec.onDeadline.status".to_owned(), form.status.unwrap_or(504).into(), 400),
         body: form.body.clone(),
         content_type: form.content_type.clone(),
     }
