@@ -8,7 +8,8 @@
 
 #![expect(unreachable_pub, reason = "KubeSchema repeats each type, with its visibility, inside a function")]
 
-pub mod check;
+pub mod ban;
+mod check;
 
 mod cost;
 mod crd;
@@ -28,9 +29,10 @@ mod store_status;
 mod target;
 
 pub use self::{
+    ban::Ban,
     cost::{Cost, CostHeader},
     crd::{Definition, crd, store_crd},
-    duration::{Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period},
+    duration::{BanLength, BanWindow, Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period},
     key::{ClientIp, JwtClaim, KeyPart},
     limit::{Limit, OverrideLimit, Strategy},
     matching::{HeaderMatch, Match, QueryMatch},

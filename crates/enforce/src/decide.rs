@@ -6,6 +6,7 @@
 //! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Therefore, a bypass in shadow mode
 //! exempts a request only from the other rules of its policy.
 
+mod banned;
 mod with_permits;
 mod with_stores;
 
@@ -58,7 +59,10 @@ impl RulesInForce {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
             let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
-            let mut verdict = asked.enforce(set, enforced, keys);
+            let mut verdict = match asked.refuse_banned(set, enforced, keys) {
+                Some(refusal) => Verdict::Refuse(refusal),
+                None => asked.enforce(set, enforced, keys),
+            };
             asked.try_shadows(set, shadows, keys, &mut verdict);
             verdict
         })
@@ -77,10 +81,11 @@ impl RulesInForce {
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
             let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
             let mut deciding = enforced.iter().chain(shadows).map(|index| set.get(*index));
-            let mut verdict = match (enforced, shadows) {
+            let mut verdict = match (asked.refuse_banned(set, enforced, keys), enforced, shadows) {
+                (Some(refusal), ..) => Verdict::Refuse(refusal),
                 // The only rule is counted by a store. This program has seats for the key, or the store refuses the
                 // key.
-                ([only], []) if set.get(*only).may_ask_only => asked.claim_one(set.get(*only), keys)?,
+                (None, [only], []) if set.get(*only).may_ask_only => asked.claim_one(set.get(*only), keys)?,
                 _ if deciding.any(|member| member.needs_all) => return None,
                 _ => asked.enforce(set, enforced, keys),
             };
@@ -204,6 +209,9 @@ impl Asked<'_> {
                 bypass.counters.count_bypassed();
                 continue;
             }
+            if self.is_banned_in_shadow(set, indices, keys) {
+                continue;
+            }
             let mut permits = match self.acquire_permits(indices.iter().map(|index| set.get(*index)), keys) {
                 Ok(permits) => permits,
                 Err((rule, _)) => {
@@ -229,7 +237,7 @@ impl Asked<'_> {
                         Some(asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect())
                     }
                     Err(RuleRefusedAt { ask, .. }) => {
-                        asks[ask].rule.counters.count_shadow_limited();
+                        asks[ask].count_shadow_limited(self.now());
                         None
                     }
                 }

@@ -119,6 +119,7 @@ impl Asked<'_> {
             per: rule.per,
             decision: Decision::Bypass,
             after_millis: None,
+            banned: false,
             key: Vec::new(),
             override_index: None,
             cost: 0,
@@ -145,6 +146,7 @@ impl Asked<'_> {
                 now,
                 &mut explained,
             );
+            explain_ban(&ask, now, &mut explained);
             return explained;
         }
         let standing = limits.limiter.peek(now, ask.key, ask.cost);
@@ -178,7 +180,17 @@ impl Asked<'_> {
             remaining: tightest.standing.remaining(),
             reset_after_millis: millis(tightest.standing.reset_after()),
         });
+        explain_ban(&ask, now, &mut explained);
         explained
+    }
+}
+
+/// A banned key is refused until the end of the ban, whatever its limits would admit.
+fn explain_ban(ask: &Ask<'_, '_>, now: Time, explained: &mut ExplainedRule) {
+    if let Some(rest) = ask.limits.ban.as_ref().and_then(|ban| ban.rest(ask.key, now)) {
+        explained.decision = Decision::Limit;
+        explained.after_millis = Some(millis(rest));
+        explained.banned = true;
     }
 }
 

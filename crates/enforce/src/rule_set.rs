@@ -29,6 +29,8 @@ pub(super) struct RuleSet {
     enforced: usize,
     /// Whether a rule limits how many requests are in flight.
     pub(super) has_concurrency: bool,
+    /// Whether a rule bans keys.
+    pub(super) has_bans: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
     matching_all: Vec<usize>,
 }
@@ -96,7 +98,8 @@ impl RuleSet {
         let matching_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.matches_everything());
         let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
         let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
-        Self { rules, index, denials, exceptions, enforced, has_concurrency, matching_all }
+        let has_bans = rules.iter().any(|member| member.rule.ban().is_some());
+        Self { rules, index, denials, exceptions, enforced, has_concurrency, has_bans, matching_all }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {

@@ -196,8 +196,8 @@ impl LateRefusal {
     /// Counts this refusal for a policy in shadow mode, which does not refuse the request.
     pub(super) fn count_shadow(&self) {
         match &self.0 {
-            Reason::Own { asked, at } => asked.all[at.ask].rule.counters.count_shadow_limited(),
-            Reason::Shared { ask, .. } => ask.rule.counters.count_shadow_limited(),
+            Reason::Own { asked, at } => asked.asks()[at.ask].count_shadow_limited(asked.clock.now()),
+            Reason::Shared { ask, clock, .. } => ask.count_shadow_limited(clock.now()),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     follow_up::FollowUp,
     outcome::{fields_with_shared, refusal},
     refusal::Refusal,
-    shared::{SharedAsk, claim_all, refusal_of, split},
+    shared::{SharedAsk, claim_all, split},
     verdict::{Pass, Verdict},
     wait::{Entry, Wait, enter, settle},
 };
@@ -85,7 +85,7 @@ impl Asked<'_> {
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
             Err((index, _)) => {
-                shared[index].rule.counters.count_shadow_limited();
+                shared[index].count_shadow_limited(self.now());
                 return None;
             }
         };
@@ -108,7 +108,7 @@ impl Asked<'_> {
                 costs()
             }
             Err(RuleRefusedAt { ask, .. }) => {
-                others[ask].rule.counters.count_shadow_limited();
+                others[ask].count_shadow_limited(self.now());
                 None
             }
         }
@@ -129,6 +129,5 @@ fn all_settled(
 fn refused<'r>(shared: &SharedAsk, asks: &[Ask<'r, '_>], denied: Denied, asked: &Asked<'_>) -> Refusal<'r> {
     let rule = asks.iter().map(|ask| ask.rule).find(|rule| std::ptr::eq(&***rule, &*shared.rule));
     let rule = rule.expect("the rule of this request");
-    rule.counters.count_limited();
-    refusal_of(rule, shared.state(denied.left), shared.override_index(), denied.retry_after, asked.now())
+    shared.refusal_by(rule, denied, asked.now())
 }

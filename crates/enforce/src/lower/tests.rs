@@ -94,6 +94,8 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
 fn each_fault_has_its_path() {
     let keyed = json!([{"header": "x-a"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);
     let with_override = |one: Value| json!({"key": keyed, "overrides": [one]});
+    let ban =
+        |after: u64, within: u64, length: u64| json!({"after": after, "withinMillis": within, "forMillis": length});
     for (fields, path, word) in [
         (json!({"name": "Upper"}), "name", "DNS label"),
         (json!({"limits": []}), "limits", "at least one"),
@@ -159,6 +161,14 @@ fn each_fault_has_its_path() {
             "overrides[0].limits[0].name",
             "not a limit of this rule",
         ),
+        (json!({"key": keyed, "ban": ban(0, 1, 1)}), "ban.after", "1 to 1000"),
+        (json!({"key": keyed, "ban": ban(1_001, 1, 1)}), "ban.after", "1 to 1000"),
+        (json!({"key": keyed, "ban": ban(1, 0, 1)}), "ban.withinMillis", "must be 1 to"),
+        (json!({"key": keyed, "ban": ban(1, 1, 604_800_001)}), "ban.forMillis", "604800000"),
+        (json!({"ban": ban(1, 1, 1)}), "ban", "needs a `key`"),
+        (json!({"key": keyed, "per": "Message", "ban": ban(1, 1, 1)}), "ban", "per: Message"),
+        (json!({"key": keyed, "maxKeys": 1_000_000, "ban": ban(20, 1, 1)}), "ban.after", "lower after or maxKeys"),
+        (json!({"action": "Deny", "limits": [], "ban": ban(1, 1, 1)}), "ban", "action Deny"),
         (json!({"action": "Bypass"}), "limits", "Bypass"),
         (json!({"action": "Deny"}), "limits", "Deny"),
         (json!({"responseHeaders": [{"name": "a b", "value": ""}]}), "responseHeaders[0].name", "x-api-key"),
