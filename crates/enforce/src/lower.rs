@@ -106,7 +106,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
             logs_reported = true;
             let bound = MAX_LOG_BYTES / (1024 * 1024);
             let message = format!(
-                "with it, the SlidingWindowLog limits of all policies take more than {bound} MiB: lower requests or maxKeys, \
+                "with it, the SlidingWindowLog limits and the bans of all policies take more than {bound} MiB: lower requests, after or maxKeys, \
                  use SlidingWindowCounter, or let fewer policies target this pod"
             );
             faults.add(&path, message);

@@ -88,9 +88,9 @@ pub fn check_ban(ban: &Ban, max_keys: u32) -> Result<(), LogsTooLarge> {
     Err(LogsTooLarge { path: "ban.after".to_owned(), message })
 }
 
-/// Returns the memory for the refusals of all keys. The refusal that starts a ban is not stored.
+/// Returns the memory for the refusals of all keys.
 fn ban_bytes(ban: &Ban, max_keys: u32) -> u64 {
-    u64::from(ban.after.saturating_sub(1)) * WORD * u64::from(max_keys)
+    u64::from(ban.after) * WORD * u64::from(max_keys)
 }
 
 /// Returns the memory for the logs of a policy's rules in each pod, in bytes.

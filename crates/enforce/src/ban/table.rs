@@ -115,9 +115,13 @@ impl Table {
             self.banned.fetch_sub(1, AcqRel);
         }
         let Entry::Refused(times) = entry else { return None };
+        let after = terms.after.get();
+        if times.len() == times.capacity() {
+            // Doubles the memory, but not beyond `after`, for which `weir_wire::check_ban` has checked that it fits.
+            times.reserve_exact(times.len().max(1).min(after.saturating_sub(times.len())).max(1));
+        }
         let place = times.partition_point(|earlier| *earlier <= at);
         times.insert(place, at);
-        let after = terms.after.get();
         let (Some(last), Some(first)) = (times.back().copied(), times.len().checked_sub(after).map(|at| times[at]))
         else {
             return None;

@@ -302,7 +302,10 @@ fn the_logs_of_all_policies_together_are_bounded() {
     // A keyed log has 72,818 cells of 102 words of 8 bytes each, which is 57 MiB. A log without keys has 8 MiB.
     let keyed = json!({"key": [{"header": "x"}], "limits": log(100)});
     let single = json!({"limits": log(1 << 20)});
-    for (fields, most) in [(keyed, 4), (single, 31)] {
+    // 256 refusals of 65,536 keys take 128 MiB.
+    let ban = json!({"after": 256, "withinMillis": 1, "forMillis": 1});
+    let banning = json!({"key": [{"header": "x"}], "ban": ban});
+    for (fields, most) in [(keyed, 4), (single, 31), (banning, 2)] {
         assert_eq!(faults(&policies(most, fields.clone())), []);
         let faults = faults(&policies(most + 3, fields));
         let [fault] = faults.as_slice() else { panic!("not exactly one fault: {faults:?}") };

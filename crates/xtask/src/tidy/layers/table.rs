@@ -61,7 +61,7 @@ pub(super) const CRATES: &[Crate] = &[
         root: "crates/api/src/lib.rs",
         layers: &[
             &["duration", "mode", "names", "status", "store_status"],
-            &["key", "limit", "matching", "response_header", "store", "target"],
+            &["ban", "key", "limit", "matching", "response_header", "store", "target"],
             &["cost", "on_limit"],
             &["rule"],
             &["policy"],
