@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn a_changed_concurrent_limit_is_described() {
         let of = |limit: u64, name: &str| {
-            let mut rules = rules(Mode::Enforce, &[]);
+            let mut policy = rules(Mode::Enforce, &[]);
             let concurrency = Concurrency { name: name.to_owned(), limit, overrides: Vec::new() };
-            rules.rules[0].concurrency = Some(concurrency);
-            rules
+            policy.rules[0].concurrency = Some(concurrency);
+            policy
         };
         assert_eq!(describe(&of(10, "parallel"), &of(20, "parallel")), "all/parallel 10 to 20 in flight");
         assert_eq!(describe(&of(10, "parallel"), &of(10, "other")), "rule all changed");

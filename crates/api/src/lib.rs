@@ -8,9 +8,9 @@
 
 #![expect(unreachable_pub, reason = "KubeSchema repeats each type, with its visibility, inside a function")]
 
-pub mod ban;
-mod check;
+pub mod check;
 
+mod ban;
 mod cost;
 mod crd;
 mod duration;

@@ -15,7 +15,7 @@ use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
 use super::{
-    charge::Ask,
+    charge::Demand,
     cost::{Cost, HeaderCost},
     lower::hash,
     rule::Rule,
@@ -47,9 +47,9 @@ pub(super) enum NoPlace {
 
 impl DeferredCost {
     /// Returns the deferred cost of a rule. `None` if the cost is known on arrival.
-    pub(super) fn of(ask: &Ask<'_, '_>, enforced: bool) -> Option<Self> {
-        let later = ask.limits.cost.is_known_later();
-        later.then(|| Self { rule: Arc::clone(ask.rule), key: ask.key.into(), enforced })
+    pub(super) fn of(demand: &Demand<'_, '_>, enforced: bool) -> Option<Self> {
+        let later = demand.limits.cost.is_known_later();
+        later.then(|| Self { rule: Arc::clone(demand.rule), key: demand.key.into(), enforced })
     }
 
     /// Whether the cost is the bytes of the body.

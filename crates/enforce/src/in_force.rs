@@ -74,13 +74,19 @@ impl RulesInForce {
     }
 
     /// Returns these rules with a later snapshot of the same revision, which has a higher sequence.
-    pub fn moved_on(&self, snapshot: Snapshot, now: Time) -> Self {
+    pub fn with_later_sequence(&self, snapshot: Snapshot, now: Time) -> Self {
         let since = self.snapshot.as_ref().map_or(now, |(_, since)| *since);
         Self { snapshot: Some((Arc::new(snapshot), since)), ..self.clone() }
     }
 
     /// Returns the rules that replace these. A rule whose store is not in `stores` is counted only in this program.
-    pub fn succeed(&self, snapshot: Snapshot, lowered: Lowered, stores: &Stores, clock: impl Fn() -> Time) -> Self {
+    pub fn with_snapshot(
+        &self,
+        snapshot: Snapshot,
+        lowered: Lowered,
+        stores: &Stores,
+        clock: impl Fn() -> Time,
+    ) -> Self {
         let before: HashMap<(&str, &str), &Arc<Rule>> =
             self.rules().map(|(policy, rule)| ((policy.uid.as_str(), rule.name.as_str()), rule)).collect();
         let now = clock();
@@ -101,7 +107,8 @@ impl RulesInForce {
                     let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
                     let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
                     let before = follows.or(removed.as_ref()).map(|before| &**before);
-                    Arc::new(Rule::follow(counters, (before, follows.is_none()), rule, &full_name, (&clock, stores)))
+                    let before = (before, follows.is_none());
+                    Arc::new(Rule::from_lowered(counters, before, rule, &full_name, (&clock, stores)))
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);

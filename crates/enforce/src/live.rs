@@ -31,7 +31,7 @@ struct State {
 
 /// The exclusive right to change the rules. No other change begins until this value is dropped.
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct RulesWriteGuard<'a> {
     rules: &'a ArcSwap<RulesInForce>,
     _turn: MutexGuard<'a, ()>,
 }
@@ -61,15 +61,15 @@ impl LiveRules {
             return Err(faults);
         }
         let lowered = lower(&snapshot)?;
-        let change = self.change();
-        change.put(change.rules().succeed(snapshot, lowered, &Stores::new(), || self.0.options.clock.now()));
+        let guard = self.write();
+        guard.replace(guard.rules().with_snapshot(snapshot, lowered, &Stores::new(), || self.0.options.clock.now()));
         Ok(())
     }
 
     /// Sets the keys that verify tokens: after this call, only the claims of tokens that these keys signed are used.
     pub fn verify_with(&self, keys: impl Into<Arc<Jwks>>) {
-        let change = self.change();
-        change.put(change.rules().with_jwks(Some(keys.into())));
+        let guard = self.write();
+        guard.replace(guard.rules().with_jwks(Some(keys.into())));
     }
 
     /// Returns the rules in force, for counts and explanations.
@@ -103,21 +103,21 @@ impl LiveRules {
     }
 
     /// Begins a change of the rules. Blocks until no other change is in progress.
-    pub fn change(&self) -> Change<'_> {
+    pub fn write(&self) -> RulesWriteGuard<'_> {
         // The lock only orders the changes: it guards no data, so a poisoned lock is safe.
         let turn = self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        Change { rules: &self.0.rules, _turn: turn }
+        RulesWriteGuard { rules: &self.0.rules, _turn: turn }
     }
 }
 
-impl Change<'_> {
+impl RulesWriteGuard<'_> {
     /// Returns the rules in force.
     pub fn rules(&self) -> Arc<RulesInForce> {
         self.rules.load_full()
     }
 
     /// Puts these rules in force.
-    pub fn put(&self, next: RulesInForce) {
+    pub fn replace(&self, next: RulesInForce) {
         self.rules.store(Arc::new(next));
     }
 }

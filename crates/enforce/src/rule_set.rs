@@ -44,11 +44,11 @@ pub(super) struct Member {
     pub(super) deadline: Option<Duration>,
     /// Whether a decision of this rule can need more than an immediate charge: a wait, a deadline, a question to a
     /// store, or a second charge after the response.
-    pub(super) may_take_more: bool,
+    pub(super) needs_more_than_charge: bool,
     /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes.
-    pub(super) needs_all: bool,
+    pub(super) needs_full_decision: bool,
     /// Whether a question to a store is the only step that can delay a request, and no work follows its verdict.
-    pub(super) may_ask_only: bool,
+    pub(super) needs_only_store: bool,
 }
 
 /// Buffers for the indices of rules, reused for the next request.
@@ -72,12 +72,13 @@ impl Member {
         let more = |limits: &Limits| {
             deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() || limits.shared.is_some()
         };
-        let may_take_more = rule.limits.as_ref().is_some_and(more);
+        let needs_more_than_charge = rule.limits.as_ref().is_some_and(more);
         let all = |limits: &Limits| limits.shared.is_some() || limits.cost == Cost::ResponseBytes;
-        let needs_all = rule.limits.as_ref().is_some_and(all);
-        let asks = |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
-        let may_ask_only = deadline.is_none() && rule.limits.as_ref().is_some_and(asks);
-        Self { rule: Arc::clone(rule), policy, deadline, may_take_more, needs_all, may_ask_only }
+        let needs_full_decision = rule.limits.as_ref().is_some_and(all);
+        let demands =
+            |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
+        let needs_only_store = deadline.is_none() && rule.limits.as_ref().is_some_and(demands);
+        Self { rule: Arc::clone(rule), policy, deadline, needs_more_than_charge, needs_full_decision, needs_only_store }
     }
 }
 

@@ -25,18 +25,19 @@
 //! always has one of the existing kinds.
 
 mod bans;
+mod channel;
 mod everything;
 mod explain;
 mod identity;
 mod logs;
 mod reply;
-mod report;
 mod snapshot;
 mod status;
 mod store;
 
 pub use self::{
     bans::{BanList, BannedKey, LiftedBans},
+    channel::{Goodbye, StatusRequest},
     everything::takes_every_path,
     explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule},
     identity::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME},
@@ -44,12 +45,11 @@ pub use self::{
         DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, MOST_BAN_AFTER, check_ban, check_logs, log_bytes,
     },
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
-    report::{Goodbye, Report},
     snapshot::{
         Action, Ban, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,
         Mode, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
-    status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, StoreStatus},
+    status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},
     store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},
 };
 

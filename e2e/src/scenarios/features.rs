@@ -5,6 +5,8 @@
 //! expected numbers are simple arithmetic. Windows of a day begin at midnight UTC. So shortly before midnight, the
 //! scenario waits until midnight has passed.
 
+mod protocols;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -79,7 +81,9 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     waits(space, &mut client).await?;
     others(space, &mut client).await?;
     bans(space, &mut client).await?;
-    concurrency(space, pod).await
+    concurrency(space, pod).await?;
+    several_policies(space, &mut client).await?;
+    protocols::run(space, pod).await
 }
 
 /// A client with one connection to the pod.
@@ -116,24 +120,23 @@ impl Client {
     }
 }
 
-fn policy(rules: &[String], more: &str) -> String {
+fn policy(name: &str, rules: &[String], more: &str) -> String {
     format!(
         "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
-metadata: {{name: {}}}
+metadata: {{name: {name}}}
 spec:
   targetRefs: [{{group: apps, kind: Deployment, name: web}}]{more}
   rules:
 {}
 ",
-        policy::NAME,
         rules.join("\n")
     )
 }
 
 async fn enforce(space: &TestNamespace, rules: &[String], more: &str) -> Result<()> {
-    space.apply(&policy(rules, more)).await?;
+    space.apply(&policy(policy::NAME, rules, more)).await?;
     policy::wait_enforced(space, policy::NAME, 1, SOON).await.map(drop)
 }
 
@@ -258,6 +261,38 @@ async fn bans(space: &TestNamespace, client: &mut Client) -> Result<()> {
     enforce(space, &[rule(100, "{after: 3, for: 1ms}")], "").await?;
     ensure!(client.admitted(5, "/", &ann).await? == 5, "the ban did not end");
     report::note("a key that was refused three times was banned, and admitted after the ban");
+    Ok(())
+}
+
+/// Tests that a pod with several policies charges all of them or none, and none for a policy in shadow mode.
+async fn several_policies(space: &TestNamespace, client: &mut Client) -> Result<()> {
+    let rule = |name: &str, matches: &str, requests: u64| {
+        vec![format!(
+            "  - {{name: {name}{matches}, limits: [{{name: day, requests: {requests}, per: 24h, strategy: FixedWindow}}]}}"
+        )]
+    };
+    let free = [("x-plan", "free")];
+    // For each step: the limits of all requests and of the free plan, and the requests that are admitted of 5 of the
+    // free plan and then of 10 others. A request that the free plan refuses must not be charged to the limit of all.
+    for (all, plan, expected) in [(6, 2, (2, 4)), (9, 3, (1, 2))] {
+        let policies = [
+            ("web", rule("all", "", all), ""),
+            ("plan", rule("free", ", match: [{headers: [{name: x-plan, value: free}]}]", plan), ""),
+            ("trial", rule("trial", "", 1), "\n  mode: Shadow"),
+        ];
+        for (name, rules, more) in &policies {
+            space.apply(&policy(name, rules, more)).await?;
+        }
+        for (name, ..) in &policies {
+            policy::wait_enforced(space, name, 1, SOON).await?;
+        }
+        let admitted = (client.admitted(5, "/", &free).await?, client.admitted(10, "/", &[]).await?);
+        ensure!(admitted == expected, "limits of {all} and {plan}: {admitted:?} admitted, not {expected:?}");
+    }
+    for name in ["plan", "trial"] {
+        space.kubectl(&["delete", "ratelimitpolicy", name]).await?;
+    }
+    report::note("three policies on a pod charge all or none, exact before and after a change");
     Ok(())
 }
 

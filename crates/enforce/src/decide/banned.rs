@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::Time;
 
-use super::{Asked, RuleSet};
+use super::{RequestContext, RuleSet};
 use crate::{
     refusal::Refusal,
     rule::{Limits, Rule},
@@ -18,7 +18,7 @@ struct BannedBy<'r> {
     at: Time,
 }
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     /// Returns the refusal of a request whose key one of these rules has banned.
     #[inline]
     pub(super) fn refuse_banned<'r>(

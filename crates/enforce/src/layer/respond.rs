@@ -33,7 +33,7 @@ pub struct Responses {
 pub struct Tunnel(Arc<Mutex<Vec<HeldPermit>>>);
 
 impl Tunnel {
-    fn hold(&self, permits: Vec<HeldPermit>) {
+    fn keep_permits(&self, permits: Vec<HeldPermit>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(permits);
     }
 }
@@ -57,7 +57,7 @@ where
         // The bytes of a tunnel are not the body of its response.
         let permits = match response.extensions().get::<Tunnel>() {
             Some(tunnel) => {
-                tunnel.hold(permits);
+                tunnel.keep_permits(permits);
                 Vec::new()
             }
             None => permits,

@@ -147,7 +147,7 @@ mod tests {
         let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
         let clock = MonotonicClock::start();
         let lowered = lower(&rule).expect("no faults");
-        rules.store(Arc::new(rules.load().succeed(rule, lowered, &Default::default(), || clock.now())));
+        rules.store(Arc::new(rules.load().with_snapshot(rule, lowered, &Default::default(), || clock.now())));
         let gate = gates(rules, clock).of(Ipv4Addr::LOCALHOST.into());
         let lines = [FieldLine { name: b"x-key", value: b"a" }];
         let refusals = Refusals::default();
@@ -180,7 +180,7 @@ mod tests {
         let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
         let clock = MonotonicClock::start();
         let lowered = lower(&rule).expect("no faults");
-        rules.store(Arc::new(rules.load().succeed(rule, lowered, &Default::default(), || clock.now())));
+        rules.store(Arc::new(rules.load().with_snapshot(rule, lowered, &Default::default(), || clock.now())));
         let gate = gates(rules, clock).of(Ipv4Addr::LOCALHOST.into());
         let lines = [FieldLine { name: b"X-Key", value: b"a" }];
         for (path, closes, to_head, head, body) in [
@@ -244,7 +244,7 @@ mod tests {
                 let apply = |text: u8| {
                     let snapshot = snapshot(text);
                     let lowered = lower(&snapshot).expect("no faults");
-                    let next = rules.load().succeed(snapshot, lowered, &Default::default(), || clock.now());
+                    let next = rules.load().with_snapshot(snapshot, lowered, &Default::default(), || clock.now());
                     rules.store(Arc::new(next));
                 };
                 apply(0);

@@ -47,7 +47,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/wire/src/lib.rs",
         layers: &[
-            &["identity", "report", "status", "store"],
+            &["channel", "identity", "status", "store"],
             &["snapshot"],
             &["everything", "explain", "logs", "reply"],
         ],
