@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
@@ -43,7 +43,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
 /// A connection to a port of a pod. Requests are sent one after another.
 pub(crate) struct Connection {
-    sender: http1::SendRequest<Empty<Bytes>>,
+    sender: http1::SendRequest<Full<Bytes>>,
     driver: tokio::task::JoinHandle<hyper::Result<()>>,
     _forward: Forward,
 }
@@ -56,7 +56,7 @@ impl Connection {
     }
 
     /// Sends a request, and returns the response with its whole body.
-    pub(crate) async fn send(&mut self, request: Request<Empty<Bytes>>) -> hyper::Result<Response<String>> {
+    pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<String>> {
         self.sender.ready().await?;
         let (parts, body) = self.sender.send_request(request).await?.into_parts();
         let body = body.collect().await?.to_bytes();
@@ -73,6 +73,6 @@ impl Drop for Connection {
 /// Sends `GET path` to a port of `pod`. Returns the response with its whole body.
 pub(crate) async fn get(space: &TestNamespace, pod: &str, port: u16, path: &str) -> Result<Response<String>> {
     let mut connection = Connection::open(space, pod, port).await?;
-    let request = Request::get(path).header("host", "web").body(Empty::<Bytes>::new())?;
+    let request = Request::get(path).header("host", "web").body(Full::default())?;
     connection.send(request).await.with_context(|| format!("GET {path} from port {port} of {pod}"))
 }

@@ -289,16 +289,18 @@ fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
     let shared = policy.wire.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
     let names = policy.stores.iter_mut().map(|store| &mut store.name).chain(shared);
     names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
-    let PolicyRules { mode, deadline_millis, .. } = policy.wire;
-    policy.wire.revision = revision(mode, deadline_millis, &policy.wire.rules, &policy.stores);
+    policy.wire.revision = revision(&policy.wire, &policy.stores);
     Arc::new(policy)
 }
 
-fn revision(mode: wire::Mode, deadline_millis: Option<u64>, rules: &[wire::Rule], stores: &[wire::Store]) -> String {
-    if stores.is_empty() {
-        revision_of(&(mode, deadline_millis, rules))
-    } else {
-        revision_of(&(mode, deadline_millis, rules, stores))
+/// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
+/// the operator changes no revision.
+fn revision(policy: &PolicyRules, stores: &[wire::Store]) -> String {
+    let PolicyRules { mode, deadline_millis, on_deadline, rules, .. } = policy;
+    match (on_deadline, stores) {
+        (None, []) => revision_of(&(mode, deadline_millis, rules)),
+        (None, stores) => revision_of(&(mode, deadline_millis, rules, stores)),
+        (Some(on_deadline), stores) => revision_of(&(mode, deadline_millis, rules, stores, on_deadline)),
     }
 }
 
@@ -335,21 +337,34 @@ fn compile_with(
         faults.add("spec", "exactly one of targetRefs and selector must be set");
     }
     let deadline_millis = spec.deadline.as_ref().map(api::Deadline::as_millis);
+    let on_deadline = spec.on_deadline.as_ref().map(|form| on_deadline(spec, form, &mut faults));
     let compiled = target.map(|target| {
         let UsedStores { stores, secrets } = used;
-        let revision = revision(mode, deadline_millis, &rules, &stores);
-        let wire = PolicyRules {
+        let mut wire = PolicyRules {
             uid: uid.to_owned(),
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
-            revision,
+            revision: String::new(),
             mode,
             deadline_millis,
+            on_deadline,
             rules,
         };
+        wire.revision = revision(&wire, &stores);
         (CompiledPolicy { wire, stores, secrets }, target)
     });
     faults.or(compiled)
+}
+
+fn on_deadline(spec: &RateLimitPolicySpec, form: &api::OnDeadline, faults: &mut Faults) -> wire::OnDeadline {
+    if spec.deadline.is_none() {
+        faults.add("spec.onDeadline", "is valid only with deadline: add deadline, or remove it");
+    }
+    wire::OnDeadline {
+        status: faults.number("spec.onDeadline.status".to_owned(), form.status.unwrap_or(504).into(), 400),
+        body: form.body.clone(),
+        content_type: form.content_type.clone(),
+    }
 }
 
 fn target(key: &ObjectKey, spec: &RateLimitPolicySpec) -> Option<Target> {

@@ -7,6 +7,7 @@
 //! exempts a request only from the other rules of its policy.
 
 mod banned;
+mod with_body;
 mod with_permits;
 mod with_stores;
 
@@ -69,12 +70,14 @@ impl RulesInForce {
     }
 
     /// Decides on a request that passes or is refused now, without a question to a store and without a count of the
-    /// body. `then` gets a reference to the verdict, which avoids a copy. For any other request, returns `None`, and
-    /// charges and counts nothing.
+    /// response's body. `body` is the length of the request's body, which has arrived as a whole. `then` gets a
+    /// reference to the verdict, which avoids a copy. For any other request, returns `None`, and charges and counts
+    /// nothing.
     #[inline]
     pub(super) fn decide_at_once<R>(
         &self,
         context: &RequestContext<'_>,
+        body: usize,
         then: impl FnOnce(Result<Pass, &Refusal<'_>>) -> R,
     ) -> Option<R> {
         let set = &*self.requests;
@@ -87,6 +90,7 @@ impl RulesInForce {
                 // key.
                 (None, [only], []) if set.get(*only).needs_only_store => context.claim_one(set.get(*only), keys)?,
                 _ if deciding.any(|member| member.needs_full_decision) => return None,
+                _ if set.counts_bodies => context.enforce_with_body(set, enforced, keys, body)?,
                 _ => context.enforce(set, enforced, keys),
             };
             if let Verdict::Wait(_) = verdict {
@@ -94,6 +98,9 @@ impl RulesInForce {
                 return None;
             }
             context.try_shadows(set, shadows, keys, &mut verdict);
+            if set.counts_bodies {
+                context.charge_shadows(&mut verdict, body);
+            }
             match &mut verdict {
                 Verdict::Pass(pass) => Some(then(Ok(mem::take(pass)))),
                 Verdict::Refuse(refusal) => Some(then(Err(refusal))),
@@ -162,7 +169,7 @@ impl RequestContext<'_> {
         deadline: Option<Deadline>,
         keys: &mut Vec<u8>,
     ) -> Verdict<'r> {
-        self.with_demands(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |demands| {
+        self.with_demands(rules, deadline.as_ref().map(Deadline::after), keys, |demands| {
             let costs = || demands.iter().filter_map(|demand| DeferredCost::of(demand, true)).collect();
             let follow_up = || FollowUp { deadline, costs: costs(), permits: Vec::new() };
             if demands.iter().any(|demand| demand.limits.shared.is_some()) {
@@ -185,9 +192,10 @@ impl RequestContext<'_> {
 
     /// The shortest deadline of these rules' policies.
     fn deadline<'r>(&self, members: impl Iterator<Item = &'r Member>) -> Option<Deadline> {
-        let deadlines = members.filter_map(|member| Some((member.deadline?, &member.rule)));
-        let (after, rule) = deadlines.min_by_key(|(after, _)| *after)?;
-        Some(Deadline { after, rule: Arc::clone(rule), format: Format::of(self.request.headers()) })
+        let deadlines = members.filter_map(|member| Some((member.deadline.as_ref()?, &member.rule)));
+        let (policy, rule) = deadlines.min_by_key(|(policy, _)| policy.after)?;
+        let (policy, rule) = (Arc::clone(policy), Arc::clone(rule));
+        Some(Deadline { policy, rule, format: Format::of(self.request.headers()) })
     }
 
     /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
@@ -220,7 +228,7 @@ impl RequestContext<'_> {
                 }
             };
             let rules = limiting(set, indices);
-            let deadline = rules.iter().filter_map(|(member, _)| member.deadline).min();
+            let deadline = rules.iter().filter_map(|(member, _)| Some(member.deadline.as_ref()?.after)).min();
             let costs = self.with_demands(&rules, deadline, keys, |demands| {
                 if demands.iter().any(|demand| demand.limits.shared.is_some()) {
                     return self.try_with_stores(demands);

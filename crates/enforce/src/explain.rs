@@ -140,7 +140,7 @@ impl RequestContext<'_> {
         let now = self.now();
         if limits.shared.is_some() {
             explained.key = limits.key.show(&self.request, &self.tokens);
-            let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+            let patience = limits.max_wait.map(|wait| policy.bounded(wait));
             explain_shared(
                 Demand { latest: patience.map(|patience| now.saturating_add(patience)), ..demand },
                 now,
@@ -152,7 +152,7 @@ impl RequestContext<'_> {
         let standing = limits.limiter.peek(now, demand.key, demand.cost);
         explained.key = limits.key.show(&self.request, &self.tokens);
         explained.cost = demand.cost;
-        let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+        let patience = limits.max_wait.map(|wait| policy.bounded(wait));
         // A request that may wait would wait behind all requests in the queue.
         let turn = patience.map(|patience| (limits.limiter.opens(now, demand.key, demand.cost), patience));
         explained.decision = match (&turn, &standing) {

@@ -118,15 +118,17 @@ impl Gate for ConnectionGate {
 }
 
 impl ConnectionGate {
-    /// Decides on a request for a path and a query, and charges it. Returns `None` and charges nothing if the request
-    /// must wait, if a store must be asked, or if the bytes of the response are counted. Then the caller must call
-    /// [`decide`](Gate::decide). `then` must not call this gate.
+    /// Decides on a request for a path and a query, and charges it. `body` is the length of its body, which has arrived
+    /// as a whole. Returns `None` and charges nothing if the request or its body must wait, if a store must be asked, or
+    /// if the bytes of the response are counted. Then the caller must call [`decide`](Gate::decide). `then` must not
+    /// call this gate.
     #[inline(always)] // the only caller handles every request, and inlining avoids copies of the verdict
     pub fn decide_at_once<T>(
         &self,
         method: &str,
         target: (&str, Option<&str>),
         headers: Headers<'_>,
+        body: usize,
         then: impl FnOnce(Result<Pass, &Refusal<'_>>) -> T,
     ) -> Option<T> {
         let mut rules = self.common.rules.borrow_mut();
@@ -135,7 +137,7 @@ impl ConnectionGate {
         let now = || -> Time { clock.now() };
         let request = RequestView::of_target(method, target, headers, self.client).reading(*paths);
         let context = RequestContext { request, tokens: Tokens::new(rules.jwks(), &now), clock: *clock };
-        rules.decide_at_once(&context, |decided| {
+        rules.decide_at_once(&context, body, |decided| {
             if let Err(refusal) = &decided {
                 rules.log(refusal, &context, *log_keys);
             }

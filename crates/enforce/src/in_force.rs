@@ -112,7 +112,7 @@ impl RulesInForce {
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);
-            let (mode, deadline) = (policy.mode, policy.deadline);
+            let (mode, deadline) = (policy.mode, policy.deadline.map(Arc::new));
             next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, deadline, rules }));
         }
         // Trimmed last, because limiters that the new rules took over need no room here.
@@ -158,7 +158,7 @@ impl RulesInForce {
         let (mut enforced, mut shadows) = (Vec::new(), Vec::new());
         for (index, policy) in self.policies.iter().enumerate() {
             for rule in policy.rules.iter().filter(|rule| rule.is_bypass() || rule.per == per) {
-                let member = Member::new(rule, index, policy.deadline);
+                let member = Member::new(rule, index, policy.deadline.clone());
                 match rule.mode {
                     Mode::Enforce => enforced.push(member),
                     Mode::Shadow => shadows.push(member),

@@ -7,7 +7,7 @@
 //! rules that a store counts takes short locks, and a [`Verdict::Wait`] can ask the store.
 //!
 //! [`LimitLayer`] applies verdicts to any tower service for HTTP: it refuses, delays and forwards requests, cancels
-//! requests that exceed a deadline, and charges costs that depend on the response. Only this layer depends on bodies
+//! requests that exceed a deadline, and charges costs that depend on bodies or on the response. Only this layer depends on bodies
 //! and tower.
 //!
 //! This crate opens no sockets, and works with snapshots from any source. For rules that a store counts, the program
@@ -70,6 +70,7 @@ mod matching;
 mod messages;
 mod outcome;
 mod own_field;
+mod policy_deadline;
 mod refusal;
 mod refusal_text;
 mod removed;
@@ -94,7 +95,7 @@ pub use self::{
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
-    layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
+    layer::{BodyCosts, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
     live::{LiveRules, RulesWriteGuard, SyncGate},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},

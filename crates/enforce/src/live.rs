@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use http::Extensions;
-use weir_wire::{Fault, Per, Snapshot, WIRE_VERSION};
+use weir_wire::{Cost, Fault, Per, Snapshot, WIRE_VERSION};
 
 use super::{
     gate::{Gate, GateOptions, Gates},
@@ -148,10 +148,19 @@ fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
         faults.push(Fault { path: "stores".into(), message: message.into() });
     }
     for (number, policy) in snapshot.policies.iter().enumerate() {
-        for (index, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.per == Per::Message) {
-            let path = format!("policies[{number}].rules[{index}].per");
-            let message = format!("rule {} counts messages, which a layer cannot do: count requests", rule.name);
-            faults.push(Fault { path, message });
+        for (index, rule) in policy.rules.iter().enumerate() {
+            let path = format!("policies[{number}].rules[{index}]");
+            if rule.per == Per::Message {
+                let message = format!("rule {} counts messages, which a layer cannot do: count requests", rule.name);
+                faults.push(Fault { path: format!("{path}.per"), message });
+            }
+            if rule.cost == Some(Cost::RequestBytes) {
+                let message = format!(
+                    "rule {} counts the bodies of requests, which a layer cannot do: use another cost",
+                    rule.name
+                );
+                faults.push(Fault { path: format!("{path}.cost"), message });
+            }
         }
     }
     faults
@@ -218,6 +227,8 @@ mod tests {
         let refused = |version, rule: &Value| paths(rules.apply(snapshot(version, rule)).expect_err("faults"));
         assert_eq!(refused(1, &rule(0, &json!({}))), ["policies[0].rules[0].limits[0].requests"]);
         assert_eq!(refused(1, &rule(9, &json!({"per": "Message"}))), ["policies[0].rules[0].per"]);
+        let bytes = json!({"cost": "requestBytes"});
+        assert_eq!(refused(1, &rule(9, &bytes)), ["policies[0].rules[0].cost"]);
         assert_eq!(refused(2, &rule(9, &json!({}))), ["wireVersion"]);
         assert_eq!(statuses(&rules, &all(1)).await, [429]);
         rules.apply(snapshot(1, &rule(3, &json!({})))).expect("no faults");

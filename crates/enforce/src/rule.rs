@@ -14,6 +14,7 @@ use super::{
     fields::QuotaHeaders,
     key::KeySpec,
     lower::{LoweredLimits, LoweredRule, LoweredShared},
+    policy_deadline::PolicyDeadline,
     refusal_text::RefusalText,
 };
 use crate::{histogram, matching::Matcher};
@@ -33,7 +34,7 @@ pub struct Policy {
     /// Identifies the content of the policy.
     pub revision: String,
     pub(super) mode: Mode,
-    pub(super) deadline: Option<Duration>,
+    pub(super) deadline: Option<Arc<PolicyDeadline>>,
     /// The policy's rules, in order.
     pub rules: Vec<Arc<Rule>>,
 }
@@ -109,6 +110,11 @@ impl Policy {
     /// Whether requests have a deadline.
     pub fn has_deadline(&self) -> bool {
         self.deadline.is_some()
+    }
+
+    /// Returns the shorter of a wait and the deadline.
+    pub(super) fn bounded(&self, wait: Duration) -> Duration {
+        self.deadline.as_ref().map_or(wait, |deadline| wait.min(deadline.after))
     }
 
     /// Returns the mode as it is spelled in a policy.

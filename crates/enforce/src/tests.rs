@@ -9,6 +9,7 @@ mod exceptions;
 mod headers;
 mod matching;
 mod removed;
+mod request_bodies;
 mod waiting;
 
 use std::{

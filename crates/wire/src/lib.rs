@@ -47,7 +47,7 @@ pub use self::{
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
     snapshot::{
         Action, Ban, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,
-        Mode, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
+        Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
     status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},
     store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use http::{HeaderMap, Method, Request, Response};
+use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::{
@@ -94,15 +95,18 @@ impl Client {
         self.send(Method::GET, path, headers).await
     }
 
+    /// Sends a body of this length. The app sends it back.
+    async fn echo(&mut self, length: usize) -> Result<Response<String>> {
+        let request = Request::post("/echo").header("host", "web").body(vec![b'x'; length].into())?;
+        self.0.send(request).await.with_context(|| format!("send {length} bytes"))
+    }
+
     async fn send(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<Response<String>> {
         let mut request = Request::builder().method(method).uri(path).header("host", "web");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.0
-            .send(request.body(http_body_util::Empty::new())?)
-            .await
-            .with_context(|| format!("send a request for {path}"))
+        self.0.send(request.body(Full::default())?).await.with_context(|| format!("send a request for {path}"))
     }
 
     /// Sends `count` requests. Returns the number of admitted requests.
@@ -323,8 +327,12 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
         "  - {name: bytes, match: [{paths: [/bytes/**]}], cost: {responseBytes: {}}, \
          limits: [{name: day, requests: 1000, per: 24h, strategy: TokenBucketWithDebt, debt: 5000}]}"
             .to_owned(),
+        "  - {name: uploads, match: [{paths: [/echo]}], cost: {requestBytes: {}}, \
+         limits: [{name: day, requests: 1000, per: 24h, strategy: TokenBucketWithDebt, debt: 5000}]}"
+            .to_owned(),
     ];
-    enforce(space, &rules, "\n  deadline: 3s").await?;
+    enforce(space, &rules, "\n  deadline: 3s\n  onDeadline: {status: 503, body: 'too slow', contentType: text/html}")
+        .await?;
 
     let told = client.get("/", &[("x-forwarded-for", "203.0.113.7")]).await?;
     let body: Value = serde_json::from_str(told.body())?;
@@ -376,10 +384,20 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
     ensure!(first.status() == 200 && first.body().len() == 5990, "{first:?}");
     let admitted = client.admitted(20, "/bytes/1", &[]).await?;
     ensure!(admitted == 10, "bytes of responses as costs: {admitted} of 20 responses with one byte");
+    let mut statuses = Vec::new();
+    for length in [5990, 1, 9, 1] {
+        statuses.push(client.echo(length).await?.status().as_u16());
+    }
+    ensure!(statuses == [200, 200, 200, 429], "bytes of requests as costs: {statuses:?}");
 
     let late = client.get("/slow?ms=20000", &[]).await?;
-    ensure!(late.status() == 504, "the deadline of 3 s: {late:?}");
+    ensure!(
+        late.status() == 503
+            && late.body() == "too slow"
+            && field(late.headers(), "content-type").as_deref() == Some("text/html"),
+        "the deadline of 3 s: {late:?}"
+    );
     // The rule `all` has admitted every request that no other rule refused.
-    report::note("deny, bypass, modes, costs, overrides, headers, bytes and deadline as specified");
+    report::note("deny, bypass, modes, costs, overrides, headers, bytes of both bodies and deadline as specified");
     Ok(())
 }

@@ -45,6 +45,7 @@ const WORDS: &[&str] = &[
     "Both",
     "None",
     "Close",
+    "requestBytes",
     "responseBytes",
     "/",
     "/**",

@@ -207,6 +207,32 @@ fn a_deadline_reaches_the_wire_and_has_a_revision_of_its_own() {
 }
 
 #[test]
+fn a_response_after_the_deadline_reaches_the_wire() {
+    let with_form = |deadline: Value, form: Value| {
+        let mut document = json!({"selector": {"matchLabels": {"app": "web"}}, "deadline": deadline,
+            "rules": [{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
+        if !form.is_null() {
+            document["onDeadline"] = form;
+        }
+        compile(&key(), "uid", &serde_json::from_value(document).unwrap()).map(|(rules, _)| rules)
+    };
+    let none = with_form(json!("1s"), Value::Null).unwrap();
+    assert_eq!(none.on_deadline, None);
+    for (form, expected) in [
+        (json!({}), json!({"status": 504})),
+        (json!({"status": 503, "body": ""}), json!({"status": 503, "body": ""})),
+        (json!({"body": "{}", "contentType": "text/x"}), json!({"status": 504, "body": "{}", "contentType": "text/x"})),
+    ] {
+        let some = with_form(json!("1s"), form).unwrap();
+        assert_eq!(serde_json::to_value(&some.on_deadline).unwrap(), expected);
+        assert_ne!(some.revision, none.revision);
+    }
+    let faults = with_form(Value::Null, json!({"status": 200})).unwrap_err();
+    let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(paths, ["spec.onDeadline", "spec.onDeadline.status"]);
+}
+
+#[test]
 fn parse_errors_are_reported_in_one_line() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (entry, path, part) in [
@@ -413,6 +439,16 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].overrides[1].keys[0]",
         ),
         (json!({"name": "all", "limits": [limit], "onLimit": {"status": 70000}}), "spec.rules[0].onLimit.status"),
+        (json!({"name": "all", "limits": [limit], "cost": {"requestBytes": {}}}), "spec.rules[0].cost"),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "concurrent": 1}], "cost": {"requestBytes": {}}}),
+            "spec.rules[0].cost",
+        ),
+        (
+            json!({"name": "all", "cost": {"requestBytes": {}}, "scope": "Shared", "shared": {"storeRef": {"name": "s"}},
+                "limits": [{"name": "a", "requests": 9, "per": "1s", "strategy": "TokenBucketWithDebt"}]}),
+            "spec.rules[0].cost",
+        ),
         (
             json!({"name": "all", "limits": [limit], "responseHeaders": [{"name": "RateLimit", "value": "1"}]}),
             "spec.rules[0].responseHeaders[0].name",
@@ -422,8 +458,9 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].onLimit.set[0].value",
         ),
         (
-            json!({"name": "all", "action": "Deny", "onLimit": {"set": [{"name": "a", "value": "{remaining}"}]}}),
-            "spec.rules[0].onLimit.set",
+            json!({"name": "all", "action": "Deny", "onLimit": {"set": [
+                {"name": "a", "value": "{rule}"}, {"name": "b", "value": "{remaining}"}]}}),
+            "spec.rules[0].onLimit.set[1].value",
         ),
         (
             json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "burst": 2, "strategy": "SlidingWindowLog"}]}),

@@ -26,7 +26,7 @@ impl Limits {
             let lines = [FieldLine { name: b"x-key", value: key.as_bytes() }];
             let decide =
                 |decided: Result<Pass, &Refusal<'_>>| decided.map_or_else(|refusal| refusal.status().as_u16(), |_| 200);
-            let status = self.gate().decide_at_once("GET", ("/", None), Headers::Lines(&lines), decide);
+            let status = self.gate().decide_at_once("GET", ("/", None), Headers::Lines(&lines), 0, decide);
             if let Some(status) = status {
                 return status;
             }
@@ -157,17 +157,17 @@ async fn a_ban_ends_with_its_rule_its_key_or_its_field() {
     let by_another = with(ban.clone(), json!({"key": [{"header": "x-key"}, {"method": {}}]}));
     let other = with(ban.clone(), json!({"name": "other"}));
     for (change, what) in [(without, "field"), (by_another, "key"), (other, "rule")] {
-        let limits = Limits::new(&[policy("p", &[ban.clone()])]);
+        let limits = Limits::new(&[policy("p", std::slice::from_ref(&ban))]);
         assert_eq!(limits.statuses("ann", 3).await, [200, 200, 429]);
         pass(20_000).await;
         assert_eq!(limits.statuses("ann", 1).await, [429], "banned");
         limits.apply(&[policy("p", &[change])]);
         assert_eq!(limits.statuses("ann", 1).await, [200], "{what}");
-        limits.apply(&[policy("p", &[ban.clone()])]);
+        limits.apply(&[policy("p", std::slice::from_ref(&ban))]);
         assert_eq!((limits.bans().total, limits.statuses("ann", 1).await), (0, vec![200]), "{what}");
     }
     // All other changes keep the ban. The end moves with the length of the ban.
-    let limits = Limits::new(&[policy("p", &[ban.clone()])]);
+    let limits = Limits::new(&[policy("p", std::slice::from_ref(&ban))]);
     assert_eq!(limits.statuses("ann", 3).await, [200, 200, 429]);
     let others = [
         with(ban.clone(), json!({"match": [{"paths": ["/**"]}]})),

@@ -99,7 +99,7 @@ struct Limit {
 
 impl Limit {
     fn new(timeout: Option<Duration>, deadline: Option<&Deadline>, since: Time) -> Self {
-        Self { timeout, deadline: deadline.map(|deadline| deadline.after), since }
+        Self { timeout, deadline: deadline.map(Deadline::after), since }
     }
 
     fn shortest(self) -> Option<Duration> {
@@ -269,14 +269,7 @@ async fn receive_head(
                 break;
             }
             let mut space = FieldSpace::new();
-            let mut largest = None;
-            let read = match response::read(bytes, &mut space, context.to_head) {
-                Err(InvalidResponse::TooLarge) => {
-                    response::read(bytes, largest.insert(FieldSpace::largest()), context.to_head)
-                }
-                read => read,
-            };
-            let head = match read? {
+            let head = match response::read(bytes, &mut space, context.to_head)? {
                 Answer::Part => {
                     looked_at = length;
                     break;

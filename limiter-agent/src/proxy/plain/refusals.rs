@@ -153,18 +153,19 @@ mod tests {
         let refusals = Refusals::default();
         let told = |date: &Date, now| {
             let ending = Ending { closes: false, date, now };
-            let text = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| match decided {
-                Err(refused) => {
-                    refusals.write(refused, false, ending, |text| String::from_utf8_lossy(text).into_owned())
-                }
-                _ => String::new(),
-            });
+            let text =
+                gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), 0, |decided| match decided {
+                    Err(refused) => {
+                        refusals.write(refused, false, ending, |text| String::from_utf8_lossy(text).into_owned())
+                    }
+                    _ => String::new(),
+                });
             let text = text.expect("the rule decides immediately");
             let lines: Vec<_> = text.split("\r\n").collect();
             assert!(text.ends_with("\r\n\r\nno 0"), "{text}");
             lines.iter().filter_map(|line| line.strip_prefix("date: ")).collect::<Vec<_>>().join("+")
         };
-        let first = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| decided.is_ok());
+        let first = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), 0, |decided| decided.is_ok());
         assert_eq!(first, Some(true), "only the first request passes");
         let (first, second) = (Date::of("date: first\r\n", time(20)), Date::of("date: the second\r\n", time(30)));
         assert_eq!(told(&first, time(10)), "first");
@@ -216,7 +217,7 @@ mod tests {
             ),
         ] {
             let ask = || {
-                gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), |decided| {
+                gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), 0, |decided| {
                     let mut text = Vec::new();
                     let date = decided.err().map(|refusal| {
                         let dated_at = write::refused(refusal, to_head, closes, &mut text);
@@ -263,7 +264,7 @@ mod tests {
                         }
                     };
                     let lines = [FieldLine { name: b"x-key", value: key }];
-                    let sent_and_written = gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), |decided| {
+                    let sent_and_written = gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), 0, |decided| {
                         let Err(refused) = decided else { return None };
                         let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
                         let sent = refusals.write(refused, to_head, ending, <[u8]>::to_vec);

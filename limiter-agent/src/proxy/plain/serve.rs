@@ -163,7 +163,8 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize
     let alone = bytes.len() == length;
     let target = (request.path, request.query);
     // The same engine decides as in the layers on hyper's path, by the same rules in force.
-    let judged = gate.decide_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
+    let (fields, body) = (Headers::Lines(request.fields), request.body.len());
+    let judged = gate.decide_at_once(request.method, target, fields, body, |decided| match decided {
         Ok(Pass { fields, follow_up }) => {
             // The copy makes refusals fast. Without it, a refusal would also write the unneeded parts of the request to
             // memory.
