@@ -47,7 +47,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/wire/src/lib.rs",
         layers: &[
-            &["channel", "identity", "status", "store"],
+            &["bans", "channel", "identity", "status", "store"],
             &["snapshot"],
             &["everything", "explain", "logs", "reply"],
         ],
@@ -62,7 +62,7 @@ pub(super) const CRATES: &[Crate] = &[
         layers: &[
             &["duration", "mode", "names", "status", "store_status"],
             &["ban", "key", "limit", "matching", "response_header", "store", "target"],
-            &["cost", "on_limit"],
+            &["cost", "on_deadline", "on_limit"],
             &["rule"],
             &["policy"],
             &["crd"],
