@@ -8,10 +8,13 @@
 //! | `GET /v1/status?everyMillis=1000` | a stream of statuses: one line per second, empty if nothing changed |
 //! | `POST /v1/leave` | 204: the pod is being deleted; each later response is the last on its connection |
 //! | `POST /v1/leave?waitMillis=5000` | 204, sent when the app refuses connections, or after that time |
+//! | `GET /v1/bans?policy=…&rule=…&key=…` | the banned keys, at most 1000; each parameter is optional |
+//! | `DELETE /v1/bans?policy=…&rule=…&key=…` | the number of bans that were lifted; `key` is optional |
 //! | `POST /v1/explain` | the rules that match the described request, and the decision of each; no limit is charged |
 //!
 //! The operator uses the [`channel`] on the same port instead, which it chooses by ALPN.
 
+mod bans;
 pub(crate) mod channel;
 mod status;
 mod tls;
@@ -70,8 +73,9 @@ pub(crate) fn router(control: Arc<Control>) -> Router {
     routes(get(config).put(put_config)).with_state(control)
 }
 
-/// The routes for clients in the pod without a certificate. They change no rule. `leave` is for the `preStop` hook, and
-/// the agent cannot distinguish the hook from other processes of the pod (SECURITY.md).
+/// The routes for clients in the pod without a certificate, such as `kubectl port-forward`. They change no rule, but
+/// they can lift bans. `leave` is for the `preStop` hook. The agent cannot distinguish these clients from other
+/// processes of the pod (SECURITY.md).
 pub(crate) fn reading_router(control: Arc<Control>) -> Router {
     routes(get(config).put(not_from_here)).with_state(control)
 }
@@ -80,6 +84,7 @@ fn routes(config: MethodRouter<Arc<Control>>) -> Router<Arc<Control>> {
     Router::new()
         .route("/v1/config", config)
         .route("/v1/status", get(status::status))
+        .route("/v1/bans", get(bans::list).delete(bans::lift))
         .route("/v1/explain", post(explain))
         .route("/v1/leave", post(leave))
         .fallback(not_found)
@@ -213,7 +218,7 @@ async fn leave(State(control): State<Arc<Control>>, wait: Result<Query<Wait>, Qu
 
 async fn not_found(uri: Uri) -> Response {
     let message = format!(
-        "there is no {}: try PUT or GET /v1/config, GET /v1/status, POST /v1/explain, POST /v1/leave",
+        "there is no {}: try PUT or GET /v1/config, GET /v1/status, GET or DELETE /v1/bans, POST /v1/explain, POST /v1/leave",
         uri.path()
     );
     failure(StatusCode::NOT_FOUND, "notFound", &message)

@@ -31,6 +31,10 @@
 //! | `weir_key_exhausted_ratio` | rule | the share of these keys without headroom |
 //! | `weir_key_evictions_total` | rule | idle keys evicted for others |
 //! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
+//! | `weir_banned_keys` | rule | keys that the rule has banned now |
+//! | `weir_bans_started_total` | rule | bans that began |
+//! | `weir_ban_requests_total` | rule | requests of banned keys, refused or in shadow mode only counted |
+//! | `weir_ban_overflow_total` | rule | refusals that did not count because `maxKeys` other keys had refusals or bans |
 //! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
 //! | `weir_store_up` | `store` | for each store that rules use: 1 if the store answers, 0 if it is lost |
 //! | `weir_store_trips_total` | `store` | round trips to the store |

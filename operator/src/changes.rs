@@ -135,6 +135,7 @@ mod tests {
             on_limit: None,
             response_headers: Vec::new(),
             max_keys: None,
+            ban: None,
             shared: None,
         };
         let [uid, namespace, name, revision] = ["u", "shop", "a", "r"].map(str::to_owned);

@@ -5,6 +5,7 @@
 //! `weir-api` have already checked what they can. This module finds every other fault that would make an agent reject a
 //! snapshot, which also contains the rules of other policies.
 
+mod ban;
 mod faults;
 mod last_known_good;
 mod limits;

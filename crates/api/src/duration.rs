@@ -18,6 +18,12 @@ pub type MaxWait = Bounded<MaxWaitBounds>;
 /// The maximum total time of a request: 1 ms to 1 h.
 pub type Deadline = Bounded<DeadlineBounds>;
 
+/// The length of a ban: 1 ms to 168 h.
+pub type BanLength = Bounded<BanLengthBounds>;
+
+/// The time in which the refusals that start a ban happen: 1 ms to 168 h.
+pub type BanWindow = Bounded<BanWindowBounds>;
+
 /// The name of a field that contains a duration, and its bounds.
 pub trait Bounds {
     /// The name of the field.
@@ -57,6 +63,26 @@ impl Bounds for DeadlineBounds {
     const FIELD: &'static str = "deadline";
     const LONGEST: &'static str = "1h";
     const FIX: &'static str = "for no deadline remove it";
+}
+
+/// Bounds of [`BanLength`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BanLengthBounds {}
+
+impl Bounds for BanLengthBounds {
+    const FIELD: &'static str = "for";
+    const LONGEST: &'static str = "168h";
+    const FIX: &'static str = "for no ban remove ban; to refuse clients for good use a rule with action Deny";
+}
+
+/// Bounds of [`BanWindow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BanWindowBounds {}
+
+impl Bounds for BanWindowBounds {
+    const FIELD: &'static str = "within";
+    const LONGEST: &'static str = "168h";
+    const FIX: &'static str = "remove it to use the time of for";
 }
 
 /// A duration within its bounds, in whole milliseconds, with its original text.

@@ -10,6 +10,7 @@
 
 pub mod check;
 
+mod ban;
 mod cost;
 mod crd;
 mod duration;
@@ -29,9 +30,10 @@ mod store_status;
 mod target;
 
 pub use self::{
+    ban::Ban,
     cost::{Cost, CostHeader},
     crd::{Definition, crd, store_crd},
-    duration::{Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period},
+    duration::{BanLength, BanWindow, Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period},
     key::{ClientIp, JwtClaim, KeyPart},
     limit::{Limit, OverrideLimit, Strategy},
     matching::{HeaderMatch, Match, QueryMatch},

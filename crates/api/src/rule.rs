@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseHeader, SharedRule, names};
+use crate::{Ban, Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseHeader, SharedRule, names};
 
 /// A rule limits, exempts or refuses the requests that it matches.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -151,6 +151,11 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "OnLimit")]
     pub on_limit: Option<OnLimit>,
+    /// Ban of keys that the rule refuses again and again. Needs a `key`. Not available for concurrent limits and with
+    /// per Message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Ban")]
+    pub ban: Option<Ban>,
     /// Headers to set in every response to a request that the rule matches, admitted or refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]

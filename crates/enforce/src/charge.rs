@@ -22,6 +22,14 @@ pub(super) struct Demand<'r, 'k> {
 }
 
 impl Demand<'_, '_> {
+    /// Counts a refusal by a rule in shadow mode, also for the rule's ban.
+    pub(super) fn count_shadow_limited(&self, at: Time) {
+        self.rule.counters.count_shadow_limited();
+        if let Some(ban) = &self.limits.ban {
+            ban.refused(self.key, at, &self.rule.counters);
+        }
+    }
+
     fn for_limiter(&self) -> weir_core::Demand<'_> {
         weir_core::Demand { rule: &self.limits.limiter, key: self.key, cost: self.cost, latest: self.latest }
     }

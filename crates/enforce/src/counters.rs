@@ -22,6 +22,9 @@ pub(crate) struct Counters {
     shadow_limited: AtomicU64,
     bypassed: AtomicU64,
     expired: AtomicU64,
+    bans_started: AtomicU64,
+    banned: AtomicU64,
+    ban_overflow: AtomicU64,
     /// The waits of admitted requests.
     waits: Histogram,
     /// Decides which refusals are logged.
@@ -50,6 +53,12 @@ pub struct Counts {
     pub waited: u64,
     /// Allowed requests whose deadline passed before the app answered.
     pub expired: u64,
+    /// Bans of a key that began.
+    pub bans_started: u64,
+    /// Requests of banned keys: a part of `limited`, or of `shadow_limited` in shadow mode.
+    pub banned: u64,
+    /// Refusals that did not count for a ban, because `maxKeys` other keys had refusals or were banned.
+    pub ban_overflow: u64,
 }
 
 impl Unmatched {
@@ -94,6 +103,19 @@ impl Counters {
         self.expired.fetch_add(1, Relaxed);
     }
 
+    pub(super) fn count_ban_started(&self) {
+        self.bans_started.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request of a banned key, in addition to its refusal.
+    pub(super) fn count_banned(&self) {
+        self.banned.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn count_ban_overflow(&self) {
+        self.ban_overflow.fetch_add(1, Relaxed);
+    }
+
     /// Counts the wait of an admitted request.
     pub(super) fn count_wait(&self, wait: Duration) {
         self.waits.record(wait);
@@ -110,6 +132,9 @@ impl Counters {
             shadow_limited: self.shadow_limited.load(Relaxed),
             bypassed: self.bypassed.load(Relaxed),
             expired: self.expired.load(Relaxed),
+            bans_started: self.bans_started.load(Relaxed),
+            banned: self.banned.load(Relaxed),
+            ban_overflow: self.ban_overflow.load(Relaxed),
             waited: self.waits.snapshot().buckets.iter().sum(),
         }
     }

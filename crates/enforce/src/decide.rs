@@ -6,6 +6,7 @@
 //! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Therefore, a bypass in shadow mode
 //! exempts a request only from the other rules of its policy.
 
+mod banned;
 mod with_body;
 mod with_permits;
 mod with_stores;
@@ -59,7 +60,10 @@ impl RulesInForce {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
             let (enforced, shadows) = set.deciding(&context.request, buffers, &self.unmatched);
-            let mut verdict = context.enforce(set, enforced, keys);
+            let mut verdict = match context.refuse_banned(set, enforced, keys) {
+                Some(refusal) => Verdict::Refuse(refusal),
+                None => context.enforce(set, enforced, keys),
+            };
             context.try_shadows(set, shadows, keys, &mut verdict);
             verdict
         })
@@ -80,10 +84,11 @@ impl RulesInForce {
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
             let (enforced, shadows) = set.deciding(&context.request, buffers, &self.unmatched);
             let mut deciding = enforced.iter().chain(shadows).map(|index| set.get(*index));
-            let mut verdict = match (enforced, shadows) {
+            let mut verdict = match (context.refuse_banned(set, enforced, keys), enforced, shadows) {
+                (Some(refusal), ..) => Verdict::Refuse(refusal),
                 // The only rule is counted by a store. This program has seats for the key, or the store refuses the
                 // key.
-                ([only], []) if set.get(*only).needs_only_store => context.claim_one(set.get(*only), keys)?,
+                (None, [only], []) if set.get(*only).needs_only_store => context.claim_one(set.get(*only), keys)?,
                 _ if deciding.any(|member| member.needs_full_decision) => return None,
                 _ if set.counts_bodies => context.enforce_with_body(set, enforced, keys, body)?,
                 _ => context.enforce(set, enforced, keys),
@@ -212,6 +217,9 @@ impl RequestContext<'_> {
                 bypass.counters.count_bypassed();
                 continue;
             }
+            if self.is_banned_in_shadow(set, indices, keys) {
+                continue;
+            }
             let mut permits = match self.acquire_permits(indices.iter().map(|index| set.get(*index)), keys) {
                 Ok(permits) => permits,
                 Err((rule, _)) => {
@@ -237,7 +245,7 @@ impl RequestContext<'_> {
                         Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect())
                     }
                     Err(RuleRefusedAt { index, .. }) => {
-                        demands[index].rule.counters.count_shadow_limited();
+                        demands[index].count_shadow_limited(self.now());
                         None
                     }
                 }

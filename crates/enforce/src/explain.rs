@@ -119,6 +119,7 @@ impl RequestContext<'_> {
             per: rule.per,
             decision: Decision::Bypass,
             after_millis: None,
+            banned: false,
             key: Vec::new(),
             override_index: None,
             cost: 0,
@@ -145,6 +146,7 @@ impl RequestContext<'_> {
                 now,
                 &mut explained,
             );
+            explain_ban(&demand, now, &mut explained);
             return explained;
         }
         let standing = limits.limiter.peek(now, demand.key, demand.cost);
@@ -178,7 +180,17 @@ impl RequestContext<'_> {
             remaining: tightest.standing.remaining(),
             reset_after_millis: millis(tightest.standing.reset_after()),
         });
+        explain_ban(&demand, now, &mut explained);
         explained
+    }
+}
+
+/// A banned key is refused until the end of the ban, whatever its limits would admit.
+fn explain_ban(demand: &Demand<'_, '_>, now: Time, explained: &mut ExplainedRule) {
+    if let Some(rest) = demand.limits.ban.as_ref().and_then(|ban| ban.rest(demand.key, now)) {
+        explained.decision = Decision::Limit;
+        explained.after_millis = Some(millis(rest));
+        explained.banned = true;
     }
 }
 

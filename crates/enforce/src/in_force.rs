@@ -9,6 +9,8 @@
 //! uses other parts of the request, or its scope changed. A new limiter has its full burst. If a policy is deleted and
 //! created again within a minute, its rules keep their limiters; see `removed`.
 //!
+//! The bans of a rule stay if its `key` does not change. A removed rule loses its bans at once.
+//!
 //! The counts of a rule of scope Shared are in its store, under the namespace and the name of the policy. A new limiter
 //! of such a rule continues with these counts.
 
@@ -105,6 +107,7 @@ impl RulesInForce {
                     let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
                     let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
                     let before = follows.or(removed.as_ref()).map(|before| &**before);
+                    let before = (before, follows.is_none());
                     Arc::new(Rule::from_lowered(counters, before, rule, &full_name, (&clock, stores)))
                 })
                 .collect();

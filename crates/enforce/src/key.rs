@@ -71,6 +71,14 @@ impl KeySpec {
         }
     }
 
+    /// Returns the key with these values, one for each part. `None` if no request has such a key.
+    pub(super) fn named(&self, values: &[String]) -> Option<Vec<u8>> {
+        let mut key = Vec::new();
+        let is_valid = values.len() == self.0.len()
+            && self.0.iter().zip(values).all(|(part, value)| part.write_named(value, &mut key).is_ok());
+        is_valid.then_some(key)
+    }
+
     /// Returns the key of a request as text: one value for each part, `None` if the request does not have the part.
     pub(super) fn show(&self, request: &RequestView<'_>, tokens: &Tokens<'_>) -> Vec<Option<String>> {
         let shown = |part: &Part| match part.read(request, tokens) {
@@ -81,6 +89,37 @@ impl KeySpec {
         };
         self.0.iter().map(shown).collect()
     }
+}
+
+/// Returns a key in bytes as text, as [`KeySpec::show`] returns the key of a request. Only the hash of a long value is
+/// known.
+pub(super) fn show_bytes(mut key: &[u8]) -> Vec<Option<String>> {
+    let mut take = |count: usize| {
+        let (taken, rest) = key.split_at_checked(count)?;
+        key = rest;
+        Some(taken)
+    };
+    let mut parts = Vec::new();
+    while let Some(&[kind]) = take(1) {
+        parts.push(match kind {
+            PLAIN => {
+                let length = take(1).map_or(0, |length| usize::from(length[0]));
+                take(length).map(|value| String::from_utf8_lossy(value).into_owned())
+            }
+            DIGEST => take(32).map(|digest| {
+                digest.iter().fold(String::from("sha256:"), |mut text, byte| {
+                    text.extend([byte >> 4, byte & 15].map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
+                    text
+                })
+            }),
+            IPV4 => take(4).and_then(|octets| <[u8; 4]>::try_from(octets).ok()).map(|it| IpAddr::from(it).to_string()),
+            IPV6 => {
+                take(16).and_then(|octets| <[u8; 16]>::try_from(octets).ok()).map(|it| IpAddr::from(it).to_string())
+            }
+            _ => None,
+        });
+    }
+    parts
 }
 
 impl Part {

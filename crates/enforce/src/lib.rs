@@ -42,6 +42,8 @@
 //! The example `managed` is a complete server.
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
+mod ban;
+mod ban_list;
 mod byte_set;
 mod charge;
 mod concurrency;
@@ -82,6 +84,7 @@ mod verdict;
 mod wait;
 
 pub use self::{
+    ban_list::{BanSelection, InvalidBanSelection},
     byte_set::ByteSet,
     counters::Counts,
     deferred::DeferredCost,

@@ -38,6 +38,7 @@ impl RulesInForce {
             limit = rate.map(|limit| limit.name.as_str()).or(concurrent),
             key = keys.then(|| refusal.key(context)).flatten().map(tracing::field::display),
             retry_after_seconds = state.seconds,
+            banned = refusal.is_banned,
             unlogged,
             "refused"
         );

@@ -3,6 +3,7 @@
 //! Lowering is a pure function: it uses no clock, no counters and no rules in force. After a fault in one part, the
 //! other parts are still lowered, so one answer contains all faults.
 
+mod ban;
 mod concurrency;
 mod conditions;
 mod cost;
@@ -25,6 +26,7 @@ use super::{
 use crate::matching::Matcher;
 
 pub(super) use self::{
+    ban::LoweredBan,
     concurrency::{ConcurrentLimits, LoweredConcurrency},
     shared::{LoweredShared, hash},
 };
@@ -70,6 +72,8 @@ pub(super) struct LoweredLimits {
     pub(super) max_wait: Option<Duration>,
     pub(super) advice: QuotaHeaders,
     pub(super) shared: Option<LoweredShared>,
+    /// `None` for a rule without a ban.
+    pub(super) ban: Option<LoweredBan>,
 }
 
 /// Parses the rules of a snapshot.
@@ -105,7 +109,7 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
             logs_reported = true;
             let bound = MAX_LOG_BYTES / (1024 * 1024);
             let message = format!(
-                "with it, the SlidingWindowLog limits of all policies take more than {bound} MiB: lower requests or maxKeys, \
+                "with it, the SlidingWindowLog limits and the bans of all policies take more than {bound} MiB: lower requests, after or maxKeys, \
                  use SlidingWindowCounter, or let fewer policies target this pod"
             );
             faults.add(&path, message);
@@ -185,6 +189,7 @@ fn lower_rule(
             let cost = cost::lower_cost(rule, terms.as_ref(), path, faults);
             let max_wait = on_limit::lower_max_wait(rule, &path.field("onLimit"), faults);
             let shared = shared::lower_shared(rule, (terms.as_ref(), counted_by), stores, path, faults);
+            let ban = ban::lower_ban(rule, counted_by, path, faults);
             let path_of_headers = path.field("responseHeaders");
             let own = on_limit::lower_headers(&rule.response_headers, (policy, rule), &path_of_headers, faults);
             if rule.per == Per::Message && !rule.response_headers.is_empty() {
@@ -203,7 +208,7 @@ fn lower_rule(
                 rule.overrides.len(),
             );
             let (counted_by, cost) = (counted_by?, cost?);
-            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared })
+            Some(LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared, ban })
         }
     };
     let refusal = if rule.action == Action::Bypass { None } else { Some(refusal?) };
@@ -235,6 +240,7 @@ fn without_limits(rule: &Rule, path: &Path, faults: &mut Faults) {
         ("onLimit.headers", is_deny && on_limit.is_some_and(|form| form.headers != HeaderStyle::None)),
         ("maxKeys", rule.max_keys.is_some()),
         ("responseHeaders", !rule.response_headers.is_empty()),
+        ("ban", rule.ban.is_some()),
         ("shared", rule.shared.is_some()),
     ] {
         if given {

@@ -13,7 +13,7 @@ use super::{
     shared::SharedDemand,
 };
 
-/// Counts a refusal and builds it. `at` is the time of the decision.
+/// Counts a refusal, also for the rule's ban, and builds it. `at` is the time of the decision.
 pub(super) fn refusal<'r>(
     demands: &[Demand<'r, '_>],
     RuleRefusedAt { index, refused }: RuleRefusedAt,
@@ -25,7 +25,7 @@ pub(super) fn refusal<'r>(
         [only] if only.limits.is_single() => own.unwrap_or_default(),
         _ => opens_after(demands, at),
     };
-    let rule = demands[index].rule;
+    let Demand { rule, key, .. } = demands[index];
     rule.counters.count_limited();
     let state = QuotaState {
         limit: refused.limit,
@@ -35,7 +35,7 @@ pub(super) fn refusal<'r>(
     };
     let override_index = refused.override_index;
     let retry_after = own.map(|_| retry_after);
-    Refusal { rule, state, override_index, retry_after, at }
+    Refusal { rule, state, override_index, retry_after, is_banned: false, at }.counted_for_ban(key)
 }
 
 /// Returns the headers for a request that was charged to one rule.

@@ -8,9 +8,15 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use weir_core::Time;
+use weir_core::{Tightest, Time};
+use weir_tower::retry_after_seconds;
 
-use super::{concurrency::NoPermit, fields::QuotaState, refusal_text::RefusalText, rule::Rule};
+use super::{
+    concurrency::NoPermit,
+    fields::QuotaState,
+    refusal_text::RefusalText,
+    rule::{Limits, Rule},
+};
 
 /// The refusal of a request or a message by one limit of one rule, or of a request by a rule with action Deny.
 #[derive(Debug)]
@@ -21,6 +27,8 @@ pub struct Refusal<'a> {
     /// The time until all rules would admit the request, if no other request arrives. `None` if this rule never admits
     /// it, because the cost is more than the limit can admit for one request.
     pub(super) retry_after: Option<Duration>,
+    /// Whether the rule has banned the key of the request.
+    pub(super) is_banned: bool,
     /// The time of the decision.
     pub(super) at: Time,
 }
@@ -33,13 +41,50 @@ pub struct TextKey {
     rule: Weak<Rule>,
     state: QuotaState,
     override_index: Option<usize>,
+    is_banned: bool,
 }
 
 impl<'a> Refusal<'a> {
     /// Counts a request that this rule denies, and refuses it.
     pub(super) fn denied(rule: &'a Arc<Rule>, at: Time) -> Self {
         rule.counters.count_limited();
-        Self { rule, state: QuotaState::default(), override_index: None, retry_after: None, at }
+        Self { rule, state: QuotaState::default(), override_index: None, retry_after: None, is_banned: false, at }
+    }
+
+    /// Counts a request whose key the rule has banned, and refuses it. The state is that of the rule's tightest limit.
+    pub(super) fn banned(
+        (rule, limits): (&'a Arc<Rule>, &Limits),
+        (key, cost): (&[u8], u64),
+        rest: Duration,
+        at: Time,
+    ) -> Self {
+        rule.counters.count_limited();
+        rule.counters.count_banned();
+        let (limit, override_index) = match &limits.shared {
+            Some(shared) => (0, shared.terms.override_of(key)),
+            None => match limits.limiter.peek(at, key, cost) {
+                Ok(Tightest { limit, override_index, .. }) => (limit, override_index),
+                Err(refused) => (refused.limit, refused.override_index),
+            },
+        };
+        let requests = limits.quota(limit, override_index).map_or(0, |quota| quota.requests());
+        let state = QuotaState { limit, requests, ..QuotaState::default() };
+        Self { rule, state, override_index, retry_after: None, is_banned: false, at }.until_the_end_of(rest)
+    }
+
+    /// Counts this refusal for the ban of the rule, if the rule has a ban. If the key is banned now, the client may
+    /// retry when the ban has ended.
+    pub(super) fn counted_for_ban(self, key: &[u8]) -> Self {
+        let ban = self.rule.limits.as_ref().and_then(|limits| limits.ban.as_ref());
+        match ban.and_then(|ban| ban.refused(key, self.at, &self.rule.counters)) {
+            Some(rest) => self.until_the_end_of(rest),
+            None => self,
+        }
+    }
+
+    fn until_the_end_of(self, rest: Duration) -> Self {
+        let state = QuotaState { remaining: 0, seconds: retry_after_seconds(rest), ..self.state };
+        Self { state, retry_after: Some(rest), is_banned: true, ..self }
     }
 }
 
@@ -49,14 +94,15 @@ impl<'a> Refusal<'a> {
         rule.counters.count_limited();
         let NoPermit { state, override_index, never } = *none;
         let retry_after = (!never).then(|| Duration::from_secs(state.seconds));
-        Self { rule, state, override_index, retry_after, at }
+        Self { rule, state, override_index, retry_after, is_banned: false, at }
     }
 }
 
 impl Refusal<'_> {
     /// Returns the key for a cache of the text.
     pub fn text_key(&self) -> TextKey {
-        TextKey { rule: Arc::downgrade(self.rule), state: self.state, override_index: self.override_index }
+        let &Self { rule, state, override_index, is_banned, .. } = self;
+        TextKey { rule: Arc::downgrade(rule), state, override_index, is_banned }
     }
 
     /// Whether the text equals the text of an earlier refusal with this key.
@@ -65,6 +111,7 @@ impl Refusal<'_> {
         std::ptr::eq(text_key.rule.as_ptr(), Arc::as_ptr(self.rule))
             && text_key.state == self.state
             && text_key.override_index == self.override_index
+            && text_key.is_banned == self.is_banned
     }
 
     /// Returns the time of the decision.
@@ -77,6 +124,11 @@ impl Refusal<'_> {
     #[inline]
     pub fn seconds(&self) -> u64 {
         self.state.seconds
+    }
+
+    /// Whether the rule refuses all requests of this key for some time.
+    pub fn is_banned(&self) -> bool {
+        self.is_banned
     }
 
     /// Whether a rule with action Deny refused the request, so that the client must not retry.
@@ -100,8 +152,11 @@ impl Refusal<'_> {
         &self.text().content_type
     }
 
-    /// Returns the text that the rule sets, or a JSON object that names the limit.
+    /// Returns the text that the rule sets, or a JSON object that names the limit or says that the key is banned.
     pub fn body(&self) -> Bytes {
+        if self.is_banned {
+            return self.text().banned(self.state.seconds);
+        }
         self.text().body(self.state.limit, self.state.seconds)
     }
 

@@ -28,6 +28,8 @@ pub(super) struct RefusalText {
     body: Option<Bytes>,
     /// For each limit, the default body up to the number of seconds.
     starts: Vec<String>,
+    /// The default body for a banned key, up to the number of seconds.
+    banned: String,
     /// The default body for a rule without limits.
     denied: Bytes,
 }
@@ -38,7 +40,8 @@ impl RefusalText {
         let RefusalForm { status, body, content_type, closes, set } = form;
         let starts = limits.iter().map(|limit| start(error, policy, rule, limit)).collect();
         let denied = format!("{{\"error\":\"denied\",\"policy\":\"{policy}\",\"rule\":\"{rule}\"}}\n").into();
-        Self { status, content_type, closes, set, body, starts, denied }
+        let banned = format!(r#"{{"error":"banned","policy":"{policy}","rule":"{rule}","retryAfterSeconds":"#);
+        Self { status, content_type, closes, set, body, starts, banned, denied }
     }
 
     /// Returns the body of a refusal.
@@ -51,6 +54,12 @@ impl RefusalText {
             Some(start) => format!("{start}{retry_after_seconds}}}\n").into(),
             None => self.denied.clone(),
         }
+    }
+
+    /// Returns the body of a refusal of a banned key.
+    pub(super) fn banned(&self, retry_after_seconds: u64) -> Bytes {
+        let own = || format!("{}{retry_after_seconds}}}\n", self.banned).into();
+        self.body.clone().unwrap_or_else(own)
     }
 }
 
@@ -88,5 +97,11 @@ mod tests {
             }
         }
         assert_eq!(text(Some("slow down")).body(0, 1), "slow down");
+        let said: serde_json::Value = serde_json::from_slice(&text(None).banned(900)).expect("JSON");
+        let expected = serde_json::json!({
+            "error": "banned", "policy": "shop/checkout", "rule": "per-client", "retryAfterSeconds": 900,
+        });
+        assert_eq!(said, expected);
+        assert_eq!(text(Some("slow down")).banned(1), "slow down");
     }
 }

@@ -7,6 +7,7 @@ use weir_store::{SharedKeys, SharedLimiter, StoreClient};
 use weir_wire::{Action, Mode, Per};
 
 use super::{
+    ban::Ban,
     concurrency::Concurrency,
     cost::Cost,
     counters::{Counters, Counts},
@@ -72,6 +73,8 @@ pub(super) struct Limits {
     quotas: Vec<Quota>,
     /// The part of a rule that a store counts. If it is set, `limiter` is unused.
     pub(super) shared: Option<SharedPart>,
+    /// `None` for a rule without a ban.
+    pub(super) ban: Option<Ban>,
 }
 
 /// The part of a rule that a store counts.
@@ -125,10 +128,11 @@ impl Policy {
 }
 
 impl Rule {
-    /// Creates a rule. If `before`, the earlier rule, has an equal key, the new rule takes over its limiter.
+    /// Creates a rule. If `before`, the earlier rule, has an equal key, the new rule takes over its limiter, and its
+    /// bans unless the earlier rule `was_removed`.
     pub(super) fn from_lowered(
         counters: Arc<Counters>,
-        before: Option<&Self>,
+        (before, was_removed): (Option<&Self>, bool),
         rule: LoweredRule,
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
@@ -138,7 +142,7 @@ impl Rule {
             .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
         let before = before.and_then(|before| before.limits.as_ref());
         let limits = limits.map(|lowered| {
-            let LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared } = lowered;
+            let LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared, ban } = lowered;
             let max_keys = counted_by.max_keys();
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
@@ -150,8 +154,12 @@ impl Rule {
                 Some(before) => before.limiter.retune(clock, terms, max_keys),
                 None => full(clock(), terms, max_keys),
             };
+            let ban = ban.map(|terms| {
+                let same = before.filter(|before| before.key == key && !was_removed);
+                Ban::follow(same.and_then(|before| before.ban.as_ref()), terms, clock())
+            });
             let advice = Arc::new(advice);
-            Limits { limiter, key, cost, max_wait, advice, names, quotas, shared }
+            Limits { limiter, key, cost, max_wait, advice, names, quotas, shared, ban }
         });
         let (error, names) = match (&limits, &concurrency) {
             (_, Some(own)) => ("too many concurrent requests", std::slice::from_ref(&own.name)),
@@ -195,6 +203,15 @@ impl Rule {
     pub(super) fn advice(&self) -> Option<&Arc<QuotaHeaders>> {
         let of_concurrency = || self.concurrency.as_ref().map(|own| &own.advice);
         self.limits.as_ref().map(|limits| &limits.advice).or_else(of_concurrency)
+    }
+
+    pub(super) fn ban(&self) -> Option<&Ban> {
+        self.limits.as_ref()?.ban.as_ref()
+    }
+
+    /// Returns the number of banned keys. `None` if the rule has no ban.
+    pub fn banned_keys(&self, now: Time) -> Option<u64> {
+        self.ban().map(|ban| ban.banned(now))
     }
 
     /// What requests are counted separately by.

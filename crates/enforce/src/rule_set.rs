@@ -30,6 +30,8 @@ pub(super) struct RuleSet {
     enforced: usize,
     /// Whether a rule limits how many requests are in flight.
     pub(super) has_concurrency: bool,
+    /// Whether a rule bans keys.
+    pub(super) has_bans: bool,
     /// Whether a rule limits request bytes.
     pub(super) counts_bodies: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
@@ -104,8 +106,9 @@ impl RuleSet {
         let matching_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.matches_everything());
         let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
         let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
+        let has_bans = rules.iter().any(|member| member.rule.ban().is_some());
         let counts_bodies = rules.iter().any(|member| member.counts_body);
-        Self { rules, index, denials, exceptions, enforced, has_concurrency, counts_bodies, matching_all }
+        Self { rules, index, denials, exceptions, enforced, has_concurrency, has_bans, counts_bodies, matching_all }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {

@@ -24,6 +24,8 @@ const SOON: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) struct SharedDemand {
     pub(super) rule: Arc<Rule>,
+    /// The key, if the rule has a ban.
+    key: Option<Arc<[u8]>>,
     hash: u128,
     override_index: Option<usize>,
     cost: u32,
@@ -36,6 +38,7 @@ pub(super) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<Share
         let SharedPart { terms, .. } = demand.limits.shared.as_ref()?;
         Some(SharedDemand {
             rule: Arc::clone(demand.rule),
+            key: demand.limits.ban.as_ref().map(|_| demand.key.into()),
             hash: hash(demand.key),
             override_index: terms.override_of(demand.key),
             cost: u32::try_from(demand.cost).unwrap_or(u32::MAX),
@@ -109,22 +112,29 @@ impl SharedDemand {
         QuotaState { limit, requests, remaining: left.map_or(0, |left| left.units), seconds }
     }
 
-    /// Counts a refusal and builds it.
+    /// Counts a refusal, also for the rule's ban, and builds it.
     pub(super) fn refusal(&self, denied: Denied, at: Time) -> Refusal<'_> {
-        self.rule.counters.count_limited();
-        refusal_of(&self.rule, self.state(denied.left), self.override_index, denied.retry_after, at)
+        self.refusal_by(&self.rule, denied, at)
     }
-}
 
-/// Builds the refusal of a shared rule.
-pub(super) fn refusal_of(
-    rule: &Arc<Rule>,
-    state: QuotaState,
-    override_index: Option<usize>,
-    retry_after: Option<Duration>,
-    at: Time,
-) -> Refusal<'_> {
-    let seconds = retry_after_seconds(retry_after.unwrap_or(SOON));
-    let state = QuotaState { remaining: 0, seconds, ..state };
-    Refusal { rule, state, override_index, retry_after, at }
+    /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this charge.
+    pub(super) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, denied: Denied, at: Time) -> Refusal<'r> {
+        rule.counters.count_limited();
+        let seconds = retry_after_seconds(denied.retry_after.unwrap_or(SOON));
+        let state = QuotaState { remaining: 0, seconds, ..self.state(denied.left) };
+        let (override_index, retry_after) = (self.override_index, denied.retry_after);
+        let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at };
+        match &self.key {
+            Some(key) => refusal.counted_for_ban(key),
+            None => refusal,
+        }
+    }
+
+    /// Counts a refusal in shadow mode, also for the rule's ban.
+    pub(super) fn count_shadow_limited(&self, at: Time) {
+        self.rule.counters.count_shadow_limited();
+        if let (Some(ban), Some(key)) = (&self.limits().ban, &self.key) {
+            ban.refused(key, at, &self.rule.counters);
+        }
+    }
 }

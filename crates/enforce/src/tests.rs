@@ -1,5 +1,6 @@
 //! Decisions of whole snapshots. These tests pause tokio's clock, so that waits and periods take no real time.
 
+mod bans;
 mod bodies;
 mod choosing;
 mod concurrency;

@@ -197,8 +197,10 @@ impl LateRefusal {
     /// Counts this refusal for a policy in shadow mode, which does not refuse the request.
     pub(super) fn count_shadow(&self) {
         match &self.0 {
-            Reason::Own { demands, at } => demands.all[at.index].rule.counters.count_shadow_limited(),
-            Reason::Shared { demand, .. } => demand.rule.counters.count_shadow_limited(),
+            Reason::Own { demands, at } => {
+                demands.demands()[at.index].count_shadow_limited(demands.clock.now());
+            }
+            Reason::Shared { demand, clock, .. } => demand.count_shadow_limited(clock.now()),
         }
     }
 }

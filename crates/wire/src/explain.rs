@@ -73,6 +73,9 @@ pub struct ExplainedRule {
     /// [`Decision::Limit`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_millis: Option<u64>,
+    /// Whether the rule has banned the key of the request. The ban ends after `after_millis`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub banned: bool,
     /// The key of the request: one value for each part, and `None` for a part that the request does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<Option<String>>,
@@ -88,6 +91,11 @@ pub struct ExplainedRule {
     /// The source of the numbers of a shared rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// The state of a limit.

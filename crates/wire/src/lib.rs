@@ -24,6 +24,7 @@
 //! [`ApplyReply`], [`Rejection`] and [`Status`] can have more optional fields, and never have fewer fields. A rejection
 //! always has one of the existing kinds.
 
+mod bans;
 mod channel;
 mod everything;
 mod explain;
@@ -35,14 +36,17 @@ mod status;
 mod store;
 
 pub use self::{
+    bans::{BanList, BannedKey, LiftedBans},
     channel::{Goodbye, StatusRequest},
     everything::takes_every_path,
     explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule},
     identity::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME},
-    logs::{DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, check_logs, log_bytes},
+    logs::{
+        DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, MOST_BAN_AFTER, check_ban, check_logs, log_bytes,
+    },
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
     snapshot::{
-        Action, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,
+        Action, Ban, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,
         Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
     status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},

@@ -1,8 +1,8 @@
 //! The memory that the logs of rules take in each pod. A SlidingWindowLog stores the time of every request of every
 //! key, and an agent reserves this memory when it applies the rule. So this memory has a bound, for a rule and for a
-//! whole snapshot.
+//! whole snapshot. A rule with a ban also stores the time of refusals of every key, within the same bounds.
 
-use crate::{Limit, Override, PolicyRules, Rule, Strategy};
+use crate::{Ban, Limit, Override, PolicyRules, Rule, Strategy};
 
 /// The largest number of requests in a `SlidingWindowLog`.
 pub const LONGEST_LOG: u64 = 1 << 20;
@@ -15,6 +15,9 @@ const MOST: u64 = 128 * MIB;
 pub const MAX_LOG_BYTES: u64 = 256 * MIB;
 
 const MIB: u64 = 1024 * 1024;
+
+/// The largest number of refusals that start a ban.
+pub const MOST_BAN_AFTER: u32 = 1_000;
 
 /// The default number of keys in the table of a keyed rule.
 pub const DEFAULT_MAX_KEYS: u32 = 65_536;
@@ -62,13 +65,44 @@ pub fn check_logs(limits: &[Limit], overrides: &[Override], max_keys: u32) -> Re
     Err(LogsTooLarge { path, message })
 }
 
+/// Checks that the refusals that a rule counts for its ban fit.
+///
+/// # Errors
+///
+/// [`LogsTooLarge`] with the path `ban.after`.
+///
+/// ```
+/// use weir_wire::{Ban, check_ban};
+/// let ban = |after| Ban { after, within_millis: 60_000, for_millis: 900_000 };
+/// assert!(check_ban(&ban(20), 65_536).is_ok());
+/// assert_eq!(check_ban(&ban(1_000), 65_536).unwrap_err().path, "ban.after");
+/// ```
+pub fn check_ban(ban: &Ban, max_keys: u32) -> Result<(), LogsTooLarge> {
+    let (total, bound) = (ban_bytes(ban, max_keys).div_ceil(MIB), MOST / MIB);
+    if total <= bound {
+        return Ok(());
+    }
+    let message = format!(
+        "the refusals of {max_keys} keys would take {total} MiB in each pod, and at most {bound} are allowed: lower after or maxKeys"
+    );
+    Err(LogsTooLarge { path: "ban.after".to_owned(), message })
+}
+
+/// Returns the memory for the refusals of all keys.
+fn ban_bytes(ban: &Ban, max_keys: u32) -> u64 {
+    u64::from(ban.after) * WORD * u64::from(max_keys)
+}
+
 /// Returns the memory for the logs of a policy's rules in each pod, in bytes.
 pub fn log_bytes(policy: &PolicyRules) -> u64 {
-    let logs = policy.rules.iter().flat_map(|rule| {
-        let Rule { limits, overrides, key, max_keys, .. } = rule;
-        logs(limits, overrides, (!key.is_empty()).then(|| max_keys.unwrap_or(DEFAULT_MAX_KEYS)))
+    let bytes = policy.rules.iter().map(|rule| {
+        let Rule { limits, overrides, key, max_keys, ban, .. } = rule;
+        let max_keys = max_keys.unwrap_or(DEFAULT_MAX_KEYS);
+        let logs = logs(limits, overrides, (!key.is_empty()).then_some(max_keys));
+        let ban = ban.as_ref().map_or(0, |ban| ban_bytes(ban, max_keys));
+        logs.into_iter().fold(ban, |total, (_, bytes)| total.saturating_add(bytes))
     });
-    logs.fold(0, |total, (_, bytes)| total.saturating_add(bytes))
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// Returns the memory of each log of a rule, with the path of its limit. A rule without a key has one log for each

@@ -113,6 +113,10 @@ pub struct Rule {
     /// `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u32>,
+    /// Present: a key that the rule refuses again and again is refused for a fixed time. Allowed only with a `key`,
+    /// [`Action::Limit`] and [`Per::Request`], without `concurrency`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<Ban>,
     /// The store in which agents count together. If absent, each agent counts alone. Allowed only with
     /// [`Action::Limit`] and [`Per::Request`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -341,6 +345,18 @@ pub struct ConcurrencyOverride {
     pub keys: Vec<Vec<String>>,
     /// How many requests of such a key may be in flight. At least 1.
     pub limit: u64,
+}
+
+/// When a key is banned, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Ban {
+    /// The number of refusals of a key that start a ban, 1 to [`MOST_BAN_AFTER`](crate::MOST_BAN_AFTER).
+    pub after: u32,
+    /// The time in which these refusals happen. At least 1.
+    pub within_millis: u64,
+    /// The length of the ban, which begins with the last of these refusals. At least 1.
+    pub for_millis: u64,
 }
 
 /// Other limits of a rule for some keys.

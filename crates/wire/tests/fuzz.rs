@@ -4,8 +4,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_fuzz::{Choices, Target, json::change, mutated};
 use weir_wire::{
-    ApplyReply, ExplainReply, ExplainRequest, IdentityRefusal, IdentityReply, IdentityRequest, Rejection, Snapshot,
-    Status,
+    ApplyReply, BanList, ExplainReply, ExplainRequest, IdentityRefusal, IdentityReply, IdentityRequest, Rejection,
+    Snapshot, Status,
 };
 
 const WORDS: &[&str] = &[
@@ -50,13 +50,15 @@ fn any_status_is_refused_or_read_as_it_was_written() {
 
 #[test]
 fn any_message_is_refused_or_read_as_it_was_written() {
-    let messages: [(&str, Reader, bool); 10] = [
+    let messages: [(&str, Reader, bool); 12] = [
         (include_str!("golden/snapshot.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-full.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-shared.json"), read::<Snapshot>, false),
+        (include_str!("golden/snapshot-ban.json"), read::<Snapshot>, false),
         (include_str!("golden/explain.json"), read::<ExplainRequest>, false),
         (include_str!("golden/identity-request.json"), read::<IdentityRequest>, false),
         (include_str!("golden/explained.json"), read::<ExplainReply>, true),
+        (include_str!("golden/bans.json"), read::<BanList>, true),
         (include_str!("golden/applied.json"), read::<ApplyReply>, true),
         (include_str!("golden/rejection.json"), read::<Rejection>, true),
         (include_str!("golden/identity.json"), read::<IdentityReply>, true),

@@ -3,8 +3,8 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_wire::{
-    ApplyReply, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply, IdentityRequest, Rejection,
-    Snapshot, Status, StatusRequest, WIRE_VERSION,
+    ApplyReply, BanList, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply, IdentityRequest,
+    LiftedBans, Rejection, Snapshot, Status, StatusRequest, WIRE_VERSION,
 };
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
@@ -21,6 +21,7 @@ fn a_snapshot_keeps_its_form() {
         include_str!("golden/snapshot-full.json"),
         include_str!("golden/snapshot-shared.json"),
         include_str!("golden/snapshot-exceptions.json"),
+        include_str!("golden/snapshot-ban.json"),
     ] {
         let snapshot: Snapshot = round_trip(golden);
         assert_eq!(snapshot.wire_version, WIRE_VERSION);
@@ -49,6 +50,13 @@ fn a_request_for_reports_and_a_goodbye_keep_their_form() {
 fn an_explanation_keeps_its_form() {
     round_trip::<ExplainRequest>(include_str!("golden/explain.json"));
     round_trip::<ExplainReply>(include_str!("golden/explained.json"));
+    round_trip::<ExplainReply>(include_str!("golden/explained-banned.json"));
+}
+
+#[test]
+fn a_list_of_bans_keeps_its_form() {
+    round_trip::<BanList>(include_str!("golden/bans.json"));
+    round_trip::<LiftedBans>(include_str!("golden/lifted.json"));
 }
 
 #[test]

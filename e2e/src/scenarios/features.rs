@@ -81,6 +81,7 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     matrix(space, &mut client).await?;
     waits(space, &mut client).await?;
     others(space, &mut client).await?;
+    bans(space, &mut client).await?;
     concurrency(space, pod).await?;
     several_policies(space, &mut client).await?;
     protocols::run(space, pod).await
@@ -240,6 +241,30 @@ async fn concurrency(space: &TestNamespace, pod: &str) -> Result<()> {
         ensure!(again == 10, "requests that have ended still count: {again} of 10 admitted");
     }
     report::note("limits on requests in flight, exact before and after a change");
+    Ok(())
+}
+
+/// Tests that refusals ban a key, that the ban refuses although a higher limit would admit, and that it ends.
+async fn bans(space: &TestNamespace, client: &mut Client) -> Result<()> {
+    let rule = |requests: u64, ban: &str| {
+        format!(
+            "  - {{name: banning, key: [{{header: x-api-key}}], ban: {ban}, \
+             limits: [{{name: day, requests: {requests}, per: 24h, strategy: FixedWindow}}]}}"
+        )
+    };
+    let ann = [("x-api-key", "ann")];
+    enforce(space, &[rule(2, "{after: 3, for: 1h}")], "").await?;
+    let admitted = client.admitted(5, "/", &ann).await?;
+    ensure!(admitted == 2, "{admitted} admitted before the ban, not 2");
+    enforce(space, &[rule(100, "{after: 3, for: 1h}")], "").await?;
+    let banned = client.get("/", &ann).await?;
+    let body: Value = serde_json::from_str(banned.body())?;
+    ensure!(banned.status() == 429 && body["error"] == "banned", "a banned request: {banned:?}");
+    ensure!(client.admitted(1, "/", &[("x-api-key", "bob")]).await? == 1, "another key is banned");
+    // The ban began some seconds ago, so this change ends it.
+    enforce(space, &[rule(100, "{after: 3, for: 1ms}")], "").await?;
+    ensure!(client.admitted(5, "/", &ann).await? == 5, "the ban did not end");
+    report::note("a key that was refused three times was banned, and admitted after the ban");
     Ok(())
 }
 

@@ -4,11 +4,14 @@
 use axum::http::Uri;
 use weir_fuzz::{Choices, Target};
 
-use super::{Query, Wait, status::StatusQuery};
+use super::{Query, Wait, bans, status::StatusQuery};
 
 const PIECES: &[&str] = &[
     "waitMillis",
     "everyMillis",
+    "policy",
+    "rule",
+    "key",
     "=",
     "=",
     "=",
@@ -43,12 +46,14 @@ const PIECES: &[&str] = &[
 ];
 
 #[test]
-fn any_query_of_the_control_api_is_a_number_of_its_definition_or_refused() {
+fn any_query_of_the_control_api_has_the_values_of_its_definition_or_is_refused() {
     Target::new("controls").run(1_000, |bytes| {
         let mut choices = Choices(bytes);
         while !choices.is_over() {
-            let name = *choices.one(&["waitMillis", "everyMillis"]);
+            let name = *choices.one(&["waitMillis", "everyMillis", "policy", "rule", "key"]);
             let usual = format!("{name}={}", choices.text(PIECES, 3));
+            let more = if choices.rarely(3) { format!("&{}", choices.text(PIECES, 5)) } else { String::new() };
+            let usual = usual + &more;
             let text = if choices.rarely(3) { choices.text(PIECES, 9) } else { usual };
             query(&text)?;
         }
@@ -78,6 +83,17 @@ fn query(text: &str) -> Result<(), String> {
     let found = Query::<StatusQuery>::try_from_uri(&uri).ok().map(|Query(asked)| asked.every_millis);
     if found != expected {
         return Err(format!("status?{text} has the interval {found:?}, expected {expected:?}"));
+    }
+    let named = |wanted: &str| -> Vec<String> {
+        pairs.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.clone()).collect()
+    };
+    let (policies, rules) = (named("policy"), named("rule"));
+    let is_known = pairs.iter().all(|(name, _)| ["policy", "rule", "key"].contains(&name.as_str()));
+    let is_valid = is_known && policies.len() <= 1 && rules.len() <= 1;
+    let expected = is_valid.then(|| (policies.first().cloned(), rules.first().cloned(), named("key")));
+    let found = bans::selection(bans::Pairs::try_from_uri(&uri)).ok().map(|it| (it.policy, it.rule, it.key));
+    if found != expected {
+        return Err(format!("bans?{text} selects {found:?}, expected {expected:?}"));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use weir_enforce::{Policy, Rule, RulesInForce};
 
 use super::family::{counter, family, gauge, histogram, ratio, seconds};
 
-pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 16] {
+pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 20] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
     let surveys: Vec<_> = each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.survey(now)?))).collect();
@@ -26,7 +26,34 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 16] {
             Some(([namespace, policy, rule_name, ("limit", name)], limit, count))
         })
     };
+    let bans: Vec<_> = each()
+        .filter_map(|(policy, rule)| Some((named(policy, rule), rule.counts(), rule.banned_keys(now)?)))
+        .collect();
     [
+        family(
+            "weir_banned_keys",
+            "Keys that a rule has banned now.",
+            MetricType::GAUGE,
+            bans.iter().map(|(labels, _, banned)| gauge(labels, *banned)).collect(),
+        ),
+        family(
+            "weir_bans_started_total",
+            "Bans of keys that a rule refused too often.",
+            MetricType::COUNTER,
+            bans.iter().map(|(labels, counts, _)| counter(labels, counts.bans_started)).collect(),
+        ),
+        family(
+            "weir_ban_requests_total",
+            "Requests of banned keys, which are refused, or in shadow mode only counted.",
+            MetricType::COUNTER,
+            bans.iter().map(|(labels, counts, _)| counter(labels, counts.banned)).collect(),
+        ),
+        family(
+            "weir_ban_overflow_total",
+            "Refusals that did not count for a ban because maxKeys other keys had refusals or bans.",
+            MetricType::COUNTER,
+            bans.iter().map(|(labels, counts, _)| counter(labels, counts.ban_overflow)).collect(),
+        ),
         family(
             "weir_requests_total",
             "Requests and messages that matched a rule, by decision.",

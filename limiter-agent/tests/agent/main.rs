@@ -2,6 +2,7 @@
 
 mod addresses;
 mod answers;
+mod bans;
 mod bootstrap;
 mod channel;
 mod concurrency;

@@ -51,6 +51,7 @@ async fn the_docs_name_every_family_and_no_other() {
     let patient =
         json!({"key": [{"header": "x-key"}], "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 1}});
     let patient = with(rule("keyed", &[daily("d", "TokenBucket", 1)]), patient);
+    let patient = with(patient, json!({"ban": {"after": 2, "withinMillis": 1000, "forMillis": 1000}}));
     let parallel = json!({"name": "parallel", "action": "Limit", "concurrency": {"name": "p", "limit": 1}});
     agent.apply(&snapshot(3, &[with(policy("p", &[patient, parallel]), json!({"deadlineMillis": 60_000}))])).await;
     let (_, text) = agent.telemetry("/metrics").await;

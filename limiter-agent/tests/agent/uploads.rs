@@ -304,5 +304,8 @@ async fn uploads_are_shaped() {
     // Another policy has its own counts.
     agent.apply(&snapshot(2, &[with(narrow, json!({"uid": "narrow", "name": "narrow"}))])).await;
     // The agent discards the rest of a body of this length, so the client receives the response.
-    assert_eq!(tokio::time::timeout(PATIENCE, agent.client.send(upload(100_000))).await.expect("in time").status(), 504);
+    assert_eq!(
+        tokio::time::timeout(PATIENCE, agent.client.send(upload(100_000))).await.expect("in time").status(),
+        504
+    );
 }

@@ -5,6 +5,7 @@ use weir_expressions::{Piece, template};
 use weir_wire as wire;
 
 use super::{
+    ban,
     faults::Faults,
     limits, matching, override_keys,
     shared::{self, Sharing, StoreSecrets},
@@ -33,6 +34,9 @@ pub(super) fn rule(
         api::Action::Bypass => wire::Action::Bypass,
         api::Action::Deny => wire::Action::Deny,
     };
+    if action != wire::Action::Limit {
+        ban::check_absent(rule, path, faults);
+    }
     let form = || on_limit(rule, &format!("{path}.onLimit"), faults);
     if action != wire::Action::Limit {
         return wire::Rule {
@@ -49,6 +53,7 @@ pub(super) fn rule(
             on_limit: (action == wire::Action::Deny).then(form),
             response_headers: Vec::new(),
             max_keys: None,
+            ban: None,
             shared: None,
         };
     }
@@ -75,6 +80,7 @@ pub(super) fn rule(
     {
         faults.add(format!("{path}.{at}"), message);
     }
+    let ban = ban::ban(rule, max_keys, path, faults);
     let shared = shared::shared(rule, sharing, path, faults).map(|(shared, store)| {
         for (at, numbers) in places(&limits, &overrides) {
             shared::check_numbers(numbers, &format!("{path}.{at}"), faults);
@@ -109,6 +115,7 @@ pub(super) fn rule(
         },
         on_limit: Some(on_limit),
         max_keys,
+        ban,
         shared,
     }
 }

@@ -314,6 +314,19 @@ fn a_concurrent_limit_is_compiled_without_rates() {
 }
 
 #[test]
+fn a_ban_is_compiled_with_its_window() {
+    let limits = json!([{"name": "a", "requests": 50, "per": "1s"}]);
+    let rule = |ban: Value| json!({"name": "r", "key": [{"header": "x"}], "limits": limits, "ban": ban});
+    for (ban, within) in
+        [(json!({"after": 20, "within": "1m", "for": "15m"}), 60_000), (json!({"after": 20, "for": "15m"}), 900_000)]
+    {
+        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule(ban)]))).expect("valid");
+        let compiled = serde_json::to_value(&rules.rules[0]).expect("JSON");
+        assert_eq!(compiled["ban"], json!({"after": 20, "withinMillis": within, "forMillis": 900_000}));
+    }
+}
+
+#[test]
 fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (rule, path) in [
@@ -367,6 +380,31 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             json!({"name": "all", "key": [{"header": "x"}], "limits": [{"name": "c", "concurrent": 1}],
                 "overrides": [{"keys": [["a"]], "limits": [{"name": "c"}]}]}),
             "spec.rules[0].overrides[0].limits[0].concurrent",
+        ),
+        (json!({"name": "all", "limits": [limit], "ban": {"after": 3, "for": "1m"}}), "spec.rules[0].ban"),
+        (json!({"name": "all", "action": "Deny", "ban": {"after": 3, "for": "1m"}}), "spec.rules[0].ban"),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [{"name": "c", "concurrent": 1}],
+                "ban": {"after": 3, "for": "1m"}}),
+            "spec.rules[0].ban",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [limit], "per": "Message",
+                "ban": {"after": 3, "for": "1m"}}),
+            "spec.rules[0].ban",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [limit], "ban": {"after": 0, "for": "1m"}}),
+            "spec.rules[0].ban.after",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [limit], "ban": {"after": 1001, "for": "1m"}}),
+            "spec.rules[0].ban.after",
+        ),
+        (
+            json!({"name": "all", "key": [{"header": "x"}], "limits": [limit], "maxKeys": 1_000_000,
+                "ban": {"after": 20, "for": "1m"}}),
+            "spec.rules[0].ban.after",
         ),
         (
             json!({"name": "all", "limits": [{"name": "a", "requests": 0, "per": "1s"}]}),

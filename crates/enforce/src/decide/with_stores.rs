@@ -13,7 +13,7 @@ use crate::{
     follow_up::FollowUp,
     outcome::{fields_with_shared, refusal},
     refusal::Refusal,
-    shared::{SharedDemand, claim_all, refusal_of, split},
+    shared::{SharedDemand, claim_all, split},
     verdict::{Pass, Verdict},
     wait::{Entry, Wait, enter, settle},
 };
@@ -85,7 +85,7 @@ impl RequestContext<'_> {
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
             Err((index, _)) => {
-                shared[index].rule.counters.count_shadow_limited();
+                shared[index].count_shadow_limited(self.now());
                 return None;
             }
         };
@@ -108,7 +108,7 @@ impl RequestContext<'_> {
                 costs()
             }
             Err(RuleRefusedAt { index, .. }) => {
-                others[index].rule.counters.count_shadow_limited();
+                others[index].count_shadow_limited(self.now());
                 None
             }
         }
@@ -134,6 +134,5 @@ fn refused<'r>(
 ) -> Refusal<'r> {
     let rule = demands.iter().map(|demand| demand.rule).find(|rule| std::ptr::eq(&***rule, &*shared.rule));
     let rule = rule.expect("the rule of this request");
-    rule.counters.count_limited();
-    refusal_of(rule, shared.state(denied.left), shared.override_index(), denied.retry_after, context.now())
+    shared.refusal_by(rule, denied, context.now())
 }

@@ -110,6 +110,7 @@ fn refuse_others(rule: &Rule, path: &Path, faults: &mut Faults) {
         ("cost", rule.cost.as_ref().is_some_and(is_later)),
         ("onLimit.maxWaitMillis", waits),
         ("maxKeys", rule.max_keys.is_some()),
+        ("ban", rule.ban.is_some()),
         ("shared", rule.shared.is_some()),
     ] {
         if given {

@@ -98,6 +98,8 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
 fn each_fault_has_its_path() {
     let keyed = json!([{"header": "x-a"}, {"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}}]);
     let with_override = |one: Value| json!({"key": keyed, "overrides": [one]});
+    let ban =
+        |after: u64, within: u64, length: u64| json!({"after": after, "withinMillis": within, "forMillis": length});
     for (fields, path, word) in [
         (json!({"name": "Upper"}), "name", "DNS label"),
         (json!({"limits": []}), "limits", "at least one"),
@@ -163,6 +165,14 @@ fn each_fault_has_its_path() {
             "overrides[0].limits[0].name",
             "not a limit of this rule",
         ),
+        (json!({"key": keyed, "ban": ban(0, 1, 1)}), "ban.after", "1 to 1000"),
+        (json!({"key": keyed, "ban": ban(1_001, 1, 1)}), "ban.after", "1 to 1000"),
+        (json!({"key": keyed, "ban": ban(1, 0, 1)}), "ban.withinMillis", "must be 1 to"),
+        (json!({"key": keyed, "ban": ban(1, 1, 604_800_001)}), "ban.forMillis", "604800000"),
+        (json!({"ban": ban(1, 1, 1)}), "ban", "needs a `key`"),
+        (json!({"key": keyed, "per": "Message", "ban": ban(1, 1, 1)}), "ban", "per: Message"),
+        (json!({"key": keyed, "maxKeys": 1_000_000, "ban": ban(20, 1, 1)}), "ban.after", "lower after or maxKeys"),
+        (json!({"action": "Deny", "limits": [], "ban": ban(1, 1, 1)}), "ban", "action Deny"),
         (json!({"action": "Bypass"}), "limits", "Bypass"),
         (json!({"action": "Deny"}), "limits", "Deny"),
         (json!({"responseHeaders": [{"name": "a b", "value": ""}]}), "responseHeaders[0].name", "x-api-key"),
@@ -309,7 +319,10 @@ fn the_logs_of_all_policies_together_are_bounded() {
     // A keyed log has 72,818 cells of 102 words of 8 bytes each, which is 57 MiB. A log without keys has 8 MiB.
     let keyed = json!({"key": [{"header": "x"}], "limits": log(100)});
     let single = json!({"limits": log(1 << 20)});
-    for (fields, most) in [(keyed, 4), (single, 31)] {
+    // 256 refusals of 65,536 keys take 128 MiB.
+    let ban = json!({"after": 256, "withinMillis": 1, "forMillis": 1});
+    let banning = json!({"key": [{"header": "x"}], "ban": ban});
+    for (fields, most) in [(keyed, 4), (single, 31), (banning, 2)] {
         assert_eq!(faults(&policies(most, fields.clone())), []);
         let faults = faults(&policies(most + 3, fields));
         let [fault] = faults.as_slice() else { panic!("not exactly one fault: {faults:?}") };

@@ -298,7 +298,7 @@ async fn a_whole_body_holds_a_permit() {
     let in_flight = || limits.rules.load().policies()[0].rules[1].in_flight().expect("a concurrent limit").2;
     assert_eq!((limits.at_once(2501), in_flight()), (None, 0));
     let gate = limits.gate();
-    let held = gate.decide_at_once("POST", ("/", None), Headers::Lines(&[]), 10, |decided| decided.ok());
+    let held = gate.decide_at_once("POST", ("/", None), Headers::Lines(&[]), 10, |decided| decided.expect("admitted"));
     assert_eq!((in_flight(), limits.remaining()), (1, 2490));
     assert_eq!(limits.at_once(10), Some(Err(429)));
     drop(held);

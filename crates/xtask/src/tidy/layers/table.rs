@@ -47,7 +47,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/wire/src/lib.rs",
         layers: &[
-            &["channel", "identity", "status", "store"],
+            &["bans", "channel", "identity", "status", "store"],
             &["snapshot"],
             &["everything", "explain", "logs", "reply"],
         ],
@@ -61,8 +61,8 @@ pub(super) const CRATES: &[Crate] = &[
         root: "crates/api/src/lib.rs",
         layers: &[
             &["duration", "mode", "names", "status", "store_status"],
-            &["key", "limit", "matching", "response_header", "store", "target"],
-            &["cost", "on_limit"],
+            &["ban", "key", "limit", "matching", "response_header", "store", "target"],
+            &["cost", "on_deadline", "on_limit"],
             &["rule"],
             &["policy"],
             &["crd"],
@@ -77,7 +77,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["cost", "format", "jwt"],
             &["key", "refusal_text"],
             &["lower"],
-            &["concurrency"],
+            &["ban", "concurrency"],
             &["rule"],
             &["refusal", "removed", "rule_set"],
             &["in_force"],
@@ -88,7 +88,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["wait"],
             &["verdict"],
             &["decide"],
-            &["explain", "log"],
+            &["ban_list", "explain", "log"],
             &["gate"],
             &["layer"],
             &["live"],

@@ -1,0 +1,75 @@
+//! The ban of keys that a rule refuses again and again.
+//!
+//! A rule counts its own refusals of each key. The refusal that completes `after` refusals within the time `within`
+//! bans the key: the rule then refuses all requests of the key for a fixed time, and no rule is charged for them.
+//! Refusals during a ban do not count, so a ban ends at its time. Then the key starts without refusals. In shadow mode
+//! a ban is only counted.
+//!
+//! Each program bans by the refusals that it saw, also for a rule that a store counts.
+
+mod table;
+
+use std::{
+    sync::{Arc, atomic::Ordering::Acquire},
+    time::Duration,
+};
+
+use weir_core::Time;
+
+use self::table::Table;
+use super::{counters::Counters, lower::LoweredBan};
+
+/// The ban of a rule in force.
+#[derive(Debug)]
+pub(super) struct Ban {
+    terms: LoweredBan,
+    /// Shared with the rule's successors, so a change of the numbers applies to bans in force.
+    table: Arc<Table>,
+}
+
+impl Ban {
+    /// Creates the ban of a rule. `before` is the ban of the same rule before a change that kept the key. A ban that has
+    /// ended by the earlier numbers does not begin again.
+    pub(super) fn follow(before: Option<&Self>, terms: LoweredBan, now: Time) -> Self {
+        let table = before.map(|before| {
+            before.banned(now);
+            Arc::clone(&before.table)
+        });
+        Self { terms, table: table.unwrap_or_default() }
+    }
+
+    /// Whether a key is possibly banned. A request of any other rule need not look for its key.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.table.banned.load(Acquire) > 0
+    }
+
+    /// Returns the rest of the key's ban. `None` if the key is not banned.
+    pub(super) fn rest(&self, key: &[u8], now: Time) -> Option<Duration> {
+        self.table.rest(key, now, &self.terms)
+    }
+
+    /// Counts a refusal of a key by the rule. Returns the rest of the ban if the key is banned now.
+    pub(super) fn refused(&self, key: &[u8], at: Time, counters: &Counters) -> Option<Duration> {
+        self.table.refused(key, at, &self.terms, counters)
+    }
+
+    /// Returns the number of banned keys. Removes the entries of bans that have ended, and of refusals that are too old
+    /// to count.
+    pub(super) fn banned(&self, now: Time) -> u64 {
+        self.table.sweep_all(now, &self.terms)
+    }
+
+    /// Calls `each` for every banned key, with the rest of its ban.
+    pub(super) fn for_each(&self, now: Time, each: impl FnMut(&[u8], Duration)) {
+        self.table.for_each(now, &self.terms, each);
+    }
+
+    /// Lifts the bans of these keys. Returns the number of keys that were banned.
+    pub(super) fn lift(&self, now: Time, is_wanted: impl FnMut(&[u8]) -> bool) -> u64 {
+        self.table.lift(now, &self.terms, is_wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests;

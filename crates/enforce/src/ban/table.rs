@@ -1,0 +1,239 @@
+//! The refusals and the bans of each key.
+//!
+//! A `RuleLimiter` could count refusals, too, but it prefers to refuse: keys in its overflow, and keys after a change of
+//! the period, can count as used without a request. Here, that would ban a key too early. So this table stores the
+//! times of refusals, and the whole key. It takes a lock only for a refusal, and for a request while a key is banned.
+//!
+//! The table has an entry only for a key that was refused. At most `max_keys` keys have one. If the table is full, the
+//! refusals of other keys do not count, so that these keys are not banned. Each of these refusals removes the old
+//! entries of one shard, so there is room again soon after entries become old.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+    time::Duration,
+};
+
+use weir_core::Time;
+
+use super::LoweredBan;
+use crate::counters::Counters;
+
+/// With this number, threads seldom lock the same shard, and one shard of a large table has few entries.
+const SHARDS: usize = 256;
+
+/// The pause before a full table without old entries is searched again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    /// The number of entries.
+    keys: AtomicUsize,
+    /// The number of entries with a ban, including bans that have ended.
+    pub(super) banned: AtomicUsize,
+    search: Mutex<Search>,
+}
+
+type Shard = HashMap<Box<[u8]>, Entry>;
+
+#[derive(Debug)]
+enum Entry {
+    /// The latest refusals that count, in the order of their times: always fewer than `after`, unless `after` was
+    /// lowered.
+    Refused(VecDeque<Time>),
+    Banned {
+        since: Time,
+    },
+}
+
+/// The search for old entries in a full table, shard by shard.
+#[derive(Debug, Default)]
+struct Search {
+    next: usize,
+    /// The start of this round through all shards.
+    began: Option<Time>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            keys: AtomicUsize::new(0),
+            banned: AtomicUsize::new(0),
+            search: Mutex::default(),
+        }
+    }
+}
+
+impl Table {
+    pub(super) fn rest(&self, key: &[u8], now: Time, terms: &LoweredBan) -> Option<Duration> {
+        let mut shard = self.shard(key);
+        let Some(Entry::Banned { since }) = shard.get(key) else { return None };
+        let rest = rest(*since, now, terms);
+        if rest.is_none() {
+            shard.remove(key);
+            self.forget(1, 1);
+        }
+        rest
+    }
+
+    pub(super) fn refused(&self, key: &[u8], at: Time, terms: &LoweredBan, counters: &Counters) -> Option<Duration> {
+        let mut shard = self.shard(key);
+        if !shard.contains_key(key) {
+            let mut has_place = self.take_place(terms);
+            if !has_place {
+                drop(shard);
+                self.search(at, terms);
+                shard = self.shard(key);
+                has_place = !shard.contains_key(key) && self.take_place(terms);
+            }
+            if has_place {
+                shard.insert(key.into(), Entry::Refused(VecDeque::new()));
+            }
+        }
+        let Some(entry) = shard.get_mut(key) else {
+            counters.count_ban_overflow();
+            return None;
+        };
+        if let Entry::Banned { since } = *entry {
+            // Another thread banned the key after this request was decided.
+            if let Some(rest) = rest(since, at, terms) {
+                counters.count_banned();
+                return Some(rest);
+            }
+            *entry = Entry::Refused(VecDeque::new());
+            self.banned.fetch_sub(1, AcqRel);
+        }
+        let Entry::Refused(times) = entry else { return None };
+        let after = terms.after.get();
+        if times.len() == times.capacity() {
+            // Doubles the memory, but not beyond `after`, for which `weir_wire::check_ban` has checked that it fits.
+            times.reserve_exact(times.len().max(1).min(after.saturating_sub(times.len())).max(1));
+        }
+        let place = times.partition_point(|earlier| *earlier <= at);
+        times.insert(place, at);
+        let (Some(last), Some(first)) = (times.back().copied(), times.len().checked_sub(after).map(|at| times[at]))
+        else {
+            return None;
+        };
+        if last.duration_since(first) >= terms.within {
+            // These refusals are too far apart. Only the latest ones can still count.
+            times.drain(..=times.len() - after);
+            return None;
+        }
+        *entry = Entry::Banned { since: last };
+        self.banned.fetch_add(1, AcqRel);
+        counters.count_ban_started();
+        Some(rest(last, at, terms).unwrap_or_default())
+    }
+
+    /// Removes old entries. Returns the number of banned keys.
+    pub(super) fn sweep_all(&self, now: Time, terms: &LoweredBan) -> u64 {
+        self.shards.iter().map(|shard| self.sweep(shard, now, terms)).sum()
+    }
+
+    pub(super) fn for_each(&self, now: Time, terms: &LoweredBan, mut each: impl FnMut(&[u8], Duration)) {
+        for shard in &self.shards {
+            for (key, entry) in &*lock(shard) {
+                if let Entry::Banned { since } = entry
+                    && let Some(rest) = rest(*since, now, terms)
+                {
+                    each(key, rest);
+                }
+            }
+        }
+    }
+
+    pub(super) fn lift(&self, now: Time, terms: &LoweredBan, mut is_wanted: impl FnMut(&[u8]) -> bool) -> u64 {
+        let mut lifted = 0;
+        for shard in &self.shards {
+            let mut removed = 0;
+            lock(shard).retain(|key, entry| {
+                let Entry::Banned { since } = entry else { return true };
+                let is_removed = is_wanted(key);
+                removed += usize::from(is_removed);
+                lifted += u64::from(is_removed && rest(*since, now, terms).is_some());
+                !is_removed
+            });
+            self.forget(removed, removed);
+        }
+        lifted
+    }
+
+    fn sweep(&self, shard: &Mutex<Shard>, now: Time, terms: &LoweredBan) -> u64 {
+        let (mut removed, mut ended, mut banned) = (0, 0, 0);
+        lock(shard).retain(|_, entry| {
+            let (stays, is_ban) = match entry {
+                Entry::Refused(times) => {
+                    (times.back().is_some_and(|last| now.duration_since(*last) < terms.within), false)
+                }
+                Entry::Banned { since } => (rest(*since, now, terms).is_some(), true),
+            };
+            removed += usize::from(!stays);
+            ended += usize::from(is_ban && !stays);
+            banned += u64::from(is_ban && stays);
+            stays
+        });
+        self.forget(removed, ended);
+        banned
+    }
+
+    /// Removes the old entries of the next shard. A round through all shards begins at most once in each pause.
+    #[cold]
+    fn search(&self, now: Time, terms: &LoweredBan) {
+        let mut search = lock(&self.search);
+        if search.next == 0 {
+            if search.began.is_some_and(|began| now.duration_since(began) < PAUSE) {
+                return;
+            }
+            search.began = Some(now);
+        }
+        let next = search.next;
+        search.next = (next + 1) % SHARDS;
+        drop(search);
+        self.sweep(&self.shards[next], now, terms);
+    }
+
+    /// Takes a place for a new entry, if the table is not full.
+    fn take_place(&self, terms: &LoweredBan) -> bool {
+        let more = |keys| (keys < terms.max_keys.get()).then_some(keys + 1);
+        self.keys.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// Gives back the places of removed entries, of which some had a ban.
+    fn forget(&self, removed: usize, bans: usize) {
+        self.keys.fetch_sub(removed, Relaxed);
+        self.banned.fetch_sub(bans, AcqRel);
+    }
+
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+        // The remainder is smaller than the number of shards.
+        lock(&self.shards[usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0)])
+    }
+
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> (usize, usize) {
+        (self.keys.load(Relaxed), self.banned.load(Relaxed))
+    }
+}
+
+/// Returns the rest of a ban. `None` if the ban has ended.
+fn rest(since: Time, now: Time, terms: &LoweredBan) -> Option<Duration> {
+    let rest = since.saturating_add(terms.length).duration_since(now);
+    (!rest.is_zero()).then_some(rest)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No thread panics while it holds a lock, so a poisoned lock guards valid data.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

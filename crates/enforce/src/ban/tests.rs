@@ -1,0 +1,124 @@
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Barrier,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use super::*;
+
+const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+
+fn at(millis: u64) -> Time {
+    START.saturating_add(Duration::from_millis(millis))
+}
+
+fn ban(after: usize, within: u64, length: u64, max_keys: usize) -> Ban {
+    let number = |number| NonZeroUsize::new(number).expect("not zero");
+    let terms = LoweredBan {
+        after: number(after),
+        within: Duration::from_millis(within),
+        length: Duration::from_millis(length),
+        max_keys: number(max_keys),
+    };
+    Ban::follow(None, terms, START)
+}
+
+#[test]
+fn a_full_table_bans_no_other_key_and_has_room_when_entries_are_old() {
+    let (ban, counters) = (ban(2, 1_000, 5_000, 2), Counters::default());
+    let refuse = |key: &[u8], millis| ban.refused(key, at(millis), &counters).map(|rest| rest.as_millis());
+    assert_eq!((refuse(b"ann", 0), refuse(b"ann", 1), refuse(b"bob", 2)), (None, Some(5_000), None));
+    for turn in 0..5 {
+        assert_eq!(refuse(b"eve", 3 + turn), None, "there is no place for a third key");
+    }
+    assert_eq!((ban.rest(b"eve", at(9)), ban.table.keys()), (None, (2, 1)));
+    assert_eq!((counters.read().ban_overflow, counters.read().bans_started), (5, 1));
+    // The refusal of bob is old after a second. Each refusal that finds no place searches one shard.
+    let first = (0..10_000).find(|turn| {
+        refuse(b"eve", 1_100 + turn);
+        counters.read().ban_overflow == 5 + turn
+    });
+    assert!(first.is_some_and(|turn| turn <= 256), "{first:?}");
+    assert_eq!(ban.banned(at(1_400)), 1);
+    assert_eq!(ban.banned(at(5_001)), 0);
+    assert_eq!(ban.table.keys(), (0, 0), "nothing stays");
+}
+
+/// A scrape at any time removes only what no longer has an effect.
+#[test]
+fn old_entries_are_removed_without_an_effect() {
+    let (ban, counters) = (ban(2, 1_000, 5_000, 9), Counters::default());
+    assert_eq!(ban.refused(b"ann", at(0), &counters), None);
+    assert_eq!((ban.banned(at(999)), ban.table.keys()), (0, (1, 0)));
+    assert!(ban.refused(b"ann", at(999), &counters).is_some(), "999 ms are within the window");
+    assert_eq!(ban.refused(b"bob", at(0), &counters), None);
+    assert_eq!(ban.refused(b"bob", at(1_000), &counters), None, "one second is not within the window");
+    assert_eq!((ban.banned(at(5_998)), ban.table.keys()), (1, (1, 1)));
+    assert!(ban.is_active());
+    assert_eq!(ban.rest(b"ann", at(5_999)), None);
+    assert!(!ban.is_active());
+    assert_eq!(ban.table.keys(), (0, 0));
+}
+
+/// Threads refuse one key at the same time: all refusals before the last one that is needed ban nothing, and exactly one
+/// refusal starts the ban.
+#[test]
+fn threads_ban_a_key_exactly_once_and_never_early() {
+    const THREADS: usize = 8;
+    const ROUNDS: usize = 200;
+    let after = THREADS / 2;
+    let (ban, counters) = (ban(after, 1_000, 5_000, 10_000), Counters::default());
+    let (not_banned, barrier) = (AtomicUsize::new(0), Barrier::new(THREADS));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    barrier.wait();
+                    let key = round.to_be_bytes();
+                    let banned = ban.refused(&key, at(round as u64), &counters);
+                    not_banned.fetch_add(usize::from(banned.is_none()), Relaxed);
+                    assert!(banned.is_none() || ban.rest(&key, at(round as u64)).is_some());
+                }
+            });
+        }
+    });
+    assert_eq!(not_banned.load(Relaxed), ROUNDS * (after - 1));
+    let counts = counters.read();
+    assert_eq!((counts.bans_started, counts.banned), (ROUNDS as u64, (ROUNDS * (THREADS - after)) as u64));
+    assert_eq!((ban.banned(at(ROUNDS as u64)), ban.table.keys()), (ROUNDS as u64, (ROUNDS, ROUNDS)));
+    // The bans end while threads ask for them.
+    let end = at(ROUNDS as u64 + 5_000);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| (0..ROUNDS).for_each(|round| assert_eq!(ban.rest(&round.to_be_bytes(), end), None)));
+        }
+    });
+    assert_eq!((ban.is_active(), ban.table.keys()), (false, (0, 0)));
+}
+
+/// Threads that refuse, lift and look for old entries at the same time keep the numbers of keys.
+#[test]
+fn the_numbers_of_keys_are_those_of_the_entries() {
+    let (ban, counters) = (ban(2, 3, 5, 50), Counters::default());
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (ban, counters) = (&ban, &counters);
+            scope.spawn(move || {
+                for turn in 0..2_000_u64 {
+                    let key = ((turn * 7 + thread) % 90).to_be_bytes();
+                    match (turn + thread) % 50 {
+                        0 => drop(ban.banned(at(turn / 20))),
+                        1 => drop(ban.lift(at(turn / 20), |other| other[7] % 2 == 0)),
+                        _ => drop(ban.refused(&key, at(turn / 20), counters)),
+                    }
+                    let _ = ban.rest(&key, at(turn / 20));
+                    assert!(ban.table.keys().0 <= 50);
+                }
+            });
+        }
+    });
+    ban.banned(at(1_000_000));
+    assert_eq!(ban.table.keys(), (0, 0));
+}
