@@ -14,9 +14,8 @@ use anyhow::Context as _;
 
 use self::{
     contenders::{Contender, Running},
-    delayed::delayed,
     loads::{LOADS, Sample},
-    redis::{Redis, round_trip},
+    redis::round_trip,
 };
 use super::part::Part;
 use crate::proxy::more_files;
@@ -25,7 +24,7 @@ pub(super) const ABOUT: &str = "\
 One limit in Redis. The app is Koa on Node.js, as in the document. It runs alone, with `koa-ratelimit` (a trip to Redis \
 for each request), or with an optimistic counter: a program of ours that counts in the process and synchronizes every \
 two seconds, as the document's limiter does. Before the app alone, there is *weir-agent*, without a policy and with a \
-policy of scope Shared. Redis is one process, and each round trip to it takes 0.1 ms (the loopback device) or 67 ms (a \
+policy of scope Shared. Each contender has a Redis of its own, and each round trip to it takes 0.1 ms (the loopback device) or 67 ms (a \
 TCP proxy of ours delays each direction). *Refused* and *admitted* are the document's load, `wrk -t12 -c1200`, with one \
 key: on a limit of 1,000 an hour, which refuses nearly all requests, and on a limit that admits all of them. For \
 *refused by two processes*, *three times the limit* and *0.8 of the limit*, each limiter runs in two processes with an \
@@ -82,12 +81,11 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     more_files()?;
     let rounds = if quick { 1 } else { 3 };
     let folder = tempfile::tempdir().context("make a folder for logs")?;
-    let redis = Redis::start(folder.path())?;
     let mut distances = Vec::new();
     for (distance, delay) in DISTANCES {
-        let store = if delay.is_zero() { redis.address } else { delayed(redis.address, delay)? };
-        let start = |contender: Contender| Running::start(contender, store, folder.path());
+        let start = |contender: Contender| Running::start(contender, delay, folder.path());
         let running = Contender::ALL.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let store = running.first().context("a contender")?.store;
         let samples = LOADS.iter().map(|_| Contender::ALL.map(|_| Vec::new()).into()).collect();
         distances.push((running, Results { distance, round_trip: round_trip(store)?, samples }));
     }
@@ -99,15 +97,14 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
                     let place = (turn + round) % running.len();
                     let contender = &running[place];
                     if load.kind.takes_part(contender.contender) {
-                        let sample = load.run(contender, &redis, quick, folder.path());
+                        let sample = load.run(contender, quick, folder.path());
                         samples[place].push(sample.with_context(|| contender.contender.name())?);
                     }
                 }
             }
         }
     }
-    let node = contenders::versions()?;
-    part.versions(node.into_iter().chain([("redis".to_owned(), redis.version()?)]));
+    part.versions(contenders::versions()?);
     let results: Vec<_> = distances.into_iter().map(|(_, results)| results).collect();
     tables::write(&results, part);
     Ok(())

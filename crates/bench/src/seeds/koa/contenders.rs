@@ -6,12 +6,13 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use super::{LARGE, Limit, RATE, SMALL};
+use super::{LARGE, Limit, RATE, SMALL, delayed::delayed, redis::Redis};
 use crate::{
     proxy::{Cores, Process, free_address},
     seeds::agent::{Agent, Policy, WEIR},
@@ -103,11 +104,16 @@ pub(super) struct Running {
     pub(super) listen: Vec<SocketAddr>,
     /// The apps of these processes.
     pub(super) apps: Vec<SocketAddr>,
+    pub(super) redis: Redis,
+    /// Where the limiters find Redis.
+    pub(super) store: SocketAddr,
     _processes: Vec<Process>,
 }
 
 impl Running {
-    pub(super) fn start(contender: Contender, store: SocketAddr, folder: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(contender: Contender, delay: Duration, folder: &Path) -> anyhow::Result<Self> {
+        let redis = Redis::start(folder)?;
+        let store = if delay.is_zero() { redis.address } else { delayed(redis.address, delay)? };
         let (mut listen, mut apps, mut processes) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..PROCESSES {
             let (process, app) = start_app(contender, store, folder)?;
@@ -123,7 +129,7 @@ impl Running {
                 listen.push(app);
             }
         }
-        Ok(Self { contender, listen, apps, _processes: processes })
+        Ok(Self { contender, listen, apps, redis, store, _processes: processes })
     }
 }
 
@@ -155,12 +161,19 @@ fn modules() -> anyhow::Result<PathBuf> {
         .context("WEIR_SEEDS_NODE is not set: run cargo xtask bench seeds")
 }
 
-/// The versions of Node.js and of the packages that the lock file names.
+/// The versions of Node.js, of Redis, and of the packages.
 pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
-    let node = Command::new("node").arg("--version").output().context("run node")?;
-    ensure!(node.status.success(), "node --version failed");
-    let node = String::from_utf8_lossy(&node.stdout).trim().trim_start_matches('v').to_owned();
-    Ok(std::iter::once(("node".to_owned(), node)).chain(packages()?).collect())
+    let programs = ["node", "redis-server"].map(|program| Ok((program.to_owned(), version(program)?)));
+    Ok(programs.into_iter().collect::<anyhow::Result<Vec<_>>>()?.into_iter().chain(packages()?).collect())
+}
+
+fn version(program: &str) -> anyhow::Result<String> {
+    let output = Command::new(program).arg("--version").output().with_context(|| format!("run {program}"))?;
+    ensure!(output.status.success(), "{program} --version failed");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    // `v20.1.0`, or `Redis server v=7.0.1 sha=…`.
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix('v'));
+    Ok(version.with_context(|| format!("{program} reports its version"))?.trim_start_matches('=').to_owned())
 }
 
 fn packages() -> anyhow::Result<Vec<(String, String)>> {

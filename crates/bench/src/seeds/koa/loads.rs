@@ -14,7 +14,6 @@ use super::{
     LARGE, Limit, RATE, SMALL,
     contenders::{Contender, PROCESSES, Running},
     oracle,
-    redis::Redis,
 };
 use crate::{
     clock,
@@ -92,7 +91,7 @@ struct Counted {
 }
 
 impl Load {
-    pub(super) fn run(&self, running: &Running, redis: &Redis, quick: bool, folder: &Path) -> anyhow::Result<Sample> {
+    pub(super) fn run(&self, running: &Running, quick: bool, folder: &Path) -> anyhow::Result<Sample> {
         let seconds = if quick { 1 } else { self.seconds };
         let all = match self.kind {
             Kind::Refused | Kind::Admitted => 1,
@@ -102,12 +101,13 @@ impl Load {
         warm_up(listen, self.limit.path)?;
         let key = fresh_key();
         oracle::start(apps)?;
-        let before = redis.work()?;
+        let before = running.redis.work()?;
         let counted = match self.kind {
             Kind::Open { tenths } => self.open(listen, &key, tenths, seconds)?,
             Kind::Refused | Kind::Admitted | Kind::RefusedByAll => self.closed(listen, &key, seconds, folder)?,
         };
-        let after = redis.work()?;
+        ensure!(counted.requests > 0, "no request was answered");
+        let after = running.redis.work()?;
         let admitted = oracle::read(apps, self.limit)?;
         let possible = counted.requests.min(self.limit.most(micros(counted.seconds)));
         Ok(Sample::new(counted, admitted, possible, (after.trips - before.trips, after.cpu.saturating_sub(before.cpu))))
@@ -183,7 +183,7 @@ impl Sample {
             p95,
             p99,
             admitted: admitted.count as f64,
-            share: 100.0 * admitted.count.min(possible.max(1)) as f64 / possible.max(1) as f64,
+            share: 100.0 * admitted.count.min(possible) as f64 / possible as f64,
             excess: admitted.excess as f64,
             trips: trips as f64 / requests,
             store_cpu: cpu.as_secs_f64() * 1e6 / requests,

@@ -38,7 +38,8 @@ impl Redis {
         let flags = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let words = ["redis-server"].into_iter().chain(flags).map(str::to_owned);
         let command: Vec<_> = words.chain(["--dir".to_owned(), folder.display().to_string()]).collect();
-        let process = Process::start("redis", &command, Cores::All, &folder.join("redis.log"), address)?;
+        let process =
+            Process::start("redis", &command, Cores::All, &folder.join(format!("redis-{port}.log")), address)?;
         Ok(Self { address, _process: process })
     }
 
@@ -46,12 +47,6 @@ impl Redis {
         let mut connection = Connection::open(self.address)?;
         let text = connection.ask("INFO commandstats")? + &connection.ask("INFO cpu")?;
         Work::parse(&text).context("Redis reports its commands and its CPU time")
-    }
-
-    pub(super) fn version(&self) -> anyhow::Result<String> {
-        let text = Connection::open(self.address)?.ask("INFO server")?;
-        let version = text.lines().find_map(|line| line.strip_prefix("redis_version:"));
-        Ok(version.context("Redis reports its version")?.trim().to_owned())
     }
 }
 
