@@ -25,10 +25,11 @@ use std::{
 use serde::{Deserialize, de::IgnoredAny};
 use tokio::sync::{Notify, watch};
 use weir_core::Time;
-use weir_enforce::{Change, Jwks, LiveRules, RulesInForce, lower};
+use weir_enforce::{Jwks, LiveRules, RulesInForce, RulesWriteGuard, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
-    ApplyReply, Fault, InForce, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Snapshot, WIRE_VERSION,
+    ApplyReply, Fault, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Snapshot, SnapshotInForce,
+    WIRE_VERSION,
 };
 
 use crate::{cache::Cache, stores::Stores};
@@ -120,26 +121,28 @@ impl Snapshots {
 
     /// Puts a snapshot in force that did not come from the control port.
     pub(crate) fn start_with(&self, body: &[u8], origin: Origin) -> Result<(), Rejection> {
-        let change = self.rules.change();
+        let guard = self.rules.write();
         let bounded = Some(body).filter(|body| body.len() <= MAX_SNAPSHOT_BYTES);
-        self.take(&change, bounded, origin).map(|_| ()).map_err(|rejected| rejected.into_rejection(&change.rules()))
+        self.parse_and_apply(&guard, bounded, origin)
+            .map(|_| ())
+            .map_err(|rejected| rejected.into_rejection(&guard.rules()))
     }
 
     /// Puts a snapshot in force. `body` is `None` if it was larger than [`MAX_SNAPSHOT_BYTES`].
-    pub(crate) fn put(&self, body: Option<&[u8]>) -> Result<ApplyReply, Rejection> {
-        let change = self.rules.change();
-        let taken = self.take(&change, body, Origin::Pushed);
-        let outcome = match &taken {
+    pub(crate) fn apply_pushed(&self, body: Option<&[u8]>) -> Result<ApplyReply, Rejection> {
+        let guard = self.rules.write();
+        let applied = self.parse_and_apply(&guard, body, Origin::Pushed);
+        let outcome = match &applied {
             Ok(outcome) | Err(Rejected(outcome, ..)) => *outcome,
         };
         self.outcomes[outcome as usize].fetch_add(1, Relaxed);
-        taken.map_err(|rejected| rejected.into_rejection(&change.rules()))?;
+        applied.map_err(|rejected| rejected.into_rejection(&guard.rules()))?;
         if let (Outcome::Applied, Some(cache), Some(body)) = (outcome, &self.cache, body)
             && let Err(error) = cache.keep(body)
         {
             tracing::warn!(%error, "the snapshot is in force, but could not be saved to --snapshot-cache");
         }
-        let in_force = in_force(&change.rules()).expect("an applied snapshot is in force");
+        let in_force = in_force(&guard.rules()).expect("an applied snapshot is in force");
         Ok(ApplyReply { in_force })
     }
 
@@ -158,24 +161,34 @@ impl Snapshots {
                 continue;
             };
             tokio::time::sleep(until.duration_since(self.clock.now())).await;
-            let change = self.rules.change();
-            change.put(change.rules().without_removed(self.clock.now()));
+            let guard = self.rules.write();
+            guard.replace(guard.rules().without_removed(self.clock.now()));
         }
     }
 
-    fn take(&self, change: &Change<'_>, body: Option<&[u8]>, origin: Origin) -> Result<Outcome, Rejected> {
+    fn parse_and_apply(
+        &self,
+        guard: &RulesWriteGuard<'_>,
+        body: Option<&[u8]>,
+        origin: Origin,
+    ) -> Result<Outcome, Rejected> {
         let snapshot = body.ok_or_else(too_large).and_then(parse)?;
-        let outcome = self.apply(change, snapshot, origin)?;
+        let outcome = self.put_in_force(guard, snapshot, origin)?;
         self.origin.send_replace(Some(origin));
         Ok(outcome)
     }
 
-    fn apply(&self, change: &Change<'_>, snapshot: Snapshot, origin: Origin) -> Result<Outcome, Rejected> {
+    fn put_in_force(
+        &self,
+        guard: &RulesWriteGuard<'_>,
+        snapshot: Snapshot,
+        origin: Origin,
+    ) -> Result<Outcome, Rejected> {
         if snapshot.sequence > MAX_SEQUENCE {
             let message = format!("must be at most {MAX_SEQUENCE}: the next snapshot needs a larger one");
             return Err(invalid(vec![Fault { path: "sequence".into(), message }]));
         }
-        let before = change.rules();
+        let before = guard.rules();
         let mut same_content = false;
         if let Some((current, _)) = before.snapshot() {
             same_content = current.revision == snapshot.revision;
@@ -190,18 +203,18 @@ impl Snapshots {
         if same_content {
             let moved = before.snapshot().is_none_or(|(current, _)| current.sequence != snapshot.sequence);
             if moved {
-                change.put(before.moved_on(snapshot, self.clock.now()));
+                guard.replace(before.with_later_sequence(snapshot, self.clock.now()));
             }
             return Ok(Outcome::Unchanged);
         }
         let lowered = lower(&snapshot).map_err(invalid)?;
         let stores = self.stores.of(&snapshot).map_err(invalid)?;
-        let next = before.succeed(snapshot, lowered, &stores, || self.clock.now());
+        let next = before.with_snapshot(snapshot, lowered, &stores, || self.clock.now());
         if let Some((snapshot, _)) = next.snapshot() {
             let (sequence, revision, policies) = (snapshot.sequence, &snapshot.revision, snapshot.policies.len());
             tracing::info!(sequence, revision, policies, origin = origin.name(), "snapshot in force");
         }
-        change.put(next);
+        guard.replace(next);
         self.applied.notify_one();
         Ok(Outcome::Applied)
     }
@@ -229,8 +242,8 @@ fn in_order(snapshot: &Snapshot, current: &Snapshot) -> Result<(), Rejected> {
 }
 
 /// The snapshot in force, in its wire form.
-pub(crate) fn in_force(rules: &RulesInForce) -> Option<InForce> {
-    rules.snapshot().map(|(snapshot, since)| InForce {
+pub(crate) fn in_force(rules: &RulesInForce) -> Option<SnapshotInForce> {
+    rules.snapshot().map(|(snapshot, since)| SnapshotInForce {
         sequence: snapshot.sequence,
         revision: snapshot.revision.clone(),
         since_unix_millis: unix_millis(since),

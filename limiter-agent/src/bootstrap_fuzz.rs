@@ -55,7 +55,7 @@ fn agent() -> (LiveRules, Snapshots) {
 fn started(kept: Option<&[u8]>, given: Option<&[u8]>, cache: &Cache) -> Result<(), String> {
     let (rules, snapshots) = agent();
     let found = start(&snapshots, given, Some(cache));
-    let good = [kept, given].into_iter().flatten().find(|body| agent().1.put(Some(body)).is_ok());
+    let good = [kept, given].into_iter().flatten().find(|body| agent().1.apply_pushed(Some(body)).is_ok());
     let expected = match good {
         Some(_) => Start::Limited,
         None if kept.is_none() && given.is_none() => Start::Unlimited,

@@ -97,21 +97,21 @@ async fn put_config(State(control): State<Arc<Control>>, body: Body) -> Response
         Ok(body) => body,
         Err(incomplete) => return incomplete,
     };
-    match put(control, body).await {
+    match apply_snapshot(control, body).await {
         Ok(reply) => Json(reply).into_response(),
         Err(rejection) => (code(rejection.error), Json(rejection)).into_response(),
     }
 }
 
 /// Puts a snapshot in force. `None` means that the snapshot was too large to read.
-async fn put(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Rejection> {
+async fn apply_snapshot(control: Arc<Control>, body: Option<Vec<u8>>) -> Result<ApplyReply, Rejection> {
     // Lowering a large snapshot takes a long time, and the agent must answer probes meanwhile.
-    let put = tokio::task::spawn_blocking(move || {
-        control.snapshots.put(body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES))
+    let applied = tokio::task::spawn_blocking(move || {
+        control.snapshots.apply_pushed(body.as_deref().filter(|body| body.len() <= MAX_SNAPSHOT_BYTES))
     });
-    put.await.expect("lowering a snapshot does not panic").inspect_err(|rejection| {
+    applied.await.expect("lowering a snapshot does not panic").inspect_err(|rejection| {
         let status = code(rejection.error).as_u16();
-        tracing::warn!(status, message = rejection.message, faults = ?rejection.faults, "snapshot refused");
+        tracing::warn!(status, message = rejection.message, faults = ?rejection.faults, "snapshot rejected");
     })
 }
 

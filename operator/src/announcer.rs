@@ -13,7 +13,7 @@ use weir_api::{
 
 use crate::{
     changes::describe,
-    compile::CompiledRules,
+    compile::CompiledPolicy,
     status::{BYPASSED, TOO_LARGE, Tally},
 };
 
@@ -36,10 +36,10 @@ pub struct Notice {
 /// The facts that were already announced for a policy.
 #[derive(Debug)]
 pub struct Announcer {
-    rules: Option<Arc<CompiledRules>>,
+    rules: Option<Arc<CompiledPolicy>>,
     since: Instant,
     /// The rules before the newest ones, until every pod has acknowledged the newest.
-    change: Option<Change>,
+    change: Option<PendingChange>,
     /// The reason of `Enforced` that was announced last, or that was in the status at the start.
     announced: Option<String>,
     /// The bypass that was announced last.
@@ -48,22 +48,22 @@ pub struct Announcer {
 }
 
 #[derive(Debug)]
-struct Change {
-    from: Option<Arc<CompiledRules>>,
+struct PendingChange {
+    from: Option<Arc<CompiledPolicy>>,
     /// False if at some time no pod was targeted. Then the duration has no meaning.
     timed: bool,
 }
 
 impl Announcer {
     /// Returns an announcer that starts with the current rules and status.
-    pub fn begin(now: Instant, rules: Option<Arc<CompiledRules>>, status: Option<&RateLimitPolicyStatus>) -> Self {
+    pub fn begin(now: Instant, rules: Option<Arc<CompiledPolicy>>, status: Option<&RateLimitPolicyStatus>) -> Self {
         let known = status.filter(|status| {
             status.revision.is_some() && status.revision.as_deref() == rules.as_ref().map(|r| r.revision.as_str())
         });
         let announced = known.and_then(|status| status.conditions.iter().find(|c| c.type_ == ENFORCED));
         let found = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == BYPASSABLE));
         let bypass = found.map(|condition| condition.message.clone());
-        let change = known.is_none().then_some(Change { from: None, timed: true });
+        let change = known.is_none().then_some(PendingChange { from: None, timed: true });
         Self {
             rules,
             since: now,
@@ -80,11 +80,11 @@ impl Announcer {
     }
 
     /// Sets the rules that pods should enforce.
-    pub fn want(&mut self, now: Instant, rules: Option<&Arc<CompiledRules>>) {
-        let revision = |rules: Option<&Arc<CompiledRules>>| rules.map(|rules| rules.revision.clone());
+    pub fn want(&mut self, now: Instant, rules: Option<&Arc<CompiledPolicy>>) {
+        let revision = |rules: Option<&Arc<CompiledPolicy>>| rules.map(|rules| rules.revision.clone());
         if revision(rules) != revision(self.rules.as_ref()) {
             let from = self.change.take().map_or_else(|| self.rules.clone(), |change| change.from);
-            self.change = Some(Change { from, timed: true });
+            self.change = Some(PendingChange { from, timed: true });
             self.rules = rules.cloned();
             self.since = now;
         }

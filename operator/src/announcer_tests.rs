@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::{compile::compile, world::ObjectKey};
 
-fn rules(requests: u32) -> Arc<CompiledRules> {
+fn rules(requests: u32) -> Arc<CompiledPolicy> {
     let spec = json!({"selector": {"matchLabels": {"app": "web"}},
         "rules": [{"name": "all", "limits": [{"name": "a", "requests": requests, "per": "1s"}]}]});
     let spec = serde_json::from_value(spec).unwrap();

@@ -15,6 +15,9 @@ pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
         let told = |millis: Option<u64>| millis.map_or_else(|| "none".to_owned(), period);
         changes.push(format!("deadline {} to {}", told(old.deadline_millis), told(new.deadline_millis)));
     }
+    if old.on_deadline != new.on_deadline {
+        changes.push("response after the deadline changed".to_owned());
+    }
     for rule in &new.rules {
         match old.rules.iter().find(|before| before.name == rule.name) {
             Some(before) => describe_rule(before, rule, &mut changes),
@@ -105,7 +108,7 @@ fn period(millis: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_wire::{Action, Mode, Strategy};
+    use weir_wire::{Action, Mode, OnDeadline, Strategy};
 
     use super::*;
 
@@ -135,16 +138,25 @@ mod tests {
             shared: None,
         };
         let [uid, namespace, name, revision] = ["u", "shop", "a", "r"].map(str::to_owned);
-        PolicyRules { uid, namespace, name, revision, mode, deadline_millis: None, rules: vec![rule] }
+        PolicyRules {
+            uid,
+            namespace,
+            name,
+            revision,
+            mode,
+            deadline_millis: None,
+            on_deadline: None,
+            rules: vec![rule],
+        }
     }
 
     #[test]
     fn a_changed_concurrent_limit_is_described() {
         let of = |limit: u64, name: &str| {
-            let mut rules = rules(Mode::Enforce, &[]);
+            let mut policy = rules(Mode::Enforce, &[]);
             let concurrency = Concurrency { name: name.to_owned(), limit, overrides: Vec::new() };
-            rules.rules[0].concurrency = Some(concurrency);
-            rules
+            policy.rules[0].concurrency = Some(concurrency);
+            policy
         };
         assert_eq!(describe(&of(10, "parallel"), &of(20, "parallel")), "all/parallel 10 to 20 in flight");
         assert_eq!(describe(&of(10, "parallel"), &of(10, "other")), "rule all changed");
@@ -186,6 +198,9 @@ mod tests {
         let limit = "all/second TokenBucket 50 per 1s to TokenBucketWithDebt 50 per 1s (debt 9)";
         assert_eq!(describe(&old, &new), format!("deadline none to 1s500ms, {limit}"));
         assert!(describe(&new, &old).starts_with("deadline 1s500ms to none, "));
+        let mut other = new.clone();
+        other.on_deadline = Some(OnDeadline { status: 503, body: None, content_type: None });
+        assert_eq!(describe(&new, &other), "response after the deadline changed");
     }
 
     #[test]

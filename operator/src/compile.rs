@@ -39,22 +39,22 @@ pub use self::{
 };
 pub(crate) use self::{matching::takes_all, shared::only_waits_for_stores};
 
-/// The rules of a policy, with the stores that they use.
+/// A compiled policy: its rules, with the stores that they use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompiledRules {
-    /// The rules. Their revision names the stores, too.
-    pub policy: PolicyRules,
+pub struct CompiledPolicy {
+    /// The rules as the wire has them. Their revision names the stores, too.
+    pub wire: PolicyRules,
     /// Each store that a rule uses.
     pub stores: Vec<wire::Store>,
     /// The Secrets of these stores.
     pub secrets: Vec<StoreSecrets>,
 }
 
-impl Deref for CompiledRules {
+impl Deref for CompiledPolicy {
     type Target = PolicyRules;
 
     fn deref(&self) -> &PolicyRules {
-        &self.policy
+        &self.wire
     }
 }
 
@@ -89,11 +89,11 @@ pub struct Compiled {
     pub file: Option<Arc<str>>,
     /// The faults because of which the newest generation cannot be enforced; empty if it can be.
     pub faults: Vec<Fault>,
-    /// The rules to enforce: those of the newest generation, or of the last good one. `None` if there never was one.
-    pub rules: Option<Arc<CompiledRules>>,
-    /// The target of the generation that `rules` comes from.
+    /// The policy to enforce: that of the newest generation, or of the last good one. `None` if there never was one.
+    pub policy: Option<Arc<CompiledPolicy>>,
+    /// The target of the generation that `policy` comes from.
     pub target: Option<Target>,
-    /// The generation that `rules` comes from. `None` if no generation ever compiled.
+    /// The generation that `policy` comes from. `None` if no generation ever compiled.
     pub good: Option<GoodGeneration>,
 }
 
@@ -112,7 +112,7 @@ struct Context<'a> {
     /// The number of pods that share the policy's limits.
     pods: u32,
     /// True if a store or the number of pods changed, so that the same generation is compiled again.
-    again: bool,
+    recompile: bool,
 }
 
 impl Compiler {
@@ -122,20 +122,20 @@ impl Compiler {
     }
 
     /// Compiles new and changed policies among the dirty ones, and removes deleted ones. Policies that use a dirty
-    /// store become dirty. `kept` returns the last good generation that a policy's status stores.
+    /// store become dirty. `stored_good` returns the last good generation that a policy's status stores.
     pub fn update<'a>(
         &mut self,
         world: &World,
         dirty: &mut DirtySet,
-        kept: impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
+        stored_good: impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
     ) {
         let users = self.users(world, &dirty.stores);
         for key in &dirty.policies {
-            self.compile(world, key, users.contains(key), &kept);
+            self.compile(world, key, users.contains(key), &stored_good);
         }
         for key in &users {
             if dirty.policies.insert(key.clone()) {
-                self.compile(world, key, true, &kept);
+                self.compile(world, key, true, &stored_good);
             }
         }
     }
@@ -150,7 +150,7 @@ impl Compiler {
     ) -> BTreeSet<ObjectKey> {
         let mut changed = BTreeSet::new();
         for key in policies {
-            let shares = |it: &Compiled| it.rules.as_ref().is_some_and(|rules| !rules.stores.is_empty());
+            let shares = |it: &Compiled| it.policy.as_ref().is_some_and(|policy| !policy.stores.is_empty());
             if !self.compiled.get(key).is_some_and(shares) {
                 continue;
             }
@@ -173,12 +173,12 @@ impl Compiler {
                 spec.rules.iter().any(|it| it.shared.as_ref().is_some_and(|it| *it.store_ref.name == *store.name))
             };
             let uses = |it: &Compiled| {
-                let rules = it.rules.as_ref();
-                rules.is_some_and(|rules| rules.stores.iter().any(|it| store_key(&it.name).as_ref() == Some(store)))
+                let policy = it.policy.as_ref();
+                policy.is_some_and(|policy| policy.stores.iter().any(|it| store_key(&it.name).as_ref() == Some(store)))
             };
-            let near = world.policies.range(ObjectKey::new(store.namespace.clone(), "")..);
-            let near = near.take_while(|(key, _)| key.namespace == store.namespace);
-            let of_store = near.filter(|(key, policy)| {
+            let in_namespace = world.policies.range(ObjectKey::new(store.namespace.clone(), "")..);
+            let in_namespace = in_namespace.take_while(|(key, _)| key.namespace == store.namespace);
+            let of_store = in_namespace.filter(|(key, policy)| {
                 policy.spec.as_ref().is_ok_and(|spec| names(spec)) || self.compiled.get(*key).is_some_and(uses)
             });
             users.extend(of_store.map(|(key, _)| key.clone()));
@@ -186,42 +186,43 @@ impl Compiler {
         users
     }
 
-    /// Compiles a policy if its generation has not been compiled. With `again`, compiles it in any case.
+    /// Compiles a policy if its generation has not been compiled. With `recompile`, compiles it in any case.
     fn compile<'a>(
         &mut self,
         world: &World,
         key: &ObjectKey,
-        again: bool,
-        kept: &impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
+        recompile: bool,
+        stored_good: &impl Fn(&ObjectKey) -> Option<&'a LastKnownGood>,
     ) {
         let Some(policy) = world.policies.get(key) else {
             self.compiled.remove(key);
             self.sharing_pods.remove(key);
             return;
         };
-        let known = self.compiled.get(key).filter(|known| known.uid == policy.uid);
-        let remembered = known.and_then(|known| known.good.as_ref());
+        let previous = self.compiled.get(key).filter(|it| it.uid == policy.uid);
+        let previous_good = previous.and_then(|previous| previous.good.as_ref());
         // Another operator may have received a newer good generation.
-        let kept = kept(key).filter(|kept| remembered.is_none_or(|good| good.generation() < kept.generation));
-        let is_done = known.is_some_and(|known| known.generation == policy.generation && known.file == policy.file);
-        if !again && is_done && (kept.is_none() || known.is_some_and(|known| known.faults.is_empty())) {
+        let stored_good =
+            stored_good(key).filter(|stored| previous_good.is_none_or(|good| good.generation() < stored.generation));
+        let is_done = previous.is_some_and(|it| it.generation == policy.generation && it.file == policy.file);
+        if !recompile && is_done && (stored_good.is_none() || previous.is_some_and(|it| it.faults.is_empty())) {
             return;
         }
-        // With other stores or another number of pods, the remembered generation must be compiled again, too.
-        let remembered = remembered.filter(|good| again && good.generation() != policy.generation);
-        let kept = kept.cloned().or_else(|| remembered.and_then(GoodGeneration::kept));
-        let context = Context { world, pods: self.sharing_pods.get(key).copied().unwrap_or(1), again };
-        let compiled = compile_policy(key, policy, known, kept.as_ref(), context);
+        // With other stores or another number of pods, the previous good generation must be compiled again, too.
+        let previous_good = previous_good.filter(|good| recompile && good.generation() != policy.generation);
+        let stored_good = stored_good.cloned().or_else(|| previous_good.and_then(GoodGeneration::to_stored));
+        let context = Context { world, pods: self.sharing_pods.get(key).copied().unwrap_or(1), recompile };
+        let compiled = compile_policy(key, policy, previous, stored_good.as_ref(), context);
         self.compiled.insert(key.clone(), compiled);
     }
 }
 
-/// Compiles a policy. If that fails, compiles the generation in the status, or else the remembered one.
+/// Compiles a policy. If that fails, compiles the generation in the status, or else the previous good one.
 fn compile_policy(
     key: &ObjectKey,
     policy: &Policy,
-    known: Option<&Compiled>,
-    kept: Option<&LastKnownGood>,
+    previous: Option<&Compiled>,
+    stored_good: Option<&LastKnownGood>,
     context: Context<'_>,
 ) -> Compiled {
     let mut compiled = Compiled {
@@ -230,7 +231,7 @@ fn compile_policy(
         created: policy.created,
         file: policy.file.clone(),
         faults: Vec::new(),
-        rules: None,
+        policy: None,
         target: None,
         good: None,
     };
@@ -240,26 +241,31 @@ fn compile_policy(
         pods: context.pods,
         stores: Stores::Known(&context.world.stores),
     };
-    let asked = policy.spec.as_ref().map_err(Clone::clone);
-    let asked = asked.and_then(|spec| {
+    let newest = policy.spec.as_ref().map_err(Clone::clone);
+    let newest = newest.and_then(|spec| {
         Ok((compile_with(&policy.uid, spec, sharing(policy.generation))?, GoodGeneration::new(policy, spec)))
     });
-    let good = asked.or_else(|faults| {
+    let good = newest.or_else(|faults| {
         compiled.faults = faults;
-        let kept = kept.map(|kept| last_known_good::restore(&policy.uid, kept, sharing(kept.generation))).transpose();
-        kept.unwrap_or_else(|faults| {
-            compiled.faults.extend(faults);
-            None
-        })
-        .ok_or(())
+        let restored = stored_good
+            .map(|stored| last_known_good::restore(&policy.uid, stored, sharing(stored.generation)))
+            .transpose();
+        restored
+            .unwrap_or_else(|faults| {
+                compiled.faults.extend(faults);
+                None
+            })
+            .ok_or(())
     });
-    if let Ok(((rules, target), good)) = good {
-        (compiled.rules, compiled.target, compiled.good) = (Some(Arc::new(rules)), Some(target), Some(good));
-    } else if let Some(known) = known {
-        compiled.rules =
-            known.rules.clone().map(|rules| if context.again { detached(rules, context.world) } else { rules });
-        compiled.target.clone_from(&known.target);
-        compiled.good.clone_from(&known.good);
+    if let Ok(((compiled_policy, target), good)) = good {
+        (compiled.policy, compiled.target, compiled.good) = (Some(Arc::new(compiled_policy)), Some(target), Some(good));
+    } else if let Some(previous) = previous {
+        compiled.policy = previous
+            .policy
+            .clone()
+            .map(|policy| if context.recompile { detached(policy, context.world) } else { policy });
+        compiled.target.clone_from(&previous.target);
+        compiled.good.clone_from(&previous.good);
     }
     compiled
 }
@@ -267,31 +273,33 @@ fn compile_policy(
 /// Returns rules that stay in force although they do not compile with the present stores. A store that they use may
 /// have been replaced, for example by one of another kind, which other policies use under the same name. So the old
 /// store gets another name. The names of the counters do not change.
-fn detached(rules: Arc<CompiledRules>, world: &World) -> Arc<CompiledRules> {
+fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
     let is_replaced = |store: &wire::Store| {
         let key = store_key(&store.name).filter(|key| key.to_string() == store.name);
         let now = key.and_then(|key| Some(compile_store(&key, world.stores.get(&key)?.spec.as_ref().ok()?).0));
         now.is_some_and(|now| now != *store)
     };
     let replaced: Vec<String> =
-        rules.stores.iter().filter(|store| is_replaced(store)).map(|store| store.name.clone()).collect();
+        policy.stores.iter().filter(|store| is_replaced(store)).map(|store| store.name.clone()).collect();
     if replaced.is_empty() {
-        return rules;
+        return policy;
     }
-    let mut rules = CompiledRules::clone(&rules);
-    let shared = rules.policy.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
-    let names = rules.stores.iter_mut().map(|store| &mut store.name).chain(shared);
+    let mut policy = CompiledPolicy::clone(&policy);
+    let shared = policy.wire.rules.iter_mut().filter_map(|rule| Some(&mut rule.shared.as_mut()?.store));
+    let names = policy.stores.iter_mut().map(|store| &mut store.name).chain(shared);
     names.filter(|name| replaced.contains(name)).for_each(|name| name.push_str(REPLACED));
-    let PolicyRules { mode, deadline_millis, .. } = rules.policy;
-    rules.policy.revision = revision(mode, deadline_millis, &rules.policy.rules, &rules.stores);
-    Arc::new(rules)
+    policy.wire.revision = revision(&policy.wire, &policy.stores);
+    Arc::new(policy)
 }
 
-fn revision(mode: wire::Mode, deadline_millis: Option<u64>, rules: &[wire::Rule], stores: &[wire::Store]) -> String {
-    if stores.is_empty() {
-        revision_of(&(mode, deadline_millis, rules))
-    } else {
-        revision_of(&(mode, deadline_millis, rules, stores))
+/// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
+/// the operator changes no revision.
+fn revision(policy: &PolicyRules, stores: &[wire::Store]) -> String {
+    let PolicyRules { mode, deadline_millis, on_deadline, rules, .. } = policy;
+    match (on_deadline, stores) {
+        (None, []) => revision_of(&(mode, deadline_millis, rules)),
+        (None, stores) => revision_of(&(mode, deadline_millis, rules, stores)),
+        (Some(on_deadline), stores) => revision_of(&(mode, deadline_millis, rules, stores, on_deadline)),
     }
 }
 
@@ -308,7 +316,7 @@ pub fn revision_of(value: &impl Serialize) -> String {
 ///
 /// Every fault: numbers out of range, expressions that do not parse, costs that a limit can never admit, logs that
 /// take too much memory, overrides of limits or keys that do not exist.
-pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(CompiledRules, Target), Vec<Fault>> {
+pub fn compile(key: &ObjectKey, uid: &str, spec: &RateLimitPolicySpec) -> Result<(CompiledPolicy, Target), Vec<Fault>> {
     compile_with(uid, spec, Sharing { policy: key, stamp: 0, pods: 1, stores: Stores::Unknown })
 }
 
@@ -316,7 +324,7 @@ fn compile_with(
     uid: &str,
     spec: &RateLimitPolicySpec,
     sharing: Sharing<'_>,
-) -> Result<(CompiledRules, Target), Vec<Fault>> {
+) -> Result<(CompiledPolicy, Target), Vec<Fault>> {
     let key = sharing.policy;
     let (mut faults, mut used) = (Faults::default(), UsedStores::default());
     let rules: Vec<wire::Rule> = (spec.rules.iter().enumerate())
@@ -328,21 +336,34 @@ fn compile_with(
         faults.add("spec", "exactly one of targetRefs and selector must be set");
     }
     let deadline_millis = spec.deadline.as_ref().map(api::Deadline::as_millis);
+    let on_deadline = spec.on_deadline.as_ref().map(|form| on_deadline(spec, form, &mut faults));
     let compiled = target.map(|target| {
         let UsedStores { stores, secrets } = used;
-        let revision = revision(mode, deadline_millis, &rules, &stores);
-        let rules = PolicyRules {
+        let mut wire = PolicyRules {
             uid: uid.to_owned(),
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
-            revision,
+            revision: String::new(),
             mode,
             deadline_millis,
+            on_deadline,
             rules,
         };
-        (CompiledRules { policy: rules, stores, secrets }, target)
+        wire.revision = revision(&wire, &stores);
+        (CompiledPolicy { wire, stores, secrets }, target)
     });
     faults.or(compiled)
+}
+
+fn on_deadline(spec: &RateLimitPolicySpec, form: &api::OnDeadline, faults: &mut Faults) -> wire::OnDeadline {
+    if spec.deadline.is_none() {
+        faults.add("spec.onDeadline", "is valid only with deadline: add deadline, or remove it");
+    }
+    wire::OnDeadline {
+        status: faults.number("spec.onDeadline.status", form.status.unwrap_or(504).into(), 400),
+        body: form.body.clone(),
+        content_type: form.content_type.clone(),
+    }
 }
 
 fn target(key: &ObjectKey, spec: &RateLimitPolicySpec) -> Option<Target> {

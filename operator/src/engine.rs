@@ -16,8 +16,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    event::{Action, Event, Moment},
-    machine::Machine,
+    event::{EngineAction, EngineEvent, EngineMoment},
+    machine::EngineMachine,
 };
 use crate::{
     clock,
@@ -40,7 +40,7 @@ pub struct Engine {
     heartbeat: Heartbeat,
     reports: mpsc::UnboundedSender<Message>,
     links: HashMap<ObjectKey, Link>,
-    machine: Machine,
+    machine: EngineMachine,
 }
 
 /// The error of an engine that ended without a request to stop.
@@ -50,7 +50,7 @@ pub struct SourceEnded;
 
 /// The state of a stopped engine, which answers questions about pods that are created during the shutdown.
 #[derive(Debug)]
-pub struct Known(Machine);
+pub struct Known(EngineMachine);
 
 impl Known {
     /// Answers questions forever.
@@ -62,9 +62,9 @@ impl Known {
     }
 }
 
-fn answer(machine: &Machine, question: Question) {
+fn answer(machine: &EngineMachine, question: Question) {
     let Question { namespace, labels, answer } = question;
-    if let Some(content) = machine.foresee(&namespace, labels) {
+    if let Some(content) = machine.content_for_new_pod(&namespace, labels) {
         // The caller may have timed out and continued without an answer.
         let _ = answer.send(content);
     }
@@ -80,7 +80,7 @@ impl Engine {
         reports: mpsc::UnboundedSender<Message>,
         traffic_interval: Duration,
     ) -> Self {
-        let (shared, links, machine) = (Arc::new(shared), HashMap::new(), Machine::new(traffic_interval));
+        let (shared, links, machine) = (Arc::new(shared), HashMap::new(), EngineMachine::new(traffic_interval));
         Self { shared, ready, heartbeat, reports, links, machine }
     }
 
@@ -105,68 +105,70 @@ impl Engine {
             let due = self.machine.due();
             let event = tokio::select! {
                 () = stop.cancelled() => return Ok(Known(self.machine)),
-                Ok(()) = terms.changed() => Event::Term(terms.borrow_and_update().clone()),
-                update = updates.recv() => Event::Update(update.ok_or(SourceEnded)?),
-                Some(landed) = landings.recv() => Event::Landed(landed),
-                Some(observation) = observations.recv() => Event::Observed(observation),
+                Ok(()) = terms.changed() => EngineEvent::Term(terms.borrow_and_update().clone()),
+                update = updates.recv() => EngineEvent::Update(update.ok_or(SourceEnded)?),
+                Some(landed) = landings.recv() => EngineEvent::Landed(landed),
+                Some(observation) = observations.recv() => EngineEvent::Observed(observation),
                 Some(question) = questions.recv() => {
                     answer(&self.machine, question);
                     continue;
                 }
-                () = sleep_until(due.unwrap_or_else(clock::now)), if due.is_some() => Event::Due,
+                () = sleep_until(due.unwrap_or_else(clock::now)), if due.is_some() => EngineEvent::Due,
                 _ = tick.tick() => {
                     self.heartbeat.beat(clock::since_boot());
-                    Event::Tick
+                    EngineEvent::Tick
                 }
             };
             self.handle(event);
         }
     }
 
-    fn handle(&mut self, event: Event) {
-        let moment = Moment { now: clock::now(), timestamp: clock::timestamp() };
+    fn handle(&mut self, event: EngineEvent) {
+        let moment = EngineMoment { now: clock::now(), timestamp: clock::timestamp() };
         for action in self.machine.handle(event, moment) {
             self.perform(action);
         }
     }
 
-    fn perform(&mut self, action: Action) {
+    fn perform(&mut self, action: EngineAction) {
         let metrics = &self.shared.metrics;
         match action {
-            Action::Serve(term) => {
+            EngineAction::StartTerm(term) => {
                 self.links.clear();
                 metrics.forget_pods();
                 Arc::make_mut(&mut self.shared).term = term.unwrap_or_else(Term::over);
             }
-            Action::Link { pod, uid, url, content } => {
+            EngineAction::Link { pod, uid, url, content } => {
                 let link = Link::start(self.shared.clone(), pod.clone(), uid, &url, content);
                 self.links.insert(pod, link);
             }
-            Action::Push { pod, content } => {
+            EngineAction::Push { pod, content } => {
                 if let Some(link) = self.links.get(&pod) {
                     link.want(&content);
                 }
             }
-            Action::Unlink(pod) => drop(self.links.remove(&pod)),
-            Action::Spread(agents) => self.shared.status_interval.spread(agents),
-            Action::Listed { policies, pods } => tracing::info!(policies, pods, "all policies and pods are listed"),
-            Action::Ready => self.ready.set(true),
-            Action::Report => {
-                let begun = clock::now();
-                self.handle(Event::Report);
-                self.handle(Event::Reported(clock::now() - begun));
+            EngineAction::Unlink(pod) => drop(self.links.remove(&pod)),
+            EngineAction::SpreadStatuses(agents) => self.shared.status_interval.spread(agents),
+            EngineAction::LogListed { policies, pods } => {
+                tracing::info!(policies, pods, "all policies and pods are listed");
             }
-            Action::Send(message) => {
+            EngineAction::Ready => self.ready.set(true),
+            EngineAction::Report => {
+                let begun = clock::now();
+                self.handle(EngineEvent::Report);
+                self.handle(EngineEvent::Reported(clock::now() - begun));
+            }
+            EngineAction::Send(message) => {
                 if let Message::Removed(policy) = &message {
                     metrics.forget_policy(policy);
                 }
                 // The channel closes only when the process ends, and then nobody needs the report.
                 let _ = self.reports.send(message);
             }
-            Action::CountPods(counts) => metrics.set_pods(counts),
-            Action::CountPolicyPods(policy, counts) => metrics.set_policy_pods(&policy, counts),
-            Action::CountPolicies { accepted, refused } => metrics.set_policies(accepted, refused),
-            Action::CountPropagated(took) => metrics.propagated(took),
+            EngineAction::CountPods(counts) => metrics.set_pods(counts),
+            EngineAction::CountPolicyPods(policy, counts) => metrics.set_policy_pods(&policy, counts),
+            EngineAction::CountPolicies { accepted, refused } => metrics.set_policies(accepted, refused),
+            EngineAction::CountPropagated(took) => metrics.propagated(took),
         }
     }
 }

@@ -37,13 +37,13 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
     drop(listener);
     let ((observations, mut observed), (reports, _reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
     let mut engine = engine(observations, reports);
-    engine.handle(Event::Term(Some(Term::unbounded())));
+    engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     for uid in ["first", "second"] {
         let agent = Agent::At(url.clone());
         let pod = Pod { uid: uid.to_owned(), membership: Arc::new(Membership::Everything), agent, store_secrets: None };
         let changes = vec![Change::Pod(ObjectKey::new("shop", "a"), Some(pod))];
-        engine.handle(Event::Update(Update { changes, complete: true }));
-        engine.handle(Event::Due);
+        engine.handle(EngineEvent::Update(Update { changes, complete: true }));
+        engine.handle(EngineEvent::Due);
         let told = async { while observed.recv().await.unwrap().pod_uid != uid {} };
         tokio::time::timeout(Duration::from_secs(90), told).await.unwrap_or_else(|_| panic!("no call for {uid}"));
     }
@@ -54,7 +54,7 @@ async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
 async fn a_new_policy_of_the_same_name_gets_a_new_record() {
     let ((observations, _observed), (reports, mut reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
     let mut engine = engine(observations, reports);
-    engine.handle(Event::Term(Some(Term::unbounded())));
+    engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     let limit = json!({"name": "all", "requests": 50, "per": "1s"});
     let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": [{"name": "all", "limits": [limit]}]});
     for uid in ["first", "second"] {
@@ -62,9 +62,9 @@ async fn a_new_policy_of_the_same_name_gets_a_new_record() {
         let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec, file: None };
         let stored = StoredStatus { status: None, version: Some(format!("version of the {uid}")) };
         let change = Change::Policy(ObjectKey::new("shop", "checkout"), Some((policy, stored)));
-        engine.handle(Event::Update(Update { changes: vec![change], complete: true }));
-        engine.handle(Event::Reported(Duration::ZERO));
-        engine.handle(Event::Due);
+        engine.handle(EngineEvent::Update(Update { changes: vec![change], complete: true }));
+        engine.handle(EngineEvent::Reported(Duration::ZERO));
+        engine.handle(EngineEvent::Due);
         let told = std::iter::from_fn(|| reported.try_recv().ok());
         let reports = told.filter_map(|message| match message {
             Message::Status(report) => Some((report.uid, report.version)),
@@ -86,22 +86,22 @@ async fn a_policy_that_was_replaced_just_before_a_new_term_gets_its_status() {
         let policy = Policy { uid: uid.to_owned(), generation: 1, created: None, spec: spec.clone(), file: None };
         let stored = StoredStatus { status, version: None };
         let change = Change::Policy(key.clone(), Some((policy, stored)));
-        engine.handle(Event::Update(Update { changes: vec![change], complete: true }));
+        engine.handle(EngineEvent::Update(Update { changes: vec![change], complete: true }));
     };
     let mut written = || match std::iter::from_fn(|| reported.try_recv().ok()).last() {
         Some(Message::Status(report)) => Some(report),
         _ => None,
     };
-    engine.handle(Event::Term(Some(Term::unbounded())));
+    engine.handle(EngineEvent::Term(Some(Term::unbounded())));
     show(&mut engine, "first", None);
-    engine.handle(Event::Due);
+    engine.handle(EngineEvent::Due);
     let first = written().expect("the first policy needs a status");
     show(&mut engine, "first", Some(Box::new(first.status)));
     show(&mut engine, "second", None);
-    engine.handle(Event::Term(None));
-    engine.handle(Event::Term(Some(Term::unbounded())));
-    engine.handle(Event::Reported(Duration::ZERO));
-    engine.handle(Event::Due);
+    engine.handle(EngineEvent::Term(None));
+    engine.handle(EngineEvent::Term(Some(Term::unbounded())));
+    engine.handle(EngineEvent::Reported(Duration::ZERO));
+    engine.handle(EngineEvent::Due);
     assert_eq!(written().map(|report| report.uid), Some("second".to_owned()));
 }
 

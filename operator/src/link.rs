@@ -29,7 +29,7 @@ use tokio::{
     task::AbortHandle,
     time::Instant,
 };
-use weir_wire::Status;
+use weir_wire::{Rejection, Status};
 
 use self::dial::Dial;
 use crate::{
@@ -107,6 +107,16 @@ pub struct Failure {
     pub kind: FailureKind,
     /// The description, for people.
     pub message: String,
+}
+
+impl Failure {
+    fn of_rejection(rejection: &Rejection) -> Self {
+        let mut message = rejection.message.clone();
+        for fault in rejection.faults.iter().take(3) {
+            message.push_str(&format!("; {}: {}", fault.path, fault.message));
+        }
+        Self { kind: FailureKind::Rejected, message }
+    }
 }
 
 /// Kinds of [`Failure`].

@@ -68,14 +68,14 @@ struct View {
     since: Instant,
     heard: bool,
     answered: bool,
-    in_force: InForce,
+    in_force: EnforcedPolicies,
     failure: Option<Failure>,
     contested: bool,
 }
 
 /// The policies that an agent enforces, by its own report.
 #[derive(Debug)]
-enum InForce {
+enum EnforcedPolicies {
     Nothing,
     /// Exactly a content that was sent to the agent. All its pods share the content.
     Content(Arc<Content>),
@@ -83,7 +83,7 @@ enum InForce {
     Other(HashMap<String, String>),
 }
 
-impl InForce {
+impl EnforcedPolicies {
     fn of(status: &Status, sent: Option<&Arc<Content>>) -> Self {
         let told = &status.policies;
         let is_same = |content: &&Arc<Content>| {
@@ -144,7 +144,7 @@ pub struct Wanted<'a> {
 impl Observed {
     /// Starts observing the agent at `url`; returns false if it is already observed. A pod of the same name with
     /// another UID starts from the beginning, and so does an agent at another URL.
-    pub fn expect(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str, url: &Arc<str>) -> bool {
+    pub fn track(&mut self, now: Instant, pod: &ObjectKey, pod_uid: &str, url: &Arc<str>) -> bool {
         if self.views.get(pod).is_some_and(|view| view.pod_uid == pod_uid && view.url == *url) {
             return false;
         }
@@ -154,7 +154,7 @@ impl Observed {
             since: now,
             heard: false,
             answered: false,
-            in_force: InForce::Nothing,
+            in_force: EnforcedPolicies::Nothing,
             failure: None,
             contested: false,
         };
@@ -199,8 +199,8 @@ impl Observed {
                 view.failure = Some(failure.clone());
                 return changed || first;
             }
-            Seen::Applied(content) => InForce::Content(content.clone()),
-            Seen::Status(status) => InForce::of(status, wanted),
+            Seen::Applied(content) => EnforcedPolicies::Content(content.clone()),
+            Seen::Status(status) => EnforcedPolicies::of(status, wanted),
             Seen::Contested(contested) => {
                 return std::mem::replace(&mut view.contested, *contested) != *contested || first;
             }

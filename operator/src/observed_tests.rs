@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use weir_wire::{InForce, PolicyStatus, Status};
+use weir_wire::{PolicyStatus, SnapshotInForce, Status};
 
 use super::*;
 use crate::{link::Failure, world::Membership};
@@ -31,7 +31,7 @@ fn enforces(revision: Option<&str>) -> Seen {
         instance: "i".to_owned(),
         agent_version: "0".to_owned(),
         uptime_millis: 1,
-        in_force: revision.map(|_| InForce { sequence: 1, revision: "s".to_owned(), since_unix_millis: 0 }),
+        in_force: revision.map(|_| SnapshotInForce { sequence: 1, revision: "s".to_owned(), since_unix_millis: 0 }),
         policies: revision.map(policy).into_iter().collect(),
         stores: Vec::new(),
     }))
@@ -82,7 +82,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
     ] {
         let start = Instant::now();
         let mut observed = Observed::default();
-        observed.expect(start, &key(), "pod", &"http://1:1".into());
+        observed.track(start, &key(), "pod", &"http://1:1".into());
         for seen in heard {
             observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: start, seen }, None);
         }
@@ -100,7 +100,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
 async fn observations_of_an_earlier_pod_do_not_count() {
     let now = Instant::now();
     let mut observed = Observed::default();
-    observed.expect(now, &key(), "pod", &"http://1:1".into());
+    observed.track(now, &key(), "pod", &"http://1:1".into());
     let before = Observation { pod: key(), pod_uid: "before".to_owned(), at: now, seen: enforces(Some("new")) };
     assert!(!observed.observe(&before, None));
     assert!(!observed.heard(&key()));
@@ -113,10 +113,10 @@ async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
     let now = before + Duration::from_secs(1);
     let told = |at, seen| Observation { pod: key(), pod_uid: "pod".to_owned(), at, seen };
     let mut observed = Observed::default();
-    assert!(observed.expect(before, &key(), "pod", &"http://1:1".into()));
+    assert!(observed.track(before, &key(), "pod", &"http://1:1".into()));
     assert!(observed.observe(&told(before, enforces(Some("new"))), None));
-    assert!(!observed.expect(now, &key(), "pod", &"http://1:1".into()), "the agent is already observed");
-    assert!(observed.expect(now, &key(), "pod", &"http://1:2".into()));
+    assert!(!observed.track(now, &key(), "pod", &"http://1:1".into()), "the agent is already observed");
+    assert!(observed.track(now, &key(), "pod", &"http://1:2".into()));
     assert!(!observed.heard(&key()), "the report of the agent at the other address must not count");
     assert!(!observed.observe(&told(before, Seen::Contested(true)), None));
     observed.observe(&told(now, enforces(Some("new"))), None);
@@ -128,7 +128,7 @@ async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
 async fn only_changed_observations_count_as_changes() {
     let now = Instant::now();
     let mut observed = Observed::default();
-    observed.expect(now, &key(), "pod", &"http://1:1".into());
+    observed.track(now, &key(), "pod", &"http://1:1".into());
     let mut tell = |seen| observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: now, seen }, None);
     assert!(tell(enforces(Some("new"))));
     assert!(!tell(enforces(Some("new"))));

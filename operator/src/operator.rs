@@ -142,13 +142,13 @@ impl Operator {
     /// The source ended without a request to stop.
     pub async fn run(self, listener: Option<TcpListener>, stop: CancellationToken) -> Result<(), SourceEnded> {
         let telemetry = listener.map(|listener| self.serve_telemetry(listener, stop.clone()));
-        let (updates, incoming) = mpsc::channel(256);
-        let (observations, observed) = mpsc::channel(1024);
+        let (update_tx, update_rx) = mpsc::channel(256);
+        let (observation_tx, observation_rx) = mpsc::channel(1024);
         // Unbounded, because the engine must never wait for the apiserver. The engine paces its reports, and the
         // writer keeps only the newest of each policy.
-        let (reports, outgoing) = mpsc::unbounded_channel();
-        let (landings, landed) = mpsc::channel(256);
-        let (questions, mut asked) = mpsc::channel(64);
+        let (report_tx, report_rx) = mpsc::unbounded_channel();
+        let (written_tx, written_rx) = mpsc::channel(256);
+        let (question_tx, mut question_rx) = mpsc::channel(64);
 
         let (credentials, files) = match &self.source {
             Source::Directory { directory, .. } => directory.calling().unzip(),
@@ -159,7 +159,7 @@ impl Operator {
             files,
             timing: self.timing,
             lanes: Arc::new(Lanes::default()),
-            observations,
+            observations: observation_tx,
             metrics: self.metrics.clone(),
             term: Term::over(),
             status_interval: Arc::new(StatusInterval::new(self.timing)),
@@ -169,7 +169,7 @@ impl Operator {
         if let (Some(injection), Source::Cluster { client, .. }) = (self.injection, &self.source) {
             let (client, metrics, ready) = (client.clone(), self.metrics.clone(), self.ready.clone());
             let directions = self.identity.as_ref().map(Identity::directions);
-            tokio::spawn(injection.run(client, questions, directions, metrics, ready, serving.clone()));
+            tokio::spawn(injection.run(client, question_tx, directions, metrics, ready, serving.clone()));
         }
         let proof = if self.identity.is_some() { Proof::Everybody } else { Proof::Nobody };
         if let (Some(identity), Source::Cluster { client, .. }) = (self.identity, &self.source) {
@@ -178,11 +178,11 @@ impl Operator {
         }
         let resign = CancellationToken::new();
         let (terms, campaign) = start_campaign(&self.source, &self.metrics, resign.clone());
-        let engine = Engine::new(shared, self.ready, self.heartbeat, reports.clone(), self.traffic_interval);
-        let (sink, source) = start_source(self.source, proof, updates, reports, self.metrics.clone());
-        let writer = tokio::spawn(report::run(sink, outgoing, landings, self.metrics));
+        let engine = Engine::new(shared, self.ready, self.heartbeat, report_tx.clone(), self.traffic_interval);
+        let (sink, source) = start_source(self.source, proof, update_tx, report_tx, self.metrics.clone());
+        let writer = tokio::spawn(report::run(sink, report_rx, written_tx, self.metrics));
 
-        let outcome = engine.run(incoming, observed, landed, &mut asked, terms, stop.clone()).await;
+        let outcome = engine.run(update_rx, observation_rx, written_rx, &mut question_rx, terms, stop.clone()).await;
         stop.cancel();
         source.abort();
         // An aborted task returns an error, which carries no information.
@@ -206,7 +206,7 @@ impl Operator {
                     }
                 };
                 tokio::select! {
-                    never = known.answer(&mut asked) => match never {},
+                    never = known.answer(&mut question_rx) => match never {},
                     () = stay => Ok(()),
                 }
             }

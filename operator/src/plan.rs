@@ -26,7 +26,7 @@ use crate::{
     world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World},
 };
 
-pub use self::{content::Content, selecting::foresee};
+pub use self::{content::Content, selecting::content_for_new_pod};
 
 /// The plan: the content that every agent should enforce.
 #[derive(Debug, Default)]
@@ -112,11 +112,11 @@ impl Plan {
     pub fn update(&mut self, world: &World, compiled: &BTreeMap<ObjectKey, Compiled>, dirty: &DirtySet) -> Planned {
         let was_standalone = self.is_standalone();
         let mut pods = dirty.pods.clone();
-        let (mut fresh, mut stale, mut moved) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut fresh, mut stale, mut changed_policies) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         // The policies whose bypasses may have changed.
-        let mut ways = self.near(dirty.workloads.iter());
+        let mut bypasses_to_check = self.policies_in_namespaces_of(dirty.workloads.iter());
         for pod in &dirty.pods {
-            self.place(world, pod, &mut fresh, &mut moved, &mut ways);
+            self.place(world, pod, &mut fresh, &mut changed_policies, &mut bypasses_to_check);
         }
         let mut policies = dirty.policies.clone();
         if was_standalone != self.is_standalone() {
@@ -129,19 +129,19 @@ impl Plan {
             self.target(world, policy, compiled.get(policy), &mut stale);
         }
         for id in &fresh {
-            self.find_policies(world, *id, compiled, &policies, &mut moved);
+            self.find_policies(world, *id, compiled, &policies, &mut changed_policies);
         }
         stale.extend(fresh);
         for id in stale {
             let Some(cohort) = self.cohorts.get_mut(&id) else { continue };
-            ways.extend(cohort.policies.iter().cloned());
+            bypasses_to_check.extend(cohort.policies.iter().cloned());
             let on_pod = cohort.policies.iter().filter_map(|key| compiled.get_key_value(key));
             let content = self.contents.of(in_order(on_pod), &cohort.content.policies);
             let left_out = left_out(&cohort.policies, compiled, &content);
             for policy in cohort.left_out.symmetric_difference(&left_out) {
                 if let Some(targets) = self.targets.get_mut(policy) {
                     targets.changes += 1;
-                    moved.insert(policy.clone());
+                    changed_policies.insert(policy.clone());
                 }
             }
             // A policy that does not fit changes nothing in the content, but no pod enforces it.
@@ -151,7 +151,7 @@ impl Plan {
             cohort.left_out = left_out;
             cohort.content = content;
         }
-        for policy in ways {
+        for policy in bypasses_to_check {
             let Some(targets) = self.targets.get(&policy) else { continue };
             let found = bypasses(world, &policy, targets.cohorts.iter().map(|id| &self.cohorts[id]));
             if found != targets.bypasses
@@ -159,15 +159,15 @@ impl Plan {
             {
                 targets.bypasses = found;
                 targets.changes += 1;
-                moved.insert(policy);
+                changed_policies.insert(policy);
             }
         }
-        policies.append(&mut moved);
+        policies.append(&mut changed_policies);
         Planned { pods, policies }
     }
 
     /// Returns the policies in the namespaces of these Services.
-    fn near<'a>(&self, workloads: impl Iterator<Item = &'a Workload>) -> BTreeSet<ObjectKey> {
+    fn policies_in_namespaces_of<'a>(&self, workloads: impl Iterator<Item = &'a Workload>) -> BTreeSet<ObjectKey> {
         let services = workloads.filter(|workload| workload.kind == WorkloadKind::Service);
         let namespaces: BTreeSet<&str> = services.map(|service| &*service.key.namespace).collect();
         let of = |namespace| {
@@ -187,8 +187,8 @@ impl Plan {
         world: &World,
         pod: &ObjectKey,
         fresh: &mut BTreeSet<CohortId>,
-        moved: &mut BTreeSet<ObjectKey>,
-        ways: &mut BTreeSet<ObjectKey>,
+        changed_policies: &mut BTreeSet<ObjectKey>,
+        bypasses_to_check: &mut BTreeSet<ObjectKey>,
     ) {
         let membership = world.pods.get(pod).map(|found| found.membership.clone());
         let now = membership.map(|membership| self.cohort_of(&pod.namespace, membership, fresh));
@@ -196,16 +196,16 @@ impl Plan {
         if before != now {
             if let Some(id) = before {
                 self.pods.remove(pod);
-                self.leave(id, pod, moved, ways);
+                self.leave(id, pod, changed_policies, bypasses_to_check);
             }
             if let Some(id) = now {
                 self.pods.insert(pod.clone(), id);
                 let cohort = self.cohorts.get_mut(&id).expect("the cohort was found or created above");
                 cohort.pods.insert(pod.clone());
-                count(&mut self.targets, &cohort.policies, 1, moved);
+                count(&mut self.targets, &cohort.policies, 1, changed_policies);
             }
         } else if let Some(cohort) = now.and_then(|id| self.cohorts.get(&id)) {
-            count(&mut self.targets, &cohort.policies, 0, moved);
+            count(&mut self.targets, &cohort.policies, 0, changed_policies);
         }
     }
 
@@ -213,12 +213,12 @@ impl Plan {
         &mut self,
         id: CohortId,
         pod: &ObjectKey,
-        moved: &mut BTreeSet<ObjectKey>,
-        ways: &mut BTreeSet<ObjectKey>,
+        changed_policies: &mut BTreeSet<ObjectKey>,
+        bypasses_to_check: &mut BTreeSet<ObjectKey>,
     ) {
         let cohort = self.cohorts.get_mut(&id).expect("a pod's cohort exists");
         cohort.pods.remove(pod);
-        count(&mut self.targets, &cohort.policies, -1, moved);
+        count(&mut self.targets, &cohort.policies, -1, changed_policies);
         if !cohort.pods.is_empty() {
             return;
         }
@@ -227,7 +227,7 @@ impl Plan {
             if let Some(targets) = self.targets.get_mut(&policy) {
                 targets.cohorts.remove(&id);
             }
-            ways.insert(policy);
+            bypasses_to_check.insert(policy);
         }
         if let Some(ids) = self.by_namespace.get_mut(&namespace) {
             ids.remove(&id);
@@ -296,8 +296,8 @@ impl Plan {
         let missing =
             if self.is_standalone() { Vec::new() } else { names.iter().filter(is_missing).cloned().collect() };
         let mut targets = Targets { missing, names, changes: before.changes + 1, ..Targets::default() };
-        let near = [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
-        for id in near.flatten() {
+        let candidates = [&*policy.namespace, OUTSIDE].into_iter().filter_map(|name| self.by_namespace.get(name));
+        for id in candidates.flatten() {
             let cohort = self.cohorts.get_mut(id).expect("the index contains existing cohorts");
             if targets_cohort(world, policy, compiled, cohort) {
                 cohort.policies.insert(policy.clone());
@@ -316,7 +316,7 @@ impl Plan {
         id: CohortId,
         compiled: &BTreeMap<ObjectKey, Compiled>,
         done: &BTreeSet<ObjectKey>,
-        moved: &mut BTreeSet<ObjectKey>,
+        changed_policies: &mut BTreeSet<ObjectKey>,
     ) {
         let Some(cohort) = self.cohorts.get_mut(&id) else { return };
         let everywhere = cohort.namespace == OUTSIDE;
@@ -325,15 +325,15 @@ impl Plan {
         } else {
             compiled.range(ObjectKey::new(&*cohort.namespace, "")..)
         };
-        let near = from.take_while(|(policy, _)| everywhere || *policy.namespace == *cohort.namespace);
-        for (policy, compiled) in near.filter(|(policy, _)| !done.contains(*policy)) {
+        let candidates = from.take_while(|(policy, _)| everywhere || *policy.namespace == *cohort.namespace);
+        for (policy, compiled) in candidates.filter(|(policy, _)| !done.contains(*policy)) {
             if targets_cohort(world, policy, compiled, cohort) {
                 cohort.policies.insert(policy.clone());
                 let targets = self.targets.entry(policy.clone()).or_default();
                 targets.cohorts.insert(id);
                 targets.pods += cohort.pods.len();
                 targets.changes += 1;
-                moved.insert(policy.clone());
+                changed_policies.insert(policy.clone());
             }
         }
     }
@@ -354,7 +354,7 @@ fn left_out(
     compiled: &BTreeMap<ObjectKey, Compiled>,
     content: &Content,
 ) -> BTreeSet<ObjectKey> {
-    let rules = policies.iter().filter_map(|key| Some((key, compiled.get(key)?.rules.as_ref()?)));
+    let rules = policies.iter().filter_map(|key| Some((key, compiled.get(key)?.policy.as_ref()?)));
     let fits: HashMap<&str, &str> = content.policies.iter().map(|it| (&*it.uid, &*it.revision)).collect();
     let is_out = |rules: &PolicyRules| fits.get(&*rules.uid) != Some(&&*rules.revision);
     rules.filter(|(_, rules)| is_out(rules)).map(|(key, _)| key.clone()).collect()
@@ -365,14 +365,14 @@ fn count(
     targets: &mut BTreeMap<ObjectKey, Targets>,
     policies: &BTreeSet<ObjectKey>,
     change: isize,
-    moved: &mut BTreeSet<ObjectKey>,
+    changed_policies: &mut BTreeSet<ObjectKey>,
 ) {
     for policy in policies {
         let targets = targets.get_mut(policy).expect("a policy of a cohort has targets");
         targets.pods = targets.pods.saturating_add_signed(change);
         targets.changes += 1;
-        if !moved.contains(policy) {
-            moved.insert(policy.clone());
+        if !changed_policies.contains(policy) {
+            changed_policies.insert(policy.clone());
         }
     }
 }

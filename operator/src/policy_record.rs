@@ -46,12 +46,12 @@ pub struct PolicyRecord {
 
 impl PolicyRecord {
     /// Returns a record for a policy that this operator begins to follow, with its stored status.
-    pub fn begin(now: Instant, policy: &Compiled, traffic_interval: Duration, found: StoredStatus) -> Self {
+    pub fn begin(now: Instant, compiled: &Compiled, traffic_interval: Duration, found: StoredStatus) -> Self {
         let StoredStatus { status, version } = found;
         let found = status.map(|status| *status);
         Self {
-            uid: policy.uid.clone(),
-            announcer: Announcer::begin(now, policy.rules.clone(), found.as_ref()),
+            uid: compiled.uid.clone(),
+            announcer: Announcer::begin(now, compiled.policy.clone(), found.as_ref()),
             echo: Echo::new(found.clone().map(Box::new)),
             pace: Pace::new(traffic_interval, found),
             version,
@@ -73,14 +73,14 @@ impl PolicyRecord {
 
     /// Records a report with this status. If every pod enforces the policy, the same `inputs` lead to the same status
     /// next time.
-    pub fn looked(&mut self, status: &RateLimitPolicyStatus, inputs: Option<StatusInputs>) {
+    pub fn record_report(&mut self, status: &RateLimitPolicyStatus, inputs: Option<StatusInputs>) {
         self.last_inputs = inputs.filter(|_| self.pace.rests_with(status));
     }
 
     /// Records the status that the source reports.
-    pub fn shown(&mut self, now: Instant, beside: StoredStatus) {
-        self.version = beside.version;
-        self.echo.shown(now, beside.status);
+    pub fn record_source_status(&mut self, now: Instant, stored: StoredStatus) {
+        self.version = stored.version;
+        self.echo.record_source_status(now, stored.status);
     }
 
     /// Records a write that landed.
@@ -90,15 +90,15 @@ impl PolicyRecord {
     }
 
     /// Returns the status with which the next record of the policy begins.
-    pub fn leave(self) -> StoredStatus {
+    pub fn into_stored(self) -> StoredStatus {
         StoredStatus { status: self.echo.into_known(), version: self.version }
     }
 
     /// Returns the number of this status if it must be written: because it is new, or because another writer overwrote
     /// the last one. `waits` is true if pods are expected to change the status soon.
-    pub fn writes(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> Option<u64> {
-        let is_due =
-            self.pace.admits(now, status, waits) || (self.echo.is_foreign(now) && self.pace.repeats(now, status));
+    pub fn start_write(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> Option<u64> {
+        let is_due = self.pace.claim_write(now, status, waits)
+            || (self.echo.is_foreign(now) && self.pace.claim_rewrite(now, status));
         is_due.then(|| self.echo.send(now))
     }
 }
@@ -118,7 +118,7 @@ mod tests {
             created: None,
             file: None,
             faults: Vec::new(),
-            rules: None,
+            policy: None,
             target: None,
             good: None,
         };
@@ -131,29 +131,30 @@ mod tests {
         let now = crate::clock::now();
         let found = StoredStatus { status: Some(Box::new(status(1))), version: Some("7".to_owned()) };
         let mut followed = begin(found);
-        assert_eq!(followed.writes(now, &status(2), false), Some(1));
-        let mut again = begin(followed.leave());
-        assert_eq!(again.writes(now, &status(2), false), Some(1), "a new term must write the status again");
+        assert_eq!(followed.start_write(now, &status(2), false), Some(1));
+        let mut again = begin(followed.into_stored());
+        assert_eq!(again.start_write(now, &status(2), false), Some(1), "a new term must write the status again");
 
         let stored = Stored { status: Some(Box::new(status(2))), version: Some("8".to_owned()) };
         again.landed(now, 1, stored);
-        let mut at_rest = begin(again.leave());
-        assert_eq!(at_rest.writes(now, &status(2), false), None, "the status is already stored");
+        let mut at_rest = begin(again.into_stored());
+        assert_eq!(at_rest.start_write(now, &status(2), false), None, "the status is already stored");
     }
 
     /// A minute after the last request, the status must no longer show that traffic.
     #[test]
     fn a_policy_with_traffic_is_reported_until_the_minute_is_over() {
         let now = crate::clock::now();
-        let looked = |all: Counts| {
+        let reported = |all: Counts| {
             let mut followed = begin(StoredStatus { status: Some(Box::new(status(1))), version: None });
-            followed.looked(&status(1), Some(StatusInputs { changes: 3, rules: Vec::new(), all, lost: Vec::new() }));
+            followed
+                .record_report(&status(1), Some(StatusInputs { changes: 3, rules: Vec::new(), all, lost: Vec::new() }));
             followed
         };
-        let idle = looked(Counts::default());
+        let idle = reported(Counts::default());
         assert!(idle.is_at_rest(now, 3, &[]));
         assert!(!idle.is_at_rest(now, 4, &[]), "a changed policy must be reported");
-        assert!(!looked(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &[]));
+        assert!(!reported(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &[]));
         assert!(!begin(StoredStatus::default()).is_at_rest(now, 0, &[]), "a new record must be reported");
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use weir_api::{RateLimitPolicyStatus, RateLimitStoreStatus};
 
-use self::echo::Shown;
+use self::echo::SourceStatus;
 use crate::{leader::Term, world::ObjectKey};
 
 pub use self::{cluster::ClusterSink, files::FileSink, writer::run};
@@ -71,7 +71,7 @@ pub struct WrittenStatus {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stored {
     /// The status as the source will report it.
-    pub status: Shown,
+    pub status: SourceStatus,
     /// The policy's version, if its source has versions.
     pub version: Option<String>,
 }

@@ -116,8 +116,8 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
     RateLimitPolicyStatus {
         observed_generation: Some(facts.compiled.generation),
         conditions: conditions.into_iter().flatten().map(|(type_, said)| condition(type_, said)).collect(),
-        revision: facts.compiled.rules.as_ref().map(|rules| rules.revision.clone()),
-        last_known_good: facts.compiled.good.as_ref().and_then(GoodGeneration::kept),
+        revision: facts.compiled.policy.as_ref().map(|policy| policy.revision.clone()),
+        last_known_good: facts.compiled.good.as_ref().and_then(GoodGeneration::to_stored),
         enforcement: Some(Enforcement {
             pods_targeted: to_i32(tally.targeted),
             pods_enforcing: to_i32(tally.enforcing),
@@ -125,7 +125,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         }),
         traffic: Some(traffic(facts.traffic)),
         summary: Some(Summary {
-            rules: to_i32(facts.compiled.rules.as_ref().map_or(0, |rules| rules.rules.len())),
+            rules: to_i32(facts.compiled.policy.as_ref().map_or(0, |policy| policy.rules.len())),
             enforced: format!("{}/{}", tally.enforcing, tally.targeted),
             limited: share(facts.traffic.1),
         }),
@@ -133,7 +133,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
 }
 
 fn stores(compiled: &Compiled) -> Vec<ObjectKey> {
-    let stores = compiled.rules.iter().flat_map(|rules| &rules.stores);
+    let stores = compiled.policy.iter().flat_map(|policy| &policy.stores);
     stores.filter_map(|store| store_key(&store.name)).collect()
 }
 
@@ -210,7 +210,7 @@ fn accepted(facts: &Facts<'_>) -> Said {
 /// Returns the `Enforced` condition.
 pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
     let Tally { targeted, enforcing, .. } = tally;
-    let Some(rules) = &facts.compiled.rules else {
+    let Some(rules) = &facts.compiled.policy else {
         return (
             false,
             "Invalid",

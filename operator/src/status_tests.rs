@@ -14,14 +14,14 @@ fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
         "rules": [{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
     let spec = serde_json::from_value(spec).unwrap();
     let (mut rules, target) = compile(&ObjectKey::new("shop", "p"), "p", &spec).unwrap();
-    rules.policy.revision = "rev".to_owned();
+    rules.wire.revision = "rev".to_owned();
     Compiled {
         uid: "p".to_owned(),
         generation: 7,
         created: None,
         file: None,
         faults,
-        rules: good.then(|| Arc::new(rules)),
+        policy: good.then(|| Arc::new(rules)),
         target: Some(target),
         good: None,
     }

@@ -19,6 +19,8 @@ pub enum Cost {
     Header(CostHeader),
     /// The number in a header of the response.
     ResponseHeader(CostHeader),
+    /// The bytes of the request's body.
+    RequestBytes {},
     /// The bytes of the response's body.
     ResponseBytes {},
 }
@@ -26,8 +28,8 @@ pub enum Cost {
 /// The schema of `Cost`: an object, of which a CEL rule requires exactly one field.
 #[derive(KubeSchema, Serialize)]
 #[serde(rename = "Cost", rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.requests), has(self.header), has(self.responseHeader), has(self.responseBytes)].exists_one(given, given)")
-    .message("cost must have exactly one of requests, header, responseHeader and responseBytes: make two rules to charge by both"))]
+#[x_kube(validation = Rule::new("[has(self.requests), has(self.header), has(self.responseHeader), has(self.requestBytes), has(self.responseBytes)].exists_one(given, given)")
+    .message("cost must have exactly one of requests, header, responseHeader, requestBytes and responseBytes: make two rules to charge by both"))]
 struct CostSchema {
     /// The request is charged as this number of requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,6 +47,12 @@ struct CostSchema {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CostHeader")]
     response_header: Option<CostHeader>,
+    /// The cost is the number of bytes in the request body, so the limits count bytes. 1 is charged when the request
+    /// arrives, and the rest while the body passes to the app, no faster than the limits allow. Every limit of the rule
+    /// must be a TokenBucketWithDebt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Nothing")]
+    request_bytes: Option<Nothing>,
     /// The cost is the number of bytes in the response body, so the limits count bytes. 1 is charged when the request
     /// arrives, and the rest while the body passes. Every limit of the rule must be a TokenBucketWithDebt.
     #[serde(default, skip_serializing_if = "Option::is_none")]

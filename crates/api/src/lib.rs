@@ -18,6 +18,7 @@ mod limit;
 mod matching;
 mod mode;
 mod names;
+mod on_deadline;
 mod on_limit;
 mod policy;
 mod response_header;
@@ -35,6 +36,7 @@ pub use self::{
     limit::{Limit, OverrideLimit, Strategy},
     matching::{HeaderMatch, Match, QueryMatch},
     mode::Mode,
+    on_deadline::OnDeadline,
     on_limit::{HeaderStyle, HeadersOn, OnLimit, OnLimitAction, OnMessage},
     policy::{RateLimitPolicy, RateLimitPolicySpec},
     response_header::ResponseHeader,

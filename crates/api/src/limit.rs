@@ -112,13 +112,6 @@ impl Limit {
     }
 }
 
-impl OverrideLimit {
-    /// The requests of a period. `None` for a concurrent limit.
-    pub fn rate(&self) -> Option<(i64, &Period)> {
-        self.requests.zip(self.per.as_ref())
-    }
-}
-
 /// The algorithm that counts requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Strategy {

@@ -1,4 +1,4 @@
-//! The validation rules for names that several fields share.
+//! The validation rules that several fields share: those for names and for media types.
 
 use kube::core::Rule;
 
@@ -23,6 +23,12 @@ pub(crate) fn header(field: &str) -> Rule {
 /// The rule for names of cookies: tokens, like the names of headers (RFC 6265).
 pub(crate) fn cookie() -> Rule {
     token("cookie must be the name of a cookie: letters, digits, '-' and '_', without '=', ';' or spaces")
+}
+
+/// The rule for media types (RFC 9110).
+pub(crate) fn media_type() -> Rule {
+    Rule::new("self.matches('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[!-~]+)*$')")
+        .message("contentType must be a media type, such as text/html or application/json; charset=utf-8")
 }
 
 fn token(message: &str) -> Rule {

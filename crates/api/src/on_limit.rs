@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{MaxWait, ResponseHeader};
+use crate::{MaxWait, ResponseHeader, names};
 
 /// The treatment of requests beyond a limit, and the response to refused requests.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +37,7 @@ pub struct OnLimit {
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 128))]
-    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[!-~]+)*$')")
-        .message("contentType must be a media type, such as text/html or application/json; charset=utf-8"))]
+    #[x_kube(validation = names::media_type())]
     pub content_type: Option<String>,
     /// Headers that describe the client's quota. `Retry-After` is sent with every refusal.
     #[serde(default)]

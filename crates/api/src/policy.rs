@@ -5,7 +5,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Deadline, Mode, PodSelector, RateLimitPolicyStatus, TargetRef};
+use crate::{Deadline, Mode, OnDeadline, PodSelector, RateLimitPolicyStatus, TargetRef};
 
 /// The pods whose requests are limited, and the rules that limit them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,7 +51,10 @@ use crate::{Deadline, Mode, PodSelector, RateLimitPolicyStatus, TargetRef};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.targetRefs) != has(self.selector)")
-    .message("exactly one of targetRefs and selector must be set: targetRefs to name workloads or Services, selector to choose pods by label"))]
+    .message("exactly one of targetRefs and selector must be set: targetRefs to name workloads or Services, selector to choose pods by label"),
+    validation = Rule::new("!has(self.onDeadline) || has(self.deadline)")
+        .message("onDeadline is valid only with deadline: add deadline, or remove onDeadline")
+        .field_path(".onDeadline"))]
 pub struct RateLimitPolicySpec {
     /// The workloads and Services whose pods are limited, in the policy's namespace. Set either `targetRefs` or
     /// `selector`.
@@ -72,8 +75,12 @@ pub struct RateLimitPolicySpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub rules: Vec<crate::Rule>, // the derive macro brings kube's `Rule` into scope
     /// Maximum total time of a request, 1ms to 1h, including the wait for its turn and the app's response. After this
-    /// time, the client receives status 504.
+    /// time, the client receives the response of `onDeadline`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Deadline")]
     pub deadline: Option<Deadline>,
+    /// The response to requests that exceed `deadline`. By default, it has status 504.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OnDeadline")]
+    pub on_deadline: Option<OnDeadline>,
 }

@@ -70,8 +70,8 @@ use crate::{Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseH
     validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.onLimit) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject with a concurrent limit, which does not know when a request ends: use action Reject")
         .field_path(".onLimit"),
-    validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, l.strategy == 'TokenBucketWithDebt')")
-        .message("cost is known only after the response with responseHeader and responseBytes, so every limit must be able to be overdrawn: use strategy TokenBucketWithDebt for each")
+    validation = Rule::new("!has(self.cost) || !(has(self.cost.responseHeader) || has(self.cost.requestBytes) || has(self.cost.responseBytes)) || !has(self.limits) || self.limits.all(l, l.strategy == 'TokenBucketWithDebt')")
+        .message("cost is known only later with responseHeader, requestBytes and responseBytes, so every limit must be able to be overdrawn: use strategy TokenBucketWithDebt for each")
         .field_path(".cost"),
     validation = Rule::new("self.per != 'Message' || !has(self.cost) || has(self.cost.requests)")
         .message("cost of a message can only be requests, the same for each: a message has no headers and no response")

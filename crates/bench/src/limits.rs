@@ -16,7 +16,7 @@ pub use self::keyed::count_bytes;
 const ABOUT: &str = "\
 One decision on one limit, with 1 to 8 threads on the same limit. Admissions and denials are measured separately. The \
 page also shows how many requests were admitted compared with how many were allowed, and tables of limits by key. \
-Weir's rows measure what a user calls: `MonotonicClock::now` and `Limiter::check`, or `RuleLimiter::charge`. They \
+Weir's rows measure what a user calls: `MonotonicClock::now` and `Limiter::charge`, or `RuleLimiter::charge`. They \
 include the state of the limit and the time to retry. Each contender uses its default clock. The baseline reads a \
 clock and decides nothing. Weir takes the time as an argument, so one row uses the clock of governor and shot-limit \
 (quanta). Speed counts only if the limit was held, so each row also shows exact counts.";

@@ -68,7 +68,7 @@ impl Contender {
             let at = if self.waits {
                 limiter.reserve(now, 1, now.saturating_add(PATIENCE)).ok().map(|reserved| reserved.at)
             } else {
-                limiter.check(now, 1).is_ok().then_some(now)
+                limiter.charge(now, 1).is_ok().then_some(now)
             };
             gone.extend(at.map(|at| at.duration_since(start).as_secs_f64()));
         }

@@ -7,7 +7,7 @@
 //! | tag | message | from | content |
 //! |---|---|---|---|
 //! | 1 | snapshot | operator | [`weir_wire::Snapshot`]; the agent answers each snapshot with an acknowledgement or a rejection |
-//! | 2 | report | operator | [`weir_wire::Report`]: the interval at which the agent sends its status |
+//! | 2 | status request | operator | [`weir_wire::StatusRequest`]: the interval at which the agent sends its status |
 //! | 16 | status | agent | [`weir_wire::Status`]; the first message on each connection, later sent on changes |
 //! | 17 | unchanged | agent | empty: the status equals the last status, except for the time |
 //! | 18 | acknowledgement | agent | [`weir_wire::ApplyReply`]: the snapshot is in force |

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use weir_wire::{ApplyReply, Goodbye, Rejection, Report, Status};
+use weir_wire::{ApplyReply, Goodbye, Rejection, Status, StatusRequest};
 
 use crate::frame::{Frame, Outgoing};
 
@@ -10,8 +10,8 @@ use crate::frame::{Frame, Outgoing};
 pub mod tag {
     /// The tag of [`ToAgent::Snapshot`](crate::ToAgent::Snapshot).
     pub const SNAPSHOT: u8 = 1;
-    /// The tag of [`ToAgent::Report`](crate::ToAgent::Report).
-    pub const REPORT: u8 = 2;
+    /// The tag of [`ToAgent::StatusRequest`](crate::ToAgent::StatusRequest).
+    pub const STATUS_REQUEST: u8 = 2;
     /// The tag of [`ToOperator::Status`](crate::ToOperator::Status).
     pub const STATUS: u8 = 16;
     /// The tag of [`ToOperator::Unchanged`](crate::ToOperator::Unchanged).
@@ -31,7 +31,7 @@ pub enum ToAgent {
     /// it can reject a fault with the name of the field.
     Snapshot(Vec<u8>),
     /// The interval at which the agent should send its status.
-    Report(Report),
+    StatusRequest(StatusRequest),
     /// A message that only later versions define.
     Unknown(u8),
 }
@@ -76,7 +76,7 @@ impl ToAgent {
     pub fn parse(frame: Frame) -> Result<Self, InvalidMessage> {
         Ok(match frame.tag {
             tag::SNAPSHOT => Self::Snapshot(frame.payload),
-            tag::REPORT => Self::Report(json("a report", &frame.payload)?),
+            tag::STATUS_REQUEST => Self::StatusRequest(json("a status request", &frame.payload)?),
             tag => Self::Unknown(tag),
         })
     }
@@ -85,7 +85,7 @@ impl ToAgent {
     pub fn frame(&self) -> Option<Outgoing> {
         match self {
             Self::Snapshot(snapshot) => Outgoing::new(tag::SNAPSHOT, snapshot),
-            Self::Report(report) => frame(tag::REPORT, report),
+            Self::StatusRequest(request) => frame(tag::STATUS_REQUEST, request),
             Self::Unknown(tag) => Outgoing::new(*tag, &[]),
         }
     }
@@ -134,7 +134,7 @@ fn json<T: DeserializeOwned>(kind: &'static str, payload: &[u8]) -> Result<T, In
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use weir_wire::{InForce, RejectionKind, WIRE_VERSION};
+    use weir_wire::{RejectionKind, SnapshotInForce, WIRE_VERSION};
 
     use super::*;
     use crate::frame::HEAD_BYTES;
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_tags_and_arrive_as_they_were_sent() {
-        let in_force = InForce { sequence: 1, revision: "a".to_owned(), since_unix_millis: 2 };
+        let in_force = SnapshotInForce { sequence: 1, revision: "a".to_owned(), since_unix_millis: 2 };
         let rejection =
             Rejection { error: RejectionKind::Stale, message: "old".to_owned(), faults: Vec::new(), in_force: None };
         let status = Status {
@@ -173,7 +173,7 @@ mod tests {
         }
         for (tag, message) in [
             (1, ToAgent::Snapshot(b"{}".to_vec())),
-            (2, ToAgent::Report(Report { every_millis: 1000 })),
+            (2, ToAgent::StatusRequest(StatusRequest { every_millis: 1000 })),
             (99, ToAgent::Unknown(99)),
         ] {
             let frame = sent(message.frame().unwrap());

@@ -54,7 +54,7 @@ enum Step {
     Obey {
         cost: Cost,
     },
-    Check {
+    Charge {
         cost: Cost,
     },
     Reserve {
@@ -140,7 +140,7 @@ impl Run {
                         self.now = moment - 1;
                         expect(self.refusal(cost) == Some(1), "a request before its retry time is refused")?;
                         self.now = moment;
-                        self.check(cost)?;
+                        self.charge(cost)?;
                         expect(
                             self.latest.as_ref().is_some_and(|latest| latest.1 == moment),
                             "a request at its retry time is admitted",
@@ -148,7 +148,7 @@ impl Run {
                     }
                 }
             }
-            Step::Check { cost } => self.check(self.cost(cost))?,
+            Step::Charge { cost } => self.charge(self.cost(cost))?,
             Step::Reserve { cost, thousandths } => self.reserve(self.cost(cost), thousandths)?,
             Step::GiveBack => self.give_back()?,
             Step::Retune(numbers) => self.retune(numbers)?,
@@ -156,9 +156,9 @@ impl Run {
         Ok(())
     }
 
-    fn check(&mut self, cost: u64) -> Result<(), String> {
+    fn charge(&mut self, cost: u64) -> Result<(), String> {
         let before = self.limiter.peek(self.time());
-        match self.limiter.check(self.time(), cost) {
+        match self.limiter.charge(self.time(), cost) {
             Ok(admitted) => {
                 expect(self.is_leaky() || cost <= before.remaining(), "admitted more than remained")?;
                 let model = self.model.clone();

@@ -13,13 +13,13 @@ use crate::{Limiter, MAX_LIMITS, RuleRefused, Standing, Time, limiter::Charge, m
 ///
 /// ```
 /// use std::time::Duration;
-/// use weir_core::{Limiter, Quota, Strategy, Time, check_all};
+/// use weir_core::{Limiter, Quota, Strategy, Time, charge_limiters};
 ///
 /// let now = Time::from_nanos(0);
 /// let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
 /// let limits = [Limiter::new(now, per_second(10)?), Limiter::new(now, per_second(1)?)];
-/// assert!(check_all(&limits, || now, 1).is_ok());
-/// assert_eq!(check_all(&limits, || now, 1).unwrap_err().limit, 1);
+/// assert!(charge_limiters(&limits, || now, 1).is_ok());
+/// assert_eq!(charge_limiters(&limits, || now, 1).unwrap_err().limit, 1);
 /// assert_eq!(limits[0].peek(now).remaining(), 9); // the refusal charged nothing
 /// # Ok::<(), weir_core::InvalidQuota>(())
 /// ```
@@ -31,12 +31,12 @@ use crate::{Limiter, MAX_LIMITS, RuleRefused, Standing, Time, limiter::Charge, m
 /// # Panics
 ///
 /// If there are more than [`MAX_LIMITS`] limiters.
-pub fn check_all(limiters: &[Limiter], clock: impl Fn() -> Time, cost: u64) -> Result<Charges, RuleRefused> {
-    check_all_at(limiters, clock(), clock, cost, |_| {})
+pub fn charge_limiters(limiters: &[Limiter], clock: impl Fn() -> Time, cost: u64) -> Result<Charges, RuleRefused> {
+    charge_limiters_at(limiters, clock(), clock, cost, |_| {})
 }
 
-/// [`check_all`], which also passes the standing of each limiter to `each`.
-pub(crate) fn check_all_at(
+/// [`charge_limiters`], which also passes the standing of each limiter to `each`.
+pub(crate) fn charge_limiters_at(
     limiters: &[Limiter],
     now: Time,
     clock: impl Fn() -> Time,
@@ -45,11 +45,11 @@ pub(crate) fn check_all_at(
 ) -> Result<Charges, RuleRefused> {
     assert!(limiters.len() <= MAX_LIMITS, "more than MAX_LIMITS limiters");
     if limiters.len() > 1 {
-        ask_all(limiters, now, cost)?;
+        peek_limiters(limiters, now, cost)?;
     }
     let mut charges = Charges::NONE;
     for (limit, limiter) in limiters.iter().enumerate() {
-        match limiter.check(now, cost) {
+        match limiter.charge(now, cost) {
             Ok(admitted) => {
                 charges.add(&admitted.charge);
                 each(admitted.standing);
@@ -64,7 +64,7 @@ pub(crate) fn check_all_at(
 }
 
 /// Reserves a turn with each limiter, or with none. Returns the latest of these turns.
-pub(crate) fn charge_all_ahead(
+pub(crate) fn charge_limiters_ahead(
     limiters: &[Limiter],
     now: Time,
     clock: impl Fn() -> Time,
@@ -90,10 +90,10 @@ pub(crate) fn charge_all_ahead(
     Ok((at, charges))
 }
 
-/// Returns the decision that [`check_all`] would make, and charges nothing.
-pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RuleRefused> {
+/// Returns the decision that [`charge_limiters`] would make, and charges nothing.
+pub(crate) fn peek_limiters(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), RuleRefused> {
     for (limit, limiter) in limiters.iter().enumerate() {
-        limiter.ask(now, cost).map_err(|refused| RuleRefused::by(limit, refused))?;
+        limiter.peek_cost(now, cost).map_err(|refused| RuleRefused::by(limit, refused))?;
     }
     Ok(())
 }
@@ -102,12 +102,12 @@ pub(crate) fn ask_all(limiters: &[Limiter], now: Time, cost: u64) -> Result<(), 
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use weir_core::{Limiter, Quota, Strategy, Time, check_all};
+/// # use weir_core::{Limiter, Quota, Strategy, Time, charge_limiters};
 /// # let now = Time::from_nanos(0);
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let limits = [Limiter::new(now, quota), Limiter::new(now, quota)];
-/// let charges = check_all(&limits, || now, 4)?;
+/// let charges = charge_limiters(&limits, || now, 4)?;
 /// // The request failed before it did any work.
 /// charges.give_back(&limits, || now);
 /// assert_eq!(limits[1].peek(now).remaining(), 10);
@@ -133,10 +133,10 @@ impl Charges {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use weir_core::{Limiter, Quota, Strategy, Time, check_all};
+    /// # use weir_core::{Limiter, Quota, Strategy, Time, charge_limiters};
     /// # let now = Time::from_nanos(0);
     /// # let limits = [Limiter::new(now, Quota::new(Strategy::Gcra, 1, Duration::from_secs(1), None)?)];
-    /// let charges = check_all(&limits, || now, 1)?;
+    /// let charges = charge_limiters(&limits, || now, 1)?;
     /// charges.give_back(&limits, || now);
     /// assert_eq!(limits[0].peek(now).remaining(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -77,7 +77,7 @@ impl Forecast {
     /// Admits this cost at a time that [`opens`](Self::opens) returned.
     pub(crate) fn admit(&mut self, at: Time, cost: u64) {
         for Copied { meter, words } in &self.limits {
-            let admitted = meter.check(words, at, cost);
+            let admitted = meter.charge(words, at, cost);
             debug_assert!(admitted.is_ok(), "{:?} opens at {at:?} for {cost}: {admitted:?}", meter.quota());
         }
         self.at = self.at.max(at);
@@ -109,7 +109,7 @@ impl Forecast {
 
 impl Copied {
     fn wait(&self, at: Time, cost: u64) -> Option<Duration> {
-        match self.meter.ask(&self.words, at, cost) {
+        match self.meter.peek(&self.words, at, cost) {
             Ok(_) => Some(Duration::ZERO),
             Err(Stop::Refused(standing)) => standing.retry_after(cost),
             Err(Stop::Sealed) => unreachable!("a copy is never sealed"),

@@ -385,12 +385,12 @@ impl Table {
 
     fn peek_here(&self, mark: u64, request: &Request) -> Answer<Tightest> {
         if let Some((set, words)) = self.override_of(mark) {
-            return set.ask(words, request).into();
+            return set.peek(words, request).into();
         }
         if let Some(cell) = self.find(mark) {
-            let asked = self.book.plain.ask(cell.words, request);
+            let peeked = self.book.plain.peek(cell.words, request);
             if cell.mark.load(Ordering::Acquire) == mark {
-                return asked.into();
+                return peeked.into();
             }
         }
         self.peek_new_key(mark, request)

@@ -89,14 +89,14 @@ impl Leases {
 
     /// Takes admissions from the thread's own slot without retries. Returns the level at which they end, as the mark of
     /// a charge.
-    #[inline(always)] // for the same reason as `Limiter::check`
+    #[inline(always)] // for the same reason as `Limiter::charge`
     pub(crate) fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64) -> Option<u64> {
         // A thread without a slot has an index beyond all slots.
         let own = self.slots.get(known_slot())?;
         own.take_at_once(supply, floor, cost, |units| supply.whole_or_less(units)).end()
     }
 
-    pub(crate) fn check(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+    pub(crate) fn charge(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let floor = supply.floor(now);
         let own = own_slot();
         match self.slots[own].take(supply, floor, cost)? {
@@ -140,7 +140,7 @@ impl Leases {
     fn last_resort(&self, supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
         let floor = supply.floor(now);
         for _ in 0..PATIENCE {
-            let refused = match level::check(supply, word, now, cost) {
+            let refused = match level::charge(supply, word, now, cost) {
                 Err(refused @ Stop::Refused(_)) => refused,
                 decided => return decided,
             };
@@ -156,7 +156,7 @@ impl Leases {
             // The filling thread is possibly preempted: yield a few times, and then refuse.
             yield_now();
         }
-        level::check(supply, word, now, cost)
+        level::charge(supply, word, now, cost)
     }
 
     /// Empties the slots after the clock was set back. The word is about to restart below the leased admissions and
@@ -276,7 +276,7 @@ impl Filling {
 
 impl Slot {
     /// Tries once to take admissions from the slot. `whole` returns the number of requests in some units, or one less.
-    #[inline(always)] // for the same reason as `Limiter::check`
+    #[inline(always)] // for the same reason as `Limiter::charge`
     fn take_at_once(&self, supply: &Supply, floor: u64, cost: u64, whole: impl Fn(u64) -> u64) -> Attempt {
         let state = self.state.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Acquire);

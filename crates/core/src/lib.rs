@@ -14,7 +14,7 @@
 //! let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(3600), None)?;
 //! let limiter = Limiter::new(now(), quota);
 //! let admitted: usize = thread::scope(|scope| {
-//!     let ask = || (0..1000).filter(|_| limiter.check(now(), 1).is_ok()).count();
+//!     let ask = || (0..1000).filter(|_| limiter.charge(now(), 1).is_ok()).count();
 //!     let threads = [scope.spawn(ask), scope.spawn(ask), scope.spawn(ask), scope.spawn(ask)];
 //!     threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
 //! });
@@ -32,9 +32,9 @@
 //! let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), Some(200))?;
 //! let limiter = Limiter::new(now, quota);
 //!
-//! let admitted = limiter.check(now, 150).expect("the burst of 200 is free");
+//! let admitted = limiter.charge(now, 150).expect("the burst of 200 is free");
 //! assert_eq!(admitted.standing.remaining(), 50);
-//! let refused = limiter.check(now, 60).unwrap_err();
+//! let refused = limiter.charge(now, 60).unwrap_err();
 //! assert_eq!(refused.retry_after(), Some(Duration::from_millis(100)));
 //!
 //! // A retune keeps the usage: it gives no fresh burst, and the new rate applies from now on.
@@ -48,10 +48,10 @@
 //!
 //! | for | use |
 //! |---|---|
-//! | one limit | [`Limiter`]: [`check`](Limiter::check) now, [`enqueue`](Limiter::enqueue) to wait, [`peek`](Limiter::peek), [`retune`](Limiter::retune); [`reserve`](Limiter::reserve) as in `x/time/rate` |
-//! | several limits on one request | [`check_all`]: charges all or none |
+//! | one limit | [`Limiter`]: [`charge`](Limiter::charge) now, [`enqueue`](Limiter::enqueue) to wait, [`peek`](Limiter::peek), [`retune`](Limiter::retune); [`reserve`](Limiter::reserve) as in `x/time/rate` |
+//! | several limits on one request | [`charge_limiters`]: charges all or none |
 //! | the limits of a rule, for all requests together or by key | [`RuleLimiter`] over [`Terms`]; the number of keys is bounded, and a known key takes no lock |
-//! | several rules on one request | [`charge_all`] |
+//! | several rules on one request | [`charge_rules`] |
 //! | the number of requests in flight | [`InFlight`], and [`InFlightByKey`] for each key |
 //!
 //! # Strategies
@@ -98,7 +98,7 @@ mod windows;
 mod word;
 
 pub use self::{
-    all::{Charges, check_all},
+    all::{Charges, charge_limiters},
     answer::{RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
     in_flight::{Full, InFlight, InFlightByKey, KeyPermit, Permit},
     keyed::{KeyStats, KeySurvey},
@@ -107,7 +107,7 @@ pub use self::{
     quota::{InvalidQuota, Quota, Strategy},
     refused::RuleRefused,
     rule::RuleLimiter,
-    rules::{Ask, RuleCharged, RuleRefusedAt, charge_all},
+    rules::{Demand, RuleCharged, RuleRefusedAt, charge_rules},
     standing::Standing,
     terms::{InvalidTerms, MAX_LIMITS, Terms},
     time::Time,

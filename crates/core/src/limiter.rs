@@ -23,13 +23,13 @@ use crate::{
 ///
 /// let now = Time::from_nanos(1_700_000_000_000_000_000);
 /// let limiter = Limiter::new(now, Quota::new(Strategy::TokenBucket, 2, Duration::from_secs(1), None)?);
-/// assert!(limiter.check(now, 1).is_ok());
-/// assert!(limiter.check(now, 1).is_ok());
+/// assert!(limiter.charge(now, 1).is_ok());
+/// assert!(limiter.charge(now, 1).is_ok());
 ///
-/// let refused = limiter.check(now, 1).unwrap_err();
+/// let refused = limiter.charge(now, 1).unwrap_err();
 /// let retry_after = refused.retry_after().expect("one request fits the burst");
 /// assert_eq!(retry_after, Duration::from_millis(500));
-/// assert!(limiter.check(now.saturating_add(retry_after), 1).is_ok());
+/// assert!(limiter.charge(now.saturating_add(retry_after), 1).is_ok());
 /// # Ok::<(), weir_core::InvalidQuota>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -63,11 +63,11 @@ impl Limiter {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     ///
     /// let limiter = Limiter::new(now, quota);
-    /// match limiter.check(now, 3) {
+    /// match limiter.charge(now, 3) {
     ///     Ok(admitted) => assert_eq!(admitted.standing.remaining(), 7),
     ///     Err(refused) => panic!("retry after {:?}", refused.retry_after()),
     /// }
-    /// assert!(limiter.check(now, 8).is_err());
+    /// assert!(limiter.charge(now, 8).is_err());
     /// assert_eq!(limiter.peek(now).remaining(), 7); // the refusal charged nothing
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -76,20 +76,20 @@ impl Limiter {
     ///
     /// [`Refused`], with the time after which to retry.
     #[inline(always)] // without inlining, the answer goes through memory: 20 ns with the clock instead of 10
-    pub fn check(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
-        match self.cell.check_at_once(now, cost) {
+    pub fn charge(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
+        match self.cell.charge_at_once(now, cost) {
             Some(decided) => decided,
-            None => self.check_slow(now, cost),
+            None => self.charge_slow(now, cost),
         }
     }
 
     /// Handles all cases beyond one load and one compare-and-swap. This function is separate, so that the fast path is
     /// inlined and the compiler drops the parts of the answer that the caller does not use.
     #[inline(never)]
-    fn check_slow(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
+    fn charge_slow(&self, now: Time, cost: u64) -> Result<Admitted, Refused> {
         let mut cell = &*self.cell;
         loop {
-            match cell.check(now, cost) {
+            match cell.charge(now, cost) {
                 Ok(Taken { standing, receipt, .. }) => {
                     return Ok(Admitted { standing, charge: Charge { receipt, retunes: cell.retunes } });
                 }
@@ -127,7 +127,7 @@ impl Limiter {
     #[inline]
     pub fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Reserved, Refused> {
         if now <= latest
-            && let Some(Ok(Admitted { standing, charge })) = self.cell.check_at_once(now, cost)
+            && let Some(Ok(Admitted { standing, charge })) = self.cell.charge_at_once(now, cost)
         {
             return Ok(Reserved { at: now, standing, charge });
         }
@@ -150,7 +150,7 @@ impl Limiter {
     }
 
     /// Adds a request to the limiter's queue if its turn comes by `latest`; without `latest`, always. The queue charges
-    /// nothing. At the request's turn (see [`Ticket::position`]), the caller calls [`check`](Self::check) and then
+    /// nothing. At the request's turn (see [`Ticket::position`]), the caller calls [`charge`](Self::charge) and then
     /// drops the ticket.
     ///
     /// The queue is first in, first out. When a request leaves it, all requests behind that request move forward. All
@@ -163,7 +163,7 @@ impl Limiter {
     ///
     /// let now = Time::from_nanos(1_700_000_000_000_000_000);
     /// let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
-    /// limiter.check(now, 1)?;
+    /// limiter.charge(now, 1)?;
     /// let latest = Some(now.saturating_add(Duration::from_millis(250)));
     /// let (first, second) = (limiter.enqueue(now, 1, latest)?, limiter.enqueue(now, 1, latest)?);
     /// let refused = limiter.enqueue(now, 1, latest).unwrap_err(); // its turn would come after 300 ms
@@ -219,11 +219,11 @@ impl Limiter {
         }
     }
 
-    /// Returns the result that [`check`](Self::check) would return, and charges nothing.
-    pub(crate) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
+    /// Returns the result that [`charge`](Self::charge) would return, and charges nothing.
+    pub(crate) fn peek_cost(&self, now: Time, cost: u64) -> Result<Standing, Refused> {
         let mut cell = &*self.cell;
         loop {
-            match cell.ask(now, cost) {
+            match cell.peek(now, cost) {
                 Ok(standing) => return Ok(standing),
                 Err(Stop::Refused(standing)) => return Err(Refused { standing, cost }),
                 Err(Stop::Sealed) => cell = cell.follow(),
@@ -240,7 +240,7 @@ impl Limiter {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     ///
     /// let limiter = Limiter::new(now, quota);
-    /// limiter.check(now, 9)?;
+    /// limiter.charge(now, 9)?;
     /// let standing = limiter.peek(now);
     /// assert_eq!((standing.remaining(), standing.retry_after(2)), (1, Some(Duration::from_millis(100))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -293,7 +293,7 @@ impl Limiter {
     /// # use weir_core::{Limiter, Quota, Strategy, Time};
     /// # let now = Time::from_nanos(0);
     /// # let limiter = Limiter::new(now, Quota::new(Strategy::TokenBucket, 2, Duration::from_secs(1), None)?);
-    /// let admitted = limiter.check(now, 2).expect("all of the burst is free");
+    /// let admitted = limiter.charge(now, 2).expect("all of the burst is free");
     /// limiter.refund(admitted.charge, || now);
     /// assert_eq!(limiter.peek(now).remaining(), 2);
     /// # Ok::<(), weir_core::InvalidQuota>(())
@@ -338,14 +338,14 @@ impl Limiter {
     /// # let now = Time::from_nanos(0);
     /// # let per_second = |requests| Quota::new(Strategy::TokenBucket, requests, Duration::from_secs(1), None);
     /// let limiter = Limiter::new(now, per_second(10)?);
-    /// limiter.check(now, 10).expect("all of the burst is free");
+    /// limiter.charge(now, 10).expect("all of the burst is free");
     /// let limiter = limiter.retune(|| now, per_second(1000)?);
-    /// assert!(limiter.check(now, 1).is_err()); // no fresh burst
-    /// assert!(limiter.check(now.saturating_add(Duration::from_millis(1)), 1).is_ok()); // the new rate applies
+    /// assert!(limiter.charge(now, 1).is_err()); // no fresh burst
+    /// assert!(limiter.charge(now.saturating_add(Duration::from_millis(1)), 1).is_ok()); // the new rate applies
     ///
     /// let window = |requests| Quota::new(Strategy::FixedWindow, requests, Duration::from_secs(1), None);
     /// let limiter = Limiter::new(now, window(10)?);
-    /// limiter.check(now, 10).expect("all of the window is free");
+    /// limiter.charge(now, 10).expect("all of the window is free");
     /// let limiter = limiter.retune(|| now, window(40)?);
     /// assert_eq!(limiter.peek(now).remaining(), 30);
     /// # Ok::<(), weir_core::InvalidQuota>(())
@@ -382,7 +382,7 @@ impl Limiter {
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let limiter = Limiter::new(now, quota);
-/// let admitted = limiter.check(now, 4)?;
+/// let admitted = limiter.charge(now, 4)?;
 /// assert_eq!(admitted.standing.remaining(), 6); // for the response's headers
 /// limiter.refund(admitted.charge, || now); // if the work was never done
 /// assert_eq!(limiter.peek(now).remaining(), 10);
@@ -405,7 +405,7 @@ pub struct Admitted {
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let limiter = Limiter::new(now, quota);
-/// limiter.check(now, 10)?;
+/// limiter.charge(now, 10)?;
 /// let in_a_second = now.saturating_add(Duration::from_secs(1));
 /// let reserved = limiter.reserve(now, 1, in_a_second)?;
 /// assert_eq!(reserved.at.duration_since(now), Duration::from_millis(100)); // sleep that long
@@ -433,7 +433,7 @@ pub struct Reserved {
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let limiter = Limiter::new(now, quota);
-/// let charge = limiter.check(now, 1)?.charge;
+/// let charge = limiter.charge(now, 1)?.charge;
 /// // The charge can travel with the request, and another thread can give it back.
 /// let there = limiter.clone();
 /// std::thread::spawn(move || there.refund(charge, || now)).join().expect("no panic");
@@ -456,8 +456,8 @@ pub struct Charge {
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let limiter = Limiter::new(now, quota);
-/// limiter.check(now, 10)?;
-/// let refused = limiter.check(now, 2).unwrap_err();
+/// limiter.charge(now, 10)?;
+/// let refused = limiter.charge(now, 2).unwrap_err();
 /// assert_eq!((refused.cost, refused.standing.remaining()), (2, 0));
 /// assert_eq!(refused.to_string(), "over the limit: retry after 200ms");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -481,11 +481,11 @@ impl Refused {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     ///
     /// let limiter = Limiter::new(now, quota);
-    /// limiter.check(now, 10)?;
-    /// let refused = limiter.check(now, 2).unwrap_err();
+    /// limiter.charge(now, 10)?;
+    /// let refused = limiter.charge(now, 2).unwrap_err();
     /// let later = now.saturating_add(refused.retry_after().expect("it fits the burst"));
-    /// assert!(limiter.check(later, 2).is_ok());
-    /// assert_eq!(limiter.check(later, 11).unwrap_err().retry_after(), None);
+    /// assert!(limiter.charge(later, 2).is_ok());
+    /// assert_eq!(limiter.charge(later, 11).unwrap_err().retry_after(), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn retry_after(&self) -> Option<Duration> {

@@ -118,11 +118,11 @@ impl Meter {
 
     /// Charges a cost if there is room now. A refusal writes nothing.
     #[inline]
-    pub(crate) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
+    pub(crate) fn charge(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
         match &self.kind {
-            Kind::Level(supply) => level::check(supply, &words[0], now, cost),
-            Kind::Counter(counter) => counter.check(words, now, cost),
-            Kind::Log(log) => log.check(words, now, cost),
+            Kind::Level(supply) => level::charge(supply, &words[0], now, cost),
+            Kind::Counter(counter) => counter.charge(words, now, cost),
+            Kind::Log(log) => log.charge(words, now, cost),
             Kind::Guarded(guarded) => guarded.reserve(words, now, cost, now),
         }
     }
@@ -137,13 +137,13 @@ impl Meter {
         }
     }
 
-    /// Returns the result that [`check`](Self::check) would return, and charges nothing.
-    pub(crate) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+    /// Returns the result that [`charge`](Self::charge) would return, and charges nothing.
+    pub(crate) fn peek(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         match &self.kind {
-            Kind::Level(supply) => level::ask(supply, &words[0], now, cost),
-            Kind::Counter(counter) => counter.ask(words, now, cost),
-            Kind::Log(log) => log.ask(words, now, cost),
-            Kind::Guarded(guarded) => guarded.ask(words, now, cost),
+            Kind::Level(supply) => level::peek(supply, &words[0], now, cost),
+            Kind::Counter(counter) => counter.peek(words, now, cost),
+            Kind::Log(log) => log.peek(words, now, cost),
+            Kind::Guarded(guarded) => guarded.peek(words, now, cost),
         }
     }
 

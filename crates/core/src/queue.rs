@@ -99,12 +99,12 @@ pub(crate) struct Queues {
 ///
 /// let now = Time::from_nanos(1_700_000_000_000_000_000);
 /// let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
-/// limiter.check(now, 1)?;
+/// limiter.charge(now, 1)?;
 /// let second = now.saturating_add(Duration::from_secs(1));
 /// let ticket = limiter.enqueue(now, 1, Some(second))?;
 /// assert_eq!(ticket.position(now, Waker::noop()), Position::Head); // no request is ahead: only the limit decides
-/// let wait = limiter.check(now, 1).unwrap_err().retry_after().expect("it fits");
-/// assert!(limiter.check(now.saturating_add(wait), 1).is_ok());
+/// let wait = limiter.charge(now, 1).unwrap_err().retry_after().expect("it fits");
+/// assert!(limiter.charge(now.saturating_add(wait), 1).is_ok());
 /// drop(ticket); // the next request is at the head
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -512,9 +512,9 @@ impl Ticket {
     /// # use weir_core::{Limiter, Quota, Strategy, Time, Position};
     /// # let now = Time::from_nanos(1_700_000_000_000_000_000);
     /// # let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
-    /// limiter.check(now, 1)?;
+    /// limiter.charge(now, 1)?;
     /// let ticket = limiter.enqueue(now, 1, None)?;
-    /// if let (Position::Head, Err(refused)) = (ticket.position(now, Waker::noop()), limiter.check(now, 1)) {
+    /// if let (Position::Head, Err(refused)) = (ticket.position(now, Waker::noop()), limiter.charge(now, 1)) {
     ///     ticket.retry_at(now.saturating_add(refused.retry_after().expect("it fits")));
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -21,7 +21,7 @@ const LONGEST_LOG: u64 = 1 << 20;
 /// let now = Time::from_nanos(0);
 /// let at_once = |strategy| {
 ///     let limiter = Limiter::new(now, Quota::new(strategy, 10, Duration::from_secs(1), None)?);
-///     Ok::<_, weir_core::InvalidQuota>((0..20).filter(|_| limiter.check(now, 1).is_ok()).count())
+///     Ok::<_, weir_core::InvalidQuota>((0..20).filter(|_| limiter.charge(now, 1).is_ok()).count())
 /// };
 /// assert_eq!(at_once(Strategy::TokenBucket)?, 10); // the saved burst
 /// assert_eq!(at_once(Strategy::FixedWindow)?, 10); // the whole window

@@ -22,7 +22,7 @@ use crate::{Refused, Standing, forecast::Longest};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefused {
-    /// The index of the limit among the limiters of [`check_all`](crate::check_all), or in the terms of a rule.
+    /// The index of the limit among the limiters of [`charge_limiters`](crate::charge_limiters), or in the terms of a rule.
     pub limit: usize,
     /// The limit's standing.
     pub standing: Standing,

@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use crate::{
     Admitted, KeyStats, KeySurvey, Limiter, Terms, Ticket, Time,
-    all::{ask_all, charge_all_ahead, check_all_at},
+    all::{charge_limiters_ahead, charge_limiters_at, peek_limiters},
     answer::{Charged, RuleAdmitted, RuleCharge, RuleChargedAhead, Tightest},
     forecast::Forecast,
     keyed::{Request, Table},
@@ -141,12 +141,12 @@ impl RuleLimiter {
     ) -> Result<RuleAdmitted, RuleRefused> {
         if let [limiter] = limiters {
             let Admitted { standing, charge } =
-                limiter.check(now, cost).map_err(|refused| RuleRefused::by(0, refused))?;
+                limiter.charge(now, cost).map_err(|refused| RuleRefused::by(0, refused))?;
             let tightest = Tightest { limit: 0, standing, override_index: None };
             return Ok(RuleAdmitted { charge: RuleCharge { of: Charged::One(charge) }, tightest });
         }
         let mut tightest = Tightest::none();
-        let charges = check_all_at(limiters, now, clock, cost, |standing| tightest.consider(standing))?;
+        let charges = charge_limiters_at(limiters, now, clock, cost, |standing| tightest.consider(standing))?;
         let charge = RuleCharge { of: Charged::Several(charges) };
         Ok(RuleAdmitted { charge, tightest: tightest.with_override(None) })
     }
@@ -190,7 +190,7 @@ impl RuleLimiter {
         };
         let mut tightest = Tightest::none();
         let (at, charges) =
-            charge_all_ahead(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))?;
+            charge_limiters_ahead(limiters, now, clock, cost, latest, |standing| tightest.consider(standing))?;
         let charge = RuleCharge { of: Charged::Several(charges) };
         Ok(RuleChargedAhead { at, charge, tightest: tightest.with_override(None) })
     }
@@ -309,7 +309,7 @@ impl RuleLimiter {
         match &self.counted {
             Counted::ByKey(table) => table.peek(now, key, cost),
             Counted::Unkeyed { limiters, .. } => {
-                ask_all(limiters, now, cost)?;
+                peek_limiters(limiters, now, cost)?;
                 let mut tightest = Tightest::none();
                 limiters.iter().for_each(|limiter| tightest.consider(limiter.peek(now)));
                 Ok(tightest.with_override(None))

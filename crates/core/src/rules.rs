@@ -8,21 +8,21 @@ use crate::{RuleAdmitted, RuleCharge, RuleChargedAhead, RuleLimiter, RuleRefused
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+/// # use weir_core::{Demand, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
 /// # let now = Time::from_nanos(0);
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let everybody = RuleLimiter::unkeyed(now, Terms::new([("all", quota)])?);
 /// let each = RuleLimiter::keyed(now, Terms::new([("each", quota)])?, std::num::NonZeroUsize::MIN);
-/// let asks = [
-///     Ask { rule: &everybody, key: &[], cost: 1, latest: None },
-///     Ask { rule: &each, key: b"ann", cost: 2, latest: None },
+/// let demands = [
+///     Demand { rule: &everybody, key: &[], cost: 1, latest: None },
+///     Demand { rule: &each, key: b"ann", cost: 2, latest: None },
 /// ];
-/// assert!(charge_all(asks.into_iter(), || now, &mut Vec::new()).is_ok());
+/// assert!(charge_rules(demands.into_iter(), || now, &mut Vec::new()).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct Demand<'a> {
     /// The rule.
     pub rule: &'a RuleLimiter,
     /// The request's key, if the rule counts by key.
@@ -37,16 +37,16 @@ pub struct Ask<'a> {
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+/// # use weir_core::{Demand, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
 /// # let now = Time::from_nanos(0);
 /// let quota = Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(1), None)?;
 /// let rule = RuleLimiter::unkeyed(now, Terms::new([("limit", quota)])?);
 /// let in_a_second = now.saturating_add(Duration::from_secs(1));
-/// let ask = Ask { rule: &rule, key: &[], cost: 1, latest: Some(in_a_second) };
+/// let demand = Demand { rule: &rule, key: &[], cost: 1, latest: Some(in_a_second) };
 /// let mut charged = Vec::new();
-/// charge_all([ask].into_iter(), || now, &mut charged)?;
+/// charge_rules([demand].into_iter(), || now, &mut charged)?;
 /// assert_eq!(charged[0].at, None);
-/// charge_all([ask].into_iter(), || now, &mut charged)?;
+/// charge_rules([demand].into_iter(), || now, &mut charged)?;
 /// assert_eq!(charged[0].at, Some(in_a_second));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -60,7 +60,7 @@ pub struct RuleCharged {
     pub tightest: Tightest,
 }
 
-impl Ask<'_> {
+impl Demand<'_> {
     fn charge(&self, clock: impl Fn() -> Time) -> Result<RuleCharged, RuleRefused> {
         let Some(latest) = self.latest else {
             let RuleAdmitted { charge, tightest } = self.rule.charge(clock, self.key, self.cost)?;
@@ -80,12 +80,12 @@ impl Ask<'_> {
 
 /// Charges every rule, or none. The charges are stored in `charged`, in order; after a refusal it is empty.
 ///
-/// All rules without [`Ask::latest`] are checked first, so a refusal by one of them charges no other rule. A charge is
-/// given back only after a lost race, or if a rule admits only after [`Ask::latest`].
+/// All rules without [`Demand::latest`] are checked first, so a refusal by one of them charges no other rule. A charge is
+/// given back only after a lost race, or if a rule admits only after [`Demand::latest`].
 ///
 /// ```
 /// use std::time::Duration;
-/// use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+/// use weir_core::{Demand, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
 ///
 /// let now = Time::from_nanos(0);
 /// let rule = |requests| {
@@ -93,11 +93,11 @@ impl Ask<'_> {
 ///     Ok::<_, Box<dyn std::error::Error>>(RuleLimiter::unkeyed(now, Terms::new([("limit", quota)])?))
 /// };
 /// let (wide, narrow) = (rule(10)?, rule(1)?);
-/// let asks = [&wide, &narrow].map(|rule| Ask { rule, key: &[], cost: 1, latest: None });
+/// let demands = [&wide, &narrow].map(|rule| Demand { rule, key: &[], cost: 1, latest: None });
 /// let mut charged = Vec::new();
-/// charge_all(asks.into_iter(), || now, &mut charged)?;
+/// charge_rules(demands.into_iter(), || now, &mut charged)?;
 /// assert_eq!(charged.len(), 2);
-/// assert_eq!(charge_all(asks.into_iter(), || now, &mut charged).unwrap_err().ask, 1);
+/// assert_eq!(charge_rules(demands.into_iter(), || now, &mut charged).unwrap_err().index, 1);
 /// assert_eq!(wide.peek(now, &[], 1)?.standing.remaining(), 9); // the refusal charged nothing
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -105,26 +105,26 @@ impl Ask<'_> {
 /// # Errors
 ///
 /// [`RuleRefusedAt`], with the first rule in order that refuses.
-pub fn charge_all<'a>(
-    asks: impl ExactSizeIterator<Item = Ask<'a>> + Clone,
+pub fn charge_rules<'a>(
+    demands: impl ExactSizeIterator<Item = Demand<'a>> + Clone,
     clock: impl Fn() -> Time,
     charged: &mut Vec<RuleCharged>,
 ) -> Result<(), RuleRefusedAt> {
     charged.clear();
-    if asks.len() > 1 {
+    if demands.len() > 1 {
         let now = clock();
-        for (index, ask) in asks.clone().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
-            ask.rule.peek(now, ask.key, ask.cost).map_err(|refused| RuleRefusedAt { ask: index, refused })?;
+        for (index, demand) in demands.clone().enumerate().filter(|(_, demand)| demand.latest.is_none()) {
+            demand.rule.peek(now, demand.key, demand.cost).map_err(|refused| RuleRefusedAt { index, refused })?;
         }
     }
-    for (index, ask) in asks.clone().enumerate() {
-        match ask.charge(&clock) {
+    for (index, demand) in demands.clone().enumerate() {
+        match demand.charge(&clock) {
             Ok(one) => charged.push(one),
             Err(refused) => {
-                for (ask, one) in asks.zip(charged.drain(..)) {
-                    ask.rule.refund(ask.key, one.charge, &clock);
+                for (demand, one) in demands.zip(charged.drain(..)) {
+                    demand.rule.refund(demand.key, one.charge, &clock);
                 }
-                return Err(RuleRefusedAt { ask: index, refused });
+                return Err(RuleRefusedAt { index, refused });
             }
         }
     }
@@ -135,27 +135,27 @@ pub fn charge_all<'a>(
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use weir_core::{Ask, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+/// # use weir_core::{Demand, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
 /// # let now = Time::from_nanos(0);
 /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
 ///
 /// let rule = RuleLimiter::unkeyed(now, Terms::new([("all", quota)])?);
-/// let ask = Ask { rule: &rule, key: &[], cost: 11, latest: None };
-/// let at = charge_all([ask].into_iter(), || now, &mut Vec::new()).unwrap_err();
-/// assert_eq!((at.ask, at.refused.limit, at.refused.retry_after()), (0, 0, None));
+/// let demand = Demand { rule: &rule, key: &[], cost: 11, latest: None };
+/// let at = charge_rules([demand].into_iter(), || now, &mut Vec::new()).unwrap_err();
+/// assert_eq!((at.index, at.refused.limit, at.refused.retry_after()), (0, 0, None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRefusedAt {
     /// The index of the rule.
-    pub ask: usize,
+    pub index: usize,
     /// The rule's refusal.
     pub refused: RuleRefused,
 }
 
 impl fmt::Display for RuleRefusedAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {}: {}", self.ask, self.refused)
+        write!(f, "rule {}: {}", self.index, self.refused)
     }
 }
 

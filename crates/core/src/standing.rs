@@ -16,7 +16,7 @@ use crate::{
 ///
 /// let now = Time::from_nanos(0);
 /// let limiter = Limiter::new(now, Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?);
-/// let standing = limiter.check(now, 4)?.standing;
+/// let standing = limiter.charge(now, 4)?.standing;
 /// assert_eq!(standing.remaining(), 6);
 /// assert_eq!(standing.reset_after(), Duration::from_millis(400));
 /// assert_eq!(standing.retry_after(7), Some(Duration::from_millis(100)));
@@ -86,7 +86,7 @@ impl Standing {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     /// # let limiter = Limiter::new(now, quota);
     ///
-    /// assert_eq!(limiter.check(now, 1)?.standing.quota().requests(), 10);
+    /// assert_eq!(limiter.charge(now, 1)?.standing.quota().requests(), 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn quota(&self) -> Quota {
@@ -102,7 +102,7 @@ impl Standing {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     /// # let limiter = Limiter::new(now, quota);
     ///
-    /// assert_eq!(limiter.check(now, 4)?.standing.remaining(), 6);
+    /// assert_eq!(limiter.charge(now, 4)?.standing.remaining(), 6);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remaining(&self) -> u64 {
@@ -123,7 +123,7 @@ impl Standing {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     /// # let limiter = Limiter::new(now, quota);
     ///
-    /// let standing = limiter.check(now, 4)?.standing;
+    /// let standing = limiter.charge(now, 4)?.standing;
     /// assert_eq!(standing.reset_after(), Duration::from_millis(400));
     /// assert_eq!(limiter.peek(now.saturating_add(standing.reset_after())).remaining(), 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -151,7 +151,7 @@ impl Standing {
     /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
     /// # let limiter = Limiter::new(now, quota);
     ///
-    /// let standing = limiter.check(now, 9)?.standing;
+    /// let standing = limiter.charge(now, 9)?.standing;
     /// assert_eq!(standing.retry_after(1), Some(Duration::ZERO));
     /// assert_eq!(standing.retry_after(3), Some(Duration::from_millis(200)));
     /// assert_eq!(standing.retry_after(11), None);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use weir_core::{Ask, InFlight, Limiter, RuleLimiter, Strategy, Terms, Time, charge_all, check_all};
+use weir_core::{Demand, InFlight, Limiter, RuleLimiter, Strategy, Terms, Time, charge_limiters, charge_rules};
 
 use self::suite::STRATEGIES;
 
@@ -59,11 +59,11 @@ fn no_decision_on_a_limit_allocates() {
             for now in times() {
                 let _ = black_box(limits[0].peek(now).remaining());
                 let _ = black_box(limits[0].reserve(now, 1, now.saturating_add(Duration::from_millis(50))));
-                if let Ok(admitted) = limits[0].check(now, 1) {
+                if let Ok(admitted) = limits[0].charge(now, 1) {
                     limits[0].refund(admitted.charge, || now);
                 }
-                let _ = black_box(limits[0].check(now, 2).map_err(|refused| refused.retry_after()));
-                let _ = black_box(check_all(&limits, || now, 1));
+                let _ = black_box(limits[0].charge(now, 2).map_err(|refused| refused.retry_after()));
+                let _ = black_box(charge_limiters(&limits, || now, 1));
             }
         };
         assert_eq!(allocations(decide), 0, "{strategy:?}");
@@ -98,9 +98,9 @@ fn no_decision_on_a_known_key_allocates() {
                     }
                     let _ = black_box(rule.charge(|| now, key.as_bytes(), 11));
                 }
-                let asks = [(&rules[0], key.as_bytes()), (&rules[1], &[])];
-                let asks = asks.map(|(rule, key)| Ask { rule, key, cost: 1, latest: None });
-                let _ = black_box(charge_all(asks.into_iter(), || now, &mut charged));
+                let demands = [(&rules[0], key.as_bytes()), (&rules[1], &[])];
+                let demands = demands.map(|(rule, key)| Demand { rule, key, cost: 1, latest: None });
+                let _ = black_box(charge_rules(demands.into_iter(), || now, &mut charged));
             }
         };
         assert_eq!(allocations(decide), 0, "{strategy:?}");

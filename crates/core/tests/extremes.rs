@@ -24,7 +24,7 @@ fn after(duration: Duration) -> Time {
 
 /// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..2_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+    (0..2_000_000).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
 }
 
 #[test]
@@ -52,12 +52,12 @@ fn a_thousand_million_a_second() {
         let period = Duration::from_nanos(requests);
         let limiter = Limiter::new(START, quota(strategy, requests, period));
         let most = limiter.quota().most();
-        assert!(limiter.check(START, most).is_ok(), "{strategy:?}");
-        assert!(limiter.check(START, 1).is_err(), "{strategy:?}");
+        assert!(limiter.charge(START, most).is_ok(), "{strategy:?}");
+        assert!(limiter.charge(START, 1).is_err(), "{strategy:?}");
         let (later, half) = (after(2 * period), after(2 * period + period / 2));
-        assert!(limiter.check(later, most / 2).is_ok(), "{strategy:?}");
+        assert!(limiter.charge(later, most / 2).is_ok(), "{strategy:?}");
         match strategy {
-            Strategy::LeakyBucket => assert!(limiter.check(half, 1).is_ok()),
+            Strategy::LeakyBucket => assert!(limiter.charge(half, 1).is_ok()),
             _ => assert_eq!(limiter.peek(later).remaining(), most - most / 2, "{strategy:?}"),
         }
         assert!(limiter.peek(later).reset_after() <= 2 * period, "{strategy:?}");
@@ -93,25 +93,25 @@ fn the_largest_quotas_there_are() {
         };
         let limiter = Limiter::new(START, Quota::new(strategy, requests, long, None).expect("valid"));
         let most = limiter.quota().most();
-        assert!(limiter.check(START, most.saturating_add(1)).is_err(), "{strategy:?}");
-        assert!(limiter.check(START, u64::MAX).is_err(), "{strategy:?}");
-        assert!(limiter.check(START, most).is_ok(), "{strategy:?}");
-        assert!(limiter.check(START, 1).is_err(), "{strategy:?}");
+        assert!(limiter.charge(START, most.saturating_add(1)).is_err(), "{strategy:?}");
+        assert!(limiter.charge(START, u64::MAX).is_err(), "{strategy:?}");
+        assert!(limiter.charge(START, most).is_ok(), "{strategy:?}");
+        assert!(limiter.charge(START, 1).is_err(), "{strategy:?}");
         let standing = limiter.peek(START);
         assert!(standing.retry_after(1).is_some_and(|wait| wait > Duration::ZERO), "{strategy:?}");
         assert!(standing.reset_after() > Duration::ZERO, "{strategy:?}");
     }
     let bucket = Quota::new(Strategy::TokenBucketWithDebt, 1, SECOND, Some(LARGEST / 2)).expect("valid");
     let limiter = Limiter::new(START, bucket.with_debt(LARGEST / 2).expect("valid"));
-    assert!(limiter.check(START, LARGEST).is_ok());
-    assert!(limiter.check(START, 1).is_err());
+    assert!(limiter.charge(START, LARGEST).is_ok());
+    assert!(limiter.charge(START, 1).is_err());
 }
 
 #[test]
 fn a_clock_that_stands_still_gives_the_burst_once() {
     for strategy in STRATEGIES {
         let limiter = Limiter::new(START, quota(strategy, 10, SECOND));
-        let admitted = (0..10_000).filter(|_| limiter.check(START, 1).is_ok()).count() as u64;
+        let admitted = (0..10_000).filter(|_| limiter.charge(START, 1).is_ok()).count() as u64;
         assert_eq!(admitted, at_once(strategy, 10), "{strategy:?}");
     }
 }
@@ -203,7 +203,7 @@ fn two_threads_whose_clocks_disagree_share_what_the_later_one_gives() {
                     }
                     let now = START.as_nanos() + 1_000_000_000 + tick * 250_000 - lag;
                     last.fetch_max(now, Ordering::Relaxed);
-                    admitted += u64::from(limiter.check(Time::from_nanos(now), 1).is_ok());
+                    admitted += u64::from(limiter.charge(Time::from_nanos(now), 1).is_ok());
                 }
             };
             let admitted = thread::scope(|scope| {

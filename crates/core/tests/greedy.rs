@@ -21,7 +21,7 @@ fn per_period(strategy: Strategy, requests: u64, cost: u64, start: u64) -> u64 {
     let from = start.next_multiple_of(SECOND) + PERIODS[0] * SECOND;
     let (mut now, mut admitted) = (start, 0);
     while now < from + PERIODS[1] * SECOND {
-        match limiter.check(Time::from_nanos(now), cost) {
+        match limiter.charge(Time::from_nanos(now), cost) {
             Ok(_) => admitted += if now < from { 0 } else { cost },
             Err(refused) => {
                 let wait = refused.retry_after().expect("it is within the burst");

@@ -17,7 +17,7 @@ fn per_second(strategy: Strategy, requests: u64) -> Quota {
 
 /// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..1_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+    (0..1_000_000).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
 }
 
 fn after(duration: Duration) -> Time {
@@ -54,7 +54,7 @@ fn rates_are_right_over_a_long_run() {
         for burst in [1, 1_000_000_000] {
             let period = Duration::from_millis(millis);
             let limiter = Limiter::new(START, quota(Strategy::TokenBucket, requests, period, Some(burst)));
-            limiter.check(START, burst).expect("all of the burst is free");
+            limiter.charge(START, burst).expect("all of the burst is free");
             // The test waits until half of the burst has flowed in, or one request.
             let expected = (burst / 2).max(1);
             let nanos = u128::from(expected) * period.as_nanos() / u128::from(requests);
@@ -70,7 +70,7 @@ fn rates_are_right_over_a_long_run() {
 fn windows_are_aligned_to_unix_time() {
     let limiter = Limiter::new(after(Duration::from_millis(900)), per_second(Strategy::FixedWindow, 5));
     assert_eq!(drain(&limiter, after(Duration::from_millis(900))), 5);
-    let refused = limiter.check(after(Duration::from_millis(950)), 1).expect_err("the window is used up");
+    let refused = limiter.charge(after(Duration::from_millis(950)), 1).expect_err("the window is used up");
     assert_eq!(refused.retry_after(), Some(Duration::from_millis(50)));
     assert_eq!(drain(&limiter, after(Duration::from_millis(999))), 0);
     assert_eq!(drain(&limiter, after(Duration::from_secs(1))), 5);
@@ -80,22 +80,22 @@ fn windows_are_aligned_to_unix_time() {
 fn costs_above_one_are_whole_or_refused() {
     for strategy in [Strategy::FixedWindow, Strategy::TokenBucket] {
         let limiter = Limiter::new(START, per_second(strategy, 10));
-        assert!(limiter.check(START, 7).is_ok());
-        let refused = limiter.check(START, 4).expect_err("three are left");
+        assert!(limiter.charge(START, 7).is_ok());
+        let refused = limiter.charge(START, 4).expect_err("three are left");
         assert_eq!(refused.standing.remaining(), 3);
-        assert!(limiter.check(START, 3).is_ok());
-        let never = limiter.check(START, 11).expect_err("more than the burst");
+        assert!(limiter.charge(START, 3).is_ok());
+        let never = limiter.charge(START, 11).expect_err("more than the burst");
         assert_eq!(never.retry_after(), None);
         assert_eq!(never.to_string(), "a cost of 11 exceeds the maximum cost of 10");
-        assert!(limiter.check(after(Duration::from_secs(1)), 10).is_ok());
-        assert!(limiter.check(after(Duration::from_secs(1)), u64::MAX).is_err());
+        assert!(limiter.charge(after(Duration::from_secs(1)), 10).is_ok());
+        assert!(limiter.charge(after(Duration::from_secs(1)), u64::MAX).is_err());
     }
 }
 
 #[test]
 fn a_bucket_keeps_what_is_left_cut_to_its_burst() {
     let limiter = Limiter::new(START, per_second(Strategy::TokenBucket, 100));
-    limiter.check(START, 50).expect("all is free");
+    limiter.charge(START, 50).expect("all is free");
     let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 10));
     assert_eq!(limiter.peek(START).remaining(), 10, "fifty were left, of which ten fit");
     let limiter = limiter.retune(|| START, per_second(Strategy::TokenBucket, 1_000));
@@ -126,21 +126,21 @@ fn an_invalid_quota_says_what_to_fix() {
 #[test]
 fn a_charge_is_given_back_once_and_only_while_it_counts() {
     let limiter = Limiter::new(START, per_second(Strategy::FixedWindow, 10));
-    let (early, late) = (limiter.check(START, 3).expect("free"), limiter.check(START, 4).expect("free"));
+    let (early, late) = (limiter.charge(START, 3).expect("free"), limiter.charge(START, 4).expect("free"));
     limiter.refund(early.charge, || after(Duration::from_millis(999)));
     assert_eq!(limiter.peek(START).remaining(), 6);
     let next = after(Duration::from_secs(1));
-    assert!(limiter.check(next, 10).is_ok());
+    assert!(limiter.charge(next, 10).is_ok());
     limiter.refund(late.charge, || next);
     assert_eq!(limiter.peek(next).remaining(), 0, "the window of the charge is over");
 
     let bucket = Limiter::new(START, per_second(Strategy::TokenBucket, 10));
-    let charge = bucket.check(START, 1).expect("free").charge;
-    assert!(bucket.check(next, 10).is_ok());
+    let charge = bucket.charge(START, 1).expect("free").charge;
+    assert!(bucket.charge(next, 10).is_ok());
     bucket.refund(charge, || next);
     assert_eq!(bucket.peek(next).remaining(), 0, "the bucket was refilled meanwhile");
 
-    let charge = bucket.check(after(2 * Duration::from_secs(1)), 5).expect("free").charge;
+    let charge = bucket.charge(after(2 * Duration::from_secs(1)), 5).expect("free").charge;
     let now = after(2 * Duration::from_secs(1));
     let retuned = bucket.retune(|| now, per_second(Strategy::TokenBucket, 100));
     let free = retuned.peek(now).remaining();

@@ -13,7 +13,7 @@ use loom::{
     },
     thread,
 };
-use weir_core::{InFlight, Limiter, Quota, Strategy, Time, check_all};
+use weir_core::{InFlight, Limiter, Quota, Strategy, Time, charge_limiters};
 
 use self::suite::{STRATEGIES, at_once, quota};
 
@@ -33,7 +33,7 @@ fn later(duration: Duration) -> Time {
 
 /// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..100).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+    (0..100).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
 }
 
 fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
@@ -55,8 +55,8 @@ fn the_last_place_is_given_once() {
         loom::model(move || {
             let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
             let other = limiter.clone();
-            let thread = thread::spawn(move || other.check(NOW, 1).is_ok());
-            let here = limiter.check(NOW, 1).is_ok();
+            let thread = thread::spawn(move || other.charge(NOW, 1).is_ok());
+            let here = limiter.charge(NOW, 1).is_ok();
             assert!(here ^ thread.join().expect("no panic"), "{strategy:?}");
         });
     }
@@ -69,10 +69,10 @@ fn three_threads_share_two_places() {
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let limiter = limiter.clone();
-                thread::spawn(move || u64::from(limiter.check(NOW, 1).is_ok()))
+                thread::spawn(move || u64::from(limiter.charge(NOW, 1).is_ok()))
             })
             .collect();
-        let here = u64::from(limiter.check(NOW, 1).is_ok());
+        let here = u64::from(limiter.charge(NOW, 1).is_ok());
         let there: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
         assert_eq!(here + there, at_once(strategy, 2), "{strategy:?}");
     });
@@ -83,8 +83,8 @@ fn a_cost_of_two_fits_whole_or_not_at_all() {
     model_each(3, |strategy| {
         let limiter = Limiter::new(NOW, quota(strategy, 2, SECOND));
         let other = limiter.clone();
-        let thread = thread::spawn(move || other.check(NOW, 2).is_ok());
-        let here = limiter.check(NOW, 1).is_ok();
+        let thread = thread::spawn(move || other.charge(NOW, 2).is_ok());
+        let here = limiter.charge(NOW, 1).is_ok();
         let there = thread.join().expect("no panic");
         assert!(here ^ there, "{strategy:?}");
         let left = if here { at_once(strategy, 2) - 1 } else { 0 };
@@ -98,7 +98,7 @@ fn threads_that_read_the_clock_in_any_order_share_what_the_latest_gives() {
         // The limit is one per second: two seconds later, one more request is free, after any earlier charges.
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
         let other = limiter.clone();
-        let thread = thread::spawn(move || u64::from(other.check(later(2 * SECOND), 1).is_ok()));
+        let thread = thread::spawn(move || u64::from(other.charge(later(2 * SECOND), 1).is_ok()));
         let here = drain(&limiter, NOW);
         let there = thread.join().expect("no panic");
         // A request with a time before the limiter's latest time can be counted at the later time.
@@ -148,10 +148,10 @@ fn a_log_admits_no_more_in_any_period() {
             let limiter = Limiter::new(NOW, quota(Strategy::SlidingWindowLog, requests, SECOND));
             let other = limiter.clone();
             let thread = thread::spawn(move || {
-                let at_once = u64::from(other.check(NOW, 1).is_ok());
-                (at_once, u64::from(other.check(later(SECOND), 1).is_ok()))
+                let at_once = u64::from(other.charge(NOW, 1).is_ok());
+                (at_once, u64::from(other.charge(later(SECOND), 1).is_ok()))
             });
-            let here = u64::from(limiter.check(NOW, requests).is_ok()) * requests;
+            let here = u64::from(limiter.charge(NOW, requests).is_ok()) * requests;
             let (at_once, a_period_later) = thread.join().expect("no panic");
             let now = here + at_once;
             assert!(now >= 1 && now <= requests, "{now} at once");
@@ -182,12 +182,12 @@ fn two_reservations_get_two_moments() {
 }
 
 #[test]
-fn a_reservation_and_a_check_do_not_share_a_place() {
+fn a_reservation_and_a_charge_do_not_share_a_place() {
     model_each(3, |strategy| {
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
         let other = limiter.clone();
         let thread = thread::spawn(move || other.reserve(NOW, 1, later(SECOND)).ok().map(|place| place.at));
-        let here = limiter.check(NOW, 1).is_ok();
+        let here = limiter.charge(NOW, 1).is_ok();
         match thread.join().expect("no panic") {
             Some(at) if at == NOW => assert!(!here, "{strategy:?}"),
             at => assert!(here && at.is_none_or(|at| at == later(SECOND)), "{strategy:?}: {at:?}"),
@@ -196,12 +196,12 @@ fn a_reservation_and_a_check_do_not_share_a_place() {
 }
 
 #[test]
-fn a_refund_and_a_check_share_no_place() {
+fn a_refund_and_a_charge_share_no_place() {
     model_each(3, |strategy| {
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
-        let charge = limiter.check(NOW, 1).expect("all is free").charge;
+        let charge = limiter.charge(NOW, 1).expect("all is free").charge;
         let other = limiter.clone();
-        let thread = thread::spawn(move || u64::from(other.check(NOW, 1).is_ok()));
+        let thread = thread::spawn(move || u64::from(other.charge(NOW, 1).is_ok()));
         limiter.refund(charge, || NOW);
         let there = thread.join().expect("no panic");
         assert_eq!(there + drain(&limiter, NOW), 1, "{strategy:?}: one charge is kept, and one was given back");
@@ -209,10 +209,10 @@ fn a_refund_and_a_check_share_no_place() {
 }
 
 #[test]
-fn a_refund_and_a_check_a_lap_later_share_no_place() {
+fn a_refund_and_a_charge_a_lap_later_share_no_place() {
     model_each(3, |strategy| {
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
-        let charge = limiter.check(NOW, 1).expect("all is free").charge;
+        let charge = limiter.charge(NOW, 1).expect("all is free").charge;
         let (other, then) = (limiter.clone(), later(2 * SECOND));
         let thread = thread::spawn(move || drain(&other, then));
         limiter.refund(charge, || NOW);
@@ -229,8 +229,8 @@ fn a_place_that_is_given_back_and_taken_again_is_not_taken_by_an_earlier_look() 
     model_each(3, |strategy| {
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
         let other = limiter.clone();
-        let thread = thread::spawn(move || u64::from(other.check(NOW, 1).is_ok()));
-        if let Ok(admitted) = limiter.check(NOW, 1) {
+        let thread = thread::spawn(move || u64::from(other.charge(NOW, 1).is_ok()));
+        if let Ok(admitted) = limiter.charge(NOW, 1) {
             limiter.refund(admitted.charge, || NOW);
         }
         let here = drain(&limiter, NOW);
@@ -245,8 +245,8 @@ fn a_look_of_two_laps_ago_admits_nobody() {
     model(3, || {
         let limiter = Limiter::new(NOW, quota(Strategy::SlidingWindowLog, 1, SECOND));
         let other = limiter.clone();
-        let thread = thread::spawn(move || u64::from(other.check(later(SECOND), 1).is_ok()));
-        let _ = limiter.check(NOW, 1);
+        let thread = thread::spawn(move || u64::from(other.charge(later(SECOND), 1).is_ok()));
+        let _ = limiter.charge(NOW, 1);
         let here = drain(&limiter, later(SECOND));
         assert_eq!(here + thread.join().expect("no panic"), 1);
         assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "time continues");
@@ -257,9 +257,10 @@ fn a_look_of_two_laps_ago_admits_nobody() {
 fn a_refund_of_two_laps_ago_gives_nothing_back() {
     model(3, || {
         let limiter = Limiter::new(NOW, quota(Strategy::SlidingWindowLog, 1, SECOND));
-        let charge = limiter.check(NOW, 1).expect("all is free").charge;
+        let charge = limiter.charge(NOW, 1).expect("all is free").charge;
         let other = limiter.clone();
-        let thread = thread::spawn(move || [SECOND, 2 * SECOND].map(|at| u64::from(other.check(later(at), 1).is_ok())));
+        let thread =
+            thread::spawn(move || [SECOND, 2 * SECOND].map(|at| u64::from(other.charge(later(at), 1).is_ok())));
         limiter.refund(charge, || NOW);
         let [_, there] = thread.join().expect("no panic");
         assert_eq!(there + drain(&limiter, later(2 * SECOND)), 1);
@@ -274,9 +275,9 @@ fn a_refund_of_two_and_single_checks_share_no_place() {
             return;
         }
         let limiter = Limiter::new(NOW, quota(strategy, 2, SECOND));
-        let charge = limiter.check(NOW, 2).expect("all is free").charge;
+        let charge = limiter.charge(NOW, 2).expect("all is free").charge;
         let other = limiter.clone();
-        let thread = thread::spawn(move || (0..2).map(|_| u64::from(other.check(NOW, 1).is_ok())).sum::<u64>());
+        let thread = thread::spawn(move || (0..2).map(|_| u64::from(other.charge(NOW, 1).is_ok())).sum::<u64>());
         limiter.refund(charge, || NOW);
         let there = thread.join().expect("no panic");
         assert_eq!(there + drain(&limiter, NOW), 2, "{strategy:?}");
@@ -291,12 +292,12 @@ fn a_refund_while_time_goes_on_gives_nothing_that_was_lost() {
         let clock = Arc::new(AtomicU64::new(NOW.as_nanos()));
         let read = |clock: &AtomicU64| Time::from_nanos(clock.load(Ordering::Acquire));
         let limiter = Limiter::new(NOW, bucket(1, 1));
-        let charged = limiter.check(NOW, 1).expect("all is free").charge;
+        let charged = limiter.charge(NOW, 1).expect("all is free").charge;
         let (other, ticking) = (limiter.clone(), Arc::clone(&clock));
         // A second later the bucket is full again, with or without the refund.
         let thread = thread::spawn(move || {
             ticking.store(NOW.as_nanos() + second, Ordering::Release);
-            u64::from(other.check(read(&ticking), 1).is_ok())
+            u64::from(other.charge(read(&ticking), 1).is_ok())
         });
         limiter.refund(charged, || read(&clock));
         let there = thread.join().expect("no panic");
@@ -320,8 +321,9 @@ fn a_retune_loses_no_charge_and_gives_no_burst() {
     model_each_change(|old, new| {
         let limiter = Limiter::new(NOW, quota(old, 2, SECOND));
         let decider = limiter.clone();
-        let thread =
-            thread::spawn(move || u64::from(decider.check(NOW, 1).is_ok()) + u64::from(decider.check(NOW, 1).is_ok()));
+        let thread = thread::spawn(move || {
+            u64::from(decider.charge(NOW, 1).is_ok()) + u64::from(decider.charge(NOW, 1).is_ok())
+        });
         let retuned = limiter.retune(|| NOW, quota(new, 4, SECOND));
         let there = thread.join().expect("no panic");
         let most = if new == Strategy::TokenBucket { 2 } else { 4 };
@@ -344,7 +346,7 @@ fn a_retune_a_lap_later_gives_no_place_twice() {
             let limiter = Limiter::new(NOW, quota(Strategy::SlidingWindowLog, 1, SECOND));
             assert_eq!(drain(&limiter, NOW), 1);
             let (decider, then) = (limiter.clone(), later(SECOND));
-            let thread = thread::spawn(move || u64::from(decider.check(then, 1).is_ok()));
+            let thread = thread::spawn(move || u64::from(decider.charge(then, 1).is_ok()));
             let retuned = limiter.retune(|| then, quota(new, 2, SECOND));
             // The request of a period ago does not count for a log, but still counts for a counter.
             let most = if new == Strategy::SlidingWindowLog { 2 } else { 1 };
@@ -361,7 +363,7 @@ fn two_that_help_a_retune_through_agree() {
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let limiter = limiter.clone();
-                thread::spawn(move || u64::from(limiter.check(NOW, 1).is_ok()))
+                thread::spawn(move || u64::from(limiter.charge(NOW, 1).is_ok()))
             })
             .collect();
         let retuned = limiter.retune(|| NOW, quota(new, 2, SECOND));
@@ -377,7 +379,7 @@ fn two_retunes_at_once_both_come_into_force() {
         let limiter = Limiter::new(NOW, bucket(2, 2));
         let (one, other) = (limiter.clone(), limiter.clone());
         let retuner = thread::spawn(move || one.retune(|| NOW, bucket(4, 4)).quota());
-        let decider = thread::spawn(move || u64::from(other.check(NOW, 1).is_ok()));
+        let decider = thread::spawn(move || u64::from(other.charge(NOW, 1).is_ok()));
         let _ = limiter.retune(|| NOW, bucket(8, 8));
         let seen = retuner.join().expect("no panic");
         let there = decider.join().expect("no panic");
@@ -392,7 +394,7 @@ fn equal_retunes_touch_nothing() {
     model_each(3, |strategy| {
         let limiter = Limiter::new(NOW, quota(strategy, 2, SECOND));
         let other = limiter.clone();
-        let thread = thread::spawn(move || u64::from(other.check(NOW, 1).is_ok()));
+        let thread = thread::spawn(move || u64::from(other.charge(NOW, 1).is_ok()));
         let retuned = limiter.retune(|| NOW, quota(strategy, 2, SECOND));
         assert_eq!(thread.join().expect("no panic") + drain(&retuned, NOW), at_once(strategy, 2), "{strategy:?}");
     });
@@ -402,7 +404,7 @@ fn equal_retunes_touch_nothing() {
 fn a_refund_and_a_retune_do_not_add_up() {
     model_each_change(|old, new| {
         let limiter = Limiter::new(NOW, quota(old, 2, SECOND));
-        let charged = limiter.check(NOW, 2).expect("all is free").charge;
+        let charged = limiter.charge(NOW, 2).expect("all is free").charge;
         let other = limiter.clone();
         let thread = thread::spawn(move || drop(other.retune(|| NOW, quota(new, 4, SECOND))));
         limiter.refund(charged, || NOW);
@@ -425,8 +427,8 @@ fn all_limits_are_charged_or_none() {
         model(3, move || {
             let limiters = [Limiter::new(NOW, quota(strategy, 3, SECOND)), Limiter::new(NOW, bucket(1, 1))];
             let others = limiters.clone();
-            let thread = thread::spawn(move || u64::from(check_all(&others, || NOW, 1).is_ok()));
-            let here = u64::from(check_all(&limiters, || NOW, 1).is_ok());
+            let thread = thread::spawn(move || u64::from(charge_limiters(&others, || NOW, 1).is_ok()));
+            let here = u64::from(charge_limiters(&limiters, || NOW, 1).is_ok());
             let admitted = here + thread.join().expect("no panic");
             assert_eq!(admitted, 1);
             let left = limiters[0].peek(NOW).remaining();

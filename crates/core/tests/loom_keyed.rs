@@ -123,7 +123,7 @@ fn a_charge_is_not_forgotten_with_the_key() {
 /// The limit would admit both keys in one cell. Charged words must not count as idle, and no charge may stay in another
 /// key's words.
 #[test]
-fn a_charge_stays_with_its_key_where_another_would_fit_beside_it() {
+fn a_charge_stays_with_its_key_where_another_would_fit_next_to_it() {
     for strategy in [Strategy::TokenBucket, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog] {
         model(3, move || {
             let rule = keyed(quota(strategy, 2, SECOND), 1);

@@ -37,24 +37,24 @@ fn model(test: impl Fn(Strategy) + Sync + Send + Copy + 'static) {
 /// Returns a limiter with leases and this many remaining requests: one is in a slot, and the others are in the word.
 fn lending(strategy: Strategy, left: u64) -> Limiter {
     let limiter = Limiter::new(NOW, quota(strategy, BURST, SECOND));
-    let charge = limiter.check(NOW, 1).expect("all is free").charge;
-    limiter.check(NOW, 1).expect("all is free");
+    let charge = limiter.charge(NOW, 1).expect("all is free").charge;
+    limiter.charge(NOW, 1).expect("all is free");
     // This charge is not the latest charge, so it is given back to a slot.
     limiter.refund(charge, || NOW);
     if left < BURST - 1 {
-        limiter.check(NOW, BURST - 1 - left).expect("there is more");
+        limiter.charge(NOW, BURST - 1 - left).expect("there is more");
     }
     assert_eq!(limiter.peek(NOW).remaining(), left);
     limiter
 }
 
 fn take(limiter: &Limiter, now: Time) -> u64 {
-    u64::from(limiter.check(now, 1).is_ok())
+    u64::from(limiter.charge(now, 1).is_ok())
 }
 
 /// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..1_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+    (0..1_000).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
 }
 
 /// A thread fetches a lease while another thread fetches a lease. In the end, all leased admissions are used.
@@ -91,8 +91,8 @@ fn a_cost_is_met_whole_or_not_at_all() {
     model(|strategy| {
         let limiter = lending(strategy, 3);
         let other = limiter.clone();
-        let thread = thread::spawn(move || 2 * u64::from(other.check(NOW, 2).is_ok()));
-        let here = 2 * u64::from(limiter.check(NOW, 2).is_ok());
+        let thread = thread::spawn(move || 2 * u64::from(other.charge(NOW, 2).is_ok()));
+        let here = 2 * u64::from(limiter.charge(NOW, 2).is_ok());
         let there = thread.join().expect("no panic");
         assert_eq!(here + there, 2, "{strategy:?}");
         assert_eq!(drain(&limiter, NOW), 1, "{strategy:?}");
@@ -140,7 +140,7 @@ fn what_is_given_back_is_free_once() {
         let limiter = lending(strategy, 2);
         let other = limiter.clone();
         let thread = thread::spawn(move || {
-            other.check(NOW, 1).map_or(0, |admitted| {
+            other.charge(NOW, 1).map_or(0, |admitted| {
                 other.refund(admitted.charge, || NOW);
                 0
             })

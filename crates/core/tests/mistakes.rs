@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{InFlight, InvalidQuota, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, check_all};
+use weir_core::{InFlight, InvalidQuota, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, charge_limiters};
 
 use self::suite::{STRATEGIES, at_once, quota};
 
@@ -27,7 +27,7 @@ fn after(duration: Duration) -> Time {
 
 /// Charges one request at a time until a refusal. Returns the number of admissions.
 fn drain(limiter: &Limiter, now: Time) -> u64 {
-    (0..1_000_000).take_while(|_| limiter.check(now, 1).is_ok()).count() as u64
+    (0..1_000_000).take_while(|_| limiter.charge(now, 1).is_ok()).count() as u64
 }
 
 /// Reserves one request at a time, without waiting, until a refusal. Returns the number of admissions.
@@ -57,7 +57,7 @@ fn mistake_1_two_atomics_for_one_state() {
                         let now = after(2 * round * SECOND);
                         barrier.wait();
                         for _ in 0..200 {
-                            admitted.fetch_add(u64::from(limiter.check(now, 1).is_ok()), Ordering::Relaxed);
+                            admitted.fetch_add(u64::from(limiter.charge(now, 1).is_ok()), Ordering::Relaxed);
                         }
                         barrier.wait();
                     }
@@ -82,7 +82,7 @@ fn mistake_2_check_all_then_add_all() {
                 for _ in 0..8 {
                     scope.spawn(|| {
                         barrier.wait();
-                        admitted.fetch_add(u64::from(check_all(&limits, || START, 1).is_ok()), Ordering::Relaxed);
+                        admitted.fetch_add(u64::from(charge_limiters(&limits, || START, 1).is_ok()), Ordering::Relaxed);
                     });
                 }
             });
@@ -99,12 +99,12 @@ fn mistake_2_check_all_then_add_all() {
 fn mistake_3_the_outer_limit_is_charged_although_the_inner_one_refuses() {
     for (outer, inner) in changes() {
         let limits = [Limiter::new(START, quota(outer, 100, SECOND)), Limiter::new(START, quota(inner, 1, SECOND))];
-        assert!(check_all(&limits, || START, 1).is_ok());
+        assert!(charge_limiters(&limits, || START, 1).is_ok());
         // A leaky bucket admits no other request at this time, and is the first to refuse.
         let refuses = if outer == Strategy::LeakyBucket { 0 } else { 1 };
         let before = limits[0].peek(START).reset_after();
         for _ in 0..1_000 {
-            let refused = check_all(&limits, || START, 1).expect_err("the inner limit is used up");
+            let refused = charge_limiters(&limits, || START, 1).expect_err("the inner limit is used up");
             assert_eq!(refused.limit, refuses, "{outer:?}, {inner:?}");
         }
         assert_eq!(limits[0].peek(START).reset_after(), before, "{outer:?}, {inner:?}");
@@ -151,7 +151,7 @@ fn mistake_5_a_reload_refills_every_bucket() {
         assert!(admitted <= most, "{old:?} to {new:?}: {admitted}");
         // A reload with an equal quota neither frees nor takes capacity.
         let limiter = Limiter::new(START, small);
-        limiter.check(START, 1).expect("all is free");
+        limiter.charge(START, 1).expect("all is free");
         let left = limiter.peek(START).remaining();
         let limiter = limiter.retune(|| START, small);
         assert_eq!(limiter.peek(START).remaining(), left, "{old:?}");
@@ -193,11 +193,11 @@ fn mistake_7_durations_cut_short() {
             assert_eq!(limiter.quota().period(), half);
             assert!(drain(&limiter, START) > 0);
             assert_eq!(drain(&limiter, START), 0, "{strategy:?}: the limit refuses");
-            let wait = limiter.check(START, 1).expect_err("used up").retry_after().expect("within the burst");
+            let wait = limiter.charge(START, 1).expect_err("used up").retry_after().expect("within the burst");
             assert!(wait > Duration::from_millis(100) && wait <= 2 * half, "{strategy:?}: {wait:?}");
             let moment = after(wait);
-            assert!(limiter.check(moment.saturating_sub(Duration::from_nanos(1)), 1).is_err(), "{strategy:?}");
-            assert!(limiter.check(moment, 1).is_ok(), "{strategy:?}: a client that waits {wait:?} is admitted");
+            assert!(limiter.charge(moment.saturating_sub(Duration::from_nanos(1)), 1).is_err(), "{strategy:?}");
+            assert!(limiter.charge(moment, 1).is_ok(), "{strategy:?}: a client that waits {wait:?} is admitted");
         }
     }
 }
@@ -216,7 +216,7 @@ fn mistake_8_a_share_floors_to_zero() {
                     scope.spawn(|| {
                         barrier.wait();
                         for _ in 0..500 {
-                            admitted.fetch_add(u64::from(limiter.check(START, 1).is_ok()), Ordering::Relaxed);
+                            admitted.fetch_add(u64::from(limiter.charge(START, 1).is_ok()), Ordering::Relaxed);
                         }
                     });
                 }
@@ -227,9 +227,9 @@ fn mistake_8_a_share_floors_to_zero() {
     // One of 100 requests was admitted, which uses up a limit of one. The next request is admitted in time.
     for (old, new) in changes() {
         let limiter = Limiter::new(START, quota(old, 100, SECOND));
-        limiter.check(START, 1).expect("all is free");
+        limiter.charge(START, 1).expect("all is free");
         let limiter = limiter.retune(|| START, quota(new, 1, SECOND));
-        assert!(limiter.check(after(2 * SECOND), 1).is_ok(), "{old:?} to {new:?}");
+        assert!(limiter.charge(after(2 * SECOND), 1).is_ok(), "{old:?} to {new:?}");
     }
 }
 
@@ -285,17 +285,17 @@ fn mistake_11_refused_requests_consume() {
         drain(&limiter, START);
         let before = limiter.peek(START).reset_after();
         for _ in 0..1_000 {
-            assert!(limiter.check(START, 1).is_err() && limiter.reserve(START, 1, START).is_err());
-            assert!(limiter.check(START, 1_000).is_err() && limiter.reserve(START, 1_000, after(SECOND)).is_err());
+            assert!(limiter.charge(START, 1).is_err() && limiter.reserve(START, 1, START).is_err());
+            assert!(limiter.charge(START, 1_000).is_err() && limiter.reserve(START, 1_000, after(SECOND)).is_err());
         }
         assert_eq!(limiter.peek(START).reset_after(), before, "{strategy:?}");
         let later = after(2 * SECOND);
         assert_eq!(drain_by_reservation(&limiter, later), at_once(strategy, 10), "{strategy:?}: the limit is free");
         let limiter = limiter.retune(|| later, quota(strategy, 100, SECOND));
         for _ in 0..1_000 {
-            let _ = limiter.check(later, 1);
+            let _ = limiter.charge(later, 1);
         }
-        assert!(limiter.check(later.saturating_add(2 * SECOND), 1).is_ok(), "{strategy:?}: a higher limit helps");
+        assert!(limiter.charge(later.saturating_add(2 * SECOND), 1).is_ok(), "{strategy:?}: a higher limit helps");
     }
     let in_flight = InFlight::new(NonZeroU64::MIN);
     let permit = in_flight.acquire(1).expect("room for one");
@@ -329,7 +329,7 @@ fn mistake_12_times_out_of_order() {
         assert_eq!(drain(&limiter, after(Duration::from_millis(2_900))), 0, "{strategy:?}");
         // A refund with a slow clock gives back no lost capacity.
         let later = late.saturating_add(4 * SECOND);
-        let charge = limiter.check(later, 1).expect("all is free again").charge;
+        let charge = limiter.charge(later, 1).expect("all is free again").charge;
         limiter.refund(charge, || START);
         assert!(drain(&limiter, later) <= at_once(strategy, 10), "{strategy:?}");
     }

@@ -21,7 +21,7 @@ type Request = (u64, u64);
 fn after(strategy: Counted, requests: &[Request]) -> Limiter {
     let limiter = Limiter::new(at(0), quota(strategy, 10, Duration::from_secs(1)));
     for &(millis, cost) in requests {
-        let _ = limiter.check(at(millis), cost);
+        let _ = limiter.charge(at(millis), cost);
     }
     limiter
 }
@@ -34,7 +34,7 @@ fn at(millis: u64) -> Time {
 fn wrong(strategy: Counted, requests: &[Request]) -> Option<String> {
     let (&(millis, cost), before) = requests.split_last()?;
     let now = at(millis);
-    let Err(refused) = after(strategy, before).check(now, cost) else {
+    let Err(refused) = after(strategy, before).charge(now, cost) else {
         return None;
     };
     if cost > refused.standing.quota().most() {
@@ -49,7 +49,7 @@ fn wrong(strategy: Counted, requests: &[Request]) -> Option<String> {
     if refused.standing.remaining() >= cost {
         return Some(format!("refused with {} left", refused.standing.remaining()));
     }
-    let again = after(strategy, requests).check(now.saturating_add(wait), cost);
+    let again = after(strategy, requests).charge(now.saturating_add(wait), cost);
     again.err().map(|again| format!("refused again after {wait:?}: {again}"))
 }
 
@@ -59,7 +59,7 @@ fn a_log_whose_second_entry_is_older_than_its_first_says_when_to_come_back() {
     let requests = [(100, 1), (50, 1), (60, 8), (1070, 2)];
     assert_eq!(wrong(Counted::SlidingWindowLog, &requests), None);
     let refused =
-        after(Counted::SlidingWindowLog, &requests[..3]).check(at(1070), 2).expect_err("the first is too young");
+        after(Counted::SlidingWindowLog, &requests[..3]).charge(at(1070), 2).expect_err("the first is too young");
     assert_eq!((refused.retry_after(), refused.standing.remaining()), (Some(Duration::from_millis(30)), 0));
 }
 

@@ -58,16 +58,16 @@ impl Pair {
         let before = state(self.limiter.peek(at(now)));
         self.stands(now)?;
         let charge = match arrival.ask {
-            What::Check | What::CheckAndGiveBack => self.check(now, cost)?,
+            What::Charge | What::ChargeAndGiveBack => self.charge(now, cost)?,
             What::Reserve | What::ReserveAndGiveBack => self.reserve(now, cost, arrival.latest(now, self.quota))?,
         };
         match (charge, arrival.ask) {
             (None, _) => prop_assert_eq!(state(self.limiter.peek(at(now))), before, "a refusal leaves no trace"),
-            (Some((charge, goes)), What::CheckAndGiveBack | What::ReserveAndGiveBack) => {
+            (Some((charge, goes)), What::ChargeAndGiveBack | What::ReserveAndGiveBack) => {
                 self.limiter.refund(charge, || at(now));
                 self.is_given_back(before, now, goes, cost)?;
             }
-            (Some((_, goes)), What::Check | What::Reserve) => self.model.charge(now, goes, cost),
+            (Some((_, goes)), What::Charge | What::Reserve) => self.model.charge(now, goes, cost),
         }
         self.stands(now)
     }
@@ -90,9 +90,9 @@ impl Pair {
     }
 
     /// Returns the charge, and the time at which the request is admitted.
-    fn check(&self, now: u64, cost: u64) -> Result<Option<(Charge, u64)>, TestCaseError> {
+    fn charge(&self, now: u64, cost: u64) -> Result<Option<(Charge, u64)>, TestCaseError> {
         let within = self.model.admits(now, cost);
-        match self.limiter.check(at(now), cost) {
+        match self.limiter.charge(at(now), cost) {
             Ok(admitted) => {
                 prop_assert!(within || self.model.admits(now + self.early, cost), "{cost} too early at {now}");
                 Ok(Some((admitted.charge, now)))
@@ -220,7 +220,7 @@ fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
                 if now > END {
                     break;
                 }
-                if let Err(refused) = limiter.check(at(now), cost) {
+                if let Err(refused) = limiter.charge(at(now), cost) {
                     let Some(wait) = refused.retry_after() else {
                         prop_assert!(cost > quota.most());
                         continue;
@@ -232,8 +232,8 @@ fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
                         break;
                     }
                     let just_before = moment.saturating_sub(Duration::from_nanos(1));
-                    prop_assert!(limiter.check(just_before, cost).is_err(), "{wait:?} is too long");
-                    prop_assert!(limiter.check(moment, cost).is_ok(), "{wait:?} is too short");
+                    prop_assert!(limiter.charge(just_before, cost).is_err(), "{wait:?} is too long");
+                    prop_assert!(limiter.charge(moment, cost).is_ok(), "{wait:?} is too short");
                     now = moment.as_nanos();
                 }
             }
@@ -257,13 +257,13 @@ fn a_late_refund_gives_no_more_than_was_taken() {
                 if now > END {
                     break;
                 }
-                if arrival.ask == What::CheckAndGiveBack && !held.is_empty() {
+                if arrival.ask == What::ChargeAndGiveBack && !held.is_empty() {
                     // The refund is often of the latest charge, and sometimes of an earlier charge.
                     let (_, _, charge) =
                         held.swap_remove(held.len() / (1 + arrival.patience as usize % 3).min(held.len()) - 1);
                     limiter.refund(charge, || at(now));
                 }
-                if let Ok(admitted) = limiter.check(at(now), cost) {
+                if let Ok(admitted) = limiter.charge(at(now), cost) {
                     let mut model = Model::new(quota);
                     kept.clear();
                     kept.extend(held.iter().map(|&(at, cost, _)| (at, cost)));
@@ -271,7 +271,7 @@ fn a_late_refund_gives_no_more_than_was_taken() {
                     for &(at, cost) in &kept {
                         model.charge(at, at, cost);
                     }
-                    prop_assert!(model.admits(now + tolerance(quota), cost), "{cost} at {now} beside {kept:?}");
+                    prop_assert!(model.admits(now + tolerance(quota), cost), "{cost} at {now} with {kept:?}");
                     held.push((now, cost, admitted.charge));
                 }
             }
@@ -298,7 +298,7 @@ fn late_readers_get_no_more() {
                     break;
                 }
                 let lag = (period(quota) / 1_000 * (lag % 500 * (lag / 500))).min(nanos(Duration::from_hours(11)));
-                if limiter.check(at(now - lag), cost).is_ok() {
+                if limiter.charge(at(now - lag), cost).is_ok() {
                     latest = latest.max(now - lag);
                     prop_assert!(model.admits(latest + tolerance(quota), cost), "{cost} at {now} less {lag}");
                     model.charge(latest, latest, cost);
@@ -324,7 +324,7 @@ proptest! {
             let (now, most) = (at(now), limiter.quota().most());
             let cost = if what % 2 == 0 { cost } else { 1 };
             let decided = if what < 4 {
-                limiter.check(now, cost).map(|admitted| admitted.charge)
+                limiter.charge(now, cost).map(|admitted| admitted.charge)
             } else {
                 let reserved = limiter.reserve(now, cost, at(now.as_nanos().wrapping_mul(5)));
                 prop_assert!(reserved.as_ref().is_ok_and(|reserved| reserved.at >= now) || reserved.is_err());
@@ -360,7 +360,7 @@ proptest! {
             let mut now = START;
             for gap in &gaps {
                 now += gap;
-                let said = match limiter.check(at(now), 1) {
+                let said = match limiter.charge(at(now), 1) {
                     Ok(admitted) => state(admitted.standing),
                     Err(refused) => state(refused.standing),
                 };

@@ -53,7 +53,7 @@ impl Judged {
 
     fn admits(&self, now: u64) -> bool {
         match self {
-            Self::Alone(limiter) => limiter.check(at(now), 1).is_ok(),
+            Self::Alone(limiter) => limiter.charge(at(now), 1).is_ok(),
             Self::Rule(rule) => rule.charge(|| at(now), b"key", 1).is_ok(),
         }
     }
@@ -320,9 +320,9 @@ fn old_handles_follow_in_the_first_day_of_all() {
     for old in STRATEGIES {
         for new in STRATEGIES {
             let limiter = Limiter::new(now, suite::quota(old, 4, day));
-            limiter.check(now, 1).expect("the whole burst is free");
+            limiter.charge(now, 1).expect("the whole burst is free");
             let left = limiter.retune(|| now, suite::quota(new, 2, day)).peek(now).remaining();
-            let admitted = (0..10).filter(|_| limiter.check(now, 1).is_ok()).count() as u64;
+            let admitted = (0..10).filter(|_| limiter.charge(now, 1).is_ok()).count() as u64;
             assert_eq!(admitted, left, "{old:?} to {new:?}");
         }
     }
@@ -346,7 +346,7 @@ fn an_equal_quota_touches_nothing() {
                     if arrival.ask == What::Reserve {
                         let _ = limiter.reserve(at(now), cost, at(arrival.latest(now, old)));
                     } else {
-                        let _ = limiter.check(at(now), cost);
+                        let _ = limiter.charge(at(now), cost);
                     }
                 }
                 let before = state(limiter.peek(at(now)));
@@ -380,7 +380,7 @@ proptest! {
         let now = at(START + nanos);
         let from = suite::quota(old, from, SECOND);
         let limiter = Limiter::new(at(START), from);
-        while limiter.check(now, 1).is_ok() {}
+        while limiter.charge(now, 1).is_ok() {}
         let to = suite::quota(new, to, SECOND);
         let limiter = limiter.retune(|| now, to);
         let wait = limiter.peek(now).retry_after(1).expect("one request fits any burst");
@@ -391,6 +391,6 @@ proptest! {
             _ => SECOND * u32::try_from(from.debt() + 1).expect("small") / u32::try_from(to.requests()).expect("small") + Duration::from_nanos(2),
         };
         prop_assert!(wait <= longest, "{wait:?}");
-        prop_assert!(limiter.check(now.saturating_add(wait), 1).is_ok());
+        prop_assert!(limiter.charge(now.saturating_add(wait), 1).is_ok());
     }
 }

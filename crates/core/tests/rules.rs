@@ -3,7 +3,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use weir_core::{Ask, InvalidTerms, KeyStats, Quota, RuleLimiter, Strategy, Terms, Time, charge_all};
+use weir_core::{Demand, InvalidTerms, KeyStats, Quota, RuleLimiter, Strategy, Terms, Time, charge_rules};
 
 const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
@@ -59,8 +59,8 @@ fn the_tightest_limit_is_told() {
     for rule in [RuleLimiter::unkeyed(START, terms(limits)), keyed(limits, 10)] {
         let admitted = rule.charge(|| START, b"key", 2).expect("all is free");
         assert_eq!((admitted.tightest.limit, admitted.tightest.standing.remaining()), (1, 3));
-        let asked = rule.peek(START, b"key", 3).expect("three are left");
-        assert_eq!((asked.limit, asked.standing.remaining()), (1, 3));
+        let peeked = rule.peek(START, b"key", 3).expect("three are left");
+        assert_eq!((peeked.limit, peeked.standing.remaining()), (1, 3));
         assert_eq!(rule.peek(START, b"key", 4).expect_err("three are left").limit, 1);
     }
 }
@@ -330,7 +330,7 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
 }
 
 #[test]
-fn a_place_to_come_is_given_back_to_a_log_beside_other_limits() {
+fn a_place_to_come_is_given_back_to_a_log_with_other_limits() {
     let log = Quota::new(Strategy::SlidingWindowLog, 1, Duration::from_secs(1), None).expect("valid");
     let limits = [("wide", per_second(100)), ("log", log)];
     let late = after(Duration::from_secs(10));
@@ -363,27 +363,27 @@ fn a_charge_of_several_limits_is_given_back_to_the_terms_that_it_was_made_under(
 fn several_rules_are_charged_or_none() {
     let (shared, by_key) =
         (RuleLimiter::unkeyed(START, terms([("limit", per_second(10))])), { keyed([("limit", per_second(2))], 10) });
-    let asks: [(_, &[u8]); 2] = [(&shared, b""), (&by_key, b"ann")];
-    let asks = asks.map(|(rule, key)| Ask { rule, key, cost: 1, latest: None });
+    let demands: [(_, &[u8]); 2] = [(&shared, b""), (&by_key, b"ann")];
+    let demands = demands.map(|(rule, key)| Demand { rule, key, cost: 1, latest: None });
     let mut charged = Vec::new();
     for _ in 0..2 {
-        charge_all(asks.into_iter(), || START, &mut charged).expect("both are free");
+        charge_rules(demands.into_iter(), || START, &mut charged).expect("both are free");
         assert_eq!(charged.len(), 2);
     }
     for _ in 0..100 {
-        assert_eq!(charge_all(asks.into_iter(), || START, &mut charged).expect_err("the key is used up").ask, 1);
+        assert_eq!(charge_rules(demands.into_iter(), || START, &mut charged).expect_err("the key is used up").index, 1);
         assert!(charged.is_empty());
     }
     assert_eq!(drain(&shared, START, &[]), 8);
 }
 
 #[test]
-fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
+fn one_rule_in_two_demands_is_charged_twice_or_not_at_all() {
     // The check before the charges does not include the first charge. So the second charge is refused, and the first
     // charge is given back.
     let rule = RuleLimiter::unkeyed(START, terms([("limit", per_second(1))]));
-    let asks = [Ask { rule: &rule, key: &[], cost: 1, latest: None }; 2];
-    assert_eq!(charge_all(asks.into_iter(), || START, &mut Vec::new()).expect_err("one is free").ask, 1);
+    let demands = [Demand { rule: &rule, key: &[], cost: 1, latest: None }; 2];
+    assert_eq!(charge_rules(demands.into_iter(), || START, &mut Vec::new()).expect_err("one is free").index, 1);
     assert_eq!(drain(&rule, START, &[]), 1);
 }
 
@@ -391,8 +391,8 @@ fn one_rule_asked_twice_is_charged_twice_or_not_at_all() {
 fn each_of_several_rules_is_charged_its_own_cost() {
     let rules = [10, 10].map(|requests| RuleLimiter::unkeyed(START, terms([("limit", per_second(requests))])));
     let [one, other] = &rules;
-    let asks = [(one, 3), (other, 4)].map(|(rule, cost)| Ask { rule, key: &[], cost, latest: None });
-    charge_all(asks.into_iter(), || START, &mut Vec::new()).expect("both are free");
+    let demands = [(one, 3), (other, 4)].map(|(rule, cost)| Demand { rule, key: &[], cost, latest: None });
+    charge_rules(demands.into_iter(), || START, &mut Vec::new()).expect("both are free");
     assert_eq!(rules.each_ref().map(|rule| drain(rule, START, &[])), [7, 6]);
 }
 
@@ -403,10 +403,10 @@ fn a_rule_that_may_admit_later_is_charged_for_its_moment_or_nothing_is() {
         RuleLimiter::unkeyed(START, terms([("limit", per_second(1))])),
     );
     let ask = |latest| {
-        let asks = [(&now_only, None), (&patient, Some(latest))];
-        let asks = asks.map(|(rule, latest)| Ask { rule, key: &[], cost: 1, latest });
+        let demands = [(&now_only, None), (&patient, Some(latest))];
+        let demands = demands.map(|(rule, latest)| Demand { rule, key: &[], cost: 1, latest });
         let mut charged = Vec::new();
-        let outcome = charge_all(asks.into_iter(), || START, &mut charged).map_err(|refused| refused.ask);
+        let outcome = charge_rules(demands.into_iter(), || START, &mut charged).map_err(|refused| refused.index);
         outcome.map(|()| charged.iter().map(|one| one.at).collect::<Vec<_>>())
     };
     let second = after(Duration::from_secs(1));

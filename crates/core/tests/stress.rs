@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{InFlight, InFlightByKey, Limiter, RuleLimiter, Strategy, Terms, Time, check_all};
+use weir_core::{InFlight, InFlightByKey, Limiter, RuleLimiter, Strategy, Terms, Time, charge_limiters};
 
 use self::suite::{STRATEGIES, at_once};
 
@@ -55,7 +55,7 @@ fn ten_thousand_at_four_times_the_limit_not_one_too_many() {
     for strategy in STRATEGIES {
         for threads in THREADS {
             let limiter = Limiter::new(START, quota(strategy, 2_500));
-            let admitted = offer(threads, 10_000, |_| u64::from(limiter.check(START, 1).is_ok()));
+            let admitted = offer(threads, 10_000, |_| u64::from(limiter.charge(START, 1).is_ok()));
             assert_eq!(admitted, at_once(strategy, 2_500), "{strategy:?}, {threads} threads");
         }
     }
@@ -66,7 +66,7 @@ fn costs_add_up_to_the_limit() {
     for strategy in STRATEGIES {
         for threads in THREADS {
             let limiter = Limiter::new(START, quota(strategy, 5_000));
-            let charge = |cost| if limiter.check(START, cost).is_ok() { cost } else { 0 };
+            let charge = |cost| if limiter.charge(START, cost).is_ok() { cost } else { 0 };
             let admitted = offer(threads, 10_000, |turn| charge(1 + turn % 7));
             // Requests of cost 1 take the requests that the larger costs left.
             let rest = offer(threads, 100, |_| charge(1));
@@ -86,7 +86,7 @@ fn while_time_goes_on_exactly_what_the_rate_gives() {
             // Each request takes a quarter of a millisecond on a made-up clock: 4 times the limit, for 5 seconds.
             let admitted = offer(threads, 20_000, |turn| {
                 u64::from(
-                    limiter.check(after(Duration::from_micros(250) * u32::try_from(turn).expect("small")), 1).is_ok(),
+                    limiter.charge(after(Duration::from_micros(250) * u32::try_from(turn).expect("small")), 1).is_ok(),
                 )
             });
             // The readings of the clock are out of order. So a few requests find less capacity than there was at their
@@ -151,11 +151,11 @@ fn several_limits_all_or_none() {
             let limiters =
                 [Strategy::TokenBucket, Strategy::SlidingWindowLog, strategy, Strategy::SlidingWindowCounter]
                     .map(|each| Limiter::new(START, quota(each, if each == strategy { 1_234 } else { 5_000 })));
-            let admitted = offer(threads, 10_000, |_| u64::from(check_all(&limiters, || START, 1).is_ok()));
+            let admitted = offer(threads, 10_000, |_| u64::from(charge_limiters(&limiters, || START, 1).is_ok()));
             // While charges are given back after a lost race, the last requests can be refused. But too many requests
             // are never admitted.
             let most = at_once(strategy, 1_234);
-            let rest = offer(1, 1_234, |_| u64::from(check_all(&limiters, || START, 1).is_ok()));
+            let rest = offer(1, 1_234, |_| u64::from(charge_limiters(&limiters, || START, 1).is_ok()));
             assert!(admitted <= most, "{strategy:?}, {threads} threads: {admitted}");
             if strategy != Strategy::SlidingWindowLog {
                 assert_eq!(admitted + rest, most, "{strategy:?}, {threads} threads");
@@ -189,11 +189,11 @@ fn retunes_under_load_give_no_burst() {
                 });
                 let admitted = offer(8, 2_500, |_| {
                     decided.fetch_add(1, Ordering::Relaxed);
-                    u64::from(limiter.check(START, 1).is_ok())
+                    u64::from(limiter.charge(START, 1).is_ok())
                 });
                 done.store(true, Ordering::Relaxed);
                 let newest = retunes.join().expect("no panic");
-                admitted + offer(2, 1_500, |_| u64::from(newest.check(START, 1).is_ok()))
+                admitted + offer(2, 1_500, |_| u64::from(newest.charge(START, 1).is_ok()))
             });
             // The limits admit at most the largest window, or the first burst without windows, plus the largest debt.
             let is_window = |strategy| {
@@ -214,7 +214,7 @@ fn charges_given_back_are_free_again() {
     for strategy in STRATEGIES {
         for threads in THREADS {
             let limiter = Limiter::new(START, quota(strategy, 1_000));
-            let kept = offer(threads, 20_000, |turn| match limiter.check(START, 1) {
+            let kept = offer(threads, 20_000, |turn| match limiter.charge(START, 1) {
                 Ok(admitted) if turn % 2 == 0 => {
                     limiter.refund(admitted.charge, || START);
                     0

@@ -127,7 +127,7 @@ impl Trace {
             let soon = Time::from_nanos(now + tolerance);
             followed.decisions += 1;
             match asked {
-                Asked::Allow { cost, admitted } => match (limiter.check(at, cost), admitted) {
+                Asked::Allow { cost, admitted } => match (limiter.charge(at, cost), admitted) {
                     (Ok(_), true) => charge(&mut model, now, cost),
                     (Err(_), false) => {}
                     (Ok(early), false) => {
@@ -135,7 +135,7 @@ impl Trace {
                         let before = now - tolerance;
                         let near = tolerance > 0
                             && model.as_ref().map_or_else(
-                                || limiter.check(Time::from_nanos(before), cost).is_err(),
+                                || limiter.charge(Time::from_nanos(before), cost).is_err(),
                                 |model| !model.admits(before, cost),
                             );
                         assert!(near, "{place}: admitted here, refused in the trace");
@@ -181,7 +181,7 @@ impl Trace {
         let [mut here, mut there] = [Vec::new(), Vec::new()];
         for &Arrival { now, asked } in &self.arrivals {
             let Asked::Allow { cost, admitted } = asked else { panic!("a reservation in {}", self.name) };
-            if limiter.check(Time::from_nanos(now), cost).is_ok() {
+            if limiter.charge(Time::from_nanos(now), cost).is_ok() {
                 here.push((now, cost));
             }
             if admitted {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use weir_core::{Charge, InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, check_all};
+use weir_core::{Charge, InFlight, Limiter, Quota, RuleLimiter, Strategy, Terms, Time, charge_limiters};
 
 use self::suite::{STRATEGIES, at_once};
 
@@ -45,9 +45,9 @@ fn offer(each: u64, offer: impl Fn(u64) -> bool + Sync) -> u64 {
 fn not_one_too_many_and_none_lost() {
     for strategy in STRATEGIES {
         let limiter = Limiter::new(START, quota(strategy, 12));
-        let admitted = offer(6, |_| limiter.check(START, 1).is_ok());
+        let admitted = offer(6, |_| limiter.charge(START, 1).is_ok());
         // A log possibly refused a request because a thread was preempted before it wrote its time.
-        let rest = (0..12).filter(|_| limiter.check(START, 1).is_ok()).count() as u64;
+        let rest = (0..12).filter(|_| limiter.charge(START, 1).is_ok()).count() as u64;
         assert_eq!(admitted + rest, at_once(strategy, 12), "{strategy:?}");
     }
 }
@@ -56,8 +56,8 @@ fn not_one_too_many_and_none_lost() {
 #[test]
 fn a_hot_limit_is_exact() {
     let limiter = Limiter::new(START, quota(Strategy::TokenBucket, 256));
-    let admitted = offer(100, |_| limiter.check(START, 1).is_ok());
-    let rest = (0..256).filter(|_| limiter.check(START, 1).is_ok()).count() as u64;
+    let admitted = offer(100, |_| limiter.charge(START, 1).is_ok());
+    let rest = (0..256).filter(|_| limiter.charge(START, 1).is_ok()).count() as u64;
     assert_eq!(admitted + rest, 256);
 }
 
@@ -85,7 +85,7 @@ fn no_place_is_promised_twice() {
 fn what_is_given_back_is_free_again() {
     for strategy in STRATEGIES {
         let limiter = Limiter::new(START, quota(strategy, 6));
-        let kept = offer(4, |turn| match limiter.check(START, 1) {
+        let kept = offer(4, |turn| match limiter.charge(START, 1) {
             Ok(admitted) if turn % 2 == 0 => {
                 limiter.refund(admitted.charge, || START);
                 false
@@ -110,7 +110,7 @@ fn a_change_under_load_gives_no_burst() {
             if turn == 5 {
                 drop(limiter.retune(|| START, quota(other, 16)).retune(|| START, quota(strategy, 9)));
             }
-            limiter.check(START, 1).is_ok()
+            limiter.charge(START, 1).is_ok()
         });
         // Windows admit up to the largest limit. Buckets admit only the remaining tokens.
         let most = match strategy {
@@ -127,8 +127,8 @@ fn several_limits_all_or_none() {
     let wide = Limiter::new(START, quota(Strategy::TokenBucket, 20));
     let narrow = Limiter::new(START, quota(Strategy::FixedWindow, 4));
     let limits = [wide, narrow];
-    let admitted = offer(4, |_| check_all(&limits, || START, 1).is_ok());
-    let rest = (0..4).filter(|_| check_all(&limits, || START, 1).is_ok()).count() as u64;
+    let admitted = offer(4, |_| charge_limiters(&limits, || START, 1).is_ok());
+    let rest = (0..4).filter(|_| charge_limiters(&limits, || START, 1).is_ok()).count() as u64;
     assert_eq!(admitted + rest, 4);
     assert_eq!(limits[0].peek(START).remaining(), 16, "refusals charged nothing");
 }
@@ -169,7 +169,7 @@ fn permits_are_never_more_than_the_limit() {
 fn charges_travel() {
     fn is_send<T: Send>(_: &T) {}
     let limiter = Limiter::new(START, quota(Strategy::TokenBucket, 1));
-    let charge: Charge = limiter.check(START, 1).expect("all is free").charge;
+    let charge: Charge = limiter.charge(START, 1).expect("all is free").charge;
     is_send(&charge);
     let there = limiter.clone();
     thread::spawn(move || there.refund(charge, || START)).join().expect("no panic");

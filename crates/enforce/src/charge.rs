@@ -12,7 +12,7 @@ use super::rule::{Limits, Rule};
 
 /// The charge that a request needs from one rule.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'r, 'k> {
+pub(super) struct Demand<'r, 'k> {
     pub(super) rule: &'r Arc<Rule>,
     pub(super) limits: &'r Limits,
     pub(super) key: &'k [u8],
@@ -21,32 +21,35 @@ pub(super) struct Ask<'r, 'k> {
     pub(super) latest: Option<Time>,
 }
 
-impl Ask<'_, '_> {
-    fn for_limiter(&self) -> weir_core::Ask<'_> {
-        weir_core::Ask { rule: &self.limits.limiter, key: self.key, cost: self.cost, latest: self.latest }
+impl Demand<'_, '_> {
+    fn for_limiter(&self) -> weir_core::Demand<'_> {
+        weir_core::Demand { rule: &self.limits.limiter, key: self.key, cost: self.cost, latest: self.latest }
     }
 }
 
 /// Charges every rule, or none.
-pub(super) fn charge_all(asks: &[Ask<'_, '_>], clock: impl Fn() -> Time) -> Result<Vec<RuleCharged>, RuleRefusedAt> {
-    let mut charged = Vec::with_capacity(asks.len());
-    weir_core::charge_all(asks.iter().map(Ask::for_limiter), clock, &mut charged)?;
+pub(super) fn charge_rules(
+    demands: &[Demand<'_, '_>],
+    clock: impl Fn() -> Time,
+) -> Result<Vec<RuleCharged>, RuleRefusedAt> {
+    let mut charged = Vec::with_capacity(demands.len());
+    weir_core::charge_rules(demands.iter().map(Demand::for_limiter), clock, &mut charged)?;
     Ok(charged)
 }
 
 /// Returns the time until all limits of all rules admit this request, after the requests that already wait. A client
 /// that retries after this time is not refused by another limit. A limit that admits now also admits later, so each
 /// limit must be checked only once.
-pub(super) fn opens_after(asks: &[Ask<'_, '_>], now: Time) -> Duration {
+pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Duration {
     let mut at = now;
-    for ask in asks {
-        if ask.limits.limiter.queue_len(ask.key) > 0
-            && let Ok(opens) = ask.limits.limiter.opens(now, ask.key, ask.cost)
+    for demand in demands {
+        if demand.limits.limiter.queue_len(demand.key) > 0
+            && let Ok(opens) = demand.limits.limiter.opens(now, demand.key, demand.cost)
         {
             at = at.max(opens);
         }
         for _ in 0..MAX_LIMITS {
-            match ask.limits.limiter.peek(at, ask.key, ask.cost).map_err(|refused| refused.retry_after()) {
+            match demand.limits.limiter.peek(at, demand.key, demand.cost).map_err(|refused| refused.retry_after()) {
                 Err(Some(wait)) => at = at.saturating_add(wait),
                 Ok(_) | Err(None) => break,
             }

@@ -42,7 +42,7 @@ pub(super) struct NoPermit {
 
 impl Concurrency {
     /// `before` is the same rule before a change.
-    pub(super) fn follow(before: Option<&Self>, lowered: LoweredConcurrency) -> Self {
+    pub(super) fn from_lowered(before: Option<&Self>, lowered: LoweredConcurrency) -> Self {
         let LoweredConcurrency { key, cost, name, advice, limits } = lowered;
         let in_flight = before.filter(|before| before.key == key).map(|before| before.in_flight.clone());
         Self { in_flight: in_flight.unwrap_or_default(), key, cost, name, advice: Arc::new(advice), limits }

@@ -13,6 +13,8 @@ pub(super) enum Cost {
     RequestHeader(HeaderCost),
     /// The number in this header of the response: 1 is charged on arrival, and the rest when the response arrives.
     ResponseHeader(HeaderCost),
+    /// The bytes of the request body: 1 is charged on arrival, for the first byte, and the rest while the body passes.
+    RequestBytes,
     /// The bytes of the response body: 1 is charged on arrival, for the first byte, and the rest while the body passes.
     ResponseBytes,
 }
@@ -30,13 +32,13 @@ impl Cost {
         match self {
             Self::Fixed(cost) => *cost,
             Self::RequestHeader(header) => header.number(request.headers().get(&header.name)),
-            Self::ResponseHeader(_) | Self::ResponseBytes => 1,
+            Self::ResponseHeader(_) | Self::RequestBytes | Self::ResponseBytes => 1,
         }
     }
 
-    /// Whether the cost depends on the response.
+    /// Whether the cost depends on the request's body or on the response.
     pub(super) fn is_known_later(&self) -> bool {
-        matches!(self, Self::ResponseHeader(_) | Self::ResponseBytes)
+        matches!(self, Self::ResponseHeader(_) | Self::RequestBytes | Self::ResponseBytes)
     }
 }
 

@@ -6,6 +6,7 @@
 //! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Therefore, a bypass in shadow mode
 //! exempts a request only from the other rules of its policy.
 
+mod with_body;
 mod with_permits;
 mod with_stores;
 
@@ -20,7 +21,7 @@ use weir_core::{RuleCharged, RuleRefusedAt, Time};
 use weir_tower::MonotonicClock;
 
 use super::{
-    charge::{Ask, charge_all, slices},
+    charge::{Demand, charge_rules, slices},
     deferred::DeferredCost,
     follow_up::{Deadline, FollowUp},
     format::Format,
@@ -36,7 +37,7 @@ use super::{
 use crate::matching::RequestView;
 
 /// A request with the data that rules need to decide on it.
-pub(super) struct Asked<'a> {
+pub(super) struct RequestContext<'a> {
     pub(super) request: RequestView<'a>,
     pub(super) tokens: Tokens<'a>,
     pub(super) clock: MonotonicClock,
@@ -54,41 +55,47 @@ thread_local! {
 }
 
 impl RulesInForce {
-    pub(super) fn decide(&self, asked: &Asked<'_>) -> Verdict<'_> {
+    pub(super) fn decide(&self, context: &RequestContext<'_>) -> Verdict<'_> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
-            let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
-            let mut verdict = asked.enforce(set, enforced, keys);
-            asked.try_shadows(set, shadows, keys, &mut verdict);
+            let (enforced, shadows) = set.deciding(&context.request, buffers, &self.unmatched);
+            let mut verdict = context.enforce(set, enforced, keys);
+            context.try_shadows(set, shadows, keys, &mut verdict);
             verdict
         })
     }
 
     /// Decides on a request that passes or is refused now, without a question to a store and without a count of the
-    /// body. `then` gets a reference to the verdict, which avoids a copy. For any other request, returns `None`, and
-    /// charges and counts nothing.
+    /// response's body. `body` is the length of the request's body, which has arrived as a whole. `then` gets a
+    /// reference to the verdict, which avoids a copy. For any other request, returns `None`, and charges and counts
+    /// nothing.
     #[inline]
     pub(super) fn decide_at_once<R>(
         &self,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
+        body: usize,
         then: impl FnOnce(Result<Pass, &Refusal<'_>>) -> R,
     ) -> Option<R> {
         let set = &*self.requests;
         SCRATCH.with_borrow_mut(|Scratch { buffers, keys }| {
-            let (enforced, shadows) = set.deciding(&asked.request, buffers, &self.unmatched);
+            let (enforced, shadows) = set.deciding(&context.request, buffers, &self.unmatched);
             let mut deciding = enforced.iter().chain(shadows).map(|index| set.get(*index));
             let mut verdict = match (enforced, shadows) {
                 // The only rule is counted by a store. This program has seats for the key, or the store refuses the
                 // key.
-                ([only], []) if set.get(*only).may_ask_only => asked.claim_one(set.get(*only), keys)?,
-                _ if deciding.any(|member| member.needs_all) => return None,
-                _ => asked.enforce(set, enforced, keys),
+                ([only], []) if set.get(*only).needs_only_store => context.claim_one(set.get(*only), keys)?,
+                _ if deciding.any(|member| member.needs_full_decision) => return None,
+                _ if set.counts_bodies => context.enforce_with_body(set, enforced, keys, body)?,
+                _ => context.enforce(set, enforced, keys),
             };
             if let Verdict::Wait(_) = verdict {
                 // The request leaves the queues here. The caller then calls `decide`, and the request joins them again.
                 return None;
             }
-            asked.try_shadows(set, shadows, keys, &mut verdict);
+            context.try_shadows(set, shadows, keys, &mut verdict);
+            if set.counts_bodies {
+                context.charge_shadows(&mut verdict, body);
+            }
             match &mut verdict {
                 Verdict::Pass(pass) => Some(then(Ok(mem::take(pass)))),
                 Verdict::Refuse(refusal) => Some(then(Err(refusal))),
@@ -98,7 +105,7 @@ impl RulesInForce {
     }
 }
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     fn enforce<'r>(&self, set: &'r RuleSet, indices: &[usize], keys: &mut Vec<u8>) -> Verdict<'r> {
         if set.has_concurrency {
             return self.enforce_with_permits(set, indices, keys);
@@ -126,7 +133,7 @@ impl Asked<'_> {
     fn enforce_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Verdict<'r> {
         let rule = &member.rule;
         let Some(limits) = &rule.limits else { return Verdict::Refuse(Refusal::denied(rule, self.now())) };
-        if member.may_take_more {
+        if member.needs_more_than_charge {
             return self.enforce_all(&[(member, limits)], self.deadline([member].into_iter()), keys);
         }
         keys.clear();
@@ -145,8 +152,8 @@ impl Asked<'_> {
                 Verdict::Pass(Pass { fields, follow_up: None })
             }
             Err(refused) => {
-                let ask = Ask { rule, limits, key: keys, cost, latest: None };
-                Verdict::Refuse(refusal(&[ask], RuleRefusedAt { ask: 0, refused }, at.get()))
+                let demand = Demand { rule, limits, key: keys, cost, latest: None };
+                Verdict::Refuse(refusal(&[demand], RuleRefusedAt { index: 0, refused }, at.get()))
             }
         }
     }
@@ -157,32 +164,33 @@ impl Asked<'_> {
         deadline: Option<Deadline>,
         keys: &mut Vec<u8>,
     ) -> Verdict<'r> {
-        self.with_asks(rules, deadline.as_ref().map(|deadline| deadline.after), keys, |asks| {
-            let costs = || asks.iter().filter_map(|ask| DeferredCost::of(ask, true)).collect();
+        self.with_demands(rules, deadline.as_ref().map(Deadline::after), keys, |demands| {
+            let costs = || demands.iter().filter_map(|demand| DeferredCost::of(demand, true)).collect();
             let follow_up = || FollowUp { deadline, costs: costs(), permits: Vec::new() };
-            if asks.iter().any(|ask| ask.limits.shared.is_some()) {
-                return self.enforce_with_stores(asks, follow_up());
+            if demands.iter().any(|demand| demand.limits.shared.is_some()) {
+                return self.enforce_with_stores(demands, follow_up());
             }
-            match enter(asks, self.clock) {
+            match enter(demands, self.clock) {
                 Ok(Entry::Waits(mut wait)) => {
                     wait.follow_up = follow_up();
                     Verdict::Wait(wait)
                 }
                 Ok(Entry::Goes(charged)) => {
-                    asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
-                    let fields = fields_of_several(asks, &charged);
+                    demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                    let fields = fields_of_several(demands, &charged);
                     Verdict::Pass(Pass { fields, follow_up: follow_up().boxed() })
                 }
-                Err(refused) => Verdict::Refuse(refusal(asks, refused, self.now())),
+                Err(refused) => Verdict::Refuse(refusal(demands, refused, self.now())),
             }
         })
     }
 
     /// The shortest deadline of these rules' policies.
     fn deadline<'r>(&self, members: impl Iterator<Item = &'r Member>) -> Option<Deadline> {
-        let deadlines = members.filter_map(|member| Some((member.deadline?, &member.rule)));
-        let (after, rule) = deadlines.min_by_key(|(after, _)| *after)?;
-        Some(Deadline { after, rule: Arc::clone(rule), format: Format::of(self.request.headers()) })
+        let deadlines = members.filter_map(|member| Some((member.deadline.as_ref()?, &member.rule)));
+        let (policy, rule) = deadlines.min_by_key(|(policy, _)| policy.after)?;
+        let (policy, rule) = (Arc::clone(policy), Arc::clone(rule));
+        Some(Deadline { policy, rule, format: Format::of(self.request.headers()) })
     }
 
     /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
@@ -212,24 +220,24 @@ impl Asked<'_> {
                 }
             };
             let rules = limiting(set, indices);
-            let deadline = rules.iter().filter_map(|(member, _)| member.deadline).min();
-            let costs = self.with_asks(&rules, deadline, keys, |asks| {
-                if asks.iter().any(|ask| ask.limits.shared.is_some()) {
-                    return self.try_with_stores(asks);
+            let deadline = rules.iter().filter_map(|(member, _)| Some(member.deadline.as_ref()?.after)).min();
+            let costs = self.with_demands(&rules, deadline, keys, |demands| {
+                if demands.iter().any(|demand| demand.limits.shared.is_some()) {
+                    return self.try_with_stores(demands);
                 }
-                match charge_all(asks, || self.now()) {
+                match charge_rules(demands, || self.now()) {
                     Ok(charged) => {
                         let now = self.now();
-                        for (ask, RuleCharged { at, .. }) in asks.iter().zip(charged) {
-                            ask.rule.counters.count_allowed();
+                        for (demand, RuleCharged { at, .. }) in demands.iter().zip(charged) {
+                            demand.rule.counters.count_allowed();
                             if let Some(at) = at {
-                                ask.rule.counters.count_wait(at.duration_since(now));
+                                demand.rule.counters.count_wait(at.duration_since(now));
                             }
                         }
-                        Some(asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect())
+                        Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect())
                     }
-                    Err(RuleRefusedAt { ask, .. }) => {
-                        asks[ask].rule.counters.count_shadow_limited();
+                    Err(RuleRefusedAt { index, .. }) => {
+                        demands[index].rule.counters.count_shadow_limited();
                         None
                     }
                 }
@@ -243,12 +251,12 @@ impl Asked<'_> {
     }
 
     /// Computes the key, the cost and the latest time of admission for each rule.
-    fn with_asks<'r, R>(
+    fn with_demands<'r, R>(
         &self,
         rules: &[(&'r Member, &'r Limits)],
         deadline: Option<Duration>,
         keys: &mut Vec<u8>,
-        then: impl FnOnce(&[Ask<'r, '_>]) -> R,
+        then: impl FnOnce(&[Demand<'r, '_>]) -> R,
     ) -> R {
         keys.clear();
         let mut ranges = Vec::with_capacity(rules.len());
@@ -258,12 +266,12 @@ impl Asked<'_> {
             ranges.push(start..keys.len());
         }
         let now = self.now();
-        let asks: Vec<Ask<'_, '_>> = rules
+        let demands: Vec<Demand<'_, '_>> = rules
             .iter()
             .zip(slices(keys, &ranges))
             .map(|((member, limits), key)| {
                 let patience = limits.max_wait.map(|wait| deadline.map_or(wait, |deadline| wait.min(deadline)));
-                Ask {
+                Demand {
                     rule: &member.rule,
                     limits,
                     key,
@@ -272,7 +280,7 @@ impl Asked<'_> {
                 }
             })
             .collect();
-        then(&asks)
+        then(&demands)
     }
 }
 

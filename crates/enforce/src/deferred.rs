@@ -1,6 +1,6 @@
-//! Costs that are known only when the app has answered.
+//! Costs that are known only after the request's arrival.
 //!
-//! A request is charged 1 on arrival. The rest is charged when the response supplies the cost: it is reserved, so it
+//! A request is charged 1 on arrival. The rest is charged when a body or the response supplies the cost: it is reserved, so it
 //! can use capacity that becomes free in the future. A reservation reaches at most twelve hours ahead; a cost beyond
 //! that is not charged. For shared rules, the store counts the rest as debt, and its buckets owe at most a day. The
 //! limit admits new requests again when the debt has fallen to `debt`.
@@ -15,7 +15,7 @@ use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
 use super::{
-    charge::Ask,
+    charge::Demand,
     cost::{Cost, HeaderCost},
     lower::hash,
     rule::Rule,
@@ -27,12 +27,12 @@ const FAR: Duration = Duration::from_hours(24);
 /// The maximum number of reservations for one cost. A cost that is larger than the burst is split.
 const MOST_PLACES: usize = 1024;
 
-/// A cost that one rule charges when the response supplies it.
+/// A cost that one rule charges when a body or the response supplies it.
 #[derive(Debug)]
 pub struct DeferredCost {
     pub(super) rule: Arc<Rule>,
     pub(super) key: Box<[u8]>,
-    /// Whether the cost delays the response: true unless the rule is in shadow mode.
+    /// Whether the cost delays the body: true unless the rule is in shadow mode.
     pub(super) enforced: bool,
 }
 
@@ -47,14 +47,23 @@ pub(super) enum NoPlace {
 
 impl DeferredCost {
     /// Returns the deferred cost of a rule. `None` if the cost is known on arrival.
-    pub(super) fn of(ask: &Ask<'_, '_>, enforced: bool) -> Option<Self> {
-        let later = ask.limits.cost.is_known_later();
-        later.then(|| Self { rule: Arc::clone(ask.rule), key: ask.key.into(), enforced })
+    pub(super) fn of(demand: &Demand<'_, '_>, enforced: bool) -> Option<Self> {
+        let later = demand.limits.cost.is_known_later();
+        later.then(|| Self { rule: Arc::clone(demand.rule), key: demand.key.into(), enforced })
     }
 
-    /// Whether the cost is the bytes of the body.
-    pub fn is_bytes(&self) -> bool {
-        self.rule.limits.as_ref().is_some_and(|limits| limits.cost == Cost::ResponseBytes)
+    /// Whether the cost is the bytes of the request's body.
+    pub(super) fn is_request_bytes(&self) -> bool {
+        self.is(&Cost::RequestBytes)
+    }
+
+    /// Whether the cost is the bytes of the response's body.
+    pub(super) fn is_response_bytes(&self) -> bool {
+        self.is(&Cost::ResponseBytes)
+    }
+
+    fn is(&self, cost: &Cost) -> bool {
+        self.rule.limits.as_ref().is_some_and(|limits| limits.cost == *cost)
     }
 
     /// Charges the cost that a header of the response contains, and removes the header.
@@ -107,7 +116,7 @@ impl DeferredCost {
         }
     }
 
-    /// Returns the number of responses that wait for this key of the rule.
+    /// Returns the number of bodies that wait for this key of the rule.
     pub(super) fn queue_len(&self) -> usize {
         self.rule.limits.as_ref().map_or(0, |limits| limits.limiter.queue_len(&self.key))
     }

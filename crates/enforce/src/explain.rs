@@ -11,9 +11,9 @@ use weir_tower::MonotonicClock;
 use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, Per};
 
 use super::{
-    charge::{Ask, opens_after},
+    charge::{Demand, opens_after},
     concurrency::Concurrency,
-    decide::Asked,
+    decide::RequestContext,
     in_force::RulesInForce,
     jwt::Tokens,
     rule::{Policy, Rule},
@@ -61,13 +61,13 @@ impl RulesInForce {
         let peer = request.peer.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into());
         let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);
         let now = || clock.now();
-        let asked = Asked { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
+        let context = RequestContext { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
         let each = self.policies().iter().flat_map(|policy| {
             policy
                 .rules
                 .iter()
-                .filter(|rule| rule.mode != Mode::Disabled && rule.matcher.matches(&asked.request))
-                .map(|rule| asked.explain(policy, rule))
+                .filter(|rule| rule.mode != Mode::Disabled && rule.matcher.matches(&context.request))
+                .map(|rule| context.explain(policy, rule))
         });
         let rules: Vec<ExplainedRule> = each.collect();
         Ok(ExplainReply { decision: outcome(&rules), rules })
@@ -109,7 +109,7 @@ fn outcome(rules: &[ExplainedRule]) -> Decision {
     first.unwrap_or(Decision::Allow)
 }
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     fn explain(&self, policy: &Policy, rule: &std::sync::Arc<Rule>) -> ExplainedRule {
         let mut explained = ExplainedRule {
             namespace: policy.namespace.clone(),
@@ -135,24 +135,24 @@ impl Asked<'_> {
         };
         let mut key = Vec::new();
         limits.key.write(&self.request, &self.tokens, &mut key);
-        let ask = Ask { rule, limits, key: &key, cost: limits.cost.on_arrival(&self.request), latest: None };
+        let demand = Demand { rule, limits, key: &key, cost: limits.cost.on_arrival(&self.request), latest: None };
         let now = self.now();
         if limits.shared.is_some() {
             explained.key = limits.key.show(&self.request, &self.tokens);
-            let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+            let patience = limits.max_wait.map(|wait| policy.bounded(wait));
             explain_shared(
-                Ask { latest: patience.map(|patience| now.saturating_add(patience)), ..ask },
+                Demand { latest: patience.map(|patience| now.saturating_add(patience)), ..demand },
                 now,
                 &mut explained,
             );
             return explained;
         }
-        let standing = limits.limiter.peek(now, ask.key, ask.cost);
+        let standing = limits.limiter.peek(now, demand.key, demand.cost);
         explained.key = limits.key.show(&self.request, &self.tokens);
-        explained.cost = ask.cost;
-        let patience = limits.max_wait.map(|wait| policy.deadline.map_or(wait, |deadline| wait.min(deadline)));
+        explained.cost = demand.cost;
+        let patience = limits.max_wait.map(|wait| policy.bounded(wait));
         // A request that may wait would wait behind all requests in the queue.
-        let turn = patience.map(|patience| (limits.limiter.opens(now, ask.key, ask.cost), patience));
+        let turn = patience.map(|patience| (limits.limiter.opens(now, demand.key, demand.cost), patience));
         explained.decision = match (&turn, &standing) {
             (Some((Ok(at), _)), Ok(_)) if *at <= now => Decision::Allow,
             (Some((Ok(at), patience)), _) if at.duration_since(now) <= *patience => Decision::Wait,
@@ -162,7 +162,7 @@ impl Asked<'_> {
         if explained.decision != Decision::Allow {
             let after = match (&turn, &standing) {
                 (Some((Ok(at), _)), _) => Some(at.duration_since(now)),
-                (_, Err(refused)) => refused.retry_after().map(|_| opens_after(&[ask], now)),
+                (_, Err(refused)) => refused.retry_after().map(|_| opens_after(&[demand], now)),
                 _ => None,
             };
             explained.after_millis = after.map(millis);
@@ -182,7 +182,7 @@ impl Asked<'_> {
     }
 }
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     fn explain_concurrency(&self, concurrency: &Concurrency, explained: &mut ExplainedRule) {
         let mut key = Vec::new();
         concurrency.key.write(&self.request, &self.tokens, &mut key);
@@ -204,22 +204,22 @@ impl Asked<'_> {
 }
 
 /// Explains a rule that a store counts from the data in this program, without asking the store.
-fn explain_shared(ask: Ask<'_, '_>, now: Time, explained: &mut ExplainedRule) {
-    let (shared, _) = split(&[ask], now);
+fn explain_shared(demand: Demand<'_, '_>, now: Time, explained: &mut ExplainedRule) {
+    let (shared, _) = split(&[demand], now);
     let Some(shared) = shared.first() else { return };
     let Known { seats, left, refused_for, is_lost } = shared.known();
-    let patience = ask.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now));
-    explained.cost = ask.cost;
+    let patience = demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now));
+    explained.cost = demand.cost;
     explained.override_index = shared.override_index();
     explained.decision = match refused_for {
-        _ if u64::from(seats) >= ask.cost => Decision::Allow,
+        _ if u64::from(seats) >= demand.cost => Decision::Allow,
         Some(wait) if wait > patience => Decision::Limit,
         Some(_) => Decision::Wait,
         None => Decision::Allow,
     };
     explained.after_millis = refused_for.filter(|_| explained.decision != Decision::Allow).map(millis);
     explained.limit = left.map(|left| ExplainedLimit {
-        name: ask.limits.names.get(left.limit).map(ToString::to_string).unwrap_or_default(),
+        name: demand.limits.names.get(left.limit).map(ToString::to_string).unwrap_or_default(),
         remaining: left.units,
         reset_after_millis: millis(left.full_in),
     });

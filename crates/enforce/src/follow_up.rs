@@ -8,6 +8,7 @@ use super::{
     deferred::DeferredCost,
     fields::{Fields, QuotaState},
     format::Format,
+    policy_deadline::PolicyDeadline,
     rule::Rule,
 };
 
@@ -16,7 +17,7 @@ use super::{
 pub struct FollowUp {
     /// The deadline of the request.
     pub deadline: Option<Deadline>,
-    /// Costs that depend on the response.
+    /// Costs that depend on the body of the request or on the response.
     pub costs: Vec<DeferredCost>,
     /// The permits of concurrent limits, until they pass to the body of the response or to a tunnel.
     pub permits: Vec<HeldPermit>,
@@ -41,8 +42,7 @@ pub(super) struct AdmittedBy {
 /// The maximum time of a request after its verdict, including its wait.
 #[derive(Debug)]
 pub struct Deadline {
-    /// The maximum time of the request.
-    pub after: Duration,
+    pub(super) policy: Arc<PolicyDeadline>,
     /// The rule that counts an exceeded deadline: the first matching rule of the policy with the shortest deadline.
     pub(super) rule: Arc<Rule>,
     /// The format of the response to a request that exceeds the deadline.
@@ -50,6 +50,11 @@ pub struct Deadline {
 }
 
 impl Deadline {
+    /// Returns the maximum time of the request.
+    pub fn after(&self) -> Duration {
+        self.policy.after
+    }
+
     /// Counts a request whose deadline passed before the app answered.
     pub(super) fn expire(&self) {
         self.rule.counters.count_expired();
@@ -59,7 +64,12 @@ impl Deadline {
 impl FollowUp {
     /// Takes the deadline, if there is one.
     pub(super) fn take_deadline(&mut self) -> Option<(Duration, Deadline)> {
-        self.deadline.take().map(|deadline| (deadline.after, deadline))
+        self.deadline.take().map(|deadline| (deadline.after(), deadline))
+    }
+
+    /// Takes the costs that count the bytes of the request's body.
+    pub(super) fn take_request_bytes(&mut self) -> Vec<DeferredCost> {
+        self.costs.extract_if(.., |cost| cost.is_request_bytes()).collect()
     }
 
     /// Counts the request as admitted by the rules of its permits, and adds the header fields of these rules.

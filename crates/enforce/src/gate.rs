@@ -11,7 +11,7 @@ use weir_core::Time;
 use weir_tower::MonotonicClock;
 
 use super::{
-    decide::Asked,
+    decide::RequestContext,
     in_force::RulesInForce,
     jwt::Tokens,
     refusal::Refusal,
@@ -35,10 +35,10 @@ pub trait Gate {
     /// Decides on a request and charges it. `then` must not call this gate.
     fn decide<B, T>(&self, request: &Request<B>, then: impl FnOnce(Verdict<'_>) -> T) -> T {
         self.with_rules(|rules| {
-            ask(self, rules, request, |asked| {
-                let verdict = rules.decide(asked);
+            with_request_context(self, rules, request, |context| {
+                let verdict = rules.decide(context);
                 if let Verdict::Refuse(refusal) = &verdict {
-                    rules.log(refusal, asked, self.options().log_keys);
+                    rules.log(refusal, context, self.options().log_keys);
                 }
                 then(verdict)
             })
@@ -118,15 +118,17 @@ impl Gate for ConnectionGate {
 }
 
 impl ConnectionGate {
-    /// Decides on a request for a path and a query, and charges it. Returns `None` and charges nothing if the request
-    /// must wait, if a store must be asked, or if the bytes of the response are counted. Then the caller must call
-    /// [`decide`](Gate::decide). `then` must not call this gate.
+    /// Decides on a request for a path and a query, and charges it. `body` is the length of its body, which has arrived
+    /// as a whole. Returns `None` and charges nothing if the request or its body must wait, if a store must be asked, or
+    /// if the bytes of the response are counted. Then the caller must call [`decide`](Gate::decide). `then` must not
+    /// call this gate.
     #[inline(always)] // the only caller handles every request, and inlining avoids copies of the verdict
     pub fn decide_at_once<T>(
         &self,
         method: &str,
         target: (&str, Option<&str>),
         headers: Headers<'_>,
+        body: usize,
         then: impl FnOnce(Result<Pass, &Refusal<'_>>) -> T,
     ) -> Option<T> {
         let mut rules = self.common.rules.borrow_mut();
@@ -134,10 +136,10 @@ impl ConnectionGate {
         let GateOptions { clock, paths, log_keys } = &self.common.options;
         let now = || -> Time { clock.now() };
         let request = RequestView::of_target(method, target, headers, self.client).reading(*paths);
-        let asked = Asked { request, tokens: Tokens::new(rules.jwks(), &now), clock: *clock };
-        rules.decide_at_once(&asked, |decided| {
+        let context = RequestContext { request, tokens: Tokens::new(rules.jwks(), &now), clock: *clock };
+        rules.decide_at_once(&context, body, |decided| {
             if let Err(refusal) = &decided {
-                rules.log(refusal, &asked, *log_keys);
+                rules.log(refusal, &context, *log_keys);
             }
             then(decided)
         })
@@ -146,21 +148,21 @@ impl ConnectionGate {
 
 /// Logs a refusal that was decided elsewhere.
 pub(super) fn log<B>(gate: &(impl Gate + ?Sized), rules: &RulesInForce, refusal: &Refusal<'_>, request: &Request<B>) {
-    ask(gate, rules, request, |asked| rules.log(refusal, asked, gate.options().log_keys));
+    with_request_context(gate, rules, request, |context| rules.log(refusal, context, gate.options().log_keys));
 }
 
 /// Calls `then` with the view of a request that rules read.
-pub(super) fn ask<B, T>(
+pub(super) fn with_request_context<B, T>(
     gate: &(impl Gate + ?Sized),
     rules: &RulesInForce,
     request: &Request<B>,
-    then: impl FnOnce(&Asked<'_>) -> T,
+    then: impl FnOnce(&RequestContext<'_>) -> T,
 ) -> T {
     let GateOptions { clock, paths, .. } = gate.options();
     let now = || -> Time { clock.now() };
     let tokens = Tokens::new(rules.jwks(), &now);
     let request = RequestView::new(request, gate.client(request.extensions())).reading(*paths);
-    then(&Asked { request, tokens, clock: *clock })
+    then(&RequestContext { request, tokens, clock: *clock })
 }
 
 #[cfg(test)]

@@ -72,13 +72,19 @@ impl RulesInForce {
     }
 
     /// Returns these rules with a later snapshot of the same revision, which has a higher sequence.
-    pub fn moved_on(&self, snapshot: Snapshot, now: Time) -> Self {
+    pub fn with_later_sequence(&self, snapshot: Snapshot, now: Time) -> Self {
         let since = self.snapshot.as_ref().map_or(now, |(_, since)| *since);
         Self { snapshot: Some((Arc::new(snapshot), since)), ..self.clone() }
     }
 
     /// Returns the rules that replace these. A rule whose store is not in `stores` is counted only in this program.
-    pub fn succeed(&self, snapshot: Snapshot, lowered: Lowered, stores: &Stores, clock: impl Fn() -> Time) -> Self {
+    pub fn with_snapshot(
+        &self,
+        snapshot: Snapshot,
+        lowered: Lowered,
+        stores: &Stores,
+        clock: impl Fn() -> Time,
+    ) -> Self {
         let before: HashMap<(&str, &str), &Arc<Rule>> =
             self.rules().map(|(policy, rule)| ((policy.uid.as_str(), rule.name.as_str()), rule)).collect();
         let now = clock();
@@ -99,11 +105,11 @@ impl RulesInForce {
                     let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
                     let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
                     let before = follows.or(removed.as_ref()).map(|before| &**before);
-                    Arc::new(Rule::follow(counters, before, rule, &full_name, (&clock, stores)))
+                    Arc::new(Rule::from_lowered(counters, before, rule, &full_name, (&clock, stores)))
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);
-            let (mode, deadline) = (policy.mode, policy.deadline);
+            let (mode, deadline) = (policy.mode, policy.deadline.map(Arc::new));
             next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, deadline, rules }));
         }
         // Trimmed last, because limiters that the new rules took over need no room here.
@@ -149,7 +155,7 @@ impl RulesInForce {
         let (mut enforced, mut shadows) = (Vec::new(), Vec::new());
         for (index, policy) in self.policies.iter().enumerate() {
             for rule in policy.rules.iter().filter(|rule| rule.is_bypass() || rule.per == per) {
-                let member = Member::new(rule, index, policy.deadline);
+                let member = Member::new(rule, index, policy.deadline.clone());
                 match rule.mode {
                     Mode::Enforce => enforced.push(member),
                     Mode::Shadow => shadows.push(member),

@@ -8,6 +8,7 @@
 //! turn: no future in these layers depends on another future.
 
 mod body;
+mod body_costs;
 mod respond;
 mod turns;
 
@@ -20,6 +21,7 @@ use crate::gate::Gate;
 
 pub use self::{
     body::LimitedBody,
+    body_costs::BodyCosts,
     respond::{Responses, Tunnel, refused, too_late},
     turns::{Position, Turns},
 };

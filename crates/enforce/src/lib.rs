@@ -1,17 +1,17 @@
 //! The decision engine: decides which requests the limits of a snapshot admit, and when.
 //!
 //! The input is the head of a request and the client's address. The output is a [`Verdict`]: pass, wait or refuse.
-//! [`lower()`] turns wire data into parsed rules, or returns all faults of the data. [`RulesInForce::succeed`] gives
+//! [`lower()`] turns wire data into parsed rules, or returns all faults of the data. [`RulesInForce::with_snapshot`] gives
 //! the new rules the limiters and statistics of the rules that they replace. A [`Gate`] applies the rules in force to
 //! each request. A decision formats no metric label. A decision of rules with scope Pod never blocks. A decision of
 //! rules that a store counts takes short locks, and a [`Verdict::Wait`] can ask the store.
 //!
 //! [`LimitLayer`] applies verdicts to any tower service for HTTP: it refuses, delays and forwards requests, cancels
-//! requests that exceed a deadline, and charges costs that depend on the response. Only this layer depends on bodies
+//! requests that exceed a deadline, and charges costs that depend on bodies or on the response. Only this layer depends on bodies
 //! and tower.
 //!
 //! This crate opens no sockets, and works with snapshots from any source. For rules that a store counts, the program
-//! supplies the clients of the stores ([`RulesInForce::succeed`]). The agent applies the snapshots that the operator
+//! supplies the clients of the stores ([`RulesInForce::with_snapshot`]). The agent applies the snapshots that the operator
 //! pushes. Another program can apply snapshots itself:
 //!
 //! ```
@@ -68,6 +68,7 @@ mod matching;
 mod messages;
 mod outcome;
 mod own_field;
+mod policy_deadline;
 mod refusal;
 mod refusal_text;
 mod removed;
@@ -91,8 +92,8 @@ pub use self::{
     gate::{ConnectionGate, Gate, GateOptions, Gates},
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
-    layer::{LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
-    live::{Change, LiveRules, SyncGate},
+    layer::{BodyCosts, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
+    live::{LiveRules, RulesWriteGuard, SyncGate},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},

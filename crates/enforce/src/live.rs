@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use http::Extensions;
-use weir_wire::{Fault, Per, Snapshot, WIRE_VERSION};
+use weir_wire::{Cost, Fault, Per, Snapshot, WIRE_VERSION};
 
 use super::{
     gate::{Gate, GateOptions, Gates},
@@ -31,7 +31,7 @@ struct State {
 
 /// The exclusive right to change the rules. No other change begins until this value is dropped.
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct RulesWriteGuard<'a> {
     rules: &'a ArcSwap<RulesInForce>,
     _turn: MutexGuard<'a, ()>,
 }
@@ -61,15 +61,15 @@ impl LiveRules {
             return Err(faults);
         }
         let lowered = lower(&snapshot)?;
-        let change = self.change();
-        change.put(change.rules().succeed(snapshot, lowered, &Stores::new(), || self.0.options.clock.now()));
+        let guard = self.write();
+        guard.replace(guard.rules().with_snapshot(snapshot, lowered, &Stores::new(), || self.0.options.clock.now()));
         Ok(())
     }
 
     /// Sets the keys that verify tokens: after this call, only the claims of tokens that these keys signed are used.
     pub fn verify_with(&self, keys: impl Into<Arc<Jwks>>) {
-        let change = self.change();
-        change.put(change.rules().with_jwks(Some(keys.into())));
+        let guard = self.write();
+        guard.replace(guard.rules().with_jwks(Some(keys.into())));
     }
 
     /// Returns the rules in force, for counts and explanations.
@@ -103,21 +103,21 @@ impl LiveRules {
     }
 
     /// Begins a change of the rules. Blocks until no other change is in progress.
-    pub fn change(&self) -> Change<'_> {
+    pub fn write(&self) -> RulesWriteGuard<'_> {
         // The lock only orders the changes: it guards no data, so a poisoned lock is safe.
         let turn = self.0.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        Change { rules: &self.0.rules, _turn: turn }
+        RulesWriteGuard { rules: &self.0.rules, _turn: turn }
     }
 }
 
-impl Change<'_> {
+impl RulesWriteGuard<'_> {
     /// Returns the rules in force.
     pub fn rules(&self) -> Arc<RulesInForce> {
         self.rules.load_full()
     }
 
     /// Puts these rules in force.
-    pub fn put(&self, next: RulesInForce) {
+    pub fn replace(&self, next: RulesInForce) {
         self.rules.store(Arc::new(next));
     }
 }
@@ -148,10 +148,19 @@ fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
         faults.push(Fault { path: "stores".into(), message: message.into() });
     }
     for (number, policy) in snapshot.policies.iter().enumerate() {
-        for (index, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| rule.per == Per::Message) {
-            let path = format!("policies[{number}].rules[{index}].per");
-            let message = format!("rule {} counts messages, which a layer cannot do: count requests", rule.name);
-            faults.push(Fault { path, message });
+        for (index, rule) in policy.rules.iter().enumerate() {
+            let path = format!("policies[{number}].rules[{index}]");
+            if rule.per == Per::Message {
+                let message = format!("rule {} counts messages, which a layer cannot do: count requests", rule.name);
+                faults.push(Fault { path: format!("{path}.per"), message });
+            }
+            if rule.cost == Some(Cost::RequestBytes) {
+                let message = format!(
+                    "rule {} counts the bodies of requests, which a layer cannot do: use another cost",
+                    rule.name
+                );
+                faults.push(Fault { path: format!("{path}.cost"), message });
+            }
         }
     }
     faults
@@ -218,6 +227,8 @@ mod tests {
         let refused = |version, rule: &Value| paths(rules.apply(snapshot(version, rule)).expect_err("faults"));
         assert_eq!(refused(1, &rule(0, &json!({}))), ["policies[0].rules[0].limits[0].requests"]);
         assert_eq!(refused(1, &rule(9, &json!({"per": "Message"}))), ["policies[0].rules[0].per"]);
+        let bytes = json!({"cost": "requestBytes"});
+        assert_eq!(refused(1, &rule(9, &bytes)), ["policies[0].rules[0].cost"]);
         assert_eq!(refused(2, &rule(9, &json!({}))), ["wireVersion"]);
         assert_eq!(statuses(&rules, &all(1)).await, [429]);
         rules.apply(snapshot(1, &rule(3, &json!({})))).expect("no faults");

@@ -4,20 +4,20 @@
 
 use std::sync::Arc;
 
-use super::{decide::Asked, in_force::RulesInForce, refusal::Refusal};
+use super::{decide::RequestContext, in_force::RulesInForce, refusal::Refusal};
 
 impl RulesInForce {
     /// Logs a refusal, unless the rule logged another one less than a second before. `keys` determines whether the line
     /// contains the key.
     #[inline]
-    pub(super) fn log(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool) {
+    pub(super) fn log(&self, refusal: &Refusal<'_>, context: &RequestContext<'_>, keys: bool) {
         if let Some(unlogged) = refusal.rule.counters.log_limited(refusal.at) {
-            self.write_line(refusal, asked, keys, unlogged);
+            self.write_line(refusal, context, keys, unlogged);
         }
     }
 
     #[cold]
-    fn write_line(&self, refusal: &Refusal<'_>, asked: &Asked<'_>, keys: bool, unlogged: u64) {
+    fn write_line(&self, refusal: &Refusal<'_>, context: &RequestContext<'_>, keys: bool, unlogged: u64) {
         let Refusal { rule, state, .. } = refusal;
         // The policy is searched for each line, because there is at most one line per second.
         let Some((index, policy)) = self
@@ -36,7 +36,7 @@ impl RulesInForce {
             policy = policy.name,
             rule = rule.name,
             limit = rate.map(|limit| limit.name.as_str()).or(concurrent),
-            key = keys.then(|| refusal.key(asked)).flatten().map(tracing::field::display),
+            key = keys.then(|| refusal.key(context)).flatten().map(tracing::field::display),
             retry_after_seconds = state.seconds,
             unlogged,
             "refused"
@@ -47,9 +47,9 @@ impl RulesInForce {
 impl Refusal<'_> {
     /// Returns the values of the refused key as a JSON list, so that no value can break the line. Returns `None` if the
     /// rule has no key.
-    fn key(&self, asked: &Asked<'_>) -> Option<String> {
+    fn key(&self, context: &RequestContext<'_>) -> Option<String> {
         let key = self.rule.key()?;
-        let parts = key.show(&asked.request, &asked.tokens);
+        let parts = key.show(&context.request, &context.tokens);
         (!parts.is_empty()).then(|| serde_json::to_string(&parts).expect("a list of strings is valid JSON"))
     }
 }

@@ -6,6 +6,7 @@
 mod concurrency;
 mod conditions;
 mod cost;
+mod deadline;
 mod faults;
 mod limits;
 mod on_limit;
@@ -18,7 +19,9 @@ use weir_wire::{
 };
 
 use self::faults::{Faults, Path};
-use super::{cost::Cost, fields::QuotaHeaders, key::KeySpec, refusal_text::RefusalForm};
+use super::{
+    cost::Cost, fields::QuotaHeaders, key::KeySpec, policy_deadline::PolicyDeadline, refusal_text::RefusalForm,
+};
 use crate::matching::Matcher;
 
 pub(super) use self::{
@@ -39,7 +42,7 @@ pub(super) struct LoweredPolicy {
     pub(super) name: String,
     pub(super) revision: String,
     pub(super) mode: Mode,
-    pub(super) deadline: Option<Duration>,
+    pub(super) deadline: Option<PolicyDeadline>,
     pub(super) rules: Vec<LoweredRule>,
 }
 
@@ -128,9 +131,7 @@ fn lower_policy(
         );
     }
     revision(&policy.revision, path, faults);
-    if policy.deadline_millis == Some(0) {
-        faults.add(&path.field("deadlineMillis"), "must be at least 1: remove it for no deadline");
-    }
+    let deadline = deadline::lower_deadline(policy, path, faults);
 
     let full_name = full_name(&policy.namespace, &policy.name);
     let mut names = HashSet::new();
@@ -153,7 +154,7 @@ fn lower_policy(
         name: policy.name.clone(),
         revision: policy.revision.clone(),
         mode: policy.mode,
-        deadline: policy.deadline_millis.map(Duration::from_millis),
+        deadline,
         rules,
     })
 }

@@ -55,12 +55,12 @@ impl Matcher {
 
     /// Whether the entry with this index matches.
     pub(crate) fn entry_matches(&self, entry: usize, request: &RequestView<'_>) -> bool {
-        self.entries[entry].hold(request)
+        self.entries[entry].are_met_by(request)
     }
 
     /// Whether any entry matches.
     pub(crate) fn matches(&self, request: &RequestView<'_>) -> bool {
-        self.entries.iter().any(|entry| entry.hold(request))
+        self.entries.iter().any(|entry| entry.are_met_by(request))
     }
 
     /// Whether this matcher matches every request.

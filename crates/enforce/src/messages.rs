@@ -13,9 +13,9 @@ use std::{
 use http::{Extensions, Request};
 
 use super::{
-    charge::{Ask, charge_all},
-    decide::Asked,
-    gate::{Gate, GateOptions, ask, log},
+    charge::{Demand, charge_rules},
+    decide::RequestContext,
+    gate::{Gate, GateOptions, log, with_request_context},
     in_force::RulesInForce,
     live::LiveRules,
     outcome::refusal,
@@ -88,7 +88,9 @@ impl Gate for MessageGate {
 
 impl Messages {
     fn of<B>(gate: MessageGate, request: &Request<B>) -> Option<Self> {
-        let found = gate.with_rules(|rules| ask(&gate, rules, request, |asked| MatchingRules::new(rules, asked)));
+        let found = gate.with_rules(|rules| {
+            with_request_context(&gate, rules, request, |context| MatchingRules::new(rules, context))
+        });
         if found.enforced.is_empty() && found.shadows.is_empty() {
             return None;
         }
@@ -108,24 +110,25 @@ impl Messages {
         let rules = self.gate.with_rules(Arc::clone);
         let mut found = self.found.borrow_mut();
         if !std::ptr::eq(found.of.as_ptr(), Arc::as_ptr(&rules)) {
-            *found = ask(&self.gate, &rules, &self.opening, |asked| MatchingRules::new(&rules, asked));
+            *found =
+                with_request_context(&self.gate, &rules, &self.opening, |context| MatchingRules::new(&rules, context));
         }
         let clock = self.gate.options().clock;
         let set = &*rules.messages;
-        let asks = asks(set, &found.enforced);
-        if !asks.is_empty() {
-            charge_all(&asks, || clock.now()).map_err(|at| {
-                let refusal = refusal(&asks, at, clock.now());
+        let demands = demands(set, &found.enforced);
+        if !demands.is_empty() {
+            charge_rules(&demands, || clock.now()).map_err(|at| {
+                let refusal = refusal(&demands, at, clock.now());
                 log(&self.gate, &rules, &refusal, &self.opening);
                 MessageRefusal::new(&refusal)
             })?;
-            asks.iter().for_each(|ask| ask.rule.counters.count_allowed());
+            demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
         }
         for policy in found.shadows.chunk_by(|one, other| set.get(one.index).policy == set.get(other.index).policy) {
-            let asks = asks_of_shadow(set, policy);
-            match charge_all(&asks, || clock.now()) {
-                Ok(_) => asks.iter().for_each(|ask| ask.rule.counters.count_allowed()),
-                Err(at) => asks[at.ask].rule.counters.count_shadow_limited(),
+            let demands = demands_of_shadow(set, policy);
+            match charge_rules(&demands, || clock.now()) {
+                Ok(_) => demands.iter().for_each(|demand| demand.rule.counters.count_allowed()),
+                Err(at) => demands[at.index].rule.counters.count_shadow_limited(),
             }
         }
         Ok(())
@@ -141,10 +144,10 @@ impl MessageRefusal {
 }
 
 impl MatchingRules {
-    fn new(rules: &Arc<RulesInForce>, asked: &Asked<'_>) -> Self {
+    fn new(rules: &Arc<RulesInForce>, context: &RequestContext<'_>) -> Self {
         let set = &*rules.messages;
         let mut buffers = MatchBuffers::default();
-        let (enforced, shadows) = match set.matching(&asked.request, &mut buffers) {
+        let (enforced, shadows) = match set.matching(&context.request, &mut buffers) {
             Matching::Bypass(_) => (&[][..], &[][..]),
             Matching::Rules { enforced, shadows } => (enforced, shadows),
         };
@@ -152,8 +155,8 @@ impl MatchingRules {
             let limits = set.get(*index).rule.limits.as_ref();
             let mut key = Vec::new();
             let cost = limits.map_or(1, |limits| {
-                limits.key.write(&asked.request, &asked.tokens, &mut key);
-                limits.cost.on_arrival(&asked.request)
+                limits.key.write(&context.request, &context.tokens, &mut key);
+                limits.cost.on_arrival(&context.request)
             });
             Counted { index: *index, key: key.into(), cost }
         };
@@ -162,16 +165,16 @@ impl MatchingRules {
     }
 }
 
-fn asks<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
-    let ask = |counted: &'a Counted| {
+fn demands<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Demand<'a, 'a>> {
+    let demand = |counted: &'a Counted| {
         let rule = &set.get(counted.index).rule;
-        Some(Ask { rule, limits: rule.limits.as_ref()?, key: &counted.key, cost: counted.cost, latest: None })
+        Some(Demand { rule, limits: rule.limits.as_ref()?, key: &counted.key, cost: counted.cost, latest: None })
     };
-    counted.iter().filter_map(ask).collect()
+    counted.iter().filter_map(demand).collect()
 }
 
 /// The questions to the rules of one policy in shadow mode. Empty if the policy has a bypass for the message.
-fn asks_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Ask<'a, 'a>> {
+fn demands_of_shadow<'a>(set: &'a RuleSet, counted: &'a [Counted]) -> Vec<Demand<'a, 'a>> {
     let bypassed = counted.iter().any(|counted| set.get(counted.index).rule.is_bypass());
-    if bypassed { Vec::new() } else { asks(set, counted) }
+    if bypassed { Vec::new() } else { demands(set, counted) }
 }

@@ -6,26 +6,26 @@ use weir_core::{RuleCharged, RuleRefusedAt, Tightest, Time};
 use weir_tower::retry_after_seconds;
 
 use super::{
-    charge::{Ask, opens_after},
+    charge::{Demand, opens_after},
     fields::{self, Fields, QuotaState},
     refusal::Refusal,
     rule::Limits,
-    shared::SharedAsk,
+    shared::SharedDemand,
 };
 
 /// Counts a refusal and builds it. `at` is the time of the decision.
 pub(super) fn refusal<'r>(
-    asks: &[Ask<'r, '_>],
-    RuleRefusedAt { ask, refused }: RuleRefusedAt,
+    demands: &[Demand<'r, '_>],
+    RuleRefusedAt { index, refused }: RuleRefusedAt,
     at: Time,
 ) -> Refusal<'r> {
     let own = refused.retry_after();
-    let retry_after = match asks {
+    let retry_after = match demands {
         // With one limit, the wait of that limit is the result.
         [only] if only.limits.is_single() => own.unwrap_or_default(),
-        _ => opens_after(asks, at),
+        _ => opens_after(demands, at),
     };
-    let rule = asks[ask].rule;
+    let rule = demands[index].rule;
     rule.counters.count_limited();
     let state = QuotaState {
         limit: refused.limit,
@@ -48,15 +48,15 @@ pub(super) fn fields_of_one(limits: &Limits, tightest: &Tightest) -> Fields {
 
 /// Returns the headers for a request that shared rules, and possibly rules of scope Pod, admitted.
 pub(super) fn fields_with_shared(
-    asks: &[Ask<'_, '_>],
+    demands: &[Demand<'_, '_>],
     charged: &[RuleCharged],
-    shared: &[(&SharedAsk, QuotaState)],
+    shared: &[(&SharedDemand, QuotaState)],
 ) -> Fields {
-    let own = asks.iter().zip(charged).map(|(ask, one)| {
+    let own = demands.iter().zip(charged).map(|(demand, one)| {
         let state = quota_state(&one.tightest, one.tightest.standing.remaining());
-        (&ask.limits.advice, state, one.tightest.override_index)
+        (&demand.limits.advice, state, one.tightest.override_index)
     });
-    let shared = shared.iter().map(|(ask, state)| (&ask.limits().advice, *state, ask.override_index()));
+    let shared = shared.iter().map(|(demand, state)| (&demand.limits().advice, *state, demand.override_index()));
     let all: Vec<_> = own.chain(shared).collect();
     if let [(advice, state, override_index)] = &all[..] {
         return Fields::of_one(advice, *state, *override_index);
@@ -77,19 +77,19 @@ pub(super) fn fields_with_shared(
 
 /// Returns the headers for a request that was charged to several rules. They list the limits of all rules, and the
 /// state of the limit with the fewest remaining requests.
-pub(super) fn fields_of_several(asks: &[Ask<'_, '_>], charged: &[RuleCharged]) -> Fields {
-    let telling = || asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.describes_admitted());
+pub(super) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharged]) -> Fields {
+    let telling = || demands.iter().zip(charged).filter(|(demand, _)| demand.limits.advice.describes_admitted());
     let own = || {
-        let own = asks.iter().zip(charged).filter(|(ask, _)| ask.limits.advice.has_own());
-        own.map(|(ask, one)| {
-            (Arc::clone(&ask.limits.advice), quota_state(&one.tightest, one.tightest.standing.remaining()))
+        let own = demands.iter().zip(charged).filter(|(demand, _)| demand.limits.advice.has_own());
+        own.map(|(demand, one)| {
+            (Arc::clone(&demand.limits.advice), quota_state(&one.tightest, one.tightest.standing.remaining()))
         })
     };
-    let places = telling().map(|(ask, one)| (ask.limits, &one.tightest, one.tightest.standing.remaining()));
+    let places = telling().map(|(demand, one)| (demand.limits, &one.tightest, one.tightest.standing.remaining()));
     let Some((limits, tightest, remaining)) = places.min_by_key(|(_, _, remaining)| *remaining) else {
         return Fields::default().with_own(own());
     };
-    let policies = telling().map(|(ask, one)| ask.limits.advice.policy(one.tightest.override_index));
+    let policies = telling().map(|(demand, one)| demand.limits.advice.policy(one.tightest.override_index));
     Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies)).with_own(own())
 }
 

@@ -13,6 +13,7 @@ use super::{
     fields::QuotaHeaders,
     key::KeySpec,
     lower::{LoweredLimits, LoweredRule, LoweredShared},
+    policy_deadline::PolicyDeadline,
     refusal_text::RefusalText,
 };
 use crate::{histogram, matching::Matcher};
@@ -32,7 +33,7 @@ pub struct Policy {
     /// Identifies the content of the policy.
     pub revision: String,
     pub(super) mode: Mode,
-    pub(super) deadline: Option<Duration>,
+    pub(super) deadline: Option<Arc<PolicyDeadline>>,
     /// The policy's rules, in order.
     pub rules: Vec<Arc<Rule>>,
 }
@@ -108,6 +109,11 @@ impl Policy {
         self.deadline.is_some()
     }
 
+    /// Returns the shorter of a wait and the deadline.
+    pub(super) fn bounded(&self, wait: Duration) -> Duration {
+        self.deadline.as_ref().map_or(wait, |deadline| wait.min(deadline.after))
+    }
+
     /// Returns the mode as it is spelled in a policy.
     pub fn mode(&self) -> &'static str {
         match self.mode {
@@ -120,7 +126,7 @@ impl Policy {
 
 impl Rule {
     /// Creates a rule. If `before`, the earlier rule, has an equal key, the new rule takes over its limiter.
-    pub(super) fn follow(
+    pub(super) fn from_lowered(
         counters: Arc<Counters>,
         before: Option<&Self>,
         rule: LoweredRule,
@@ -128,15 +134,15 @@ impl Rule {
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
         let LoweredRule { name, mode, matcher, per, action, refusal, limits, concurrency } = rule;
-        let concurrency =
-            concurrency.map(|own| Concurrency::follow(before.and_then(|before| before.concurrency.as_ref()), own));
+        let concurrency = concurrency
+            .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
         let before = before.and_then(|before| before.limits.as_ref());
         let limits = limits.map(|lowered| {
             let LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared } = lowered;
             let max_keys = counted_by.max_keys();
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
-            let shared = shared.and_then(|shared| SharedPart::follow(before, &key, &terms, shared, stores));
+            let shared = shared.and_then(|shared| SharedPart::from_lowered(before, &key, &terms, shared, stores));
             // If a store counts the keys, the limiter needs no table of keys.
             let max_keys = max_keys.filter(|_| shared.is_none());
             let limiter = match before.filter(|before| before.key == key && before.shared.is_some() == shared.is_some())
@@ -225,7 +231,7 @@ impl Rule {
 impl SharedPart {
     /// Continues with the limiter of the earlier rule, if the store, the counters and the key are the same. Returns
     /// `None` if `stores` does not have the store.
-    fn follow(
+    fn from_lowered(
         before: Option<&Limits>,
         key: &KeySpec,
         terms: &Terms,

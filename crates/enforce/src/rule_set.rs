@@ -5,13 +5,14 @@
 //! policy. An index identifies a rule, so a list of matching rules is a list of numbers, and the next request reuses
 //! its memory.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use weir_wire::Action;
 
 use super::{
     cost::Cost,
     counters::Unmatched,
+    policy_deadline::PolicyDeadline,
     rule::{Limits, Rule},
 };
 use crate::matching::{Index, RequestView};
@@ -29,6 +30,8 @@ pub(super) struct RuleSet {
     enforced: usize,
     /// Whether a rule limits how many requests are in flight.
     pub(super) has_concurrency: bool,
+    /// Whether a rule limits request bytes.
+    pub(super) counts_bodies: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
     matching_all: Vec<usize>,
 }
@@ -39,14 +42,16 @@ pub(super) struct Member {
     pub(super) rule: Arc<Rule>,
     /// The index of the policy in the snapshot.
     pub(super) policy: usize,
-    pub(super) deadline: Option<Duration>,
+    pub(super) deadline: Option<Arc<PolicyDeadline>>,
     /// Whether a decision of this rule can need more than an immediate charge: a wait, a deadline, a question to a
     /// store, or a second charge after the response.
-    pub(super) may_take_more: bool,
+    pub(super) needs_more_than_charge: bool,
     /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes.
-    pub(super) needs_all: bool,
+    pub(super) needs_full_decision: bool,
+    /// Whether the rule limits request bytes.
+    pub(super) counts_body: bool,
     /// Whether a question to a store is the only step that can delay a request, and no work follows its verdict.
-    pub(super) may_ask_only: bool,
+    pub(super) needs_only_store: bool,
 }
 
 /// Buffers for the indices of rules, reused for the next request.
@@ -66,16 +71,19 @@ pub(super) enum Matching<'a> {
 }
 
 impl Member {
-    pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Duration>) -> Self {
+    pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Arc<PolicyDeadline>>) -> Self {
         let more = |limits: &Limits| {
             deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() || limits.shared.is_some()
         };
-        let may_take_more = rule.limits.as_ref().is_some_and(more);
+        let needs_more_than_charge = rule.limits.as_ref().is_some_and(more);
         let all = |limits: &Limits| limits.shared.is_some() || limits.cost == Cost::ResponseBytes;
-        let needs_all = rule.limits.as_ref().is_some_and(all);
-        let asks = |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
-        let may_ask_only = deadline.is_none() && rule.limits.as_ref().is_some_and(asks);
-        Self { rule: Arc::clone(rule), policy, deadline, may_take_more, needs_all, may_ask_only }
+        let needs_full_decision = rule.limits.as_ref().is_some_and(all);
+        let counts_body = rule.limits.as_ref().is_some_and(|limits| limits.cost == Cost::RequestBytes);
+        let demands =
+            |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
+        let needs_only_store = deadline.is_none() && rule.limits.as_ref().is_some_and(demands);
+        let rule = Arc::clone(rule);
+        Self { rule, policy, deadline, needs_more_than_charge, needs_full_decision, counts_body, needs_only_store }
     }
 }
 
@@ -96,7 +104,8 @@ impl RuleSet {
         let matching_all = exceptions == 0 && rules.iter().all(|member| member.rule.matcher.matches_everything());
         let matching_all = if matching_all { (0..rules.len()).collect() } else { Vec::new() };
         let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
-        Self { rules, index, denials, exceptions, enforced, has_concurrency, matching_all }
+        let counts_bodies = rules.iter().any(|member| member.counts_body);
+        Self { rules, index, denials, exceptions, enforced, has_concurrency, counts_bodies, matching_all }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {

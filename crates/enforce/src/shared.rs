@@ -10,7 +10,7 @@ use weir_store::{Claim, Denied, Grant, Known, Left, Waits};
 use weir_tower::retry_after_seconds;
 
 use super::{
-    charge::Ask,
+    charge::Demand,
     fields::QuotaState,
     lower::hash,
     refusal::Refusal,
@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// The charge that a request needs from one shared rule.
 #[derive(Clone, Debug)]
-pub(super) struct SharedAsk {
+pub(super) struct SharedDemand {
     pub(super) rule: Arc<Rule>,
     hash: u128,
     override_index: Option<usize>,
@@ -31,36 +31,36 @@ pub(super) struct SharedAsk {
 }
 
 /// Splits the charges of a request into charges of shared rules and charges of rules of scope Pod.
-pub(super) fn split<'r, 'k>(asks: &[Ask<'r, 'k>], now: Time) -> (Vec<SharedAsk>, Vec<Ask<'r, 'k>>) {
-    let shared = asks.iter().filter_map(|ask| {
-        let SharedPart { terms, .. } = ask.limits.shared.as_ref()?;
-        Some(SharedAsk {
-            rule: Arc::clone(ask.rule),
-            hash: hash(ask.key),
-            override_index: terms.override_of(ask.key),
-            cost: u32::try_from(ask.cost).unwrap_or(u32::MAX),
-            patience: ask.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now)),
+pub(super) fn split<'r, 'k>(demands: &[Demand<'r, 'k>], now: Time) -> (Vec<SharedDemand>, Vec<Demand<'r, 'k>>) {
+    let shared = demands.iter().filter_map(|demand| {
+        let SharedPart { terms, .. } = demand.limits.shared.as_ref()?;
+        Some(SharedDemand {
+            rule: Arc::clone(demand.rule),
+            hash: hash(demand.key),
+            override_index: terms.override_of(demand.key),
+            cost: u32::try_from(demand.cost).unwrap_or(u32::MAX),
+            patience: demand.latest.map_or(Duration::ZERO, |latest| latest.duration_since(now)),
         })
     });
-    let others = asks.iter().filter(|ask| ask.limits.shared.is_none()).copied();
+    let others = demands.iter().filter(|demand| demand.limits.shared.is_none()).copied();
     (shared.collect(), others.collect())
 }
 
 /// Takes the seats of all rules that have enough seats, or no seats if one rule refuses. `None` means that the store of
 /// that rule must be asked.
-pub(super) fn claim_all(asks: &[SharedAsk]) -> Result<Vec<Option<Grant>>, (usize, Denied)> {
-    let mut grants = Vec::with_capacity(asks.len());
-    for (index, ask) in asks.iter().enumerate() {
-        match ask.claim() {
+pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, (usize, Denied)> {
+    let mut grants = Vec::with_capacity(demands.len());
+    for (index, demand) in demands.iter().enumerate() {
+        match demand.claim() {
             Claim::Granted(grant) => grants.push(Some(grant)),
-            Claim::Ask => grants.push(None),
+            Claim::AskStore => grants.push(None),
             Claim::Denied(denied) => return Err((index, denied)),
         }
     }
     Ok(grants)
 }
 
-impl SharedAsk {
+impl SharedDemand {
     pub(super) fn limits(&self) -> &Limits {
         self.rule.limits.as_ref().expect("a shared rule has limits")
     }

@@ -8,6 +8,7 @@ mod exceptions;
 mod headers;
 mod matching;
 mod removed;
+mod request_bodies;
 mod waiting;
 
 use std::{
@@ -53,8 +54,8 @@ impl Limits {
             json!({"wireVersion": 1, "sequence": self.sequence.get(), "revision": "r", "policies": policies});
         let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
         let lowered = lower(&snapshot).expect("no faults");
-        let change = self.rules.change();
-        change.put(change.rules().succeed(snapshot, lowered, &Stores::new(), || self.clock.now()));
+        let guard = self.rules.write();
+        guard.replace(guard.rules().with_snapshot(snapshot, lowered, &Stores::new(), || self.clock.now()));
     }
 
     fn gate(&self) -> ConnectionGate {

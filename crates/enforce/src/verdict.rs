@@ -43,7 +43,7 @@ impl Verdict<'_> {
     }
 
     /// Adds the permits of rules that enforce. A request that passes now is admitted by their rules.
-    pub(super) fn hold_permits(&mut self, permits: Vec<HeldPermit>) {
+    pub(super) fn keep_permits(&mut self, permits: Vec<HeldPermit>) {
         match self {
             Self::Pass(Pass { fields, follow_up }) => {
                 let follow_up = follow_up.get_or_insert_default();

@@ -5,9 +5,9 @@
 //! observe. When the request is at the head and all rules have capacity, all rules are charged together. A request that
 //! leaves earlier is not charged.
 //!
-//! A request of shared rules first waits for the store (`asking`). When it has all its seats, it continues as above.
+//! A request of shared rules first waits for the store (`questions`). When it has all its seats, it continues as above.
 
-mod asking;
+mod questions;
 
 use std::{
     sync::Arc,
@@ -19,18 +19,18 @@ use weir_core::{Quota, RuleCharged, RuleRefused, RuleRefusedAt, Ticket, Time};
 use weir_store::{Denied, Grant};
 use weir_tower::{AtHead, MonotonicClock, Waiting};
 
-use self::asking::Asking;
+use self::questions::StoreQuestions;
 use super::{
-    charge::{Ask, charge_all, opens_after},
+    charge::{Demand, charge_rules, opens_after},
     fields::Fields,
     follow_up::FollowUp,
     outcome::{fields_of_several, fields_with_shared, refusal},
     refusal::Refusal,
     rule::Rule,
-    shared::SharedAsk,
+    shared::SharedDemand,
 };
 
-pub(super) use self::asking::settle;
+pub(super) use self::questions::settle;
 
 /// The result for a request that no rule refuses immediately.
 pub(super) enum Entry {
@@ -44,16 +44,16 @@ pub struct Wait {
     /// The remaining work when the request is admitted. The deadline counts from the verdict.
     pub follow_up: FollowUp,
     /// The questions to stores. The request waits for the answers before it joins a queue.
-    asking: Option<Asking>,
+    questions: Option<StoreQuestions>,
     /// The positions in queues. `None` before the request joins them, and after it is admitted or refused.
     queued: Option<Queued>,
     /// The seats of shared rules that the request holds while it waits in queues.
-    seats: Vec<(SharedAsk, Grant)>,
+    seats: Vec<(SharedDemand, Grant)>,
 }
 
 #[derive(Debug)]
 struct Queued {
-    asked: OwnedAsks,
+    demands: OwnedDemands,
     waiting: Waiting,
     /// Positions in the queues of rules that do not let requests wait.
     _held: Vec<Ticket>,
@@ -62,14 +62,14 @@ struct Queued {
 
 /// The charges that a waiting request needs from all its rules.
 #[derive(Debug)]
-struct OwnedAsks {
-    all: Vec<OwnedAsk>,
+struct OwnedDemands {
+    all: Vec<OwnedDemand>,
     clock: MonotonicClock,
 }
 
 /// The charge that a waiting request needs from one rule.
 #[derive(Debug)]
-struct OwnedAsk {
+struct OwnedDemand {
     rule: Arc<Rule>,
     key: Box<[u8]>,
     cost: u64,
@@ -87,41 +87,42 @@ struct HeadRefusal {
 
 /// Charges all rules if no request waits for them and they have capacity. Otherwise joins their queues. Refuses
 /// immediately if a wait cannot help: the turn would come too late, or a rule that does not let requests wait refuses.
-pub(super) fn enter(asks: &[Ask<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
-    let is_patient = |ask: &Ask<'_, '_>| ask.latest.is_some();
-    let at_once: Vec<_> = asks.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
-    if !asks.iter().any(is_patient) || asks.iter().all(|ask| ask.limits.limiter.queue_len(ask.key) == 0) {
-        match charge_all(&at_once, || clock.now()) {
+pub(super) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result<Entry, RuleRefusedAt> {
+    let is_patient = |demand: &Demand<'_, '_>| demand.latest.is_some();
+    let at_once: Vec<_> = demands.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
+    if !demands.iter().any(is_patient) || demands.iter().all(|demand| demand.limits.limiter.queue_len(demand.key) == 0)
+    {
+        match charge_rules(&at_once, || clock.now()) {
             Ok(charged) => return Ok(Entry::Goes(charged)),
-            Err(at) if !is_patient(&asks[at.ask]) => return Err(at),
+            Err(at) if !is_patient(&demands[at.index]) => return Err(at),
             Err(_) => {}
         }
     }
     let now = clock.now();
-    let (mut asked, mut patient, mut held) = (Vec::with_capacity(asks.len()), Vec::new(), Vec::new());
-    for (index, ask) in asks.iter().enumerate() {
-        let refused_at = |refused: RuleRefused| RuleRefusedAt { ask: index, refused };
-        let limiter = &ask.limits.limiter;
-        let waits = limiter.opens(now, ask.key, ask.cost).is_ok_and(|at| at > now);
-        let ticket = limiter.enqueue(now, ask.key, ask.cost, ask.latest.or(Some(now))).map_err(refused_at)?;
-        if is_patient(ask) {
+    let (mut owned, mut patient, mut held) = (Vec::with_capacity(demands.len()), Vec::new(), Vec::new());
+    for (index, demand) in demands.iter().enumerate() {
+        let refused_at = |refused: RuleRefused| RuleRefusedAt { index, refused };
+        let limiter = &demand.limits.limiter;
+        let waits = limiter.opens(now, demand.key, demand.cost).is_ok_and(|at| at > now);
+        let ticket = limiter.enqueue(now, demand.key, demand.cost, demand.latest.or(Some(now))).map_err(refused_at)?;
+        if is_patient(demand) {
             patient.push(ticket);
         } else {
             ticket.step_aside(now);
             held.push(ticket);
         }
-        let (rule, key) = (Arc::clone(ask.rule), ask.key.into());
-        asked.push(OwnedAsk { rule, key, cost: ask.cost, latest: ask.latest, waits });
+        let (rule, key) = (Arc::clone(demand.rule), demand.key.into());
+        owned.push(OwnedDemand { rule, key, cost: demand.cost, latest: demand.latest, waits });
     }
-    let latest = asks.iter().filter_map(|ask| ask.latest).min();
+    let latest = demands.iter().filter_map(|demand| demand.latest).min();
     let waiting = Waiting::new(patient, latest, clock);
-    let queued = Queued { asked: OwnedAsks { all: asked, clock }, waiting, _held: held, since: now };
+    let queued = Queued { demands: OwnedDemands { all: owned, clock }, waiting, _held: held, since: now };
     Ok(Entry::Waits(Box::new(Wait::of_queue(queued))))
 }
 
 impl Wait {
     fn of_queue(queued: Queued) -> Self {
-        Self { follow_up: FollowUp::default(), asking: None, queued: Some(queued), seats: Vec::new() }
+        Self { follow_up: FollowUp::default(), questions: None, queued: Some(queued), seats: Vec::new() }
     }
 
     /// Ready when the request is admitted, charged and counted. Returns the headers for its response. Do not poll again
@@ -140,7 +141,7 @@ impl Wait {
 
     /// Ready when all rates have charged the request.
     fn poll_charges(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
-        if self.asking.is_some() {
+        if self.questions.is_some() {
             match ready!(self.poll_stores(context)) {
                 Ok(None) => {}
                 Ok(Some(fields)) => return Poll::Ready(Ok(fields)),
@@ -148,15 +149,15 @@ impl Wait {
             }
         }
         let queued = self.queued.as_mut().expect("polled again after it was ready");
-        let turn = ready!(queued.waiting.poll(&queued.asked, context));
+        let turn = ready!(queued.waiting.poll(&queued.demands, context));
         // Leaves the queues first, because the headers and the refusal below report the state of the queues.
-        let Some(Queued { asked, since, .. }) = self.queued.take() else { return Poll::Pending };
+        let Some(Queued { demands, since, .. }) = self.queued.take() else { return Poll::Pending };
         let charged = match turn {
             Ok(charged) => charged,
-            Err(HeadRefusal { at, .. }) => return Poll::Ready(Err(LateRefusal(Reason::Own { asked, at }))),
+            Err(HeadRefusal { at, .. }) => return Poll::Ready(Err(LateRefusal(Reason::Own { demands, at }))),
         };
-        let waited = asked.clock.now().duration_since(since);
-        for OwnedAsk { rule, waits, .. } in &asked.all {
+        let waited = demands.clock.now().duration_since(since);
+        for OwnedDemand { rule, waits, .. } in &demands.all {
             rule.counters.count_allowed();
             if *waits && waited > Duration::ZERO {
                 rule.counters.count_wait(waited);
@@ -164,10 +165,10 @@ impl Wait {
         }
         if !self.seats.is_empty() {
             let states = settle(&mut self.seats);
-            let states: Vec<_> = states.iter().map(|(ask, state)| (ask, *state)).collect();
-            return Poll::Ready(Ok(fields_with_shared(&asked.asks(), &charged, &states)));
+            let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
+            return Poll::Ready(Ok(fields_with_shared(&demands.demands(), &charged, &states)));
         }
-        Poll::Ready(Ok(fields_of_several(&asked.asks(), &charged)))
+        Poll::Ready(Ok(fields_of_several(&demands.demands(), &charged)))
     }
 }
 
@@ -179,60 +180,60 @@ pub struct LateRefusal(Reason);
 #[derive(Debug)]
 enum Reason {
     /// A rule of scope Pod, which this program counts.
-    Own { asked: OwnedAsks, at: RuleRefusedAt },
+    Own { demands: OwnedDemands, at: RuleRefusedAt },
     /// A shared rule.
-    Shared { ask: SharedAsk, denied: Denied, clock: MonotonicClock },
+    Shared { demand: SharedDemand, denied: Denied, clock: MonotonicClock },
 }
 
 impl LateRefusal {
     /// Counts the refusal and passes it to `then`.
     pub(super) fn refuse<R>(self, then: impl FnOnce(&Refusal<'_>) -> R) -> R {
         match self.0 {
-            Reason::Own { asked, at } => then(&refusal(&asked.asks(), at, asked.clock.now())),
-            Reason::Shared { ask, denied, clock } => then(&ask.refusal(denied, clock.now())),
+            Reason::Own { demands, at } => then(&refusal(&demands.demands(), at, demands.clock.now())),
+            Reason::Shared { demand, denied, clock } => then(&demand.refusal(denied, clock.now())),
         }
     }
 
     /// Counts this refusal for a policy in shadow mode, which does not refuse the request.
     pub(super) fn count_shadow(&self) {
         match &self.0 {
-            Reason::Own { asked, at } => asked.all[at.ask].rule.counters.count_shadow_limited(),
-            Reason::Shared { ask, .. } => ask.rule.counters.count_shadow_limited(),
+            Reason::Own { demands, at } => demands.all[at.index].rule.counters.count_shadow_limited(),
+            Reason::Shared { demand, .. } => demand.rule.counters.count_shadow_limited(),
         }
     }
 }
 
-impl OwnedAsks {
-    fn asks(&self) -> Vec<Ask<'_, '_>> {
-        let asks = self.all.iter().filter_map(|held| {
+impl OwnedDemands {
+    fn demands(&self) -> Vec<Demand<'_, '_>> {
+        let demands = self.all.iter().filter_map(|held| {
             let limits = held.rule.limits.as_ref()?;
-            Some(Ask { rule: &held.rule, limits, key: &held.key, cost: held.cost, latest: None })
+            Some(Demand { rule: &held.rule, limits, key: &held.key, cost: held.cost, latest: None })
         });
-        asks.collect()
+        demands.collect()
     }
 
     /// The rules that let requests wait, in the order of their queues.
-    fn patient(&self) -> impl Iterator<Item = (usize, &OwnedAsk)> {
+    fn patient(&self) -> impl Iterator<Item = (usize, &OwnedDemand)> {
         self.all.iter().enumerate().filter(|(_, held)| held.latest.is_some())
     }
 }
 
-impl AtHead for OwnedAsks {
+impl AtHead for OwnedDemands {
     type Pass = Vec<RuleCharged>;
     type Refusal = HeadRefusal;
 
     /// If several rules refuse, returns the refusal with the longest wait. A rule that does not let requests wait takes
     /// precedence.
     fn charge(&self, now: Time) -> Result<Vec<RuleCharged>, HeadRefusal> {
-        let asks = self.asks();
-        charge_all(&asks, || self.clock.now()).map_err(|at| {
-            let halt = |at: RuleRefusedAt| HeadRefusal { is_patient: self.all[at.ask].latest.is_some(), at };
-            let refuses = |(ask, one): (usize, &Ask<'_, '_>)| {
+        let demands = self.demands();
+        charge_rules(&demands, || self.clock.now()).map_err(|at| {
+            let halt = |at: RuleRefusedAt| HeadRefusal { is_patient: self.all[at.index].latest.is_some(), at };
+            let refuses = |(index, one): (usize, &Demand<'_, '_>)| {
                 let refused = one.limits.limiter.peek(now, one.key, one.cost).err()?;
-                Some(halt(RuleRefusedAt { ask, refused }))
+                Some(halt(RuleRefusedAt { index, refused }))
             };
-            let longest = asks.iter().enumerate().filter_map(refuses).max_by_key(|halt| {
-                let wait = opens_after(&asks[halt.at.ask..=halt.at.ask], now);
+            let longest = demands.iter().enumerate().filter_map(refuses).max_by_key(|halt| {
+                let wait = opens_after(&demands[halt.at.index..=halt.at.index], now);
                 (!halt.is_patient, wait)
             });
             longest.unwrap_or_else(|| halt(at))
@@ -240,10 +241,10 @@ impl AtHead for OwnedAsks {
     }
 
     fn late(&self, now: Time) -> HeadRefusal {
-        let late = self.patient().find_map(|(ask, held)| {
+        let late = self.patient().find_map(|(index, held)| {
             let limits = held.rule.limits.as_ref()?;
             let refused = limits.limiter.enqueue(now, &held.key, held.cost, Some(Time::default())).err()?;
-            Some(HeadRefusal { at: RuleRefusedAt { ask, refused }, is_patient: true })
+            Some(HeadRefusal { at: RuleRefusedAt { index, refused }, is_patient: true })
         });
         late.expect("a request that waits has a patient rule, and no turn comes before now")
     }
@@ -257,6 +258,6 @@ impl AtHead for OwnedAsks {
     }
 
     fn waits_for(&self, halt: &HeadRefusal, queue: usize) -> bool {
-        self.patient().nth(queue).is_some_and(|(ask, _)| ask == halt.at.ask)
+        self.patient().nth(queue).is_some_and(|(index, _)| index == halt.at.index)
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     error::StoreError,
     key::Key,
     take::{Reply, Take},
-    terms::Terms,
+    terms::StoreTerms,
 };
 
 pub(crate) use self::stats::Stats;
@@ -308,7 +308,7 @@ impl StoreClient {
             *lock(&self.backend) = None;
         }
         let quota = Quota::new(Strategy::FixedWindow, 1, Duration::from_secs(1), None);
-        let terms = quota.ok().and_then(|quota| Terms::new(0, &[(0, quota)]).ok());
+        let terms = quota.ok().and_then(|quota| StoreTerms::new(0, &[(0, quota)]).ok());
         let (Some(terms), Ok(key)) = (terms, Key::new("weir.probe", 0)) else { return };
         let _ = self.ask_within(&key, &Take { requests: 0, ..Take::new(&terms) }, PROBE).await;
     }

@@ -8,10 +8,10 @@
 //! ```
 //! use std::time::Duration;
 //! use weir_core::{Quota, Strategy};
-//! use weir_store::{Key, Memory, Next, Take, Terms};
+//! use weir_store::{Key, Memory, Next, Take, StoreTerms};
 //!
 //! let quota = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900), None)?;
-//! let terms = Terms::new(1, &[(0, quota)])?;
+//! let terms = StoreTerms::new(1, &[(0, quota)])?;
 //! let (store, key, now) = (Memory::new(), Key::new("limits shop/api.per-client", 0xfeed)?, 1_790_000_000_000_000);
 //!
 //! let reply = store.take(&key, &Take { requests: 7, ..Take::new(&terms) }, || now)?;
@@ -61,5 +61,5 @@ pub use self::{
     seats::Seats,
     shared::{Claim, Denied, Grant, InvalidRule, Known, OnLoss, SharedKeys, SharedLimiter, SharedRule, Waits},
     take::{Left, Level, Next, Reply, Take},
-    terms::{InvalidTerms, Terms},
+    terms::{InvalidStoreTerms, StoreTerms},
 };

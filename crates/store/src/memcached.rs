@@ -27,7 +27,7 @@ use crate::{
     link::Link,
     model::{Outcome, take},
     state::start_of,
-    take::{Answer, Ask, Next, Reply, Take},
+    take::{Answer, EncodedTake, Next, Reply, Take},
     terms::Limit,
     value::Value,
 };
@@ -94,18 +94,18 @@ impl MemcachedStore {
         clock: impl Fn() -> u64,
         deadline: Duration,
     ) -> Result<Reply, StoreError> {
-        let ask = question.ask().ok_or(StoreError::Cost)?;
-        if let Some(reason) = unsupported(&ask) {
+        let encoded = question.encode().ok_or(StoreError::Cost)?;
+        if let Some(reason) = unsupported(&encoded) {
             return Err(StoreError::Unsupported(reason));
         }
         let server = self.server(key);
         let answer = server.link.by(deadline, async {
-            match ask.limits[..] {
-                [limit] if limit.strategy == Strategy::FixedWindow => server.add(key, &ask, &limit, clock()).await,
-                _ => server.swap(key, &ask, &clock).await,
+            match encoded.limits[..] {
+                [limit] if limit.strategy == Strategy::FixedWindow => server.add(key, &encoded, &limit, clock()).await,
+                _ => server.swap(key, &encoded, &clock).await,
             }
         });
-        answer.await?.reply(&ask).ok_or(StoreError::Garbled)
+        answer.await?.reply(&encoded).ok_or(StoreError::Garbled)
     }
 
     /// Selects the server of a counter by rendezvous hashing (Thaler and Ravishankar, 1998), so that few counters move
@@ -130,13 +130,13 @@ impl Server {
     }
 
     /// Adds the requested units to the counter of the window.
-    async fn add(&self, key: &Key, ask: &Ask, limit: &Limit, now: u64) -> Result<Answer, StoreError> {
+    async fn add(&self, key: &Key, encoded: &EncodedTake, limit: &Limit, now: u64) -> Result<Answer, StoreError> {
         let start = start_of(limit, now);
-        let requests = if ask.cost > limit.requests { 0 } else { ask.requests };
+        let requests = if encoded.cost > limit.requests { 0 } else { encoded.requests };
         // The free part of the window is not known yet, so at most an eighth of the whole window is taken in advance.
-        let prefetch = ask.prefetch.min(limit.requests / 8);
-        let more = ask.owed + requests * ask.cost + prefetch;
-        let seen = ask.seen.as_ref().map_or(0, |seen| if seen[0][0] == start { seen[0][1] } else { 0 });
+        let prefetch = encoded.prefetch.min(limit.requests / 8);
+        let more = encoded.owed + requests * encoded.cost + prefetch;
+        let seen = encoded.seen.as_ref().map_or(0, |seen| if seen[0][0] == start { seen[0][1] } else { 0 });
         let seconds = (start + limit.period - now).div_ceil(1_000_000) + SLACK;
         let name = format!("{}.{}.{start}", key.as_str(), limit.period);
         let Response::Value { data, .. } = self.call(increment(&name, more, seen + more, expiry(seconds, now))).await?
@@ -144,11 +144,11 @@ impl Server {
             return Err(StoreError::Garbled);
         };
         let sum: u64 = std::str::from_utf8(&data).ok().and_then(|sum| sum.parse().ok()).ok_or(StoreError::Garbled)?;
-        let before = sum.saturating_sub(more) + ask.owed;
+        let before = sum.saturating_sub(more) + encoded.owed;
         let free = limit.requests.saturating_sub(before);
-        let granted = requests.min(free / ask.cost);
-        let served = before + granted * ask.cost;
-        let is_served = granted == ask.requests;
+        let granted = requests.min(free / encoded.cost);
+        let served = before + granted * encoded.cost;
+        let is_served = granted == encoded.requests;
         let prefetched = if is_served { prefetch.min(limit.requests.saturating_sub(served)) } else { 0 };
         Ok(Answer {
             granted,
@@ -157,10 +157,10 @@ impl Server {
             birth: 0,
             next: match is_served {
                 true => Next::Now,
-                false if ask.cost > limit.requests => Next::Never,
+                false if encoded.cost > limit.requests => Next::Never,
                 false => Next::At(start + limit.period),
             },
-            stamp: ask.stamp,
+            stamp: encoded.stamp,
             limits: None,
             marks: [vec![[start, before, 0]], vec![[start, served, 0]], vec![[start, sum, 0]]],
         })
@@ -168,7 +168,7 @@ impl Server {
 
     /// Reads the value, decides, and writes the new value if the stored one has not changed meanwhile. Otherwise it
     /// starts again.
-    async fn swap(&self, key: &Key, ask: &Ask, clock: &impl Fn() -> u64) -> Result<Answer, StoreError> {
+    async fn swap(&self, key: &Key, encoded: &EncodedTake, clock: &impl Fn() -> u64) -> Result<Answer, StoreError> {
         loop {
             let (stored, condition) = match self.call(get(key.as_str())).await? {
                 Response::Value { data, cas: Some(cas) } => {
@@ -180,7 +180,7 @@ impl Server {
                 _ => return Err(StoreError::Garbled),
             };
             let now = clock();
-            let Outcome { answer, value, full_at } = take(stored.as_ref(), ask, now);
+            let Outcome { answer, value, full_at } = take(stored.as_ref(), encoded, now);
             let is_needless = stored.is_none() && full_at <= now;
             if stored.as_ref() == Some(&value) || is_needless {
                 return Ok(answer);
@@ -197,15 +197,15 @@ impl Server {
 }
 
 /// Returns the part of a question that Memcached does not support, if any.
-fn unsupported(ask: &Ask) -> Option<&'static str> {
-    let is = |strategy| ask.limits.iter().any(|limit| limit.strategy == strategy);
+fn unsupported(encoded: &EncodedTake) -> Option<&'static str> {
+    let is = |strategy| encoded.limits.iter().any(|limit| limit.strategy == strategy);
     if is(Strategy::SlidingWindowLog) {
         return Some("SlidingWindowLog: choose SlidingWindowCounter, or Redis");
     }
     if is(Strategy::LeakyBucket) {
         return Some("LeakyBucket: choose Gcra, or Redis");
     }
-    (ask.patience > 0).then_some("requests that wait: refuse them, or choose Redis")
+    (encoded.patience > 0).then_some("requests that wait: refuse them, or choose Redis")
 }
 
 /// Converts a lifetime in seconds to the expiry that Memcached expects. Memcached reads more than thirty days as Unix

@@ -43,11 +43,11 @@ impl Memory {
     ///
     /// [`StoreError::Cost`].
     pub fn take(&self, key: &Key, question: &Take<'_>, clock: impl FnOnce() -> u64) -> Result<Reply, StoreError> {
-        let ask = question.ask().ok_or(StoreError::Cost)?;
+        let encoded = question.encode().ok_or(StoreError::Cost)?;
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock();
         let stored = keys.values.get(key).filter(|(_, full_at)| *full_at > now).map(|(value, _)| value);
-        let Outcome { answer, value, full_at } = take(stored, &ask, now);
+        let Outcome { answer, value, full_at } = take(stored, &encoded, now);
         if full_at > now {
             keys.values.insert(key.clone(), (value, full_at));
         } else {
@@ -55,7 +55,7 @@ impl Memory {
         }
         keys.forget(now);
         drop(keys);
-        answer.reply(&ask).ok_or(StoreError::Garbled)
+        answer.reply(&encoded).ok_or(StoreError::Garbled)
     }
 }
 

@@ -3,8 +3,8 @@
 
 use crate::{
     state::{State, changed},
-    take::{Answer, Ask, Next},
-    terms::{Limit, Terms},
+    take::{Answer, EncodedTake, Next},
+    terms::{Limit, StoreTerms},
     value::Value,
 };
 
@@ -18,34 +18,34 @@ pub(crate) struct Outcome {
 }
 
 /// Answers a question at `now`, an instant of the store's clock in microseconds since the Unix epoch.
-pub(crate) fn take(stored: Option<&Value>, ask: &Ask, now: u64) -> Outcome {
-    let (mut value, is_older) = in_force(stored, ask, now);
-    if let Some(seen) = ask.seen.as_ref().filter(|_| !is_older) {
+pub(crate) fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome {
+    let (mut value, is_older) = in_force(stored, encoded, now);
+    if let Some(seen) = encoded.seen.as_ref().filter(|_| !is_older) {
         each(&mut value, |index, limit, state| state.raise(limit, seen[index]));
     }
     each(&mut value, |_, limit, state| state.advance(limit, now));
-    if let Some((birth, units, ends)) = ask.returned.as_ref().filter(|_| !is_older)
+    if let Some((birth, units, ends)) = encoded.returned.as_ref().filter(|_| !is_older)
         && *birth == value.birth
     {
         each(&mut value, |index, limit, state| state.give_back(limit, now, ends[index], *units));
     }
-    if ask.owed > 0 {
-        each(&mut value, |_, limit, state| state.owe(limit, now, ask.owed));
+    if encoded.owed > 0 {
+        each(&mut value, |_, limit, state| state.owe(limit, now, encoded.owed));
     }
 
     let marks = |value: &Value| limits(value).map(|(limit, state)| state.mark(limit, now)).collect::<Vec<_>>();
     let served = marks(&value);
-    let request = (ask.requests, ask.cost);
-    let fits = limits(&value).map(|(limit, state)| state.fits(limit, now, request, ask.patience));
+    let request = (encoded.requests, encoded.cost);
+    let fits = limits(&value).map(|(limit, state)| state.fits(limit, now, request, encoded.patience));
     let granted = fits.min().unwrap_or(0);
     if granted > 0 {
-        each(&mut value, |_, limit, state| state.charge(limit, now, granted * ask.cost));
+        each(&mut value, |_, limit, state| state.charge(limit, now, granted * encoded.cost));
     }
-    let next = if granted == ask.requests { Next::Now } else { next(&value, ask.cost, now) };
+    let next = if granted == encoded.requests { Next::Now } else { next(&value, encoded.cost, now) };
 
-    let lendable = limits(&value).map(|(limit, state)| state.lendable(limit, now, ask.reach));
+    let lendable = limits(&value).map(|(limit, state)| state.lendable(limit, now, encoded.reach));
     let (rooms, lent): (Vec<_>, Vec<_>) = lendable.unzip();
-    let wanted = if granted == ask.requests && !is_older { ask.prefetch } else { 0 };
+    let wanted = if granted == encoded.requests && !is_older { encoded.prefetch } else { 0 };
     let prefetched = rooms.into_iter().min().unwrap_or(0).min(wanted);
     if prefetched > 0 {
         each(&mut value, |index, limit, state| state.lend(limit, now, lent[index], prefetched));
@@ -66,28 +66,28 @@ pub(crate) fn take(stored: Option<&Value>, ask: &Ask, now: u64) -> Outcome {
 }
 
 /// A value whose limits are all used up, for a count that begins without credit.
-pub(crate) fn used_up(terms: &Terms, now: u64) -> Value {
+pub(crate) fn used_up(terms: &StoreTerms, now: u64) -> Value {
     let mut value = Value::new(terms.stamp(), terms.raw(), now);
     each(&mut value, |_, limit, state| state.charge(limit, now, limit.at_once()));
     value
 }
 
 /// The value under the newest terms. Also returns true if the caller has other terms than these.
-fn in_force(stored: Option<&Value>, ask: &Ask, now: u64) -> (Value, bool) {
-    let Some(stored) = stored else { return (Value::new(ask.stamp, &ask.limits, now), false) };
+fn in_force(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> (Value, bool) {
+    let Some(stored) = stored else { return (Value::new(encoded.stamp, &encoded.limits, now), false) };
     let mut value = stored.clone();
-    if stored.stamp >= ask.stamp {
+    if stored.stamp >= encoded.stamp {
         // Two callers disagree about the terms of the same stamp. The store keeps the terms that it has.
-        let is_same = stored.stamp == ask.stamp && stored.limits == ask.limits;
+        let is_same = stored.stamp == encoded.stamp && stored.limits == encoded.limits;
         return (value, !is_same);
     }
     each(&mut value, |_, limit, state| state.advance(limit, now));
-    let states = ask.limits.iter().map(|new| {
+    let states = encoded.limits.iter().map(|new| {
         let old = limits(&value).find(|(old, _)| old.id == new.id);
         old.map_or_else(|| State::new(new, now), |(old, state)| changed(old, state, new, now))
     });
     let states = states.collect();
-    (Value { stamp: ask.stamp, birth: value.birth, limits: ask.limits.clone(), states }, false)
+    (Value { stamp: encoded.stamp, birth: value.birth, limits: encoded.limits.clone(), states }, false)
 }
 
 /// The time at which a request with this cost can go.

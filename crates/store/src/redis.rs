@@ -21,7 +21,7 @@ use crate::{
     error::StoreError,
     key::Key,
     link::Link,
-    take::{Ask, Reply, Take},
+    take::{EncodedTake, Reply, Take},
 };
 
 pub use self::config::{Credentials, InvalidRedis, RedisConfig, RedisTls, Topology};
@@ -71,22 +71,22 @@ impl RedisStore {
     ///
     /// [`StoreError`]; [`StoreError::Late`] after `deadline`.
     pub async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
-        let ask = question.ask().ok_or(StoreError::Cost)?;
-        self.link.by(deadline, self.ask(key, ask)).await
+        let encoded = question.encode().ok_or(StoreError::Cost)?;
+        self.link.by(deadline, self.ask(key, encoded)).await
     }
 
-    async fn ask(&self, key: &Key, mut ask: Ask) -> Result<Reply, StoreError> {
+    async fn ask(&self, key: &Key, mut encoded: EncodedTake) -> Result<Reply, StoreError> {
         let connect = || {
             let connect = Arc::clone(&self.connect);
             async move { connect.connect().await.map_err(|error| failure(&error)) }
         };
         let connection = self.link.connection(connect).await?;
         if let Connection::Cluster(_) = connection {
-            ask.returned = None;
+            encoded.returned = None;
         }
         let raw = match connection {
-            Connection::One(connection) => self.evaluate(connection, key, &ask).await,
-            Connection::Cluster(connection) => self.evaluate(connection, key, &ask).await,
+            Connection::One(connection) => self.evaluate(connection, key, &encoded).await,
+            Connection::Cluster(connection) => self.evaluate(connection, key, &encoded).await,
         };
         let raw = raw.map_err(|error| {
             if is_of_other_server(&error) {
@@ -94,7 +94,7 @@ impl RedisStore {
             }
             failure(&error)
         })?;
-        script::answer(&raw, &ask).and_then(|answer| answer.reply(&ask)).ok_or(StoreError::Garbled)
+        script::answer(&raw, &encoded).and_then(|answer| answer.reply(&encoded)).ok_or(StoreError::Garbled)
     }
 
     /// Runs the script by its hash. A server that has not loaded the script receives the source, and then keeps it.
@@ -102,9 +102,9 @@ impl RedisStore {
         &self,
         mut connection: impl ConnectionLike,
         key: &Key,
-        ask: &Ask,
+        encoded: &EncodedTake,
     ) -> Result<redis::Value, RedisError> {
-        let arguments = script::arguments(ask);
+        let arguments = script::arguments(encoded);
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
             command.arg(script).arg(1).arg(key.as_str()).arg(&arguments[..]);

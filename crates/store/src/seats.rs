@@ -7,7 +7,7 @@ use crate::{
     bounds::StoreTime,
     bucket::{Point, capacity},
     state::{Mark, State},
-    terms::{Limit, Terms},
+    terms::{Limit, StoreTerms},
 };
 
 /// Consecutive seats of all limits of a key.
@@ -15,10 +15,10 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 /// use weir_core::{Quota, Strategy};
-/// use weir_store::{Key, Memory, StoreTime, Take, Terms};
+/// use weir_store::{Key, Memory, StoreTime, Take, StoreTerms};
 ///
 /// let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None)?;
-/// let terms = Terms::new(1, &[(0, quota)])?;
+/// let terms = StoreTerms::new(1, &[(0, quota)])?;
 /// let (store, key, now) = (Memory::new(), Key::new("store shop/api.search", 7)?, 1_790_000_000_000_000);
 ///
 /// let guard = Duration::from_millis(100);
@@ -52,12 +52,12 @@ impl Seats {
 
     /// Uses seats for a request with this cost, if they are certainly usable at this time. Expired seats are dropped.
     /// Seats of other terms cannot be used: they stay charged in the store.
-    pub fn claim(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> bool {
+    pub fn claim(&mut self, terms: &StoreTerms, cost: u32, at: StoreTime) -> bool {
         self.take(terms, cost, at).is_some()
     }
 
     /// Uses seats like [`claim`](Self::claim), and returns them, so that the caller can give them back.
-    pub(crate) fn take(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> Option<Self> {
+    pub(crate) fn take(&mut self, terms: &StoreTerms, cost: u32, at: StoreTime) -> Option<Self> {
         if !self.is_of(terms) {
             return None;
         }
@@ -72,19 +72,19 @@ impl Seats {
     }
 
     /// Returns true if the store charged these seats under these terms.
-    pub(crate) fn is_of(&self, terms: &Terms) -> bool {
+    pub(crate) fn is_of(&self, terms: &StoreTerms) -> bool {
         terms.stamp() == self.stamp && terms.raw().len() == self.start.len()
     }
 
     /// Removes the first seats, at most `units`, and returns them.
-    pub(crate) fn split(&mut self, terms: &Terms, units: u32) -> Self {
+    pub(crate) fn split(&mut self, terms: &StoreTerms, units: u32) -> Self {
         let first = Self { left: units.min(self.left), ..self.clone() };
         self.skip(terms, units.into());
         first
     }
 
     /// Adds seats that directly follow these ones. Returns `next` unchanged if they do not follow.
-    pub(crate) fn join(&mut self, terms: &Terms, next: Self) -> Option<Self> {
+    pub(crate) fn join(&mut self, terms: &StoreTerms, next: Self) -> Option<Self> {
         let follow = self.is_of(terms)
             && (self.stamp, self.birth) == (next.stamp, next.birth)
             && self.end(terms) == next.start
@@ -98,7 +98,7 @@ impl Seats {
 
     /// The time at which a request that was granted with patience can go, in microseconds of the store's clock. The
     /// request has this cost, and uses the seats after the first `before`. Zero if it can go immediately.
-    pub fn due(&self, terms: &Terms, before: u32, cost: u32) -> u64 {
+    pub fn due(&self, terms: &StoreTerms, before: u32, cost: u32) -> u64 {
         let limits = terms.raw().iter().zip(&self.start).filter(|(limit, _)| limit.is_bucket());
         let due = limits.map(|(limit, &[us, parts, _])| {
             let start = Point { us, parts }.after(limit, before.into());
@@ -112,13 +112,13 @@ impl Seats {
     }
 
     /// The mark of each limit at which the seats end.
-    pub(crate) fn end(&self, terms: &Terms) -> Vec<Mark> {
+    pub(crate) fn end(&self, terms: &StoreTerms) -> Vec<Mark> {
         let limits = terms.raw().iter().zip(&self.start);
         limits.map(|(limit, &mark)| moved(limit, mark, self.left.into())).collect()
     }
 
     /// Drops the first seats.
-    fn skip(&mut self, terms: &Terms, units: u64) {
+    fn skip(&mut self, terms: &StoreTerms, units: u64) {
         let units = u32::try_from(units).unwrap_or(u32::MAX).min(self.left);
         for (limit, mark) in terms.raw().iter().zip(&mut self.start) {
             *mark = moved(limit, *mark, units.into());
@@ -187,13 +187,13 @@ mod tests {
         StoreTime { earliest: time, latest: time }
     }
 
-    fn ten_per_second() -> Terms {
+    fn ten_per_second() -> StoreTerms {
         let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), Some(100)).expect("a quota");
-        Terms::new(1, &[(0, quota)]).expect("terms")
+        StoreTerms::new(1, &[(0, quota)]).expect("terms")
     }
 
     /// Seats that can only be used later, because the burst before them is used up.
-    fn seats(terms: &Terms) -> Seats {
+    fn seats(terms: &StoreTerms) -> Seats {
         let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
         let lookahead = Duration::from_secs(4);
         let question = Take { requests: 100, prefetch: 50, lookahead, ..Take::new(terms) };
@@ -234,7 +234,7 @@ mod tests {
         let late = exactly(NOW + 5_000_000);
         assert!(!seats.claim(&terms, 11, late));
         assert!(seats.claim(&terms, 7, late) && !seats.claim(&terms, 4, late));
-        let changed = Terms::new(2, &terms.limits().collect::<Vec<_>>()).expect("terms");
+        let changed = StoreTerms::new(2, &terms.limits().collect::<Vec<_>>()).expect("terms");
         assert!(!seats.claim(&changed, 1, late));
         assert!(seats.claim(&terms, 3, late));
     }
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn seats_of_a_window_end_with_it() {
         let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), None).expect("a quota");
-        let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+        let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
         let (store, key) = (Memory::new(), Key::new("limits", 1).expect("a key"));
         let take = || store.take(&key, &Take { prefetch: 9, ..Take::new(&terms) }, || NOW + 5).expect("an answer");
         let mut seats = take().prefetched.expect("a quarter of the window");

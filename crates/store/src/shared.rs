@@ -211,12 +211,12 @@ impl SharedLimiter {
             };
         }
         match (entry.refused, time) {
-            (Some(refused), Some(time)) if refused.holds(cost, patience, time) => {
+            (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) => {
                 entry.demand.count(now, cost);
                 let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                 Claim::Denied(Denied { retry_after, left: entry.left(rule, time.latest) })
             }
-            _ => Claim::Ask,
+            _ => Claim::AskStore,
         }
     }
 
@@ -274,7 +274,7 @@ impl SharedLimiter {
         let Some((entry, time)) = shard.get(&hash).filter(|entry| entry.set == set).zip(time) else {
             return Known { is_lost, ..Known::default() };
         };
-        let refused = entry.refused.filter(|refused| refused.holds(cost, Duration::ZERO, time));
+        let refused = entry.refused.filter(|refused| refused.applies_to(cost, Duration::ZERO, time));
         let refused_for = refused.map(|refused| Duration::from_micros(refused.until.saturating_sub(time.earliest)));
         Known { seats: entry.hand.units(), left: entry.left(&rule, time.latest), refused_for, is_lost }
     }
@@ -354,7 +354,7 @@ impl Entry {
 
 impl Refused {
     /// Returns true if asking for this cost is useless for a request with this patience.
-    fn holds(&self, cost: u32, patience: Duration, time: StoreTime) -> bool {
+    fn applies_to(&self, cost: u32, patience: Duration, time: StoreTime) -> bool {
         cost >= self.cost && self.asks_at > time.latest + micros(patience)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     seats::Seats,
     state::{Mark, Reach, State},
-    terms::{Limit, MOST_UNITS, Terms},
+    terms::{Limit, MOST_UNITS, StoreTerms},
 };
 
 /// The longest wait for a slot: one hour.
@@ -18,7 +18,7 @@ const LARGEST_REACH: u64 = 60_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Take<'a> {
     /// The limits. Either all of them are charged, or none.
-    pub terms: &'a Terms,
+    pub terms: &'a StoreTerms,
     /// The number of requests that wait for the answer.
     pub requests: u32,
     /// The cost of each request in units, at least one.
@@ -46,7 +46,7 @@ pub struct Take<'a> {
 
 impl<'a> Take<'a> {
     /// Creates a question for one request with a cost of one.
-    pub const fn new(terms: &'a Terms) -> Self {
+    pub const fn new(terms: &'a StoreTerms) -> Self {
         Self {
             terms,
             requests: 1,
@@ -62,7 +62,7 @@ impl<'a> Take<'a> {
     }
 
     /// Converts the question to numbers. None if the cost is zero, or more than one question can charge.
-    pub(crate) fn ask(&self) -> Option<Ask> {
+    pub(crate) fn encode(&self) -> Option<EncodedTake> {
         if self.cost == 0 || self.cost > MOST_UNITS {
             return None;
         }
@@ -70,7 +70,7 @@ impl<'a> Take<'a> {
         let fits = |at: u64, marks: &[Mark]| at == stamp && marks.len() == self.terms.raw().len();
         let seen = self.seen.filter(|seen| fits(seen.stamp, &seen.marks)).map(|seen| seen.marks.clone());
         let returned = self.returned.filter(|seats| fits(seats.stamp, &seats.start) && seats.left() > 0);
-        Some(Ask {
+        Some(EncodedTake {
             stamp,
             limits: self.terms.raw().to_vec(),
             requests: self.requests.min(MOST_UNITS / self.cost).into(),
@@ -87,7 +87,7 @@ impl<'a> Take<'a> {
 
 /// A question as numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct EncodedTake {
     pub(crate) stamp: u64,
     pub(crate) limits: Vec<Limit>,
     pub(crate) requests: u64,
@@ -149,7 +149,7 @@ pub struct Left {
 
 impl Level {
     /// The remaining units of the tightest limit at this time of the store. None if the level is of other terms.
-    pub(crate) fn left(&self, terms: &Terms, now: u64) -> Option<Left> {
+    pub(crate) fn left(&self, terms: &StoreTerms, now: u64) -> Option<Left> {
         if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
             return None;
         }
@@ -187,19 +187,19 @@ pub struct Reply {
     /// The time at which the caller can usefully ask again.
     pub next: Next,
     /// The store's terms, if they are newer than those of the question. Then the store has decided by the newer terms.
-    pub newer: Option<Terms>,
+    pub newer: Option<StoreTerms>,
 }
 
 impl Answer {
     /// Converts the numbers to a reply. None if they do not fit the question.
-    pub(crate) fn reply(self, ask: &Ask) -> Option<Reply> {
-        let count = self.limits.as_ref().unwrap_or(&ask.limits).len();
+    pub(crate) fn reply(self, encoded: &EncodedTake) -> Option<Reply> {
+        let count = self.limits.as_ref().unwrap_or(&encoded.limits).len();
         let newer = match &self.limits {
-            Some(limits) => Some(Terms::parse(self.stamp, &crate::terms::text_of(limits))?),
+            Some(limits) => Some(StoreTerms::parse(self.stamp, &crate::terms::text_of(limits))?),
             None => None,
         };
-        if self.granted > ask.requests
-            || self.prefetched > ask.prefetch
+        if self.granted > encoded.requests
+            || self.prefetched > encoded.prefetch
             || self.marks.iter().any(|marks| marks.len() != count)
         {
             return None;
@@ -212,7 +212,7 @@ impl Answer {
         let [served, prefetched, level] = self.marks;
         Some(Reply {
             granted: u32::try_from(self.granted).ok()?,
-            served: seats(served, self.granted * ask.cost),
+            served: seats(served, self.granted * encoded.cost),
             prefetched: seats(prefetched, self.prefetched),
             level: Level { stamp, marks: level },
             time: self.time,

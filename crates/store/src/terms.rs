@@ -1,4 +1,4 @@
-//! The limits of a rule, as numbers that a store keeps together with the counts. Every [`Terms`] is valid: all numbers
+//! The limits of a rule, as numbers that a store keeps together with the counts. Every [`StoreTerms`] is valid: all numbers
 //! computed from it stay below 2^53, so a script in a store computes them exactly.
 
 use std::{fmt::Write as _, time::Duration};
@@ -25,16 +25,16 @@ pub(crate) const DAY: u64 = 86_400_000_000;
 /// ```
 /// use std::time::Duration;
 /// use weir_core::{Quota, Strategy};
-/// use weir_store::Terms;
+/// use weir_store::StoreTerms;
 ///
 /// let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), None)?;
-/// let terms = Terms::new(7, &[(0, quota)])?;
+/// let terms = StoreTerms::new(7, &[(0, quota)])?;
 /// assert_eq!(terms.limits().collect::<Vec<_>>(), [(0, quota)]);
 /// assert_eq!(terms.stamp(), 7);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct StoreTerms {
     stamp: u64,
     limits: Vec<Limit>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Limit {
 /// The reason why limits cannot be counted in a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum InvalidTerms {
+pub enum InvalidStoreTerms {
     /// The rule has no limit, or too many.
     #[error("a rule must have 1 to {MAX_LIMITS} limits")]
     Count,
@@ -76,23 +76,23 @@ pub enum InvalidTerms {
     Stamp,
 }
 
-impl Terms {
+impl StoreTerms {
     /// Creates terms from the limits of a rule, each with its number.
     ///
     /// # Errors
     ///
-    /// See [`InvalidTerms`].
-    pub fn new(stamp: u64, limits: &[(u32, Quota)]) -> Result<Self, InvalidTerms> {
+    /// See [`InvalidStoreTerms`].
+    pub fn new(stamp: u64, limits: &[(u32, Quota)]) -> Result<Self, InvalidStoreTerms> {
         if stamp >= EXACT {
-            return Err(InvalidTerms::Stamp);
+            return Err(InvalidStoreTerms::Stamp);
         }
         let limits = limits.iter().map(|&(id, quota)| Limit::new(id, quota)).collect::<Result<Vec<_>, _>>()?;
         if limits.is_empty() || limits.len() > MAX_LIMITS {
-            return Err(InvalidTerms::Count);
+            return Err(InvalidStoreTerms::Count);
         }
         for (index, limit) in limits.iter().enumerate() {
             if limits[..index].iter().any(|before| before.id == limit.id) {
-                return Err(InvalidTerms::SameNumber(limit.id));
+                return Err(InvalidStoreTerms::SameNumber(limit.id));
             }
         }
         Ok(Self { stamp, limits })
@@ -133,19 +133,19 @@ pub(crate) fn text_of(limits: &[Limit]) -> String {
 }
 
 impl Limit {
-    fn new(id: u32, quota: Quota) -> Result<Self, InvalidTerms> {
+    fn new(id: u32, quota: Quota) -> Result<Self, InvalidStoreTerms> {
         let nanos = quota.period().as_nanos();
         if !nanos.is_multiple_of(1_000) {
-            return Err(InvalidTerms::Period);
+            return Err(InvalidStoreTerms::Period);
         }
-        let period = u64::try_from(nanos / 1_000).map_err(|_| InvalidTerms::TooLarge)?;
+        let period = u64::try_from(nanos / 1_000).map_err(|_| InvalidStoreTerms::TooLarge)?;
         let (requests, burst, debt) = (quota.requests(), quota.burst(), quota.debt());
         let limit = Self { id, strategy: quota.strategy(), requests, period, burst, debt };
         match quota.strategy() {
-            Strategy::SlidingWindowLog if requests > LONGEST_LOG => return Err(InvalidTerms::Log),
+            Strategy::SlidingWindowLog if requests > LONGEST_LOG => return Err(InvalidStoreTerms::Log),
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
                 let fits = period < EXACT / 4 && requests < EXACT / 4;
-                return if fits { Ok(limit) } else { Err(InvalidTerms::TooLarge) };
+                return if fits { Ok(limit) } else { Err(InvalidStoreTerms::TooLarge) };
             }
             Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::LeakyBucket | Strategy::Gcra => {}
         }
@@ -156,7 +156,7 @@ impl Limit {
         let parts = (most + 4 * u128::from(MOST_UNITS)) * u128::from(limit.requests);
         let time = most * u128::from(limit.period) / u128::from(limit.requests);
         let fits = parts < u128::from(EXACT) && time < u128::from(EXACT / 4) && limit.period < EXACT / 4;
-        if fits { Ok(limit) } else { Err(InvalidTerms::TooLarge) }
+        if fits { Ok(limit) } else { Err(InvalidStoreTerms::TooLarge) }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -238,31 +238,31 @@ mod tests {
         for strategy in Strategy::ALL {
             let burst = (![0, 1, 2].contains(&code(strategy))).then_some(9);
             let debt = quota(Strategy::TokenBucketWithDebt, 5, 900_000, None).with_debt(3).expect("a quota");
-            let terms = Terms::new(3, &[(1, quota(strategy, 7, 1_000, burst)), (4, debt)]).expect("terms");
-            assert_eq!(Terms::parse(3, &text_of(terms.raw())), Some(terms.clone()), "{terms:?}");
+            let terms = StoreTerms::new(3, &[(1, quota(strategy, 7, 1_000, burst)), (4, debt)]).expect("terms");
+            assert_eq!(StoreTerms::parse(3, &text_of(terms.raw())), Some(terms.clone()), "{terms:?}");
         }
     }
 
     #[test]
     fn other_text_is_refused() {
         for text in ["", "1", "1 3 1 1000 1", "1 9 1 1000 1 0", "1 3 2 2000 1 0", "1 3 0 1000 1 0", "a 3 1 1000 1 0"] {
-            assert_eq!(Terms::parse(1, text), None, "{text}");
+            assert_eq!(StoreTerms::parse(1, text), None, "{text}");
         }
-        assert!(Terms::parse(1, "1 3 1 1000 1 0").is_some());
+        assert!(StoreTerms::parse(1, "1 3 1 1000 1 0").is_some());
     }
 
     #[test]
     fn a_script_can_count_whatever_is_valid() {
         let year = 365 * 86_400_000;
-        let one = |quota| Terms::new(1, &[(0, quota)]).map(|_| ());
+        let one = |quota| StoreTerms::new(1, &[(0, quota)]).map(|_| ());
         assert_eq!(one(quota(Strategy::TokenBucket, 100_000_000, 86_400_000, None)), Ok(()));
-        assert_eq!(one(quota(Strategy::TokenBucket, 999_999_937, year, None)), Err(InvalidTerms::TooLarge));
-        assert_eq!(one(quota(Strategy::SlidingWindowLog, 8_193, 1_000, None)), Err(InvalidTerms::Log));
+        assert_eq!(one(quota(Strategy::TokenBucket, 999_999_937, year, None)), Err(InvalidStoreTerms::TooLarge));
+        assert_eq!(one(quota(Strategy::SlidingWindowLog, 8_193, 1_000, None)), Err(InvalidStoreTerms::Log));
         let nanos = Quota::new(Strategy::Gcra, 1, Duration::from_nanos(1_500), None).expect("a quota");
-        assert_eq!(one(nanos), Err(InvalidTerms::Period));
+        assert_eq!(one(nanos), Err(InvalidStoreTerms::Period));
         let same = (2, quota(Strategy::Gcra, 1, 1_000, None));
-        assert_eq!(Terms::new(1, &[same, same]), Err(InvalidTerms::SameNumber(2)));
-        assert_eq!(Terms::new(1, &[]), Err(InvalidTerms::Count));
-        assert_eq!(Terms::new(EXACT, &[same]), Err(InvalidTerms::Stamp));
+        assert_eq!(StoreTerms::new(1, &[same, same]), Err(InvalidStoreTerms::SameNumber(2)));
+        assert_eq!(StoreTerms::new(1, &[]), Err(InvalidStoreTerms::Count));
+        assert_eq!(StoreTerms::new(EXACT, &[same]), Err(InvalidStoreTerms::Stamp));
     }
 }

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 
 use crate::{
     state::State,
-    terms::{Limit, Terms, numbers, text_of},
+    terms::{Limit, StoreTerms, numbers, text_of},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Value {
         let mut parts = text.strip_suffix('\n')?.split('|');
         let (head, limits, states) = (parts.next()?, parts.next()?, parts.next()?);
         let &[stamp, birth] = &numbers(head)?[..] else { return None };
-        let terms = Terms::parse(stamp, limits)?;
+        let terms = StoreTerms::parse(stamp, limits)?;
         let marks = numbers(states)?;
         let (marks, rest) = marks.as_chunks::<3>();
         if parts.next().is_some() || !rest.is_empty() || marks.len() != terms.raw().len() {

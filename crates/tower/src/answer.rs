@@ -41,8 +41,8 @@ pub trait Answer<Pass, Refusal, Response> {
     ///
     /// # let now = Time::from_nanos(0);
     /// let limiter = Limiter::new(now, Quota::new(Strategy::TokenBucket, 1, Duration::from_secs(60), None)?);
-    /// limiter.check(now, 1)?;
-    /// let refused = limiter.check(now, 1).unwrap_err();
+    /// limiter.charge(now, 1)?;
+    /// let refused = limiter.charge(now, 1).unwrap_err();
     /// let response: http::Response<String> = Answer::<(), _, _>::refused(&HttpAnswer, refused);
     /// assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"60".parse()?));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -101,7 +101,7 @@ impl MonotonicClock {
     /// # use weir_core::{Limiter, Quota, Strategy};
     /// let clock = weir_tower::MonotonicClock::start();
     /// let limiter = Limiter::new(clock.now(), Quota::new(Strategy::Gcra, 10, Duration::from_secs(1), None)?);
-    /// assert!(limiter.check(clock.now(), 1).is_ok());
+    /// assert!(limiter.charge(clock.now(), 1).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]

@@ -61,7 +61,7 @@ impl<Request> Admit<Request> for LimiterAdmit {
     type Refusal = Refused;
 
     fn admit(&self, _: &Request) -> Result<Admitted, Refused> {
-        self.limiter.check(self.clock.now(), 1)
+        self.limiter.charge(self.clock.now(), 1)
     }
 }
 
@@ -84,7 +84,7 @@ impl AtHead for LimiterAdmit {
     type Refusal = Refused;
 
     fn charge(&self, now: Time) -> Result<Admitted, Refused> {
-        self.limiter.check(now, 1)
+        self.limiter.charge(now, 1)
     }
 
     fn late(&self, now: Time) -> Refused {

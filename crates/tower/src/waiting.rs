@@ -37,7 +37,7 @@ const COARSE: Duration = Duration::from_millis(2);
 ///     type Refusal = Refused;
 ///
 ///     fn charge(&self, now: Time) -> Result<Admitted, Refused> {
-///         self.0.check(now, 1)
+///         self.0.charge(now, 1)
 ///     }
 ///
 ///     fn late(&self, now: Time) -> Refused {

@@ -24,28 +24,28 @@
 //! [`ApplyReply`], [`Rejection`] and [`Status`] can have more optional fields, and never have fewer fields. A rejection
 //! always has one of the existing kinds.
 
+mod channel;
 mod everything;
 mod explain;
 mod identity;
 mod logs;
 mod reply;
-mod report;
 mod snapshot;
 mod status;
 mod store;
 
 pub use self::{
+    channel::{Goodbye, StatusRequest},
     everything::takes_every_path,
     explain::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule},
     identity::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME},
     logs::{DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, check_logs, log_bytes},
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
-    report::{Goodbye, Report},
     snapshot::{
         Action, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,
-        Mode, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
+        Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
-    status::{InForce, KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, Status, StoreStatus},
+    status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},
     store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},
 };
 

@@ -21,8 +21,8 @@ pub const DEFAULT_MAX_KEYS: u32 = 65_536;
 
 /// The bytes for each request of a log, which takes one word.
 const WORD: u64 = 8;
-/// The words of a log besides its requests.
-const WORDS_BESIDE: u64 = 2;
+/// The words of a log in addition to its requests.
+const EXTRA_WORDS: u64 = 2;
 
 /// The fault of a rule whose logs take more memory than an agent is allowed to use in an app's pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,5 +97,5 @@ fn logs(limits: &[Limit], overrides: &[Override], max_keys: Option<u32>) -> Vec<
 /// Returns the size of one key's log in bytes. 0 if the limit has no log, or if its number of requests is invalid.
 fn log(limit: &Limit) -> u64 {
     let is_log = limit.strategy == Strategy::SlidingWindowLog && limit.requests <= LONGEST_LOG;
-    if is_log { (limit.requests + WORDS_BESIDE) * WORD } else { 0 }
+    if is_log { (limit.requests + EXTRA_WORDS) * WORD } else { 0 }
 }

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::InForce;
+use crate::SnapshotInForce;
 
 /// 200: the snapshot is in force, from now on or already before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyReply {
     /// The snapshot in force now.
-    pub in_force: InForce,
+    pub in_force: SnapshotInForce,
 }
 
 /// Any other answer: nothing has changed, and the last snapshot stays in force.
@@ -25,7 +25,7 @@ pub struct Rejection {
     pub faults: Vec<Fault>,
     /// The snapshot in force. None before the first snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_force: Option<InForce>,
+    pub in_force: Option<SnapshotInForce>,
 }
 
 /// The reason why a snapshot was rejected.

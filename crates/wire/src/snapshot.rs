@@ -39,9 +39,13 @@ pub struct PolicyRules {
     /// The mode: refusals are applied, only counted, or not evaluated.
     pub mode: Mode,
     /// The longest time for a request, including waits for limits and for the app. At least 1. After this time, the
-    /// client receives status 504.
+    /// client receives the response of `on_deadline`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_millis: Option<u64>,
+    /// The response to a request that exceeds the deadline. If absent, status 504 and a line that names the deadline.
+    /// Allowed only with a deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_deadline: Option<OnDeadline>,
     /// The rules, which are evaluated in order. Names are unique within a policy.
     pub rules: Vec<Rule>,
 }
@@ -221,6 +225,9 @@ pub enum Cost {
         /// The largest cost of one request. At least 1.
         most: u64,
     },
+    /// 1 at first, and then the bytes of the request's body as they pass, so that `requests` is a number of bytes. Every
+    /// limit of the rule is a [`Strategy::TokenBucketWithDebt`].
+    RequestBytes,
     /// 1 at first, and then the bytes of the response's body as they pass, so that `requests` is a number of bytes.
     /// Every limit of the rule is a [`Strategy::TokenBucketWithDebt`].
     ResponseBytes,
@@ -374,6 +381,20 @@ pub struct OnLimit {
     /// The handling of a message beyond a limit, in a rule with [`Per::Message`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_message: Option<OnMessage>,
+}
+
+/// The response to a request that exceeds the deadline of its policy. gRPC clients get `DEADLINE_EXCEEDED` instead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OnDeadline {
+    /// The HTTP status, 400 to 599.
+    pub status: u16,
+    /// The body. If absent, a line that names the deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The media type of the body. If absent, `text/plain; charset=utf-8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
 }
 
 /// The handling of a message beyond a limit.

@@ -29,7 +29,7 @@ pub struct Status {
     pub uptime_millis: u64,
     /// The snapshot in force. None before the first snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_force: Option<InForce>,
+    pub in_force: Option<SnapshotInForce>,
     /// All policies of the snapshot in force, in the order of the snapshot.
     #[serde(default)]
     pub policies: Vec<PolicyStatus>,
@@ -41,7 +41,7 @@ pub struct Status {
 /// The snapshot that an agent enforces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InForce {
+pub struct SnapshotInForce {
     /// The [`crate::Snapshot::sequence`] of the snapshot.
     pub sequence: u64,
     /// The [`crate::Snapshot::revision`] of the snapshot.

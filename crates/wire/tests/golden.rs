@@ -4,7 +4,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_wire::{
     ApplyReply, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply, IdentityRequest, Rejection,
-    Report, Snapshot, Status, WIRE_VERSION,
+    Snapshot, Status, StatusRequest, WIRE_VERSION,
 };
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
@@ -41,7 +41,7 @@ fn replies_keep_their_form() {
 
 #[test]
 fn a_request_for_reports_and_a_goodbye_keep_their_form() {
-    round_trip::<Report>(include_str!("golden/report.json"));
+    round_trip::<StatusRequest>(include_str!("golden/status_request.json"));
     round_trip::<Goodbye>(include_str!("golden/goodbye.json"));
 }
 

@@ -156,7 +156,7 @@ fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
                 continue;
             }
             let (file, anchor) = target.split_once('#').map_or((target.as_str(), None), |(file, at)| (file, Some(at)));
-            let place = if file.is_empty() { name.clone() } else { markdown::beside(name, file) };
+            let place = if file.is_empty() { name.clone() } else { markdown::relative_to(name, file) };
             let mut fault = |what: String| faults.push(Fault { page: name.clone(), line: *line, what });
             if !pages.contains_key(&place) && !root.join(&place).exists() {
                 fault(format!("the link {target} is broken: {place} does not exist"));
@@ -176,7 +176,7 @@ fn links(root: &Path, pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) {
 /// Checks that the site's table of contents lists every page below docs.
 fn summary(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> anyhow::Result<()> {
     let summary = pages.get(SUMMARY).with_context(|| format!("no {SUMMARY}"))?;
-    let listed: Vec<String> = summary.links.iter().map(|(_, target)| markdown::beside(SUMMARY, target)).collect();
+    let listed: Vec<String> = summary.links.iter().map(|(_, target)| markdown::relative_to(SUMMARY, target)).collect();
     for name in pages.keys().filter(|name| name.starts_with("docs/") && *name != SUMMARY && !listed.contains(name)) {
         faults.push(Fault { page: SUMMARY.to_owned(), line: 1, what: format!("{name} is not listed") });
     }

@@ -5,10 +5,13 @@
 //! expected numbers are simple arithmetic. Windows of a day begin at midnight UTC. So shortly before midnight, the
 //! scenario waits until midnight has passed.
 
+mod protocols;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use http::{HeaderMap, Method, Request, Response};
+use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::{
@@ -78,7 +81,9 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     matrix(space, &mut client).await?;
     waits(space, &mut client).await?;
     others(space, &mut client).await?;
-    concurrency(space, pod).await
+    concurrency(space, pod).await?;
+    several_policies(space, &mut client).await?;
+    protocols::run(space, pod).await
 }
 
 /// A client with one connection to the pod.
@@ -89,15 +94,18 @@ impl Client {
         self.send(Method::GET, path, headers).await
     }
 
+    /// Sends a body of this length. The app sends it back.
+    async fn echo(&mut self, length: usize) -> Result<Response<String>> {
+        let request = Request::post("/echo").header("host", "web").body(vec![b'x'; length].into())?;
+        self.0.send(request).await.with_context(|| format!("send {length} bytes"))
+    }
+
     async fn send(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<Response<String>> {
         let mut request = Request::builder().method(method).uri(path).header("host", "web");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.0
-            .send(request.body(http_body_util::Empty::new())?)
-            .await
-            .with_context(|| format!("send a request for {path}"))
+        self.0.send(request.body(Full::default())?).await.with_context(|| format!("send a request for {path}"))
     }
 
     /// Sends `count` requests. Returns the number of admitted requests.
@@ -115,24 +123,23 @@ impl Client {
     }
 }
 
-fn policy(rules: &[String], more: &str) -> String {
+fn policy(name: &str, rules: &[String], more: &str) -> String {
     format!(
         "
 apiVersion: weir.dev/v1alpha1
 kind: RateLimitPolicy
-metadata: {{name: {}}}
+metadata: {{name: {name}}}
 spec:
   targetRefs: [{{group: apps, kind: Deployment, name: web}}]{more}
   rules:
 {}
 ",
-        policy::NAME,
         rules.join("\n")
     )
 }
 
 async fn enforce(space: &TestNamespace, rules: &[String], more: &str) -> Result<()> {
-    space.apply(&policy(rules, more)).await?;
+    space.apply(&policy(policy::NAME, rules, more)).await?;
     policy::wait_enforced(space, policy::NAME, 1, SOON).await.map(drop)
 }
 
@@ -236,6 +243,38 @@ async fn concurrency(space: &TestNamespace, pod: &str) -> Result<()> {
     Ok(())
 }
 
+/// Tests that a pod with several policies charges all of them or none, and none for a policy in shadow mode.
+async fn several_policies(space: &TestNamespace, client: &mut Client) -> Result<()> {
+    let rule = |name: &str, matches: &str, requests: u64| {
+        vec![format!(
+            "  - {{name: {name}{matches}, limits: [{{name: day, requests: {requests}, per: 24h, strategy: FixedWindow}}]}}"
+        )]
+    };
+    let free = [("x-plan", "free")];
+    // For each step: the limits of all requests and of the free plan, and the requests that are admitted of 5 of the
+    // free plan and then of 10 others. A request that the free plan refuses must not be charged to the limit of all.
+    for (all, plan, expected) in [(6, 2, (2, 4)), (9, 3, (1, 2))] {
+        let policies = [
+            ("web", rule("all", "", all), ""),
+            ("plan", rule("free", ", match: [{headers: [{name: x-plan, value: free}]}]", plan), ""),
+            ("trial", rule("trial", "", 1), "\n  mode: Shadow"),
+        ];
+        for (name, rules, more) in &policies {
+            space.apply(&policy(name, rules, more)).await?;
+        }
+        for (name, ..) in &policies {
+            policy::wait_enforced(space, name, 1, SOON).await?;
+        }
+        let admitted = (client.admitted(5, "/", &free).await?, client.admitted(10, "/", &[]).await?);
+        ensure!(admitted == expected, "limits of {all} and {plan}: {admitted:?} admitted, not {expected:?}");
+    }
+    for name in ["plan", "trial"] {
+        space.kubectl(&["delete", "ratelimitpolicy", name]).await?;
+    }
+    report::note("three policies on a pod charge all or none, exact before and after a change");
+    Ok(())
+}
+
 /// Tests the other features of rules.
 async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
     let day = |requests: u64| format!("limits: [{{name: day, requests: {requests}, per: 24h, strategy: FixedWindow}}]");
@@ -263,8 +302,12 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
         "  - {name: bytes, match: [{paths: [/bytes/**]}], cost: {responseBytes: {}}, \
          limits: [{name: day, requests: 1000, per: 24h, strategy: TokenBucketWithDebt, debt: 5000}]}"
             .to_owned(),
+        "  - {name: uploads, match: [{paths: [/echo]}], cost: {requestBytes: {}}, \
+         limits: [{name: day, requests: 1000, per: 24h, strategy: TokenBucketWithDebt, debt: 5000}]}"
+            .to_owned(),
     ];
-    enforce(space, &rules, "\n  deadline: 3s").await?;
+    enforce(space, &rules, "\n  deadline: 3s\n  onDeadline: {status: 503, body: 'too slow', contentType: text/html}")
+        .await?;
 
     let told = client.get("/", &[("x-forwarded-for", "203.0.113.7")]).await?;
     let body: Value = serde_json::from_str(told.body())?;
@@ -316,10 +359,20 @@ async fn others(space: &TestNamespace, client: &mut Client) -> Result<()> {
     ensure!(first.status() == 200 && first.body().len() == 5990, "{first:?}");
     let admitted = client.admitted(20, "/bytes/1", &[]).await?;
     ensure!(admitted == 10, "bytes of responses as costs: {admitted} of 20 responses with one byte");
+    let mut statuses = Vec::new();
+    for length in [5990, 1, 9, 1] {
+        statuses.push(client.echo(length).await?.status().as_u16());
+    }
+    ensure!(statuses == [200, 200, 200, 429], "bytes of requests as costs: {statuses:?}");
 
     let late = client.get("/slow?ms=20000", &[]).await?;
-    ensure!(late.status() == 504, "the deadline of 3 s: {late:?}");
+    ensure!(
+        late.status() == 503
+            && late.body() == "too slow"
+            && field(late.headers(), "content-type").as_deref() == Some("text/html"),
+        "the deadline of 3 s: {late:?}"
+    );
     // The rule `all` has admitted every request that no other rule refused.
-    report::note("deny, bypass, modes, costs, overrides, headers, bytes and deadline as specified");
+    report::note("deny, bypass, modes, costs, overrides, headers, bytes of both bodies and deadline as specified");
     Ok(())
 }

@@ -6,11 +6,13 @@
 //! code that it measures.
 
 mod clock;
+mod grpc;
 pub mod load;
 pub mod probe;
 mod request;
 pub mod serve;
 mod tally;
 mod target;
+mod websocket;
 
 pub use self::{load::LoadArgs, probe::ProbeArgs, request::RequestArgs, serve::ServeArgs};

@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, header::CONTENT_TYPE};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     body::{Frame, Incoming},
     service::service_fn,
@@ -30,11 +30,13 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
+use crate::{grpc::Grpc, websocket};
+
 const CHUNK: usize = 64 * 1024;
 const MAX_BYTES: usize = 1 << 30;
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
-type Body = BoxBody<Bytes, hyper::Error>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The settings of the server.
 #[derive(clap::Args)]
@@ -88,9 +90,10 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
             let app = Arc::clone(&app);
             async move { Ok::<_, Infallible>(app.answer(request).await) }
         });
-        // The server accepts HTTP/1.1, and HTTP/2 with prior knowledge.
-        let connection =
-            auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).into_owned();
+        // The server accepts HTTP/1.1 with WebSocket, and HTTP/2 with prior knowledge.
+        let connection = auto::Builder::new(TokioExecutor::new())
+            .serve_connection_with_upgrades(TokioIo::new(stream), service)
+            .into_owned();
         tokio::spawn(graceful.watch(connection));
     }
     drop(listener);
@@ -103,6 +106,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
 struct App {
     hostname: String,
     requests: AtomicU64,
+    grpc: Grpc,
 }
 
 impl App {
@@ -110,7 +114,7 @@ impl App {
         let hostname = std::env::var("HOSTNAME")
             .or_else(|_| std::fs::read_to_string("/etc/hostname"))
             .map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned());
-        Self { hostname, requests: AtomicU64::new(0) }
+        Self { hostname, requests: AtomicU64::new(0), grpc: Grpc::new() }
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
@@ -118,10 +122,14 @@ impl App {
         if !matches!(path, "/_count" | "/healthz") {
             self.requests.fetch_add(1, Ordering::Relaxed);
         }
+        if Grpc::is_call(&request) {
+            return self.grpc.call(request).await;
+        }
         match path {
             "/" => text(StatusCode::OK, format!("{}\n", self.hostname)),
             "/_count" => json(&serde_json::json!({ "requests": self.requests.load(Ordering::Relaxed) })),
             "/echo" => echo(request),
+            "/ws" => websocket::echo(request),
             "/headers" => json(&headers(request.headers())),
             "/slow" => match delay(request.uri().query()) {
                 Some(delay) => {
@@ -142,7 +150,7 @@ impl App {
 /// Returns the request's body frame by frame. A client receives the beginning of its body before it has sent the end.
 fn echo(request: Request<Incoming>) -> Response<Body> {
     let content_type = request.headers().get(CONTENT_TYPE).cloned();
-    let mut response = Response::new(request.into_body().boxed());
+    let mut response = Response::new(request.into_body().map_err(Into::into).boxed_unsync());
     if let Some(value) = content_type {
         response.headers_mut().insert(CONTENT_TYPE, value);
     }
@@ -155,7 +163,7 @@ fn bytes(length: usize) -> Response<Body> {
         let rest = length - index * CHUNK;
         Ok(Frame::data(Bytes::from_static(&BLOCK[..rest.min(CHUNK)])))
     });
-    Response::new(BodyExt::boxed(StreamBody::new(futures::stream::iter(frames))))
+    Response::new(StreamBody::new(futures::stream::iter(frames)).boxed_unsync())
 }
 
 fn delay(query: Option<&str>) -> Option<Duration> {
@@ -173,7 +181,7 @@ fn headers(headers: &HeaderMap) -> serde_json::Value {
     seen.into()
 }
 
-fn text(status: StatusCode, body: String) -> Response<Body> {
+pub(crate) fn text(status: StatusCode, body: String) -> Response<Body> {
     full(status, "text/plain; charset=utf-8", body)
 }
 
@@ -182,7 +190,7 @@ fn json(body: &serde_json::Value) -> Response<Body> {
 }
 
 fn full(status: StatusCode, content_type: &'static str, body: String) -> Response<Body> {
-    let mut response = Response::new(Full::from(body).map_err(|never| match never {}).boxed());
+    let mut response = Response::new(Full::from(body).map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
     response

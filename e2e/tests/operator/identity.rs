@@ -208,11 +208,11 @@ impl Identity {
         let secret = serde_json::from_value(json!({"metadata": {"name": SECRET}}))?;
         let secrets: Api<Secret> = Api::namespaced(stage.client(), OPERATOR_NAMESPACE);
         secrets.create(&PostParams::default(), &secret).await?;
-        Self::beside(stage).await
+        Self::next_to(stage).await
     }
 
     /// Creates the account of the agents. The other objects must exist.
-    pub(super) async fn beside(stage: &Stage) -> Result<Self> {
+    pub(super) async fn next_to(stage: &Stage) -> Result<Self> {
         let account = serde_json::from_value(json!({"metadata": {"name": ACCOUNT}}))?;
         stage.api::<ServiceAccount>().create(&PostParams::default(), &account).await?;
         let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string();

@@ -30,7 +30,7 @@ async fn the_rights_of_the_chart_are_enough_and_each_is_needed() -> Result<()> {
     let granted = grant(&stage).await?;
     let kubeconfig = stage.control_plane.operators_kubeconfig();
     let log = stage.files.path().join("operator.log");
-    let identity = Identity::beside(&stage).await?;
+    let identity = Identity::next_to(&stage).await?;
     let args = identity.args();
     let args: Vec<&str> =
         args.iter().map(String::as_str).chain(["--lease", ACCOUNT, "--lease-namespace", HOME]).chain(OWNER).collect();

@@ -45,6 +45,7 @@ const WORDS: &[&str] = &[
     "Both",
     "None",
     "Close",
+    "requestBytes",
     "responseBytes",
     "/",
     "/**",
@@ -129,7 +130,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
                 _ => body[at] = choices.byte(),
             }
         }
-        match snapshots.put(Some(&body)) {
+        match snapshots.apply_pushed(Some(&body)) {
             // Each enforced snapshot is the base of the next one, so the snapshots become more and more unusual.
             Ok(_) => snapshot = changed,
             Err(rejection) => check_rejection(&rejection, &body)?,

@@ -22,7 +22,7 @@ async fn removed_limiters_are_deleted_without_traffic_or_another_snapshot() {
     let put = |sequence: u64, policies: &[Value]| {
         let revision = format!("revision-{sequence}");
         let body = json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": policies});
-        snapshots.put(Some(body.to_string().as_bytes())).expect("the agent accepts the snapshot");
+        snapshots.apply_pushed(Some(body.to_string().as_bytes())).expect("the agent accepts the snapshot");
     };
     put(1, &[policy("one")]);
     let table = Arc::downgrade(&rules.load().policies()[0].rules[0]);

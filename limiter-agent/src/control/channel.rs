@@ -14,7 +14,7 @@ use weir_channel::{Channel, ChannelError, ToAgent, ToOperator};
 use weir_wire::Goodbye;
 
 use super::{
-    Control, put,
+    Control, apply_snapshot,
     status::{EVERY_MILLIS, entity_tag, until_next},
 };
 use crate::clock;
@@ -46,16 +46,16 @@ pub(crate) async fn serve<W>(
             frame = channel.next() => match ToAgent::parse(frame?)? {
                 ToAgent::Snapshot(body) => {
                     let writing = writing();
-                    let answer = match put(Arc::clone(&control), Some(body)).await {
+                    let answer = match apply_snapshot(Arc::clone(&control), Some(body)).await {
                         Ok(reply) => ToOperator::Acknowledgement(reply),
                         Err(rejection) => ToOperator::Rejection(Box::new(rejection)),
                     };
                     send(&mut channel, &answer).await?;
                     drop(writing);
                 }
-                ToAgent::Report(report) => {
+                ToAgent::StatusRequest(request) => {
                     let (least, most) = EVERY_MILLIS;
-                    let interval = Duration::from_millis(report.every_millis.clamp(least, most));
+                    let interval = Duration::from_millis(request.every_millis.clamp(least, most));
                     every = Some(interval);
                     // The first delay is random, so that agents that connected at the same time do not all send at the
                     // same time.

@@ -4,7 +4,7 @@
 use axum::http::Uri;
 use weir_fuzz::{Choices, Target};
 
-use super::{Query, Wait, status::Asked};
+use super::{Query, Wait, status::StatusQuery};
 
 const PIECES: &[&str] = &[
     "waitMillis",
@@ -75,7 +75,7 @@ fn query(text: &str) -> Result<(), String> {
     }
     // Clients of the status may be newer than the agent, so other parameters are ignored.
     let expected = value("everyMillis").ok();
-    let found = Query::<Asked>::try_from_uri(&uri).ok().map(|Query(asked)| asked.every_millis);
+    let found = Query::<StatusQuery>::try_from_uri(&uri).ok().map(|Query(asked)| asked.every_millis);
     if found != expected {
         return Err(format!("status?{text} has the interval {found:?}, expected {expected:?}"));
     }

@@ -37,19 +37,19 @@ const TENTH: u32 = 100_000_000;
 /// The parameters of a request for the status.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Asked {
+pub(super) struct StatusQuery {
     pub(super) every_millis: Option<u64>,
 }
 
 pub(super) async fn status(
     State(control): State<Arc<Control>>,
-    asked: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<StatusQuery>, QueryRejection>,
     head: HeaderMap,
 ) -> Response {
     let (least, most) = EVERY_MILLIS;
-    let every = match asked {
-        Ok(Query(Asked { every_millis: None })) => return once(&control, &head),
-        Ok(Query(Asked { every_millis: Some(every) })) if (least..=most).contains(&every) => every,
+    let every = match query {
+        Ok(Query(StatusQuery { every_millis: None })) => return once(&control, &head),
+        Ok(Query(StatusQuery { every_millis: Some(every) })) if (least..=most).contains(&every) => every,
         Ok(_) | Err(_) => {
             let message = format!("everyMillis: milliseconds between two lines, from {least} to {most}");
             return failure(StatusCode::BAD_REQUEST, "invalid", &message);

@@ -99,7 +99,7 @@ impl App {
             // No connection is open, so another program may now listen on the address.
             Speaks::Http2 | Speaks::Unknown => {}
         }
-        let http2 = greet(self.address.connect().await?).await;
+        let http2 = Box::pin(async { Ok::<_, ConnectError>(greet(self.address.connect().await?).await) }).await?;
         let speaks = if http2 { Speaks::Http2 } else { Speaks::Http1Alone(HTTP1_ALONE_CHECKS) };
         *self.speaks.lock().unwrap_or_else(PoisonError::into_inner) = speaks;
         Ok(http2)

@@ -376,8 +376,9 @@ where
         let (activity, open) = (Arc::clone(&activity), Arc::clone(&open));
         let answer =
             service(RequestBody::of(request, &activity, proxy.settings.stall_timeout, protocol == Protocol::Http1));
-        async move {
-            let Ok(mut response) = answer.await;
+        // An async block would store the future of the answer twice.
+        answer.map(move |answer| {
+            let Ok(mut response) = answer;
             let proxy = &open.proxy;
             if let Some(app_gone) = response.extensions_mut().remove::<AppDown>() {
                 activity.send_away();
@@ -397,7 +398,7 @@ where
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(response.map(|body| Answer::new(body, answering)))
-        }
+        })
     })
 }
 

@@ -23,12 +23,12 @@ const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Completes when the app has asked for the body, or after a timeout.
 #[derive(Debug)]
 pub(super) struct Expectation {
-    asked: Arc<Asked>,
+    asked: Arc<ContinueSignal>,
     patience: Pin<Box<Sleep>>,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct ContinueSignal {
     yes: AtomicBool,
     waiting: AtomicWaker,
 }
@@ -44,7 +44,7 @@ pub(super) fn is_expected(headers: &HeaderMap) -> bool {
 impl Expectation {
     /// Creates the expectation of `request`. The connection that sends the request completes it.
     pub(super) fn of<B>(request: &mut Request<B>) -> Self {
-        let asked = Arc::new(Asked::default());
+        let asked = Arc::new(ContinueSignal::default());
         let tell = Arc::clone(&asked);
         hyper::ext::on_informational(request, move |response| {
             if response.status() == StatusCode::CONTINUE {

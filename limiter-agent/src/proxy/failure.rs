@@ -65,7 +65,7 @@ impl Failure {
     /// Checks whether the app has stopped, if it closed the connection before it answered.
     pub(super) async fn or_stopped(self, app: &AppAddress) -> Self {
         match self {
-            Self::Closed if app.is_down().await => Self::Stopped,
+            Self::Closed if Box::pin(app.is_down()).await => Self::Stopped,
             failure => failure,
         }
     }

@@ -6,7 +6,8 @@ use axum::body;
 use http::{Extensions, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
 use hyper::{body::Incoming, client::conn::TrySendError};
-use weir_enforce::AmbiguousPaths;
+use weir_enforce::{AmbiguousPaths, BodyCosts};
+use weir_tower::MonotonicClock;
 
 use super::{
     app::{App, Protocol},
@@ -35,16 +36,31 @@ pub(super) struct Forwarder {
     pub(super) tunnels: Tunnels,
 }
 
+/// A request to the app. It is boxed because every future that takes a request would store it, in some states twice.
+type Outgoing = Box<Request<ForwardedBody>>;
+
 /// Forwards a request to the app, after [`vet`] and the limits. The request's extensions contain the [`Peer`].
-pub(super) async fn forward(
+pub(super) fn forward(
     way: Arc<Forwarder>,
     request: Request<body::Body>,
-) -> Result<Response<ResponseBody>, Infallible> {
+) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
     let version = request.version();
-    Ok(match way.forward(request.map(ForwardedBody::new)).await {
-        Ok(response) => response,
-        Err(failure) => failure.or_stopped(&way.proxy.upstream).await.respond(&way.proxy.failures, version),
-    })
+    let request = Box::new(limited(request, way.proxy.clock).map(ForwardedBody::new));
+    async move {
+        let failure = match way.forward(request).await {
+            Ok(response) => return Ok(response),
+            Err(failure) => failure,
+        };
+        Ok(failure.or_stopped(&way.proxy.upstream).await.respond(&way.proxy.failures, version))
+    }
+}
+
+/// Charges the body of a request to the rules that count its bytes.
+fn limited(mut request: Request<body::Body>, clock: MonotonicClock) -> Request<body::Body> {
+    match request.extensions_mut().remove::<BodyCosts>() {
+        Some(costs) => request.map(|body| costs.limit(body, clock).map_or_else(|body| body, body::Body::new)),
+        None => request,
+    }
 }
 
 /// The client's address, for the rules.
@@ -64,8 +80,15 @@ pub(super) fn vet<B: Body>(request: &Request<B>, ambiguous_paths: AmbiguousPaths
     Ok(vetting::vet(request, ambiguous_paths)?)
 }
 
+// Each request in flight holds this future. So rare steps with large futures, such as a new connection, are boxed.
+const _: () = assert!(size_of_future(forward) <= 1024);
+
+const fn size_of_future<F>(_: fn(Arc<Forwarder>, Request<body::Body>) -> F) -> usize {
+    size_of::<F>()
+}
+
 impl Forwarder {
-    async fn forward(&self, mut request: Request<ForwardedBody>) -> Result<Response<ResponseBody>, Failure> {
+    async fn forward(&self, mut request: Outgoing) -> Result<Response<ResponseBody>, Failure> {
         vetting::name_host(&mut request, || {
             HeaderValue::from_str(&self.app.address().to_string()).expect("an address is a valid field value")
         })?;
@@ -105,10 +128,7 @@ impl Forwarder {
     }
 
     /// Sends the request. If the app has closed the idle connection, sends the request again on a new one.
-    async fn over_http1(
-        &self,
-        mut request: Request<ForwardedBody>,
-    ) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
+    async fn over_http1(&self, mut request: Outgoing) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
         *request.version_mut() = Version::HTTP_11;
         if expect::is_expected(request.headers()) && !request.body().is_end_stream() {
             let expectation = Expectation::of(&mut request);
@@ -118,42 +138,38 @@ impl Forwarder {
         let mut connection = pool.checkout().await?;
         if !connection.fresh {
             let spare = copy_if_empty(&request).filter(|spare| spare.method().is_idempotent());
-            match connection.sender.try_send_request(request).await {
+            match connection.sender.try_send_request(*request).await {
                 Ok(response) => {
                     connection.answered(response.version());
                     return Ok((response, UpstreamConnection::Http1(connection)));
                 }
                 Err(failed) => request = again(failed, spare)?,
             }
-            connection = pool.connect().await?;
+            connection = Box::pin(pool.connect()).await?;
         }
-        let response = connection.sender.send_request(request).await.map_err(Failure::of)?;
+        let response = connection.sender.send_request(*request).await.map_err(Failure::of)?;
         connection.answered(response.version());
         Ok((response, UpstreamConnection::Http1(connection)))
     }
 
     /// Sends the request over HTTP/2. Other requests can make the app close the connection, so more than one attempt
     /// may be necessary.
-    async fn over_http2(
-        &self,
-        request: Request<ForwardedBody>,
-    ) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
-        let mut request = to_http2(request)?;
+    async fn over_http2(&self, mut request: Outgoing) -> Result<(Response<Incoming>, UpstreamConnection), Failure> {
+        to_http2(&mut request)?;
         for _ in 1..MAX_ATTEMPTS {
             let stream = self.app.streams.open().await?;
             let spare = copy_if_empty(&request);
-            let failed = match stream.sender().try_send_request(request).await {
+            let failed = match stream.sender().try_send_request(*request).await {
                 Ok(response) => return Ok((response, UpstreamConnection::Http2(stream))),
                 Err(failed) => failed,
             };
-            let may_repeat = |spare: &Request<ForwardedBody>| {
-                is_unprocessed(failed.error()) || (!stream.fresh && spare.method().is_idempotent())
-            };
+            let may_repeat =
+                |spare: &Outgoing| is_unprocessed(failed.error()) || (!stream.fresh && spare.method().is_idempotent());
             let spare = spare.filter(may_repeat);
             request = again(failed, spare)?;
         }
         let stream = self.app.streams.open().await?;
-        let response = stream.sender().send_request(request).await.map_err(Failure::of)?;
+        let response = stream.sender().send_request(*request).await.map_err(Failure::of)?;
         Ok((response, UpstreamConnection::Http2(stream)))
     }
 }
@@ -163,20 +179,17 @@ impl Forwarder {
 /// A request that was not sent can always be retried. A request that was sent can be retried if it is idempotent (RFC
 /// 9110 section 9.2.2), or if the app reported that it did not process the request. Then `spare` is a copy of the
 /// request.
-fn again(
-    mut failed: TrySendError<Request<ForwardedBody>>,
-    spare: Option<Request<ForwardedBody>>,
-) -> Result<Request<ForwardedBody>, Failure> {
+fn again(mut failed: TrySendError<Request<ForwardedBody>>, spare: Option<Outgoing>) -> Result<Outgoing, Failure> {
     // True if the connection was closed, reset or cut off in the head. An invalid response does not count.
     let unanswered = !failed.error().is_parse() && !failed.error().is_user();
-    let again = failed.take_message().or_else(|| spare.filter(|_| unanswered));
+    let again = failed.take_message().map(Box::new).or_else(|| spare.filter(|_| unanswered));
     again.ok_or_else(|| Failure::of(failed.into_error()))
 }
 
 /// Copies a request before it is sent; only a request without a body can be copied.
-fn copy_if_empty(request: &Request<ForwardedBody>) -> Option<Request<ForwardedBody>> {
+fn copy_if_empty(request: &Request<ForwardedBody>) -> Option<Outgoing> {
     request.body().is_end_stream().then(|| {
-        let mut copy = Request::new(ForwardedBody::default());
+        let mut copy = Box::new(Request::new(ForwardedBody::default()));
         request.method().clone_into(copy.method_mut());
         request.uri().clone_into(copy.uri_mut());
         request.headers().clone_into(copy.headers_mut());
@@ -186,7 +199,7 @@ fn copy_if_empty(request: &Request<ForwardedBody>) -> Option<Request<ForwardedBo
 }
 
 /// Converts a request to HTTP/2, which has the host only in the target.
-fn to_http2(mut request: Request<ForwardedBody>) -> Result<Request<ForwardedBody>, Failure> {
+fn to_http2(request: &mut Request<ForwardedBody>) -> Result<(), Failure> {
     let host = request.headers_mut().remove(header::HOST);
     let mut target = std::mem::take(request.uri_mut()).into_parts();
     target.scheme = Some(http::uri::Scheme::HTTP);
@@ -194,5 +207,5 @@ fn to_http2(mut request: Request<ForwardedBody>) -> Result<Request<ForwardedBody
         host.and_then(|host| http::uri::Authority::from_maybe_shared(bytes::Bytes::from_owner(host)).ok());
     *request.uri_mut() = Uri::from_parts(target).map_err(|_| Failure::InvalidRequest(vetting::InvalidRequest::Host))?;
     *request.version_mut() = Version::HTTP_2;
-    Ok(request)
+    Ok(())
 }

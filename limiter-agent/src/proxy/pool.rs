@@ -58,7 +58,7 @@ impl Pool {
     pub(super) async fn checkout(self: &Arc<Self>) -> Result<PooledConnection, ConnectError> {
         match self.pop() {
             Some(sender) => Ok(PooledConnection { sender, fresh: false, once: false, pool: Arc::clone(self) }),
-            None => self.connect().await,
+            None => Box::pin(self.connect()).await,
         }
     }
 

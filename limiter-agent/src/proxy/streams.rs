@@ -78,7 +78,7 @@ impl Streams {
         if let Some(stream) = self.on_existing() {
             return Ok(stream);
         }
-        let connection = self.connect().await?;
+        let connection = Box::pin(self.connect()).await?;
         self.connections().push(Arc::clone(&connection));
         Ok(Stream::on(connection, true))
     }

@@ -86,7 +86,7 @@ fn rules() -> LiveRules {
         "uid": "u", "namespace": "n", "name": "p", "revision": "r", "mode": "Enforce",
         "rules": [{"name": "m", "action": "Limit", "per": "Message", "limits": [limit]}],
     }]});
-    let applied = Snapshots::new(rules.clone(), clock, None).put(Some(snapshot.to_string().as_bytes()));
+    let applied = Snapshots::new(rules.clone(), clock, None).apply_pushed(Some(snapshot.to_string().as_bytes()));
     applied.expect("a valid snapshot");
     rules
 }

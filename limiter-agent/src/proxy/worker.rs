@@ -13,10 +13,11 @@ use futures::{
     future::{Either, ready},
 };
 use http::Request;
+use http_body::Body as _;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 use tower::{Service, service_fn};
-use weir_enforce::{ConnectionGate, LimitLayer};
+use weir_enforce::{BodyCosts, ConnectionGate, LimitLayer};
 
 use super::{
     SERVER,
@@ -164,6 +165,9 @@ async fn connection(
     let service = move |mut request: Request<Body>| match vet(&request, vetting.proxy.settings.ambiguous_paths) {
         Ok(()) => {
             request.extensions_mut().insert(Arc::clone(&peer));
+            if !request.body().is_end_stream() {
+                request.extensions_mut().insert(BodyCosts::default());
+            }
             // A router is always ready.
             Either::Left(router.clone().call(request))
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use weir_channel::{ALPN, Channel, Outgoing, ToAgent, ToOperator};
-use weir_wire::{MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Report};
+use weir_wire::{MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, StatusRequest};
 
 use crate::{
     support::{Agent, Authority, PATIENCE, TlsClient, json_of, policy, request, rule, snapshot, tls},
@@ -92,7 +92,7 @@ async fn a_status_comes_at_each_interval_and_is_sent_whole_when_something_is_new
     let silent = timeout(Duration::from_millis(300), operator.0.next()).await;
     assert!(silent.is_err(), "no report was requested: {silent:?}");
     // A shorter interval than the minimum becomes the minimum.
-    operator.send(ToAgent::Report(Report { every_millis: 1 })).await;
+    operator.send(ToAgent::StatusRequest(StatusRequest { every_millis: 1 })).await;
     for _ in 0..3 {
         assert_eq!(operator.next().await, ToOperator::Unchanged);
     }

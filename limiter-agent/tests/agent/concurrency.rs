@@ -286,7 +286,7 @@ async fn an_answer_of_the_agent_ends_a_request() {
 }
 
 #[tokio::test]
-async fn a_rate_beside_it_is_charged_only_with_a_permit() {
+async fn a_rate_next_to_it_is_charged_only_with_a_permit() {
     let Held { app, answers } = Held::start().await;
     let agent = Agent::start(app.address, &[]);
     let rate = rule("rate", &[daily("d", "TokenBucket", 2)]);

@@ -6,13 +6,13 @@
 //! xtask fuzz protocols --seconds 600` generates more.
 
 mod app;
-#[cfg(feature = "peers")]
-mod beside;
 mod differences;
 mod frames;
 mod generate;
 mod lane;
 mod message;
+#[cfg(feature = "peers")]
+mod peers;
 mod raw;
 mod tables;
 mod words;
@@ -70,7 +70,7 @@ async fn check(lane: &mut Lane, row: &Row) -> Result<(), String> {
 }
 
 /// Checks all rows, spread over the lanes.
-async fn hold(rows: Vec<Row>) {
+async fn check_rows(rows: Vec<Row>) {
     let rows = Arc::new(rows);
     let mut lanes = JoinSet::new();
     for number in 0..LANES {
@@ -91,12 +91,12 @@ async fn hold(rows: Vec<Row>) {
 
 #[tokio::test]
 async fn hostile_requests_have_one_meaning_over_both_protocols() {
-    hold(rows_of_all()).await;
+    check_rows(rows_of_all()).await;
 }
 
 #[tokio::test]
 async fn each_byte_has_one_meaning_over_both_protocols() {
-    hold(rows_of_bytes()).await;
+    check_rows(rows_of_bytes()).await;
 }
 
 #[tokio::test]

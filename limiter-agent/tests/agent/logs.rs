@@ -91,9 +91,9 @@ async fn the_level_holds_back_what_is_below_it() {
     let agent = Agent::start_until("waiting", app.address, &["--log-level", "warn", "--wait-for-config"]);
     assert_eq!(agent.put(&json!({})).await.status(), 422);
     agent.apply(&snapshot(1, &[])).await;
-    let line = agent.logged("snapshot refused").await;
+    let line = agent.logged("snapshot rejected").await;
     assert!(line.contains("WARN"), "{line}");
     assert_eq!(agent.put(&json!({})).await.status(), 422);
     let next = agent.logged("").await;
-    assert!(next.contains("snapshot refused"), "the accepted snapshot must not be logged: {next}");
+    assert!(next.contains("snapshot rejected"), "the accepted snapshot must not be logged: {next}");
 }

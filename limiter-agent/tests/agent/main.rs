@@ -32,5 +32,6 @@ mod smuggling;
 mod snapshots;
 mod support;
 mod tls;
+mod uploads;
 mod waits;
 mod websocket;

@@ -152,7 +152,7 @@ async fn sighup_ends_nothing() {
     }
     agent.hang_up();
     // The kernel delivers signals in the order of their numbers, so the process gets SIGHUP before it continues.
-    agent.hold();
+    agent.suspend();
     agent.go_on();
     assert_eq!(agent.telemetry("/healthz").await.0, 200);
 }

@@ -1,10 +1,19 @@
 //! Tests requests that wait for their turn, and deadlines, in an agent process with real connections. The tests do not
 //! sleep: periods are so long, or so short, that the counts do not depend on the machine.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use futures::stream;
 use http::Response;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+};
 
 use crate::support::{Agent, App, Client, body, header, json_of, policy, rule, snapshot, with};
 
@@ -123,6 +132,65 @@ async fn misses_the_deadline(args: &[&str]) {
     let late = agent.get("/never", &[("content-type", "application/grpc")]).await;
     assert_eq!((late.status().as_u16(), header(&late, "grpc-status")), (200, "4"));
     assert_eq!(agent.statuses("/", &[], 1).await, [200]);
+    assert_eq!(agent.counts(0, 0).await, [3, 0, 0]);
+    let expired = "weir_deadline_expired_total{namespace=\"shop\",policy=\"p\",rule=\"all\"}";
+    assert_eq!(agent.metric(expired).await, Some(2.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_chooses_the_response_after_its_deadline() {
+    for args in [&[][..], &["--in-place", "off"]] {
+        chooses_the_response(args).await;
+    }
+}
+
+async fn chooses_the_response(args: &[&str]) {
+    let released = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&released);
+    let app = App::serve(move |request| {
+        let held = Arc::clone(&held);
+        async move {
+            if request.uri().path() == "/never" {
+                std::future::pending::<()>().await;
+            }
+            // The first half of the body follows the head, and the second half follows when the test releases it.
+            let halves = stream::unfold(0, move |sent| {
+                let held = Arc::clone(&held);
+                async move {
+                    let half = ["first ", "second"].get(sent)?;
+                    if sent > 0 {
+                        held.acquire().await.expect("open").forget();
+                    }
+                    Some((Ok(Frame::data(Bytes::from_static(half.as_bytes()))), sent + 1))
+                }
+            });
+            Response::new(BodyExt::boxed(StreamBody::new(Box::pin(halves))))
+        }
+    })
+    .await;
+    let agent = Agent::start(app.address, args);
+    let daily = crate::support::daily("d", "TokenBucket", 1000);
+    let form = json!({"status": 503, "body": "{\"later\":true}", "contentType": "application/json"});
+    let hurried = with(policy("p", &[rule("all", &[daily])]), json!({"deadlineMillis": 2000, "onDeadline": form}));
+    agent.apply(&snapshot(1, &[hurried])).await;
+
+    let mut begun = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    begun.write_all(b"GET /halves HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.expect("sent");
+    let mut read = Vec::new();
+    while !read.windows(5).any(|bytes| bytes == b"first") {
+        assert!(begun.read_buf(&mut read).await.expect("bytes") > 0, "{}", String::from_utf8_lossy(&read));
+    }
+    let late = agent.get("/never", &[]).await;
+    assert_eq!((late.status().as_u16(), late.body().as_ref()), (503, &b"{\"later\":true}"[..]));
+    assert_eq!(header(&late, "content-type"), "application/json");
+    let late = agent.get("/never", &[("content-type", "application/grpc+proto")]).await;
+    assert_eq!((late.status().as_u16(), header(&late, "grpc-status"), late.body().len()), (200, "4", 0));
+    // The deadline of the first request has passed, too. Its response has begun, so it continues.
+    released.add_permits(1);
+    begun.read_to_end(&mut read).await.expect("the end");
+    let text = String::from_utf8(read).expect("text");
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.matches("HTTP/1.1").count() == 1, "{text}");
+    assert!(text.contains("second") && text.ends_with("0\r\n\r\n"), "{text}");
     assert_eq!(agent.counts(0, 0).await, [3, 0, 0]);
     let expired = "weir_deadline_expired_total{namespace=\"shop\",policy=\"p\",rule=\"all\"}";
     assert_eq!(agent.metric(expired).await, Some(2.0));

@@ -26,12 +26,12 @@ pub(crate) fn text(secret: &Secret, field: &str) -> String {
 
 /// Returns the Secret with these authorities and additional fields, and with the resource version that it is based on.
 /// If two replicas renew at the same time, one write succeeds.
-pub(crate) fn with(secret: &Secret, authorities: &Authorities, beside: &[(&str, &str)]) -> Value {
+pub(crate) fn with(secret: &Secret, authorities: &Authorities, others: &[(&str, &str)]) -> Value {
     let mut data = json!({
         CERTIFICATES: STANDARD.encode(authorities.certificates()),
         KEYS: STANDARD.encode(authorities.keys()),
     });
-    for (name, text) in beside {
+    for (name, text) in others {
         data[*name] = STANDARD.encode(text).into();
     }
     json!({

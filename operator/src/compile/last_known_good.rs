@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use weir_api::{LastKnownGood, RateLimitPolicySpec, check};
 
-use super::{CompiledRules, Sharing, Target, compile_with};
+use super::{CompiledPolicy, Sharing, Target, compile_with};
 use crate::world::{Fault, Policy};
 
 const PATH: &str = "status.lastKnownGood";
@@ -37,7 +37,7 @@ impl GoodGeneration {
     }
 
     /// Returns the value to store in the status; `None` if the spec is too long.
-    pub fn kept(&self) -> Option<LastKnownGood> {
+    pub fn to_stored(&self) -> Option<LastKnownGood> {
         let spec = self.spec.as_deref()?.to_owned();
         Some(LastKnownGood { generation: self.generation, spec })
     }
@@ -54,7 +54,7 @@ pub(super) fn restore(
     uid: &str,
     kept: &LastKnownGood,
     sharing: Sharing<'_>,
-) -> Result<((CompiledRules, Target), GoodGeneration), Vec<Fault>> {
+) -> Result<((CompiledPolicy, Target), GoodGeneration), Vec<Fault>> {
     let key = sharing.policy;
     let fault = |message: String| Fault { path: PATH.to_owned(), message };
     let is_not = |what: &dyn std::fmt::Display| fault(format!("is not valid either: {what}"));
@@ -119,19 +119,19 @@ mod tests {
     }
 
     fn requests(compiled: &Compiled) -> Option<u64> {
-        Some(compiled.rules.as_ref()?.rules[0].limits[0].requests)
+        Some(compiled.policy.as_ref()?.rules[0].limits[0].requests)
     }
 
     #[test]
     fn the_status_stores_what_was_enforced() {
         let good = compiled(vec![(policy(3, &json!([rule(50)])), None)]);
-        let kept = good.good.as_ref().and_then(GoodGeneration::kept).unwrap();
+        let kept = good.good.as_ref().and_then(GoodGeneration::to_stored).unwrap();
         assert_eq!(kept.generation, 3);
         let restored = compiled(vec![(bad(4), Some(kept.clone()))]);
-        assert_eq!((restored.rules, restored.target, restored.good.clone()), (good.rules, good.target, good.good));
+        assert_eq!((restored.policy, restored.target, restored.good.clone()), (good.policy, good.target, good.good));
         assert_eq!((restored.generation, restored.faults.len()), (4, 1), "{:?}", restored.faults);
         // The status keeps the generation, so the next operator restores it, too.
-        assert_eq!(restored.good.and_then(|good| good.kept()), Some(kept));
+        assert_eq!(restored.good.and_then(|good| good.to_stored()), Some(kept));
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         ] {
             let kept = LastKnownGood { generation: 1, spec };
             let compiled = compiled(vec![(bad(2), Some(kept.clone()))]);
-            assert!(compiled.rules.is_none() && compiled.target.is_none() && compiled.good.is_none(), "{kept:?}");
+            assert!(compiled.policy.is_none() && compiled.target.is_none() && compiled.good.is_none(), "{kept:?}");
             let words: Vec<String> = compiled.faults.iter().map(ToString::to_string).collect();
             let mut of_status =
                 words.iter().filter(|words| words.starts_with("status.lastKnownGood: is not valid either"));
@@ -188,7 +188,7 @@ mod tests {
             rule["match"][0]["paths"] = (0..count).map(|number| format!("/{number:0>200}")).collect();
             json!([rule])
         };
-        let kept = |count| compiled(vec![(policy(1, &paths(count)), None)]).good.and_then(|good| good.kept());
+        let kept = |count| compiled(vec![(policy(1, &paths(count)), None)]).good.and_then(|good| good.to_stored());
         assert!(kept(1000).is_some_and(|kept| kept.spec.len() < LastKnownGood::LONGEST));
         assert_eq!(kept(1400), None);
         // The generation stays in force as long as this operator remembers it.
@@ -196,6 +196,6 @@ mod tests {
         assert_eq!(requests(&remembered), Some(50));
         // The status of a file has no size limit.
         let in_file = Policy { file: Some("a.yaml".into()), ..policy(1, &paths(1400)) };
-        assert!(compiled(vec![(in_file, None)]).good.is_some_and(|good| good.kept().is_some()));
+        assert!(compiled(vec![(in_file, None)]).good.is_some_and(|good| good.to_stored().is_some()));
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
             faults.add(format!("{path_of_limit}.{field}"), "is not valid with concurrent: remove it");
         }
     }
-    let is_later = |cost: &api::Cost| matches!(cost, api::Cost::ResponseHeader(_) | api::Cost::ResponseBytes {});
+    let is_later = |cost: &api::Cost| !matches!(cost, api::Cost::Requests(_) | api::Cost::Header(_));
     let waits = rule.on_limit.as_ref().is_some_and(|on_limit| on_limit.action == api::OnLimitAction::Wait);
     for (field, given) in [
         ("per", rule.per == api::Per::Message),
@@ -87,14 +87,10 @@ pub(super) fn limits(limits: &[api::Limit], path: &str, faults: &mut Faults) -> 
     let mut compiled = Vec::with_capacity(limits.len());
     for (i, limit) in limits.iter().enumerate() {
         let path = format!("{path}.limits[{i}]");
-        let &api::Limit { strategy, burst, debt, .. } = limit;
-        match limit.rate() {
-            Some((requests, per)) => {
-                let numbers = Numbers { name: limit.name.clone(), strategy, requests, per, burst, debt };
-                compiled.push(numbers.compile(&path, faults));
-            }
-            None => faults.add(path, NO_RATE),
-        }
+        let api::Limit { name, requests, per, burst, debt, strategy, .. } = limit;
+        let numbers =
+            Numbers { name, strategy: *strategy, requests: *requests, per: per.as_ref(), burst: *burst, debt: *debt };
+        compiled.extend(numbers.compile(&path, faults));
     }
     compiled
 }
@@ -116,13 +112,10 @@ pub(super) fn overridden(
         if other.concurrent.is_some() {
             faults.add(format!("{path}.concurrent"), "is valid only for a concurrent limit: remove it");
         }
-        let Some((requests, per)) = other.rate() else {
-            faults.add(path, NO_RATE);
-            continue;
-        };
-        let &api::OverrideLimit { burst, debt, .. } = other;
-        let numbers = Numbers { name: other.name.clone(), strategy: limit.strategy, requests, per, burst, debt };
-        replaced.push(numbers.compile(&path, faults));
+        let strategy = limit.strategy;
+        let api::OverrideLimit { name, requests, per, burst, debt, .. } = other;
+        let numbers = Numbers { name, strategy, requests: *requests, per: per.as_ref(), burst: *burst, debt: *debt };
+        replaced.extend(numbers.compile(&path, faults));
     }
     wire::Override { keys: entry.keys.clone(), limits: replaced }
 }
@@ -135,17 +128,22 @@ pub(super) fn most(limit: &wire::Limit) -> u64 {
 
 /// The numbers of a limit as written in the policy.
 struct Numbers<'a> {
-    name: String,
+    name: &'a str,
     strategy: api::Strategy,
-    requests: i64,
-    per: &'a api::Period,
+    requests: Option<i64>,
+    per: Option<&'a api::Period>,
     burst: Option<i64>,
     debt: Option<i64>,
 }
 
 impl Numbers<'_> {
-    fn compile(self, path: &str, faults: &mut Faults) -> wire::Limit {
-        let requests: u64 = faults.number(format!("{path}.requests"), self.requests, 1);
+    /// Returns `None` if the limit is no rate.
+    fn compile(self, path: &str, faults: &mut Faults) -> Option<wire::Limit> {
+        let Some((requests, per)) = self.requests.zip(self.per) else {
+            faults.add(path, NO_RATE);
+            return None;
+        };
+        let requests: u64 = faults.number(format!("{path}.requests"), requests, 1);
         let burst: Option<u64> = self.burst.map(|burst| faults.number(format!("{path}.burst"), burst, 1));
         let debt: Option<u64> = self.debt.map(|debt| faults.number(format!("{path}.debt"), debt, 1));
         let burst_or = |default: u64| Some(burst.unwrap_or(default));
@@ -170,13 +168,13 @@ impl Numbers<'_> {
             let message = format!("must be at most {most} with strategy {strategy:?}");
             faults.add(format!("{path}.requests"), message);
         }
-        wire::Limit {
-            name: self.name,
+        Some(wire::Limit {
+            name: self.name.to_owned(),
             strategy,
             requests,
-            period_millis: self.per.as_millis(),
+            period_millis: per.as_millis(),
             burst: decided_burst,
             debt: overdrawn.then(|| debt.unwrap_or(0)),
-        }
+        })
     }
 }

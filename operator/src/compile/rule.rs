@@ -159,12 +159,13 @@ fn cost(cost: &api::Cost, path: &str, faults: &mut Faults) -> wire::Cost {
             name: header.name.clone(),
             most: faults.number(format!("{path}.responseHeader.most"), header.most, 1),
         },
+        api::Cost::RequestBytes {} => wire::Cost::RequestBytes,
         api::Cost::ResponseBytes {} => wire::Cost::ResponseBytes,
     }
 }
 
 /// Checks that the limits can admit the cost: every request must be admissible at some time, and a limit whose cost is
-/// known only after the response must allow debt.
+/// known only after its arrival must allow debt.
 fn check_cost(
     cost: Option<&wire::Cost>,
     limits: &[wire::Limit],
@@ -188,14 +189,14 @@ fn check_cost(
                 );
             }
         }
-        Some(wire::Cost::ResponseHeader { .. } | wire::Cost::ResponseBytes) => {
+        Some(wire::Cost::ResponseHeader { .. } | wire::Cost::RequestBytes | wire::Cost::ResponseBytes) => {
             let rigid = limits.iter().find(|limit| limit.strategy != wire::Strategy::TokenBucketWithDebt);
             if let Some(limit) = rigid {
                 let name = &limit.name;
                 faults.add(
                     path,
                     format!(
-                        "a cost that is known only after the response needs limits that can be overdrawn: give limit {name:?} strategy TokenBucketWithDebt"
+                        "a cost that is known only later needs limits that can be overdrawn: give limit {name:?} strategy TokenBucketWithDebt"
                     ),
                 );
             }
@@ -274,18 +275,17 @@ fn on_limit(rule: &api::Rule, path: &str, faults: &mut Faults) -> wire::OnLimit 
         api::HeaderStyle::None => wire::HeaderStyle::None,
     };
     let set = response_headers(&on_limit.set, headers, &format!("{path}.set"), faults);
-    let of_limit = |header: &&api::ResponseHeader| {
+    let of_limit = |header: &api::ResponseHeader| {
         let pieces = template(&header.value).unwrap_or_default();
         pieces.iter().any(|piece| matches!(piece, Piece::Placeholder(placeholder) if placeholder.is_of_limit()))
     };
-    if rule.action == api::Action::Deny
-        && let Some(header) = on_limit.set.iter().find(of_limit)
-    {
+    let is_deny = rule.action == api::Action::Deny;
+    for (i, header) in on_limit.set.iter().enumerate().filter(|(_, header)| is_deny && of_limit(header)) {
         let message = format!(
             "{:?} has a placeholder of a limit, and a rule with action Deny has none: use {{policy}} or {{rule}}",
             header.value
         );
-        faults.add(format!("{path}.set"), message);
+        faults.add(format!("{path}.set[{i}].value"), message);
     }
     let default_status = if rule.action == api::Action::Deny { 403 } else { 429 };
     let default_type = || on_limit.body.as_ref().map(|_| "text/plain; charset=utf-8".to_owned());

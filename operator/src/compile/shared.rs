@@ -212,12 +212,15 @@ fn check_memcached(rule: &api::Rule, store: &str, path: &str, faults: &mut Fault
     }
 }
 
-/// Checks the maximum cost of a request against the maximum that a store charges.
+/// Checks that a store can charge a cost, and the maximum cost of a request against the maximum of a store.
 pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
     let (most, field) = match cost {
         wire::Cost::Fixed(requests) => (*requests, "requests"),
         wire::Cost::RequestHeader { most, .. } => (*most, "header.most"),
-        wire::Cost::ResponseHeader { .. } | wire::Cost::ResponseBytes => return,
+        wire::Cost::ResponseHeader { .. } => return,
+        wire::Cost::RequestBytes | wire::Cost::ResponseBytes => {
+            return faults.add(path, "bytes cannot be counted in a store: use another cost, or scope Pod");
+        }
     };
     if u128::from(most) > MOST_UNITS {
         faults.add(

@@ -84,7 +84,7 @@ impl Bench {
 }
 
 fn shared_of(compiled: &Compiled) -> wire::Shared {
-    compiled.rules.as_ref().unwrap().rules[0].shared.clone().unwrap()
+    compiled.policy.as_ref().unwrap().rules[0].shared.clone().unwrap()
 }
 
 fn faults(compiled: &Compiled) -> Vec<String> {
@@ -109,7 +109,7 @@ fn a_shared_rule_names_its_store_and_its_counters() {
         sharers: 3,
     };
     assert_eq!(shared_of(compiled), expected);
-    let rules = compiled.rules.as_ref().unwrap();
+    let rules = compiled.policy.as_ref().unwrap();
     let backend = StoreBackend::Redis {
         topology: Topology::Sentinel,
         endpoints: vec!["s:26379".to_owned()],
@@ -192,16 +192,16 @@ fn a_store_that_is_missing_or_cannot_count_this_is_a_fault_with_its_fix() {
 fn a_store_that_appears_changes_or_goes_recompiles_its_policies() {
     let mut bench = Bench::default();
     bench.policy(policy(1, &rule(&window(5), &json!({}))));
-    assert!(bench.compiler.compiled()[&key()].rules.is_none());
+    assert!(bench.compiler.compiled()[&key()].policy.is_none());
     assert_eq!(faults(bench.store(Some(redis("r:1")))), [""; 0]);
-    let first = bench.compiler.compiled()[&key()].rules.clone().unwrap();
-    let second = bench.store(Some(redis("r:2"))).rules.clone().unwrap();
+    let first = bench.compiler.compiled()[&key()].policy.clone().unwrap();
+    let second = bench.store(Some(redis("r:2"))).policy.clone().unwrap();
     assert_ne!(first.revision, second.revision, "agents must connect to the other store");
     assert_eq!(first.rules, second.rules);
     // Without the store, the rules stay in force.
     let gone = bench.store(None);
-    assert_eq!((faults(gone).len(), gone.rules.as_ref()), (1, Some(&second)));
-    assert_eq!(bench.store(Some(redis("r:2"))).rules.as_ref(), Some(&second));
+    assert_eq!((faults(gone).len(), gone.policy.as_ref()), (1, Some(&second)));
+    assert_eq!(bench.store(Some(redis("r:2"))).policy.as_ref(), Some(&second));
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn the_last_good_generation_follows_its_store() {
     bench.policy(policy(4, &rule(&window(5), &json!({"match": [{"pathRegexes": ["("]}]}))));
     let compiled = bench.store(Some(redis("r:2")));
     assert_eq!(faults(compiled).len(), 1, "{:?}", compiled.faults);
-    let rules = compiled.rules.as_ref().unwrap();
+    let rules = compiled.policy.as_ref().unwrap();
     assert!(format!("{:?}", rules.stores).contains("r:2"), "{rules:?}");
     assert_eq!(shared_of(compiled).stamp, 3, "the stamp of the generation in force");
 }
@@ -226,7 +226,7 @@ fn rules_that_cannot_use_the_new_store_keep_the_old_one_under_another_name() {
     let before = shared_of(bench.policy(policy(1, &rule(&leaky, &json!({})))));
     let compiled = bench.store(Some(memcached()));
     assert_eq!(compiled.faults.len(), 1);
-    let (rules, shared) = (compiled.rules.clone().unwrap(), shared_of(compiled));
+    let (rules, shared) = (compiled.policy.clone().unwrap(), shared_of(compiled));
     assert_eq!(
         (rules.stores[0].name.as_str(), shared.store.as_str()),
         ("shop/limits@replaced", "shop/limits@replaced")
@@ -234,7 +234,7 @@ fn rules_that_cannot_use_the_new_store_keep_the_old_one_under_another_name() {
     assert!(matches!(rules.stores[0].backend, StoreBackend::Redis { .. }));
     assert_eq!((&shared.counters, store_key(&shared.store)), (&before.counters, Some(store_key_of("limits"))));
     // A second change to Memcached changes nothing, and the first store restores the rules.
-    assert_eq!(bench.store(Some(memcached())).rules, Some(rules));
+    assert_eq!(bench.store(Some(memcached())).policy, Some(rules));
     assert_eq!(shared_of(bench.store(Some(redis("r:1")))), before);
 }
 

@@ -78,9 +78,9 @@ fn rules_become_wire_json_with_every_default_decided() {
                 "onLimit": {"status": 503, "headers": "None"}, "maxKeys": 10}),
         ),
     ] {
-        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(what);
-        assert_eq!(serde_json::to_value(&rules.rules[0]).unwrap(), expected, "{what}");
-        assert_eq!((rules.uid.as_str(), rules.namespace.as_str(), rules.name.as_str()), ("uid", "shop", "checkout"));
+        let (policy, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(what);
+        assert_eq!(serde_json::to_value(&policy.rules[0]).unwrap(), expected, "{what}");
+        assert_eq!((policy.uid.as_str(), policy.namespace.as_str(), policy.name.as_str()), ("uid", "shop", "checkout"));
     }
 }
 
@@ -135,10 +135,10 @@ fn every_word_of_a_rule_reaches_the_wire() {
         ),
     ] {
         let rule = json!({"name": "all", "limits": limits, field: written});
-        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(what);
+        let (policy, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(what);
         let mut whole = json!({"name": "all", "action": "Limit", "limits": on_wire, "onLimit": answer});
         whole[field] = expected;
-        assert_eq!(serde_json::to_value(&rules.rules[0]).unwrap(), whole, "{what}");
+        assert_eq!(serde_json::to_value(&policy.rules[0]).unwrap(), whole, "{what}");
     }
 }
 
@@ -160,18 +160,19 @@ fn every_strategy_and_key_part_reaches_the_wire() {
         ("GCRA", Some(1)),
     ] {
         let rule = json!({"name": "all", "limits": [{"name": "a", "requests": 7, "per": "1s", "strategy": strategy}]});
-        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(strategy);
-        let limit = &rules.rules[0].limits[0];
+        let (policy, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect(strategy);
+        let limit = &policy.rules[0].limits[0];
         assert_eq!((serde_json::to_value(limit.strategy).unwrap(), limit.burst), (json!(strategy), burst));
         assert_eq!(limit.debt, (strategy == "TokenBucketWithDebt").then_some(0), "{strategy}");
     }
     let parts = json!([{"cookie": "session"}, {"query": "user"}, {"pathSegment": 2}, {"host": {}}, {"method": {}},
         {"jwtClaim": {"claim": "sub"}}, {"jwtClaim": {"header": "x-token", "claim": "org.tier"}}]);
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
-    let (rules, _) = compile(&key(), "uid", &spec(&json!([{"name": "all", "limits": [limit], "key": parts}]))).unwrap();
+    let (policy, _) =
+        compile(&key(), "uid", &spec(&json!([{"name": "all", "limits": [limit], "key": parts}]))).unwrap();
     let mut expected = parts;
     expected[5]["jwtClaim"]["header"] = json!("authorization");
-    assert_eq!(serde_json::to_value(&rules.rules[0].key).unwrap(), expected);
+    assert_eq!(serde_json::to_value(&policy.rules[0].key).unwrap(), expected);
 }
 
 #[test]
@@ -179,9 +180,9 @@ fn messages_are_refused_by_a_notice_unless_said_otherwise() {
     let limit = json!({"name": "a", "requests": 50, "per": "1s"});
     for (on_limit, expected) in [(json!({}), "Notice"), (json!({"onMessage": "Close"}), "Close")] {
         let rule = json!({"name": "chat", "per": "Message", "limits": [limit], "onLimit": on_limit});
-        let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).unwrap();
+        let (policy, _) = compile(&key(), "uid", &spec(&json!([rule]))).unwrap();
         assert_eq!(
-            serde_json::to_value(&rules.rules[0]).unwrap(),
+            serde_json::to_value(&policy.rules[0]).unwrap(),
             json!({"name": "chat", "action": "Limit", "per": "Message",
                 "limits": [{"name": "a", "strategy": "TokenBucket", "requests": 50, "periodMillis": 1000, "burst": 50}],
                 "onLimit": {"status": 429, "headers": "IETF", "onMessage": expected}})
@@ -203,6 +204,32 @@ fn a_deadline_reaches_the_wire_and_has_a_revision_of_its_own() {
     assert_eq!((none.deadline_millis, half.deadline_millis), (None, Some(500)));
     assert_ne!(none.revision, half.revision);
     assert_eq!(half.revision, written_otherwise.revision);
+}
+
+#[test]
+fn a_response_after_the_deadline_reaches_the_wire() {
+    let with_form = |deadline: Value, form: Value| {
+        let mut document = json!({"selector": {"matchLabels": {"app": "web"}}, "deadline": deadline,
+            "rules": [{"name": "all", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
+        if !form.is_null() {
+            document["onDeadline"] = form;
+        }
+        compile(&key(), "uid", &serde_json::from_value(document).unwrap()).map(|(rules, _)| rules)
+    };
+    let none = with_form(json!("1s"), Value::Null).unwrap();
+    assert_eq!(none.on_deadline, None);
+    for (form, expected) in [
+        (json!({}), json!({"status": 504})),
+        (json!({"status": 503, "body": ""}), json!({"status": 503, "body": ""})),
+        (json!({"body": "{}", "contentType": "text/x"}), json!({"status": 504, "body": "{}", "contentType": "text/x"})),
+    ] {
+        let some = with_form(json!("1s"), form).unwrap();
+        assert_eq!(serde_json::to_value(&some.on_deadline).unwrap(), expected);
+        assert_ne!(some.revision, none.revision);
+    }
+    let faults = with_form(Value::Null, json!({"status": 200})).unwrap_err();
+    let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(paths, ["spec.onDeadline", "spec.onDeadline.status"]);
 }
 
 #[test]
@@ -275,8 +302,8 @@ fn a_concurrent_limit_is_compiled_without_rates() {
     let limits = json!([{"name": "parallel", "concurrent": 10}]);
     let overrides = json!([{"keys": [["gold"], ["silver"]], "limits": [{"name": "parallel", "concurrent": 50}]}]);
     let rule = json!({"name": "r", "key": [{"header": "x"}], "limits": limits, "overrides": overrides});
-    let (rules, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect("valid");
-    let compiled = serde_json::to_value(&rules.rules[0]).expect("JSON");
+    let (policy, _) = compile(&key(), "uid", &spec(&json!([rule]))).expect("valid");
+    let compiled = serde_json::to_value(&policy.rules[0]).expect("JSON");
     let concurrency =
         json!({"name": "parallel", "limit": 10, "overrides": [{"keys": [["gold"], ["silver"]], "limit": 50}]});
     let on_limit = json!({"status": 429, "headers": "IETF"});
@@ -374,6 +401,16 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].overrides[1].keys[0]",
         ),
         (json!({"name": "all", "limits": [limit], "onLimit": {"status": 70000}}), "spec.rules[0].onLimit.status"),
+        (json!({"name": "all", "limits": [limit], "cost": {"requestBytes": {}}}), "spec.rules[0].cost"),
+        (
+            json!({"name": "all", "limits": [{"name": "a", "concurrent": 1}], "cost": {"requestBytes": {}}}),
+            "spec.rules[0].cost",
+        ),
+        (
+            json!({"name": "all", "cost": {"requestBytes": {}}, "scope": "Shared", "shared": {"storeRef": {"name": "s"}},
+                "limits": [{"name": "a", "requests": 9, "per": "1s", "strategy": "TokenBucketWithDebt"}]}),
+            "spec.rules[0].cost",
+        ),
         (
             json!({"name": "all", "limits": [limit], "responseHeaders": [{"name": "RateLimit", "value": "1"}]}),
             "spec.rules[0].responseHeaders[0].name",
@@ -383,8 +420,9 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
             "spec.rules[0].onLimit.set[0].value",
         ),
         (
-            json!({"name": "all", "action": "Deny", "onLimit": {"set": [{"name": "a", "value": "{remaining}"}]}}),
-            "spec.rules[0].onLimit.set",
+            json!({"name": "all", "action": "Deny", "onLimit": {"set": [
+                {"name": "a", "value": "{rule}"}, {"name": "b", "value": "{remaining}"}]}}),
+            "spec.rules[0].onLimit.set[1].value",
         ),
         (
             json!({"name": "all", "limits": [{"name": "a", "requests": 1, "per": "1s", "burst": 2, "strategy": "SlidingWindowLog"}]}),
@@ -535,17 +573,17 @@ fn an_invalid_generation_keeps_the_last_good_one() {
     let world = |policy| World::of_policies([(key(), policy)].into());
     let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
     compiler.update(&world(policy(1, "uid", &good)), &mut dirty, |_| None);
-    let revision = compiler.compiled()[&key()].rules.as_ref().unwrap().revision.clone();
+    let revision = compiler.compiled()[&key()].policy.as_ref().unwrap().revision.clone();
 
     compiler.update(&world(policy(2, "uid", &bad)), &mut dirty, |_| None);
     let compiled = &compiler.compiled()[&key()];
     assert_eq!((compiled.generation, compiled.faults.len()), (2, 1));
-    assert_eq!(compiled.rules.as_ref().unwrap().revision, revision);
+    assert_eq!(compiled.policy.as_ref().unwrap().revision, revision);
     assert!(compiled.target.is_some());
 
     // A new object of the same name does not inherit the last good generation.
     compiler.update(&world(policy(3, "other", &bad)), &mut dirty, |_| None);
-    assert!(compiler.compiled()[&key()].rules.is_none());
+    assert!(compiler.compiled()[&key()].policy.is_none());
     compiler.update(&World::default(), &mut dirty, |_| None);
     assert!(compiler.compiled().is_empty());
 }
@@ -562,7 +600,7 @@ fn a_generation_is_compiled_once() {
     let mut dirty = DirtySet { policies: [key()].into(), ..DirtySet::default() };
     let mut compiler = Compiler::default();
     compiler.update(&world, &mut dirty, |_| None);
-    let first = compiler.compiled()[&key()].rules.clone().unwrap();
+    let first = compiler.compiled()[&key()].policy.clone().unwrap();
     compiler.update(&world, &mut dirty, |_| None);
-    assert!(Arc::ptr_eq(&first, compiler.compiled()[&key()].rules.as_ref().unwrap()));
+    assert!(Arc::ptr_eq(&first, compiler.compiled()[&key()].policy.as_ref().unwrap()));
 }

@@ -56,7 +56,7 @@ fn only_a_text_without_documents_is_empty() {
 }
 
 #[test]
-fn stores_are_found_beside_policies_and_checked_like_them() {
+fn stores_are_found_next_to_policies_and_checked_like_them() {
     let store = |name: &str, server: &str| {
         format!(
             "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: shop}}\n\

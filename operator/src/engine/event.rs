@@ -1,4 +1,4 @@
-//! The events and actions of the engine: the input and the output of its [`Machine`](super::machine::Machine).
+//! The events and actions of the engine: the input and the output of its [`EngineMachine`](super::machine::EngineMachine).
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,14 +15,14 @@ use crate::{
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct EngineMoment {
     pub(super) now: Instant,
     /// The wall-clock time, for conditions.
     pub(super) timestamp: Timestamp,
 }
 
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum EngineEvent {
     /// A term began. `None` means that this operator does not lead.
     Term(Option<Term>),
     /// The source reports changes.
@@ -33,9 +33,9 @@ pub(super) enum Event {
     Landed(WrittenStatus),
     /// Time has passed. Reported at each [`TICK`](super::TICK).
     Tick,
-    /// The time returned by [`Machine::due`](super::machine::Machine::due) has come.
+    /// The time returned by [`EngineMachine::due`](super::machine::EngineMachine::due) has come.
     Due,
-    /// [`Action::Report`] was requested.
+    /// [`EngineAction::Report`] was requested.
     Report,
     /// The report is finished, and took this long.
     Reported(Duration),
@@ -43,9 +43,9 @@ pub(super) enum Event {
 
 /// An action of the engine. The engine performs actions in order.
 #[derive(Debug)]
-pub(super) enum Action {
+pub(super) enum EngineAction {
     /// End all links. New links act in this term.
-    Serve(Option<Term>),
+    StartTerm(Option<Term>),
     /// Start a link to the agent at this URL, in place of the pod's link if there is one.
     Link { pod: ObjectKey, uid: String, url: Arc<str>, content: Arc<Content> },
     /// Set the content that the pod's link pushes.
@@ -53,12 +53,12 @@ pub(super) enum Action {
     /// End the pod's link, if there is one.
     Unlink(ObjectKey),
     /// Set the interval at which agents send their statuses, for this number of agents.
-    Spread(usize),
+    SpreadStatuses(usize),
     /// Log that everything that existed at the start is listed.
-    Listed { policies: usize, pods: usize },
+    LogListed { policies: usize, pods: usize },
     /// Set the operator ready: everything is compiled and planned, so this operator could lead.
     Ready,
-    /// Handle [`Event::Report`], and then report its duration, including its actions.
+    /// Handle [`EngineEvent::Report`], and then report its duration, including its actions.
     Report,
     /// Send this message to the writer.
     Send(Message),

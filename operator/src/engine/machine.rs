@@ -15,13 +15,13 @@ use std::{
 use tokio::time::Instant;
 use weir_api::RateLimitStoreStatus;
 
-use super::event::{Action, Event, Moment};
+use super::event::{EngineAction, EngineEvent, EngineMoment};
 use crate::{
     compile::Compiler,
     leader::Term,
     link::{Observation, Seen},
     observed::Observed,
-    plan::{Content, Plan, Planned, foresee},
+    plan::{Content, Plan, Planned, content_for_new_pod},
     policy_record::PolicyRecord,
     report::{Message, WrittenStatus},
     traffic::Traffic,
@@ -34,7 +34,7 @@ const GATHER: Duration = Duration::from_millis(5);
 const REST: u32 = 4;
 
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct EngineMachine {
     /// The minimum time between two status writes that change only traffic counts.
     traffic_interval: Duration,
     /// The term and the time at which it began, if this operator leads.
@@ -70,7 +70,7 @@ pub(super) struct Machine {
     report_at: Option<Instant>,
 }
 
-impl Machine {
+impl EngineMachine {
     /// Returns a machine without any state.
     pub(super) fn new(traffic_interval: Duration) -> Self {
         Self {
@@ -96,38 +96,39 @@ impl Machine {
         }
     }
 
-    /// Returns the time at which the engine must report [`Event::Due`], unless another event comes first.
+    /// Returns the time at which the engine must report [`EngineEvent::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         self.plan_at
     }
 
     /// Returns the content that a new pod will have to enforce; `None` before the world is complete.
-    pub(super) fn foresee(&self, namespace: &str, labels: BTreeMap<String, String>) -> Option<Content> {
-        self.complete_at.map(|_| foresee(&self.world.workloads, self.compiler.compiled(), namespace, labels))
+    pub(super) fn content_for_new_pod(&self, namespace: &str, labels: BTreeMap<String, String>) -> Option<Content> {
+        self.complete_at
+            .map(|_| content_for_new_pod(&self.world.workloads, self.compiler.compiled(), namespace, labels))
     }
 
     /// Handles an event, and returns the actions to perform.
-    pub(super) fn handle(&mut self, event: Event, at: Moment) -> Vec<Action> {
+    pub(super) fn handle(&mut self, event: EngineEvent, at: EngineMoment) -> Vec<EngineAction> {
         let (mut actions, now) = (Vec::new(), at.now);
         match event {
-            Event::Term(term) => self.serve(now, term, &mut actions),
-            Event::Update(update) => self.apply_update(now, update, &mut actions),
-            Event::Observed(observation) => self.observe(now, &observation),
-            Event::Landed(landed) => self.land(now, landed),
-            Event::Tick => {
+            EngineEvent::Term(term) => self.start_term(now, term, &mut actions),
+            EngineEvent::Update(update) => self.apply_update(now, update, &mut actions),
+            EngineEvent::Observed(observation) => self.observe(now, &observation),
+            EngineEvent::Landed(landed) => self.land(now, landed),
+            EngineEvent::Tick => {
                 self.traffic.expire(now);
                 self.ticked = true;
                 self.plan_and_report(now, &mut actions);
             }
-            Event::Due => self.plan_and_report(now, &mut actions),
-            Event::Report => self.report(at, &mut actions),
-            Event::Reported(took) => self.report_at = Some(now + REST * took),
+            EngineEvent::Due => self.plan_and_report(now, &mut actions),
+            EngineEvent::Report => self.report(at, &mut actions),
+            EngineEvent::Reported(took) => self.report_at = Some(now + REST * took),
         }
         actions
     }
 
     /// Begins a term, or becomes a standby.
-    fn serve(&mut self, now: Instant, term: Option<Term>, actions: &mut Vec<Action>) {
+    fn start_term(&mut self, now: Instant, term: Option<Term>, actions: &mut Vec<EngineAction>) {
         // Links and their results end with their term, because another leader may push in the meantime.
         self.observed = Observed::default();
         self.unconverged_pods.clear();
@@ -136,9 +137,9 @@ impl Machine {
         // status.
         let is_same = |key: &ObjectKey, uid: &str| self.world.policies.get(key).is_some_and(|it| it.uid == uid);
         let records = self.policies.drain().filter(|(key, record)| is_same(key, &record.uid));
-        self.found.extend(records.map(|(key, record)| (key, record.leave())));
+        self.found.extend(records.map(|(key, record)| (key, record.into_stored())));
         self.term = term.clone().map(|term| (term, now));
-        actions.push(Action::Serve(term));
+        actions.push(EngineAction::StartTerm(term));
         // In the next term, each pod needs its first push, and each policy its first status.
         self.dirty.pods.extend(self.world.pods.keys().cloned());
         self.dirty.policies.extend(self.world.policies.keys().cloned());
@@ -148,13 +149,13 @@ impl Machine {
     }
 
     /// Applies an update. The operator's own status writes arrive here, too, and need no plan.
-    fn apply_update(&mut self, now: Instant, update: Update, actions: &mut Vec<Action>) {
+    fn apply_update(&mut self, now: Instant, update: Update, actions: &mut Vec<EngineAction>) {
         for mut change in update.changes {
             match &mut change {
                 Change::Policy(key, Some((policy, stored))) => {
                     let stored = std::mem::take(stored);
                     match self.policies.get_mut(key).filter(|record| record.uid == policy.uid) {
-                        Some(record) => record.shown(now, stored),
+                        Some(record) => record.record_source_status(now, stored),
                         None => drop(self.found.insert(key.clone(), stored)),
                     }
                 }
@@ -177,7 +178,7 @@ impl Machine {
         if update.complete && self.complete_at.is_none() {
             self.complete_at = Some(now);
             self.changed_at.get_or_insert(now);
-            actions.push(Action::Listed { policies: self.world.policies.len(), pods: self.world.pods.len() });
+            actions.push(EngineAction::LogListed { policies: self.world.policies.len(), pods: self.world.pods.len() });
         }
         if self.changed_at.is_some() {
             let soon = now + GATHER;
@@ -233,7 +234,7 @@ impl Machine {
     }
 
     /// Plans the changes and requests a report. If it is too early for a report, schedules the next attempt.
-    fn plan_and_report(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    fn plan_and_report(&mut self, now: Instant, actions: &mut Vec<EngineAction>) {
         self.plan_at = None;
         if self.complete_at.is_none() {
             return;
@@ -241,8 +242,8 @@ impl Machine {
         if let Some(changed_at) = self.changed_at.take() {
             let mut dirty = std::mem::take(&mut self.dirty);
             // If a policy has a record, the compiler already has a newer generation than its status.
-            let kept = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
-            self.compiler.update(&self.world, &mut dirty, kept);
+            let stored_good = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
+            self.compiler.update(&self.world, &mut dirty, stored_good);
             let Planned { mut pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
             // The rules of scope Shared contain the number of pods, which only the plan can compute.
             let targeted = |key: &ObjectKey| self.plan.targets(key).map_or(0, |targets| targets.pods);
@@ -259,53 +260,53 @@ impl Machine {
                 self.push(now, pods, actions);
                 self.dirty_policies.append(&mut policies);
             }
-            actions.push(Action::Ready);
+            actions.push(EngineAction::Ready);
         }
         match self.report_at.filter(|report_at| now < *report_at) {
             _ if self.term.is_none() => {}
-            None => actions.push(Action::Report),
+            None => actions.push(EngineAction::Report),
             too_early => self.plan_at = too_early,
         }
     }
 
     /// Passes the planned content to the links of these pods.
-    fn push(&mut self, now: Instant, pods: BTreeSet<ObjectKey>, actions: &mut Vec<Action>) {
+    fn push(&mut self, now: Instant, pods: BTreeSet<ObjectKey>, actions: &mut Vec<EngineAction>) {
         // The interval is set for the larger number of links first, so that the new links do not all send at the same
         // time.
-        actions.push(Action::Spread(self.observed.agents() + pods.len()));
+        actions.push(EngineAction::SpreadStatuses(self.observed.agents() + pods.len()));
         for pod in pods {
             let planned = self.world.pods.get(&pod).zip(self.plan.cohort(&pod));
             let action = if let Some((Pod { uid, agent: Agent::At(url), .. }, cohort)) = planned {
                 let content = cohort.content.clone();
-                if self.observed.expect(now, &pod, uid, url) {
-                    Action::Link { pod: pod.clone(), uid: uid.clone(), url: url.clone(), content }
+                if self.observed.track(now, &pod, uid, url) {
+                    EngineAction::Link { pod: pod.clone(), uid: uid.clone(), url: url.clone(), content }
                 } else {
-                    Action::Push { pod: pod.clone(), content }
+                    EngineAction::Push { pod: pod.clone(), content }
                 }
             } else {
                 self.observed.forget(&pod);
                 self.traffic.forget(&pod);
-                Action::Unlink(pod.clone())
+                EngineAction::Unlink(pod.clone())
             };
             self.record_convergence(&pod);
             actions.push(action);
         }
-        actions.push(Action::Spread(self.observed.agents()));
+        actions.push(EngineAction::SpreadStatuses(self.observed.agents()));
     }
 
-    fn follow_policies(&mut self, changed_at: Instant, dirty: &BTreeSet<ObjectKey>, actions: &mut Vec<Action>) {
+    fn follow_policies(&mut self, changed_at: Instant, dirty: &BTreeSet<ObjectKey>, actions: &mut Vec<EngineAction>) {
         for key in dirty {
-            let Some(policy) = self.compiler.compiled().get(key) else {
+            let Some(compiled) = self.compiler.compiled().get(key) else {
                 if self.policies.remove(key).is_some() {
-                    actions.push(Action::Send(Message::Removed(key.clone())));
+                    actions.push(EngineAction::Send(Message::Removed(key.clone())));
                 }
                 continue;
             };
-            match self.policies.get_mut(key).filter(|record| record.uid == policy.uid) {
-                Some(record) => record.announcer.want(changed_at, policy.rules.as_ref()),
+            match self.policies.get_mut(key).filter(|record| record.uid == compiled.uid) {
+                Some(record) => record.announcer.want(changed_at, compiled.policy.as_ref()),
                 None => {
                     let found = self.found.remove(key).unwrap_or_default();
-                    let record = PolicyRecord::begin(changed_at, policy, self.traffic_interval, found);
+                    let record = PolicyRecord::begin(changed_at, compiled, self.traffic_interval, found);
                     self.policies.insert(key.clone(), record);
                 }
             }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use super::{
-    event::{Action, Moment},
-    machine::Machine,
+    event::{EngineAction, EngineMoment},
+    machine::EngineMachine,
 };
 use crate::{
     announcer::Notice,
@@ -23,11 +23,11 @@ use crate::{
     world::{Agent, ObjectKey, World},
 };
 
-impl Machine {
+impl EngineMachine {
     /// Reports the policies that changed, if this operator leads.
-    pub(super) fn report(&mut self, at: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn report(&mut self, at: EngineMoment, actions: &mut Vec<EngineAction>) {
         let (Some(complete_at), Some((term, leads_since))) = (self.complete_at, &self.term) else { return };
-        let (Moment { now, timestamp }, since) = (at, complete_at.max(*leads_since));
+        let (EngineMoment { now, timestamp }, since) = (at, complete_at.max(*leads_since));
         let compiled = self.compiler.compiled();
         let (dirty_policies, all) = (std::mem::take(&mut self.dirty_policies), std::mem::take(&mut self.ticked));
         let looked_at: Vec<_> = if all {
@@ -64,7 +64,7 @@ impl Machine {
             }
             let tally = Tally::of(targets.pods, &others);
             let Tally { enforcing, waiting: pending, drifted, .. } = tally;
-            actions.push(Action::CountPolicyPods(key.clone(), PodCounts { enforcing, pending, drifted }));
+            actions.push(EngineAction::CountPolicyPods(key.clone(), PodCounts { enforcing, pending, drifted }));
             let facts = Facts {
                 compiled,
                 missing: &targets.missing,
@@ -79,27 +79,27 @@ impl Machine {
             let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);
             let notices = [record.announcer.announce(now, reason, &message, tally), record.announcer.bypass(way)];
             for notice in notices.into_iter().flatten() {
-                actions.extend(notice.took.map(Action::CountPropagated));
+                actions.extend(notice.took.map(EngineAction::CountPropagated));
                 let (key, uid, term) = (key.clone(), compiled.uid.clone(), term.clone());
                 let Notice { warning, reason, note, .. } = notice;
                 let announcement = Announcement { key, uid, warning, reason, note, term };
-                actions.push(Action::Send(Message::Announce(announcement)));
+                actions.push(EngineAction::Send(Message::Announce(announcement)));
             }
             let status = status::build(&facts, record.pace.written(), timestamp);
-            if let Some(number) = record.writes(now, &status, tally.waiting > 0) {
+            if let Some(number) = record.start_write(now, &status, tally.waiting > 0) {
                 let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
                 let (version, term) = (record.version.clone(), term.clone());
                 let status = status.clone();
                 let report = Report { key, uid, file, number, status, version, term };
-                actions.push(Action::Send(Message::Status(Box::new(report))));
+                actions.push(EngineAction::Send(Message::Status(Box::new(report))));
             }
-            record.looked(&status, others.is_empty().then_some(inputs));
+            record.record_report(&status, others.is_empty().then_some(inputs));
         }
         if all {
             let accepted = compiled.values().filter(|compiled| compiled.faults.is_empty()).count();
-            actions.push(Action::CountPolicies { accepted, refused: compiled.len() - accepted });
+            actions.push(EngineAction::CountPolicies { accepted, refused: compiled.len() - accepted });
         }
-        actions.push(Action::CountPods(pods));
+        actions.push(EngineAction::CountPods(pods));
         // After a start, agents have not answered yet.
         if now.duration_since(since) >= PATIENCE {
             self.report_stores(at, actions);
@@ -107,7 +107,7 @@ impl Machine {
     }
 
     /// Reports the stores whose state has changed.
-    fn report_stores(&mut self, at: Moment, actions: &mut Vec<Action>) {
+    fn report_stores(&mut self, at: EngineMoment, actions: &mut Vec<EngineAction>) {
         let Some((term, _)) = &self.term else { return };
         self.dirty_stores.extend(self.observed.take_news().iter().filter_map(|name| store_key(name)));
         for key in std::mem::take(&mut self.dirty_stores) {
@@ -128,7 +128,7 @@ impl Machine {
             if previous != Some(&status) {
                 self.store_statuses.insert(key.clone(), status.clone());
                 let report = StoreReport { key, uid: store.uid.clone(), status, term: term.clone() };
-                actions.push(Action::Send(Message::Store(Box::new(report))));
+                actions.push(EngineAction::Send(Message::Store(Box::new(report))));
             }
         }
     }
@@ -157,7 +157,7 @@ fn judge<'a>(
         let mut worst = 0;
         for policy in &cohort.policies {
             let Some((compiled, record)) = compiled.get(policy).zip(policies.get(policy)) else { continue };
-            let revision = compiled.rules.as_ref().map_or("", |rules| &rules.revision);
+            let revision = compiled.policy.as_ref().map_or("", |policy| &policy.revision);
             let wanted = Wanted { uid: &compiled.uid, revision, since: record.announcer.since() };
             let standing = observed.standing(now, key, pod, wanted);
             worst = worst.max(standing.severity());
@@ -183,7 +183,7 @@ fn lost_stores(
     plan: &Plan,
     observed: &Observed,
 ) -> Vec<LostStore> {
-    let Some(rules) = &compiled.rules else { return Vec::new() };
+    let Some(rules) = &compiled.policy else { return Vec::new() };
     let mut lost = Vec::new();
     for store in &rules.stores {
         let secrets = store.secrets.as_ref().and_then(|name| rules.secrets.iter().find(|it| it.directory == *name));
@@ -199,6 +199,6 @@ fn lost_stores(
 }
 
 fn rule_traffic(now: Instant, compiled: &Compiled, traffic: &Traffic) -> Vec<(String, Counts)> {
-    let rules = compiled.rules.iter().flat_map(|rules| &rules.rules);
+    let rules = compiled.policy.iter().flat_map(|policy| &policy.rules);
     rules.map(|rule| (rule.name.clone(), traffic.rule(now, &compiled.uid, &rule.name))).collect()
 }

@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::json;
 use tokio::time::Instant;
 use weir_api::{LastKnownGood, RateLimitPolicyStatus, RateLimitStoreStatus};
-use weir_wire::{InForce, PolicyStatus, RuleStatus, Status, StoreBackend, StoreStatus};
+use weir_wire::{PolicyStatus, RuleStatus, SnapshotInForce, Status, StoreBackend, StoreStatus};
 
 use super::{
     oracle::{expected, told},
@@ -156,7 +156,7 @@ impl Agent {
             instance: self.instance.clone(),
             agent_version: "0".to_owned(),
             uptime_millis: micros(now - self.started) / 1000,
-            in_force: self.in_force.as_ref().map(|content| InForce {
+            in_force: self.in_force.as_ref().map(|content| SnapshotInForce {
                 sequence: 1,
                 revision: content.revision.clone(),
                 since_unix_millis: 0,
@@ -221,7 +221,7 @@ enum Happening {
 }
 
 enum Input {
-    Event(Event),
+    Event(EngineEvent),
     /// The source reports these changes. They contain these policies.
     Shown(Update, Vec<(ObjectKey, Option<Policy>)>),
     Due {
@@ -274,7 +274,7 @@ struct Simulation {
     term: u64,
     is_leader: bool,
 
-    machine: Machine,
+    machine: EngineMachine,
     life: u32,
     paused_until: f64,
     /// The inputs that arrived during the pause.
@@ -313,7 +313,7 @@ impl Simulation {
             acknowledged: BTreeSet::new(),
             term: 0,
             is_leader: false,
-            machine: Machine::new(TRAFFIC_INTERVAL),
+            machine: EngineMachine::new(TRAFFIC_INTERVAL),
             life: 0,
             paused_until: 0.0,
             deferred: VecDeque::new(),
@@ -415,7 +415,7 @@ impl Simulation {
                 if let Some(link) = self.links.get(&pod).filter(|it| it.number == link) {
                     let pod_uid = link.uid.clone();
                     let observation = Observation { pod, pod_uid, at: self.instant(), seen };
-                    self.send(1, Input::Event(Event::Observed(observation)));
+                    self.send(1, Input::Event(EngineEvent::Observed(observation)));
                 }
             }
             Happening::Write { life, attempt, report } => {
@@ -610,7 +610,7 @@ impl Simulation {
         self.term += 1;
         self.is_leader = leads;
         let term = leads.then(|| Term::numbered(self.term));
-        self.send(2, Input::Event(Event::Term(term)));
+        self.send(2, Input::Event(EngineEvent::Term(term)));
     }
 
     /// Restarts the process. Writes that were sent earlier may still arrive.
@@ -618,7 +618,7 @@ impl Simulation {
         if self.is_leader {
             (self.is_leader, self.term) = (false, self.term + 1);
         }
-        self.machine = Machine::new(TRAFFIC_INTERVAL);
+        self.machine = EngineMachine::new(TRAFFIC_INTERVAL);
         self.life += 1;
         (self.serves, self.due, self.arrives, self.agents) = (None, None, [self.now; 3], 0);
         self.paused_until = self.now;
@@ -638,7 +638,7 @@ impl Simulation {
         let changes = policies.iter().map(|(key, policy)| Change::Policy(key.clone(), Some(policy.shown())));
         let update = Update { changes: changes.collect(), complete: true };
         self.send(0, Input::Shown(update, policies.into_iter().map(|(key, policy)| (key, Some(policy))).collect()));
-        self.event(Event::Term(None));
+        self.event(EngineEvent::Term(None));
         self.input(Input::Tick);
     }
 
@@ -676,26 +676,26 @@ impl Simulation {
                         None => drop(self.shown.remove(&key)),
                     }
                 }
-                self.event(Event::Update(update));
+                self.event(EngineEvent::Update(update));
             }
-            Input::Due { token } if token == self.token => self.event(Event::Due),
+            Input::Due { token } if token == self.token => self.event(EngineEvent::Due),
             Input::Due { .. } => {}
             Input::Tick => {
                 self.plan(self.now + TICK, Happening::Machine { life: self.life, input: Input::Tick });
-                self.event(Event::Tick);
+                self.event(EngineEvent::Tick);
             }
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: EngineEvent) {
         let timestamp = Timestamp::from_second(1_800_000_000).unwrap() + Duration::from_secs_f64(self.now);
-        let at = Moment { now: self.instant(), timestamp };
+        let at = EngineMoment { now: self.instant(), timestamp };
         for action in self.machine.handle(event, at) {
             self.act(action);
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: EngineEvent) {
         self.handle(event);
         assert_eq!(self.links.len(), self.agents, "the number of agents is wrong");
         if self.due != self.machine.due() {
@@ -709,14 +709,14 @@ impl Simulation {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: EngineAction) {
         match action {
-            Action::Serve(term) => {
+            EngineAction::StartTerm(term) => {
                 self.links.clear();
                 self.agents = 0;
                 self.serves = term.map(|term| term.sequence(Duration::ZERO));
             }
-            Action::Link { pod, uid, url, content } => {
+            EngineAction::Link { pod, uid, url, content } => {
                 assert!(self.serves.is_some(), "a link was started outside a term");
                 let (number, url) = (self.unique(), url.to_string());
                 let link = Link {
@@ -737,38 +737,38 @@ impl Simulation {
                 );
                 self.turn_soon(&pod);
             }
-            Action::Push { pod, content } => {
+            EngineAction::Push { pod, content } => {
                 self.links.get_mut(&pod).expect("a push needs a link").wanted = content;
                 self.turn_soon(&pod);
             }
-            Action::Unlink(pod) => drop(self.links.remove(&pod)),
-            Action::Spread(agents) => self.agents = agents,
-            Action::Listed { .. } => {}
-            Action::Ready => self.planned(),
-            Action::Report => {
+            EngineAction::Unlink(pod) => drop(self.links.remove(&pod)),
+            EngineAction::SpreadStatuses(agents) => self.agents = agents,
+            EngineAction::LogListed { .. } => {}
+            EngineAction::Ready => self.planned(),
+            EngineAction::Report => {
                 let took = if self.fails(0.05) { 100_000 } else { self.rng.random_range(0..2000) };
-                self.handle(Event::Report);
-                self.handle(Event::Reported(Duration::from_micros(took)));
+                self.handle(EngineEvent::Report);
+                self.handle(EngineEvent::Reported(Duration::from_micros(took)));
             }
-            Action::Send(Message::Status(report)) => {
+            EngineAction::Send(Message::Status(report)) => {
                 self.check_report(&report);
                 self.writes += 1;
                 let key = report.key.clone();
                 self.slots.entry(key.clone()).or_default().waiting = Some(report);
                 self.start_write(&key);
             }
-            Action::Send(Message::Store(report)) => {
+            EngineAction::Send(Message::Store(report)) => {
                 assert_eq!(Some(report.term.sequence(Duration::ZERO)), self.serves, "sent outside its term");
                 self.writes += 1;
                 self.store_status = Some(report.status);
             }
-            Action::Send(Message::Announce(it)) => {
+            EngineAction::Send(Message::Announce(it)) => {
                 assert_eq!(Some(it.term.sequence(Duration::ZERO)), self.serves, "an Event was sent outside its term");
             }
-            Action::Send(Message::Removed(key)) => self.slots.entry(key).or_default().waiting = None,
-            Action::CountPolicyPods(key, _) => drop(self.judged.insert(key)),
-            Action::Send(Message::Notice(_)) => panic!("the engine must not send notices"),
-            Action::CountPods(_) | Action::CountPolicies { .. } | Action::CountPropagated(_) => {}
+            EngineAction::Send(Message::Removed(key)) => self.slots.entry(key).or_default().waiting = None,
+            EngineAction::CountPolicyPods(key, _) => drop(self.judged.insert(key)),
+            EngineAction::Send(Message::Notice(_)) => panic!("the engine must not send notices"),
+            EngineAction::CountPods(_) | EngineAction::CountPolicies { .. } | EngineAction::CountPropagated(_) => {}
         }
     }
 
@@ -918,7 +918,7 @@ impl Simulation {
             WriteResult::Stored(stored) => {
                 let landed = WrittenStatus { key: key.clone(), uid, number, stored };
                 self.start_write(&key);
-                self.input(Input::Event(Event::Landed(landed)));
+                self.input(Input::Event(EngineEvent::Landed(landed)));
                 return;
             }
             WriteResult::Gone => return self.start_write(&key),

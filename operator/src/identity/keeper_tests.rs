@@ -154,7 +154,7 @@ fn an_emptied_secret_is_restored_from_memory() {
 /// Someone replaces the Secret with that of another cluster. Running agents continue to work, and receive the new
 /// authorities at their next renewal.
 #[test]
-fn foreign_authorities_are_added_beside_the_remembered_ones() {
+fn foreign_authorities_are_added_to_the_remembered_ones() {
     let [known, other] = [10, 15].map(|lives| Authorities::none(TERMS).renewed(START - lives * LIFE).unwrap().unwrap());
     let now = START + 1;
     let both = wanted(&other, Some(&known), None, now).unwrap().expect("the known authorities must be added");
@@ -210,7 +210,7 @@ fn company(from: u64, name: &str) -> (String, String) {
 }
 
 #[test]
-fn an_external_authority_signs_and_none_is_created_beside_it() {
+fn an_external_authority_signs_and_none_is_created_next_to_it() {
     let (certificate, key) = company(START, "company");
     let made = Authorities::made_elsewhere(TERMS, &certificate, &key).unwrap();
     let none = Authorities::none(TERMS);

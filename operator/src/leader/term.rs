@@ -50,7 +50,7 @@ impl Term {
     }
 
     /// Returns true if the holder of this term may write at this time.
-    pub fn holds(&self, now: Moment) -> bool {
+    pub fn is_current(&self, now: Moment) -> bool {
         micros(now) < self.0.until.load(Ordering::Acquire)
     }
 
@@ -91,12 +91,12 @@ mod tests {
     fn a_term_ends_at_its_time_for_every_clone_and_moves_with_renewals() {
         let term = Term::of(&tenure(10, 16));
         let clone = term.clone();
-        assert!(clone.holds(Duration::from_micros(15_999_999)) && !clone.holds(Duration::from_secs(16)));
+        assert!(clone.is_current(Duration::from_micros(15_999_999)) && !clone.is_current(Duration::from_secs(16)));
         term.extend(&tenure(10, 18));
-        assert!(clone.holds(Duration::from_secs(17)) && clone.is(&tenure(10, 18)));
+        assert!(clone.is_current(Duration::from_secs(17)) && clone.is(&tenure(10, 18)));
         term.end();
-        assert!(!clone.holds(Duration::from_secs(11)));
-        assert!(!Term::over().holds(Duration::ZERO) && Term::unbounded().holds(Duration::from_secs(1 << 40)));
+        assert!(!clone.is_current(Duration::from_secs(11)));
+        assert!(!Term::over().is_current(Duration::ZERO) && Term::unbounded().is_current(Duration::from_secs(1 << 40)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use weir_channel::{ALPN, Channel, ChannelError, Outgoing, ToAgent, ToOperator};
-use weir_wire::Report;
+use weir_wire::StatusRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{
@@ -161,14 +161,14 @@ impl Connection {
     /// # Errors
     ///
     /// The agent did not read the message within `limit`.
-    pub(super) async fn ask(&mut self, every: Duration, limit: Duration) -> Result<(), ContactError> {
+    pub(super) async fn request_status(&mut self, every: Duration, limit: Duration) -> Result<(), ContactError> {
         match self {
             Self::Mutual(channel) => {
                 let every_millis = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
-                send(channel, ToAgent::Report(Report { every_millis }).frame(), limit).await
+                send(channel, ToAgent::StatusRequest(StatusRequest { every_millis }).frame(), limit).await
             }
             Self::Plain(http) => {
-                http.ask(every);
+                http.request_status(every);
                 Ok(())
             }
         }

@@ -16,7 +16,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 use tokio_rustls::TlsAcceptor;
-use weir_wire::{Goodbye, InForce, Status, WIRE_VERSION};
+use weir_wire::{Goodbye, SnapshotInForce, Status, WIRE_VERSION};
 
 use super::*;
 use crate::{
@@ -94,7 +94,11 @@ pub(in crate::link) fn status(revision: Option<&str>) -> ToOperator {
         instance: "a".to_owned(),
         agent_version: "0.1.0".to_owned(),
         uptime_millis: 1,
-        in_force: revision.map(|revision| InForce { sequence: 1, revision: revision.to_owned(), since_unix_millis: 1 }),
+        in_force: revision.map(|revision| SnapshotInForce {
+            sequence: 1,
+            revision: revision.to_owned(),
+            since_unix_millis: 1,
+        }),
         policies: Vec::new(),
         stores: Vec::new(),
     }))
@@ -314,10 +318,11 @@ async fn a_channel_carries_messages_both_ways_and_what_ends_it_is_told() {
     let mut served = served.recv().await.unwrap();
     served.say(status(None)).await;
     let mut connection = calling.await.unwrap().unwrap().connection;
-    let content = crate::plan::foresee(&Default::default(), &Default::default(), "shop", Default::default());
-    connection.ask(Duration::from_secs(2), LIMIT).await.unwrap();
+    let content =
+        crate::plan::content_for_new_pod(&Default::default(), &Default::default(), "shop", Default::default());
+    connection.request_status(Duration::from_secs(2), LIMIT).await.unwrap();
     connection.push(&content, 7, LIMIT).await.unwrap();
-    assert_eq!(served.heard().await, Some(ToAgent::Report(Report { every_millis: 2000 })));
+    assert_eq!(served.heard().await, Some(ToAgent::StatusRequest(StatusRequest { every_millis: 2000 })));
     assert_eq!(served.heard().await, Some(ToAgent::Snapshot(content.body(7).into_bytes())));
     served.say(ToOperator::Unknown(99)).await;
     assert_eq!(connection.next().await.unwrap(), ToOperator::Unknown(99));
@@ -394,18 +399,19 @@ async fn plain_http_looks_like_a_channel() {
     .await;
     let Dialed { mut connection, greeting, .. } = called_plain(address).await.unwrap();
     assert_eq!(greeting, status(None));
-    let content = crate::plan::foresee(&Default::default(), &Default::default(), "shop", Default::default());
+    let content =
+        crate::plan::content_for_new_pod(&Default::default(), &Default::default(), "shop", Default::default());
     connection.push(&content, 7, LIMIT).await.unwrap();
     assert!(
         matches!(connection.next().await.unwrap(), ToOperator::Acknowledgement(reply) if reply.in_force.sequence == 7)
     );
     connection.push(&content, 7, LIMIT).await.unwrap();
     assert!(matches!(connection.next().await.unwrap(), ToOperator::Rejection(rejection) if rejection.message == "old"));
-    connection.ask(Duration::from_millis(10), LIMIT).await.unwrap();
+    connection.request_status(Duration::from_millis(10), LIMIT).await.unwrap();
     assert_eq!(connection.next().await.unwrap(), ToOperator::Unchanged);
     assert_eq!(connection.next().await.unwrap(), status(None));
     connection.push(&content, 7, LIMIT).await.unwrap();
-    connection.ask(DAYS, LIMIT).await.unwrap();
+    connection.request_status(DAYS, LIMIT).await.unwrap();
     assert!(matches!(connection.next().await, Err(ContactError::Garbage(_))), "this is not a rejection");
     let ended = connection.next().await.unwrap_err();
     assert!(matches!(ended, ContactError::Closed { is_silent: false }), "{ended:?}");

@@ -1,4 +1,4 @@
-//! The events and actions of one link: the input and the output of its [`Machine`](super::machine::Machine).
+//! The events and actions of one link: the input and the output of its [`LinkMachine`](super::machine::LinkMachine).
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::plan::Content;
 
 /// The circumstances of an event.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct LinkMoment {
     pub(super) now: Instant,
     /// Seconds of Unix time, for the expiry of certificates.
     pub(super) unix: u64,
@@ -21,12 +21,12 @@ pub(super) struct Moment {
 }
 
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum LinkEvent {
     /// The agent should enforce this content from this time on.
     Wanted(Arc<Content>),
-    /// The time returned by [`Machine::due`](super::machine::Machine::due) has come.
+    /// The time returned by [`LinkMachine::due`](super::machine::LinkMachine::due) has come.
     Due,
-    /// The permit that [`Action::AcquirePermit`] requested is granted.
+    /// The permit that [`LinkAction::AcquirePermit`] requested is granted.
     PermitGranted,
     /// The connection is open, and this is the agent's first message.
     Connected {
@@ -42,17 +42,17 @@ pub(super) enum Event {
 
 /// An action of the task. The task performs actions in order.
 #[derive(Debug)]
-pub(super) enum Action {
-    /// Wait for a permit of the lane (see [`Lanes`](super::Lanes)), then report [`Event::PermitGranted`].
+pub(super) enum LinkAction {
+    /// Wait for a permit of the lane (see [`Lanes`](super::Lanes)), then report [`LinkEvent::PermitGranted`].
     AcquirePermit { is_silent: bool },
     /// Release the permit.
     ReleasePermit,
-    /// Open a connection, then report [`Event::Connected`] or [`Event::Ended`].
+    /// Open a connection, then report [`LinkEvent::Connected`] or [`LinkEvent::Ended`].
     Call,
     /// Close the connection.
     HangUp,
     /// Request the agent's status at this interval.
-    Ask(Duration),
+    RequestStatus(Duration),
     /// Send this content.
     Push { content: Arc<Content>, sequence: u64 },
     /// Count a push by its outcome.

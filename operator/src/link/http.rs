@@ -103,7 +103,7 @@ impl Http {
 
     /// Requests the status at this interval. The first delay is random, so that agents that connected at the same time
     /// get requests at different times.
-    pub(super) fn ask(&mut self, every: Duration) {
+    pub(super) fn request_status(&mut self, every: Duration) {
         self.every = every;
         self.poll_at = Some(clock::now() + every.mul_f64(rand::rng().random_range(0.0..=1.0)));
     }

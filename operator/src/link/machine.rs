@@ -14,11 +14,11 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
 use weir_channel::ToOperator;
-use weir_wire::{ApplyReply, Goodbye, InForce, Rejection, RejectionKind, Status};
+use weir_wire::{ApplyReply, Goodbye, Rejection, RejectionKind, SnapshotInForce, Status};
 
 use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
-    event::{Action, Event, Moment},
+    event::{LinkAction, LinkEvent, LinkMoment},
     rivals::Rivals,
 };
 use crate::plan::Content;
@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const MOST_EARLY: u32 = 1000;
 
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct LinkMachine {
     timing: Timing,
     wanted: Arc<Content>,
     connection: Connection,
@@ -108,7 +108,7 @@ enum Push {
     Sent { content: Arc<Content>, at: Instant },
 }
 
-impl Machine {
+impl LinkMachine {
     /// Returns a machine that calls immediately. `seed` determines the random pauses.
     pub(super) fn new(timing: Timing, wanted: Arc<Content>, now: Instant, seed: u64) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Returns the time at which to report [`Event::Due`], unless another event comes first.
+    /// Returns the time at which to report [`LinkEvent::Due`], unless another event comes first.
     pub(super) fn due(&self) -> Option<Instant> {
         let link = match (&self.connection, &self.push) {
             (Connection::None, _) => (self.permit == Permit::None).then_some(self.call_at),
@@ -144,27 +144,27 @@ impl Machine {
     }
 
     /// Handles an event, and returns the actions to perform.
-    pub(super) fn handle(&mut self, event: Event, at: &Moment) -> Vec<Action> {
+    pub(super) fn handle(&mut self, event: LinkEvent, at: &LinkMoment) -> Vec<LinkAction> {
         let mut actions = Vec::new();
         match event {
-            Event::Wanted(content) => self.want(content, at),
-            Event::Due => self.check_deadlines(at, &mut actions),
-            Event::PermitGranted => self.permit = Permit::Held,
-            Event::Connected { not_after, greeting } => {
+            LinkEvent::Wanted(content) => self.want(content, at),
+            LinkEvent::Due => self.check_deadlines(at, &mut actions),
+            LinkEvent::PermitGranted => self.permit = Permit::Held,
+            LinkEvent::Connected { not_after, greeting } => {
                 let (every, deadline) = (at.every, at.now + at.every + self.timing.timeout);
                 let (on_time_at, is_graced, early) = (at.now, false, 0);
                 self.connection = Connection::Open(Open { not_after, every, deadline, is_graced, on_time_at, early });
-                actions.push(Action::Ask(every));
+                actions.push(LinkAction::RequestStatus(every));
                 self.heard(greeting, at, &mut actions);
             }
-            Event::Heard(message) => self.heard(message, at, &mut actions),
-            Event::Ended(error) => self.ended(error, at, &mut actions),
+            LinkEvent::Heard(message) => self.heard(message, at, &mut actions),
+            LinkEvent::Ended(error) => self.ended(error, at, &mut actions),
         }
         self.proceed(at, &mut actions);
         actions
     }
 
-    fn want(&mut self, content: Arc<Content>, at: &Moment) {
+    fn want(&mut self, content: Arc<Content>, at: &LinkMoment) {
         self.wanted = content;
         self.attempts = 0;
         if !matches!(self.push, Push::Sent { .. }) {
@@ -174,7 +174,7 @@ impl Machine {
     }
 
     /// Checks the deadlines.
-    fn check_deadlines(&mut self, at: &Moment, actions: &mut Vec<Action>) {
+    fn check_deadlines(&mut self, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         if self.rivals.ended(at.now) {
             self.report(Seen::Contested(false), actions);
         }
@@ -188,12 +188,12 @@ impl Machine {
         if is_silent && !is_unanswered && at.now > open.deadline + LATE && !open.is_graced {
             (open.deadline, open.is_graced) = (at.now + GRACE, true);
         } else if is_silent || is_unanswered {
-            actions.push(Action::HangUp);
+            actions.push(LinkAction::HangUp);
             self.ended(ContactError::Timeout(self.timing.timeout), at, actions);
         }
     }
 
-    fn heard(&mut self, message: ToOperator, at: &Moment, actions: &mut Vec<Action>) {
+    fn heard(&mut self, message: ToOperator, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Connection::Open(open) = &mut self.connection else { return };
         // The answer to a push can arrive at any time, so it is never early.
         let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));
@@ -216,7 +216,7 @@ impl Machine {
             ToOperator::Acknowledgement(reply) => self.acknowledged(reply, at, actions),
             ToOperator::Rejection(rejection) => self.rejected(&rejection, at, actions),
             ToOperator::Goodbye(Goodbye { reason, retry_after_millis }) => {
-                actions.push(Action::HangUp);
+                actions.push(LinkAction::HangUp);
                 self.away_until = Some(at.now + Duration::from_millis(retry_after_millis).min(LONGEST_AWAY));
                 self.ended(ContactError::Goodbye(reason), at, actions);
             }
@@ -224,12 +224,12 @@ impl Machine {
         }
     }
 
-    fn protocol_error(&mut self, what: &str, at: &Moment, actions: &mut Vec<Action>) {
-        actions.push(Action::HangUp);
+    fn protocol_error(&mut self, what: &str, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
+        actions.push(LinkAction::HangUp);
         self.ended(ContactError::Garbage(what.to_owned()), at, actions);
     }
 
-    fn status(&mut self, status: Box<Status>, at: &Moment, actions: &mut Vec<Action>) {
+    fn status(&mut self, status: Box<Status>, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let was_silent = std::mem::take(&mut self.misses) > 0;
         self.compare(status.in_force.as_ref(), was_silent, at, actions);
         // An unchanged status is not reported again.
@@ -242,7 +242,13 @@ impl Machine {
 
     /// Pushes immediately if the agent does not enforce the wanted content: it restarted, was unreachable, or another
     /// operator wrote to it.
-    fn compare(&mut self, in_force: Option<&InForce>, was_silent: bool, at: &Moment, actions: &mut Vec<Action>) {
+    fn compare(
+        &mut self,
+        in_force: Option<&SnapshotInForce>,
+        was_silent: bool,
+        at: &LinkMoment,
+        actions: &mut Vec<LinkAction>,
+    ) {
         let is_idle = matches!(self.push, Push::Idle);
         match (in_force, &self.push) {
             // The answer to the push will arrive later, and is more recent than this status.
@@ -266,11 +272,11 @@ impl Machine {
         }
     }
 
-    fn acknowledged(&mut self, reply: ApplyReply, at: &Moment, actions: &mut Vec<Action>) {
+    fn acknowledged(&mut self, reply: ApplyReply, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Some((content, sent_at)) = self.answered() else {
             return self.protocol_error("it acknowledged a snapshot although no push was open", at, actions);
         };
-        actions.push(Action::Count("applied", at.now.duration_since(sent_at)));
+        actions.push(LinkAction::Count("applied", at.now.duration_since(sent_at)));
         let told = reply.in_force.revision;
         if told == content.revision {
             self.has_acknowledged = true;
@@ -284,11 +290,11 @@ impl Machine {
         }
     }
 
-    fn rejected(&mut self, rejection: &Rejection, at: &Moment, actions: &mut Vec<Action>) {
+    fn rejected(&mut self, rejection: &Rejection, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Some((_, sent_at)) = self.answered() else {
             return self.protocol_error("it rejected a snapshot although no push was open", at, actions);
         };
-        actions.push(Action::Count("refused", at.now.duration_since(sent_at)));
+        actions.push(LinkAction::Count("refused", at.now.duration_since(sent_at)));
         let is_first = self.attempts == 0;
         self.push_later(at);
         if rejection.error == RejectionKind::Stale {
@@ -298,8 +304,7 @@ impl Machine {
                 return;
             }
         }
-        let message = describe(rejection);
-        self.report(Seen::Failed(Failure { kind: FailureKind::Rejected, message }), actions);
+        self.report(Seen::Failed(Failure::of_rejection(rejection)), actions);
     }
 
     /// Ends the push that was answered, and returns it.
@@ -317,7 +322,7 @@ impl Machine {
     }
 
     /// Handles a connection that ended or could not be opened.
-    fn ended(&mut self, error: ContactError, at: &Moment, actions: &mut Vec<Action>) {
+    fn ended(&mut self, error: ContactError, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let before = std::mem::replace(&mut self.connection, Connection::None);
         let pushed_at = match (&before, &self.push) {
             (Connection::Open(_), Push::Sent { at, .. }) => Some(*at),
@@ -325,7 +330,7 @@ impl Machine {
             _ => None,
         };
         if let Some(pushed_at) = pushed_at {
-            actions.push(Action::Count(error.label(), at.now.duration_since(pushed_at)));
+            actions.push(LinkAction::Count(error.label(), at.now.duration_since(pushed_at)));
             self.push_later(at);
         }
         match (&before, error) {
@@ -350,7 +355,7 @@ impl Machine {
         self.call_at = self.not_away(self.call_at);
     }
 
-    fn missed(&mut self, error: &ContactError, at: &Moment, actions: &mut Vec<Action>) {
+    fn missed(&mut self, error: &ContactError, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         self.misses = self.misses.saturating_add(1);
         self.call_at = at.now
             + match &self.push {
@@ -365,18 +370,18 @@ impl Machine {
     }
 
     /// Performs each step that is possible at this time.
-    fn proceed(&mut self, at: &Moment, actions: &mut Vec<Action>) {
+    fn proceed(&mut self, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         if let Connection::Open(open) = &mut self.connection
             && !matches!(self.push, Push::Sent { .. })
         {
             if at.unix >= open.not_after {
-                actions.push(Action::HangUp);
+                actions.push(LinkAction::HangUp);
                 self.connection = Connection::None;
                 self.call_at = at.now.max(self.called_at + SOON);
             } else if !is_as_often(open.every, at.every) {
                 open.every = at.every;
                 open.deadline = at.now + at.every + self.timing.timeout;
-                actions.push(Action::Ask(at.every));
+                actions.push(LinkAction::RequestStatus(at.every));
             }
         }
         let is_due = match (&self.connection, &self.push) {
@@ -387,13 +392,13 @@ impl Machine {
         match (is_due, self.permit) {
             (true, Permit::None) => {
                 self.permit = Permit::Waiting;
-                actions.push(Action::AcquirePermit { is_silent: self.misses > 0 });
+                actions.push(LinkAction::AcquirePermit { is_silent: self.misses > 0 });
             }
             (true, Permit::Held) if matches!(self.connection, Connection::None) => {
                 self.connection = Connection::Calling;
                 self.called_at = at.now;
                 self.away_until = None;
-                actions.push(Action::Call);
+                actions.push(LinkAction::Call);
             }
             (true, Permit::Held) => self.push(at, actions),
             (false, _) | (true, Permit::Waiting) => {}
@@ -401,11 +406,11 @@ impl Machine {
         let is_at_work = matches!(self.connection, Connection::Calling) || matches!(self.push, Push::Sent { .. });
         if self.permit == Permit::Held && !is_at_work {
             self.permit = Permit::None;
-            actions.push(Action::ReleasePermit);
+            actions.push(LinkAction::ReleasePermit);
         }
     }
 
-    fn push(&mut self, at: &Moment, actions: &mut Vec<Action>) {
+    fn push(&mut self, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Some(sequence) = at.sequence else {
             // The term has ended. The next leader has its own link, and this link ends soon.
             self.push = Push::Idle;
@@ -416,12 +421,12 @@ impl Machine {
             self.numbered.clone_from(&content.revision);
             self.sequence = sequence.max(self.sequence.saturating_add(1));
         }
-        actions.push(Action::Push { content: content.clone(), sequence: self.sequence });
+        actions.push(LinkAction::Push { content: content.clone(), sequence: self.sequence });
         self.push = Push::Sent { content, at: at.now };
     }
 
     /// Uses a higher sequence than the agent's.
-    fn overtake(&mut self, in_force: Option<&InForce>) {
+    fn overtake(&mut self, in_force: Option<&SnapshotInForce>) {
         if let Some(in_force) = in_force
             && in_force.sequence >= self.sequence
         {
@@ -429,15 +434,15 @@ impl Machine {
         }
     }
 
-    fn push_later(&mut self, at: &Moment) {
+    fn push_later(&mut self, at: &LinkMoment) {
         let pause = self.within(longest_pause(&self.timing, self.attempts));
         self.push = Push::At(at.now + pause);
         self.attempts = self.attempts.saturating_add(1);
     }
 
-    fn report(&mut self, seen: Seen, actions: &mut Vec<Action>) {
+    fn report(&mut self, seen: Seen, actions: &mut Vec<LinkAction>) {
         self.reported = None;
-        actions.push(Action::Report(seen));
+        actions.push(LinkAction::Report(seen));
     }
 
     /// Returns this time, or the end of the pause that the agent requested, if that is later.
@@ -449,15 +454,6 @@ impl Machine {
     fn within(&mut self, most: Duration) -> Duration {
         most.mul_f64(self.rng.random_range(0.0..=1.0))
     }
-}
-
-/// Formats a rejection for people.
-fn describe(rejection: &Rejection) -> String {
-    let mut text = rejection.message.clone();
-    for fault in rejection.faults.iter().take(3) {
-        text.push_str(&format!("; {}: {}", fault.path, fault.message));
-    }
-    text
 }
 
 /// Returns true if the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.

@@ -77,7 +77,7 @@ struct World {
     agenda: BTreeMap<(u64, u64), Happening>,
     count: u64,
 
-    machine: Machine,
+    machine: LinkMachine,
     wanted: u32,
     token: u64,
     paused_until: f64,
@@ -107,7 +107,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let start = clock::now();
-        let machine = Machine::new(Timing::default(), Content::claiming("0"), start, rng.random());
+        let machine = LinkMachine::new(Timing::default(), Content::claiming("0"), start, rng.random());
         let mut world = Self {
             rng,
             start,
@@ -182,9 +182,9 @@ impl World {
         self.start + Duration::from_secs_f64(self.now)
     }
 
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> LinkMoment {
         let sequence = (self.now >= self.lapsed_until).then_some(1000 + micros(self.now));
-        Moment { now: self.instant(), unix: 0, sequence, every: Duration::from_secs_f64(EVERY) }
+        LinkMoment { now: self.instant(), unix: 0, sequence, every: Duration::from_secs_f64(EVERY) }
     }
 
     /// Returns the time at which a message that is sent now arrives: after all earlier ones.
@@ -318,34 +318,34 @@ impl World {
         }
         let is_current = |connection| self.connection == Some(connection);
         let event = match input {
-            Input::Due { token } if token == self.token => Event::Due,
+            Input::Due { token } if token == self.token => LinkEvent::Due,
             Input::PermitGranted => {
                 self.permit = Permit::Held;
-                Event::PermitGranted
+                LinkEvent::PermitGranted
             }
             Input::Answered { connection, answer } if is_current(connection) && !self.is_open => match answer {
                 Ok(greeting) => {
                     self.is_open = true;
-                    Event::Connected { not_after: u64::MAX, greeting }
+                    LinkEvent::Connected { not_after: u64::MAX, greeting }
                 }
                 Err(error) => {
                     self.connection = None;
-                    Event::Ended(error)
+                    LinkEvent::Ended(error)
                 }
             },
             Input::Said { connection, message } if is_current(connection) && self.is_open => {
                 if matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_)) {
                     self.is_unanswered = false;
                 }
-                Event::Heard(message)
+                LinkEvent::Heard(message)
             }
             Input::Broke { connection, is_silent } if is_current(connection) && self.is_open => {
                 self.hung_up();
-                Event::Ended(ContactError::Closed { is_silent })
+                LinkEvent::Ended(ContactError::Closed { is_silent })
             }
             Input::Want(wanted) => {
                 self.wanted = wanted;
-                Event::Wanted(Content::claiming(&wanted.to_string()))
+                LinkEvent::Wanted(Content::claiming(&wanted.to_string()))
             }
             Input::Due { .. } | Input::Answered { .. } | Input::Said { .. } | Input::Broke { .. } => return,
         };
@@ -360,19 +360,19 @@ impl World {
         (self.connection, self.is_open, self.is_unanswered) = (None, false, false);
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: LinkAction) {
         match action {
-            Action::AcquirePermit { .. } => {
+            LinkAction::AcquirePermit { .. } => {
                 assert_eq!(self.permit, Permit::None);
                 self.permit = Permit::Waiting;
                 let wait = self.rng.random_range(0.0..0.05);
                 self.plan(self.now + wait, Happening::Machine(Input::PermitGranted));
             }
-            Action::ReleasePermit => {
+            LinkAction::ReleasePermit => {
                 assert_eq!(self.permit, Permit::Held);
                 self.permit = Permit::None;
             }
-            Action::Call => {
+            LinkAction::Call => {
                 assert!(
                     self.connection.is_none() && self.permit == Permit::Held,
                     "the link made a second call, or a call without a permit"
@@ -387,13 +387,13 @@ impl World {
                 let answer = Err(ContactError::Timeout(limit));
                 self.plan(self.now + limit.as_secs_f64(), Happening::Machine(Input::Answered { connection, answer }));
             }
-            Action::HangUp => {
+            LinkAction::HangUp => {
                 assert!(self.is_open, "there is no connection to close");
                 self.served = self.served.filter(|served| Some(*served) != self.connection);
                 self.hung_up();
             }
-            Action::Ask(_) => self.send(Sent::Ask),
-            Action::Push { content, sequence } => {
+            LinkAction::RequestStatus(_) => self.send(Sent::Ask),
+            LinkAction::Push { content, sequence } => {
                 assert!(
                     !self.is_unanswered && self.permit == Permit::Held,
                     "the link sent a second push, or a push without a permit"
@@ -406,12 +406,12 @@ impl World {
                 self.is_unanswered = true;
                 self.send(Sent::Push { revision, sequence });
             }
-            Action::Count(..) => {}
-            Action::Report(Seen::Contested(contested)) => {
+            LinkAction::Count(..) => {}
+            LinkAction::Report(Seen::Contested(contested)) => {
                 assert_ne!(contested, self.is_contested, "the other operator was reported twice");
                 self.is_contested = contested;
             }
-            Action::Report(seen) => self.last_seen = Some(seen),
+            LinkAction::Report(seen) => self.last_seen = Some(seen),
         }
     }
 

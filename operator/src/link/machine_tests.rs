@@ -10,8 +10,8 @@ const UNIX: u64 = 1_800_000_000;
 const NOT_AFTER: u64 = UNIX + 3600;
 
 struct Bench {
-    machine: Machine,
-    at: Moment,
+    machine: LinkMachine,
+    at: LinkMoment,
 }
 
 pub(super) fn status(in_force: Option<(u64, &str)>) -> ToOperator {
@@ -27,15 +27,15 @@ pub(super) fn status(in_force: Option<(u64, &str)>) -> ToOperator {
     }))
 }
 
-pub(super) fn in_force_of(sequence: u64, revision: &str) -> InForce {
-    InForce { sequence, revision: revision.to_owned(), since_unix_millis: 1 }
+pub(super) fn in_force_of(sequence: u64, revision: &str) -> SnapshotInForce {
+    SnapshotInForce { sequence, revision: revision.to_owned(), since_unix_millis: 1 }
 }
 
 pub(super) fn acknowledgement(sequence: u64, revision: &str) -> ToOperator {
     ToOperator::Acknowledgement(ApplyReply { in_force: in_force_of(sequence, revision) })
 }
 
-pub(super) fn rejection(error: RejectionKind, in_force: Option<InForce>) -> ToOperator {
+pub(super) fn rejection(error: RejectionKind, in_force: Option<SnapshotInForce>) -> ToOperator {
     let faults = vec![Fault { path: "policies[0]".to_owned(), message: "no".to_owned() }];
     ToOperator::Rejection(Box::new(Rejection { error, message: "refused".to_owned(), faults, in_force }))
 }
@@ -43,28 +43,28 @@ pub(super) fn rejection(error: RejectionKind, in_force: Option<InForce>) -> ToOp
 impl Bench {
     fn new() -> Self {
         let now = clock::now();
-        let machine = Machine::new(Timing::default(), Content::claiming("one"), now, 7);
-        Self { machine, at: Moment { now, unix: UNIX, sequence: Some(100), every: EVERY } }
+        let machine = LinkMachine::new(Timing::default(), Content::claiming("one"), now, 7);
+        Self { machine, at: LinkMoment { now, unix: UNIX, sequence: Some(100), every: EVERY } }
     }
 
     /// Returns a machine that called an agent, got its greeting, and pushed.
     fn greeted(greeting: ToOperator) -> (Self, Vec<String>) {
         let mut bench = Self::new();
-        assert_eq!(bench.does(Event::Due), ["acquire permit"]);
-        assert_eq!(bench.does(Event::PermitGranted), ["call"]);
-        let does = bench.does(Event::Connected { not_after: NOT_AFTER, greeting });
+        assert_eq!(bench.does(LinkEvent::Due), ["acquire permit"]);
+        assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
+        let does = bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting });
         (bench, does)
     }
 
     /// Returns a machine whose agent enforces revision "one".
     fn converged() -> Self {
         let (mut bench, _) = Self::greeted(status(None));
-        bench.does(Event::Heard(acknowledgement(100, "one")));
+        bench.does(LinkEvent::Heard(acknowledgement(100, "one")));
         assert!(matches!(bench.machine.push, Push::Idle));
         bench
     }
 
-    fn does(&mut self, event: Event) -> Vec<String> {
+    fn does(&mut self, event: LinkEvent) -> Vec<String> {
         self.machine.handle(event, &self.at).iter().map(name).collect()
     }
 
@@ -79,20 +79,20 @@ impl Bench {
     }
 }
 
-fn name(action: &Action) -> String {
+fn name(action: &LinkAction) -> String {
     match action {
-        Action::AcquirePermit { is_silent: false } => "acquire permit".to_owned(),
-        Action::AcquirePermit { is_silent: true } => "acquire permit of silent".to_owned(),
-        Action::ReleasePermit => "release permit".to_owned(),
-        Action::Call => "call".to_owned(),
-        Action::HangUp => "hang up".to_owned(),
-        Action::Ask(every) => format!("ask {every:?}"),
-        Action::Push { content, sequence } => format!("push {} {sequence}", content.revision),
-        Action::Count(result, _) => format!("count {result}"),
-        Action::Report(Seen::Applied(content)) => format!("applied {}", content.revision),
-        Action::Report(Seen::Status(_)) => "status".to_owned(),
-        Action::Report(Seen::Failed(failure)) => format!("{:?}: {}", failure.kind, failure.message),
-        Action::Report(Seen::Contested(contested)) => format!("contested {contested}"),
+        LinkAction::AcquirePermit { is_silent: false } => "acquire permit".to_owned(),
+        LinkAction::AcquirePermit { is_silent: true } => "acquire permit of silent".to_owned(),
+        LinkAction::ReleasePermit => "release permit".to_owned(),
+        LinkAction::Call => "call".to_owned(),
+        LinkAction::HangUp => "hang up".to_owned(),
+        LinkAction::RequestStatus(every) => format!("ask {every:?}"),
+        LinkAction::Push { content, sequence } => format!("push {} {sequence}", content.revision),
+        LinkAction::Count(result, _) => format!("count {result}"),
+        LinkAction::Report(Seen::Applied(content)) => format!("applied {}", content.revision),
+        LinkAction::Report(Seen::Status(_)) => "status".to_owned(),
+        LinkAction::Report(Seen::Failed(failure)) => format!("{:?}: {}", failure.kind, failure.message),
+        LinkAction::Report(Seen::Contested(contested)) => format!("contested {contested}"),
     }
 }
 
@@ -102,24 +102,24 @@ fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
     let (mut bench, does) = Bench::greeted(status(Some((7, "one"))));
     assert_eq!(does, ["ask 10s", "status", "push one 100"]);
     assert_eq!(
-        bench.does(Event::Heard(acknowledgement(100, "one"))),
+        bench.does(LinkEvent::Heard(acknowledgement(100, "one"))),
         ["count applied", "applied one", "release permit"]
     );
-    assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
-    assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), [""; 0]);
+    assert_eq!(bench.does(LinkEvent::Heard(status(Some((100, "one"))))), ["status"]);
+    assert_eq!(bench.does(LinkEvent::Heard(status(Some((100, "one"))))), [""; 0]);
 }
 
 #[test]
 fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
     let (mut bench, _) = Bench::greeted(status(None));
     for revision in ["two", "three"] {
-        assert_eq!(bench.does(Event::Wanted(Content::claiming(revision))), [""; 0]);
+        assert_eq!(bench.does(LinkEvent::Wanted(Content::claiming(revision))), [""; 0]);
     }
-    let does = bench.does(Event::Heard(acknowledgement(100, "one")));
+    let does = bench.does(LinkEvent::Heard(acknowledgement(100, "one")));
     assert_eq!(does, ["count applied", "applied one", "push three 101"]);
     // A status from before the push does not show the push's result.
-    assert_eq!(bench.does(Event::Heard(status(Some((100, "one"))))), ["status"]);
-    let does = bench.does(Event::Heard(acknowledgement(101, "three")));
+    assert_eq!(bench.does(LinkEvent::Heard(status(Some((100, "one"))))), ["status"]);
+    let does = bench.does(LinkEvent::Heard(acknowledgement(101, "three")));
     assert_eq!(does, ["count applied", "applied three", "release permit"]);
 }
 
@@ -127,21 +127,21 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
 fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
     let (mut bench, _) = Bench::greeted(status(None));
     let stale = rejection(RejectionKind::Stale, Some(in_force_of(500, "other")));
-    assert_eq!(bench.does(Event::Heard(stale)), ["count refused", "push one 501"]);
+    assert_eq!(bench.does(LinkEvent::Heard(stale)), ["count refused", "push one 501"]);
     let invalid = rejection(RejectionKind::Invalid, None);
-    let does = bench.does(Event::Heard(invalid));
+    let does = bench.does(LinkEvent::Heard(invalid));
     assert_eq!(does, ["count refused", "Rejected: refused; policies[0]: no", "release permit"]);
     assert!(bench.due() <= Duration::from_millis(100), "{:?}", bench.due());
     let pause = bench.due();
-    assert_eq!(bench.after(pause).does(Event::Due), ["acquire permit"]);
-    assert_eq!(bench.does(Event::PermitGranted), ["push one 501"], "a repeated push keeps its sequence");
+    assert_eq!(bench.after(pause).does(LinkEvent::Due), ["acquire permit"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["push one 501"], "a repeated push keeps its sequence");
 }
 
 #[test]
 fn an_answer_to_nothing_is_nonsense() {
     for answer in [acknowledgement(100, "one"), rejection(RejectionKind::Invalid, None)] {
         let mut bench = Bench::converged();
-        let does = bench.does(Event::Heard(answer));
+        let does = bench.does(LinkEvent::Heard(answer));
         assert!(does[0] == "hang up" && does[1].starts_with("Unreachable: not an agent's answer: it "), "{does:?}");
     }
 }
@@ -153,7 +153,7 @@ fn an_agent_that_talks_too_much_is_left() {
     let does = loop {
         heard += 1;
         let does =
-            bench.does(Event::Heard(if heard % 2 == 0 { ToOperator::Unchanged } else { ToOperator::Unknown(9) }));
+            bench.does(LinkEvent::Heard(if heard % 2 == 0 { ToOperator::Unchanged } else { ToOperator::Unknown(9) }));
         if !does.is_empty() {
             break does;
         }
@@ -165,8 +165,8 @@ fn an_agent_that_talks_too_much_is_left() {
     let mut twice = Bench::converged();
     for _ in 0..10_000 {
         twice.after(EVERY);
-        assert_eq!(twice.does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
-        assert_eq!(twice.does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(twice.does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(twice.does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
     }
 }
 
@@ -176,22 +176,22 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     assert_eq!(bench.due(), EVERY + Timing::default().timeout);
     bench.after(EVERY);
     // An unknown message does not prove that the agent works.
-    assert_eq!(bench.does(Event::Heard(ToOperator::Unknown(9))), [""; 0]);
+    assert_eq!(bench.does(LinkEvent::Heard(ToOperator::Unknown(9))), [""; 0]);
     assert_eq!(bench.due(), Timing::default().timeout);
-    assert_eq!(bench.after(Timing::default().timeout).does(Event::Due), ["hang up"]);
+    assert_eq!(bench.after(Timing::default().timeout).does(LinkEvent::Due), ["hang up"]);
     assert!(bench.due() <= SOON);
     bench.after(SOON);
-    assert_eq!(bench.does(Event::Due), ["acquire permit of silent"]);
-    assert_eq!(bench.does(Event::PermitGranted), ["call"]);
+    assert_eq!(bench.does(LinkEvent::Due), ["acquire permit of silent"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
     assert_eq!(bench.machine.due(), None, "the task bounds the time of a call");
-    let does = bench.does(Event::Ended(ContactError::Timeout(Duration::from_secs(1))));
+    let does = bench.does(LinkEvent::Ended(ContactError::Timeout(Duration::from_secs(1))));
     assert_eq!(does, ["Unreachable: no answer within 1s", "release permit"]);
     let pause = bench.due();
     assert!(pause >= EVERY.mul_f64(0.89) && pause <= EVERY.mul_f64(1.11), "{pause:?}");
     bench.after(pause);
-    bench.does(Event::Due);
-    bench.does(Event::PermitGranted);
-    let does = bench.does(Event::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
+    bench.does(LinkEvent::Due);
+    bench.does(LinkEvent::PermitGranted);
+    let does = bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
     assert_eq!(does, ["ask 10s", "status", "release permit"], "the agent answers again, and enforces the content");
 }
 
@@ -199,19 +199,19 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
 #[test]
 fn a_machine_that_is_late_takes_nobody_for_silent_at_once() {
     let mut bench = Bench::converged();
-    assert_eq!(bench.after(Duration::from_secs(60)).does(Event::Due), [""; 0]);
+    assert_eq!(bench.after(Duration::from_secs(60)).does(LinkEvent::Due), [""; 0]);
     assert_eq!(bench.due(), GRACE);
-    assert_eq!(bench.after(GRACE + 2 * LATE).does(Event::Due), ["hang up"], "the grace period is given once");
+    assert_eq!(bench.after(GRACE + 2 * LATE).does(LinkEvent::Due), ["hang up"], "the grace period is given once");
 }
 
 #[test]
 fn a_connection_is_used_no_longer_than_its_certificates() {
     let mut bench = Bench::converged();
     bench.at.unix = NOT_AFTER - 1;
-    assert_eq!(bench.after(EVERY).does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
+    assert_eq!(bench.after(EVERY).does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
     bench.at.unix = NOT_AFTER;
-    assert_eq!(bench.after(EVERY).does(Event::Heard(ToOperator::Unchanged)), ["hang up", "acquire permit"]);
-    assert_eq!(bench.does(Event::PermitGranted), ["call"]);
+    assert_eq!(bench.after(EVERY).does(LinkEvent::Heard(ToOperator::Unchanged)), ["hang up", "acquire permit"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn an_agent_is_asked_again_when_the_interval_differs_by_a_quarter() {
     for (seconds, is_asked) in [(1, true), (7, true), (8, false), (10, false), (12, false), (13, true), (100, true)] {
         let mut bench = Bench::converged();
         bench.at.every = Duration::from_secs(seconds);
-        let does = bench.does(Event::Heard(ToOperator::Unchanged));
+        let does = bench.does(LinkEvent::Heard(ToOperator::Unchanged));
         assert_eq!(does.len(), usize::from(is_asked), "{seconds} s: {does:?}");
     }
 }
@@ -229,21 +229,21 @@ fn a_goodbye_keeps_the_operator_away_and_no_longer_than_ten_seconds() {
     for (asked, expected) in [(0, BETWEEN_CALLS), (3000, Duration::from_secs(3)), (u64::MAX, LONGEST_AWAY)] {
         let mut bench = Bench::converged();
         let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: asked };
-        assert_eq!(bench.does(Event::Heard(ToOperator::Goodbye(goodbye))), ["hang up"]);
+        assert_eq!(bench.does(LinkEvent::Heard(ToOperator::Goodbye(goodbye))), ["hang up"]);
         assert_eq!(bench.due(), expected);
-        assert_eq!(bench.does(Event::Wanted(Content::claiming("two"))).len(), usize::from(asked == 0));
+        assert_eq!(bench.does(LinkEvent::Wanted(Content::claiming("two"))).len(), usize::from(asked == 0));
     }
 }
 
 #[test]
 fn an_agent_that_closes_is_called_at_once_but_not_all_the_time() {
     let mut bench = Bench::converged();
-    let closed = || Event::Ended(ContactError::Closed { is_silent: false });
+    let closed = || LinkEvent::Ended(ContactError::Closed { is_silent: false });
     assert_eq!(bench.after(EVERY).does(closed()), [""; 0]);
     assert!(bench.due() <= SOON, "{:?}", bench.due());
-    bench.after(SOON).does(Event::Due);
-    bench.does(Event::PermitGranted);
-    bench.does(Event::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
+    bench.after(SOON).does(LinkEvent::Due);
+    bench.does(LinkEvent::PermitGranted);
+    bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting: status(Some((100, "one"))) });
     assert_eq!(bench.does(closed()), [""; 0]);
     assert!(bench.due() >= BETWEEN_CALLS, "{:?}", bench.due());
 }
@@ -253,37 +253,37 @@ fn another_operator_is_reported_and_its_end_too() {
     let mut bench = Bench::converged();
     for (turn, expected) in [(0, 0), (1, 1), (2, 0)] {
         bench.after(Duration::from_secs(5));
-        let does = bench.does(Event::Heard(status(Some((1000 * (turn + 1), "other")))));
+        let does = bench.does(LinkEvent::Heard(status(Some((1000 * (turn + 1), "other")))));
         let contested = does.iter().filter(|action| **action == "contested true").count();
         assert_eq!(contested, expected, "{does:?}");
-        bench.does(Event::PermitGranted);
+        bench.does(LinkEvent::PermitGranted);
         let sequence = bench.machine.sequence;
-        bench.does(Event::Heard(acknowledgement(sequence, "one")));
+        bench.does(LinkEvent::Heard(acknowledgement(sequence, "one")));
     }
     for _ in 0..29 {
         bench.after(Duration::from_secs(1));
-        assert_eq!(bench.does(Event::Heard(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(bench.does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
     }
-    assert_eq!(bench.after(Duration::from_secs(1)).does(Event::Due), ["contested false"]);
+    assert_eq!(bench.after(Duration::from_secs(1)).does(LinkEvent::Due), ["contested false"]);
 }
 
 #[test]
 fn nothing_is_pushed_after_the_term() {
     let mut bench = Bench::converged();
     bench.at.sequence = None;
-    assert_eq!(bench.does(Event::Wanted(Content::claiming("two"))), ["acquire permit"]);
-    assert_eq!(bench.does(Event::PermitGranted), ["release permit"]);
+    assert_eq!(bench.does(LinkEvent::Wanted(Content::claiming("two"))), ["acquire permit"]);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["release permit"]);
 }
 
 #[test]
 fn a_push_that_nobody_answers_is_a_miss() {
     let (mut bench, _) = Bench::greeted(status(None));
     assert_eq!(bench.due(), Timing::default().timeout);
-    let does = bench.after(Timing::default().timeout).does(Event::Due);
+    let does = bench.after(Timing::default().timeout).does(LinkEvent::Due);
     assert_eq!(does, ["hang up", "count timeout", "release permit"]);
-    bench.after(SOON).does(Event::Due);
-    assert_eq!(bench.does(Event::PermitGranted), ["call"]);
-    let refused = Event::Ended(ContactError::Connection("refused".to_owned()));
+    bench.after(SOON).does(LinkEvent::Due);
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
+    let refused = LinkEvent::Ended(ContactError::Connection("refused".to_owned()));
     assert_eq!(bench.does(refused), ["count unreachable", "Unreachable: refused", "release permit"]);
 }
 

@@ -1,4 +1,4 @@
-//! The loop of one link: it reports events to the [`Machine`] and performs its actions.
+//! The loop of one link: it reports events to the [`LinkMachine`] and performs its actions.
 
 use std::{future::pending, pin::Pin, sync::Arc};
 
@@ -10,8 +10,8 @@ use tokio::{
 use super::{
     ContactError, LinkContext, Observation, Seen,
     dial::{Connection, Dial, Dialed},
-    event::{Action, Event, Moment},
-    machine::Machine,
+    event::{LinkAction, LinkEvent, LinkMoment},
+    machine::LinkMachine,
 };
 use crate::{clock, metrics::Contest, plan::Content, world::ObjectKey};
 
@@ -25,7 +25,7 @@ pub(super) struct Task {
     pod_uid: String,
     dial: Dial,
     desired: watch::Receiver<Arc<Content>>,
-    machine: Machine,
+    machine: LinkMachine,
     connection: Option<Connection>,
     calling: InProgress<Result<Dialed, ContactError>>,
     acquiring: InProgress<OwnedSemaphorePermit>,
@@ -46,7 +46,7 @@ impl Task {
         mut desired: watch::Receiver<Arc<Content>>,
     ) -> Self {
         let wanted = desired.borrow_and_update().clone();
-        let machine = Machine::new(shared.timing, wanted, clock::now(), rand::random());
+        let machine = LinkMachine::new(shared.timing, wanted, clock::now(), rand::random());
         let (connection, calling, acquiring, permit, contest) = (None, None, None, None, None);
         Self { shared, pod, pod_uid, dial, desired, machine, connection, calling, acquiring, permit, contest }
     }
@@ -60,17 +60,17 @@ impl Task {
         }
     }
 
-    async fn next(&mut self) -> Result<Event, Over> {
+    async fn next(&mut self) -> Result<LinkEvent, Over> {
         let due = self.machine.due();
         Ok(tokio::select! {
             // Messages cause nearly all wake-ups, and they must be handled before their deadline is checked. Their
             // number is bounded, so the other branches are not starved.
             biased;
             heard = hear(&mut self.connection) => match heard {
-                Ok(message) => Event::Heard(message),
+                Ok(message) => LinkEvent::Heard(message),
                 Err(error) => {
                     self.connection = None;
-                    Event::Ended(error)
+                    LinkEvent::Ended(error)
                 }
             },
             called = progress(&mut self.calling) => {
@@ -78,71 +78,71 @@ impl Task {
                 match called {
                     Ok(Dialed { connection, not_after, greeting }) => {
                         self.connection = Some(connection);
-                        Event::Connected { not_after, greeting }
+                        LinkEvent::Connected { not_after, greeting }
                     }
-                    Err(error) => Event::Ended(error),
+                    Err(error) => LinkEvent::Ended(error),
                 }
             },
             permit = progress(&mut self.acquiring) => {
                 (self.acquiring, self.permit) = (None, Some(permit));
-                Event::PermitGranted
+                LinkEvent::PermitGranted
             },
             changed = self.desired.changed() => match changed {
-                Ok(()) => Event::Wanted(self.desired.borrow_and_update().clone()),
+                Ok(()) => LinkEvent::Wanted(self.desired.borrow_and_update().clone()),
                 Err(_) => return Err(Over),
             },
-            () = sleep(due) => Event::Due,
+            () = sleep(due) => LinkEvent::Due,
         })
     }
 
-    async fn handle(&mut self, event: Event) -> Result<(), Over> {
+    async fn handle(&mut self, event: LinkEvent) -> Result<(), Over> {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             for action in self.machine.handle(event, &self.moment()) {
                 if let Err(error) = self.perform(action).await? {
                     self.connection = None;
-                    next = Some(Event::Ended(error));
+                    next = Some(LinkEvent::Ended(error));
                 }
             }
         }
         Ok(())
     }
 
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> LinkMoment {
         let term = &self.shared.term;
         let since_boot = clock::since_boot();
-        Moment {
+        LinkMoment {
             now: clock::now(),
             unix: clock::unix_micros() / 1_000_000,
-            sequence: term.holds(since_boot).then(|| term.sequence(since_boot)),
+            sequence: term.is_current(since_boot).then(|| term.sequence(since_boot)),
             every: self.shared.status_interval.every(),
         }
     }
 
     /// Performs an action. The inner error ends the connection.
-    async fn perform(&mut self, action: Action) -> Result<Result<(), ContactError>, Over> {
+    async fn perform(&mut self, action: LinkAction) -> Result<Result<(), ContactError>, Over> {
         let limit = self.shared.timing.timeout;
         match action {
-            Action::AcquirePermit { is_silent } => {
+            LinkAction::AcquirePermit { is_silent } => {
                 let lane = self.shared.lanes.lane(is_silent);
                 self.acquiring =
                     Some(Box::pin(async move { lane.acquire_owned().await.expect("the lanes are never closed") }));
             }
-            Action::ReleasePermit => self.permit = None,
-            Action::Call => self.calling = Some(Box::pin(self.dial.clone().connect(limit))),
-            Action::HangUp => self.connection = None,
-            Action::Ask(every) => {
+            LinkAction::ReleasePermit => self.permit = None,
+            LinkAction::Call => self.calling = Some(Box::pin(self.dial.clone().connect(limit))),
+            LinkAction::HangUp => self.connection = None,
+            LinkAction::RequestStatus(every) => {
                 if let Some(connection) = &mut self.connection {
-                    return Ok(Box::pin(connection.ask(every, limit)).await);
+                    return Ok(Box::pin(connection.request_status(every, limit)).await);
                 }
             }
-            Action::Push { content, sequence } => {
+            LinkAction::Push { content, sequence } => {
                 if let Some(connection) = &mut self.connection {
                     return Ok(Box::pin(connection.push(&content, sequence, limit)).await);
                 }
             }
-            Action::Count(result, took) => self.shared.metrics.pushed(result, took),
-            Action::Report(seen) => self.report(seen).await?,
+            LinkAction::Count(result, took) => self.shared.metrics.pushed(result, took),
+            LinkAction::Report(seen) => self.report(seen).await?,
         }
         Ok(Ok(()))
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use weir_channel::{ToAgent, ToOperator};
-use weir_wire::{ApplyReply, Goodbye, InForce, Snapshot};
+use weir_wire::{ApplyReply, Goodbye, Snapshot, SnapshotInForce};
 
 use super::*;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         dial::tests::{Served, agent, pod, status},
     },
     metrics::Metrics,
-    plan::foresee,
+    plan::content_for_new_pod,
 };
 
 /// The timeout for events that normally happen immediately, on a busy machine.
@@ -35,7 +35,7 @@ fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> LinkContex
 }
 
 fn content() -> Arc<Content> {
-    Arc::new(foresee(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()))
+    Arc::new(content_for_new_pod(&BTreeMap::new(), &BTreeMap::new(), "shop", BTreeMap::new()))
 }
 
 /// Acknowledges the next snapshot.
@@ -43,7 +43,7 @@ async fn acknowledge(served: &mut Served) {
     loop {
         if let ToAgent::Snapshot(body) = served.heard().await.expect("a snapshot") {
             let Snapshot { sequence, revision, .. } = serde_json::from_slice(&body).unwrap();
-            let in_force = InForce { sequence, revision, since_unix_millis: 1 };
+            let in_force = SnapshotInForce { sequence, revision, since_unix_millis: 1 };
             return served.say(ToOperator::Acknowledgement(ApplyReply { in_force })).await;
         }
     }

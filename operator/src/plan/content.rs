@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, Store, log_bytes};
 
-use crate::compile::{CompiledRules, StoreSecrets, revision_of};
+use crate::compile::{CompiledPolicy, StoreSecrets, revision_of};
 
 /// The maximum length of policies as JSON, in bytes, so that the snapshot around them fits an agent's limit.
 const MOST: usize = MAX_SNAPSHOT_BYTES - 256;
@@ -20,25 +20,25 @@ pub struct Content {
     /// The hash that names the content.
     pub revision: String,
     /// The policies, the oldest first, then by name.
-    pub policies: Vec<Arc<CompiledRules>>,
+    pub policies: Vec<Arc<CompiledPolicy>>,
     /// The end of the snapshot's JSON: the policies, their stores, and the brace after them.
     json: Bytes,
 }
 
 impl Content {
     /// Returns a content of these policies, as far as they fit, in this order.
-    pub(super) fn new(policies: Vec<Arc<CompiledRules>>) -> Self {
+    pub(super) fn new(policies: Vec<Arc<CompiledPolicy>>) -> Self {
         let content = Self::of(policies);
         if content.fits() { content } else { Self::of(fitting(content.policies, &[])) }
     }
 
-    fn of(policies: Vec<Arc<CompiledRules>>) -> Self {
+    fn of(policies: Vec<Arc<CompiledPolicy>>) -> Self {
         let revision = snapshot_revision(&policies);
         Self::named(revision, policies)
     }
 
-    fn named(revision: String, policies: Vec<Arc<CompiledRules>>) -> Self {
-        let plain: Vec<&PolicyRules> = policies.iter().map(|policy| &policy.policy).collect();
+    fn named(revision: String, policies: Vec<Arc<CompiledPolicy>>) -> Self {
+        let plain: Vec<&PolicyRules> = policies.iter().map(|policy| &policy.wire).collect();
         let mut json = serde_json::to_vec(&plain).expect("rules are plain data, which always serializes to JSON");
         let stores = stores(&policies);
         if !stores.is_empty() {
@@ -95,12 +95,12 @@ pub(super) struct Contents {
 impl Contents {
     /// Returns the content of these policies, as far as they fit. It is an existing content or a new one, and replaces
     /// `before`.
-    pub(super) fn of(&mut self, policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> Arc<Content> {
+    pub(super) fn of(&mut self, policies: Vec<Arc<CompiledPolicy>>, before: &[Arc<CompiledPolicy>]) -> Arc<Content> {
         let content = self.whole(policies);
         if content.fits() { content } else { self.whole(fitting(content.policies.clone(), before)) }
     }
 
-    fn whole(&mut self, policies: Vec<Arc<CompiledRules>>) -> Arc<Content> {
+    fn whole(&mut self, policies: Vec<Arc<CompiledPolicy>>) -> Arc<Content> {
         let revision = snapshot_revision(&policies);
         if let Some(content) = self.known.get(&revision).and_then(Weak::upgrade) {
             return content;
@@ -117,10 +117,10 @@ impl Contents {
 
 /// Returns the policies that fit into a snapshot, in order. A policy that has grown too large keeps its rules from
 /// `before`.
-fn fitting(policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> Vec<Arc<CompiledRules>> {
+fn fitting(policies: Vec<Arc<CompiledPolicy>>, before: &[Arc<CompiledPolicy>]) -> Vec<Arc<CompiledPolicy>> {
     let (mut left, mut logs_left) = (MOST, MAX_LOG_BYTES);
-    let mut fits = |policy: &Arc<CompiledRules>| {
-        let length = json_length(&policy.policy).saturating_add(policy.stores.iter().map(json_length).sum());
+    let mut fits = |policy: &Arc<CompiledPolicy>| {
+        let length = json_length(&policy.wire).saturating_add(policy.stores.iter().map(json_length).sum());
         let rest = left.checked_sub(length);
         let rest = rest.zip(logs_left.checked_sub(log_bytes(policy)));
         (left, logs_left) = rest.unwrap_or((left, logs_left));
@@ -136,7 +136,7 @@ fn fitting(policies: Vec<Arc<CompiledRules>>, before: &[Arc<CompiledRules>]) -> 
 }
 
 /// Returns each store of these policies once. Policies of one namespace share their stores.
-fn stores(policies: &[Arc<CompiledRules>]) -> Vec<&Store> {
+fn stores(policies: &[Arc<CompiledPolicy>]) -> Vec<&Store> {
     let mut stores: Vec<&Store> = Vec::new();
     for store in policies.iter().flat_map(|policy| &policy.stores) {
         if stores.iter().all(|known| known.name != store.name) {
@@ -152,7 +152,7 @@ fn json_length(value: &impl Serialize) -> usize {
 }
 
 /// Returns the revision of a list of policies, independent of their order.
-fn snapshot_revision(policies: &[Arc<CompiledRules>]) -> String {
+fn snapshot_revision(policies: &[Arc<CompiledPolicy>]) -> String {
     let mut names: Vec<(&str, &str)> = policies.iter().map(|p| (p.uid.as_str(), p.revision.as_str())).collect();
     names.sort_unstable();
     revision_of(&names)

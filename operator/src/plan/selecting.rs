@@ -6,7 +6,7 @@ use kube::core::{Selector, SelectorExt};
 
 use super::Content;
 use crate::{
-    compile::{Compiled, CompiledRules, Target},
+    compile::{Compiled, CompiledPolicy, Target},
     pod_ports::PodPorts,
     world::{Membership, ObjectKey, Workload},
 };
@@ -36,7 +36,7 @@ pub(super) fn selects(
 }
 
 /// Returns the content that a pod of this namespace with these labels will have to enforce once it exists.
-pub fn foresee(
+pub fn content_for_new_pod(
     workloads: &Workloads,
     compiled: &BTreeMap<ObjectKey, Compiled>,
     namespace: &str,
@@ -53,8 +53,8 @@ pub fn foresee(
 }
 
 /// Returns the rules of these policies, the oldest policy first, then by name.
-pub(super) fn in_order<'a>(policies: impl Iterator<Item = (&'a ObjectKey, &'a Compiled)>) -> Vec<Arc<CompiledRules>> {
+pub(super) fn in_order<'a>(policies: impl Iterator<Item = (&'a ObjectKey, &'a Compiled)>) -> Vec<Arc<CompiledPolicy>> {
     let mut policies: Vec<_> = policies.collect();
-    policies.sort_by_key(|(key, policy)| (policy.created, *key));
-    policies.into_iter().filter_map(|(_, policy)| policy.rules.clone()).collect()
+    policies.sort_by_key(|(key, compiled)| (compiled.created, *key));
+    policies.into_iter().filter_map(|(_, compiled)| compiled.policy.clone()).collect()
 }

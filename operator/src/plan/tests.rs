@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn foresee_agrees_with_the_later_plan() {
+fn content_for_new_pod_agrees_with_the_later_plan() {
     let web = labels(&[("app", "web")]);
     let mut world = World::default();
     let workload = Workload { kind: WorkloadKind::Deployment, key: ObjectKey::new("shop", "web") };
@@ -309,7 +309,7 @@ fn foresee_agrees_with_the_later_plan() {
     }
     let mut compiler = Compiler::default();
     compiler.update(&world, &mut everything(&world), |_| None);
-    let foreseen = foresee(&world.workloads, compiler.compiled(), "shop", web.clone());
+    let foreseen = content_for_new_pod(&world.workloads, compiler.compiled(), "shop", web.clone());
     let names: Vec<&str> = foreseen.policies.iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["older", "younger"]);
     let snapshot: Snapshot = serde_json::from_str(&foreseen.body(1)).unwrap();
@@ -318,7 +318,7 @@ fn foresee_agrees_with_the_later_plan() {
     add_pod(&mut world, "shop", "web", member(web), at("http://1:1"));
     let planned = planned(&world);
     assert_eq!(content(&planned, "shop", "web").body(1), foreseen.body(1));
-    assert!(foresee(&world.workloads, compiler.compiled(), "nowhere", BTreeMap::new()).policies.is_empty());
+    assert!(content_for_new_pod(&world.workloads, compiler.compiled(), "nowhere", BTreeMap::new()).policies.is_empty());
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn policies_that_do_not_fit_are_left_out_and_grown_ones_keep_their_old_rules() {
         let out: Vec<&str> = names.iter().copied().filter(|name| plan.left_out(&key(name)) > 0).collect();
         let length = content.body(u64::MAX).len();
         assert!(length <= weir_wire::MAX_SNAPSHOT_BYTES, "{length} bytes");
-        let foreseen = foresee(&world.workloads, compiler.compiled(), "shop", labels(&[("app", "web")]));
+        let foreseen = content_for_new_pod(&world.workloads, compiler.compiled(), "shop", labels(&[("app", "web")]));
         assert!(foreseen.body(u64::MAX).len() <= weir_wire::MAX_SNAPSHOT_BYTES);
         (format!("{fits:?}"), format!("{out:?}"), planned.policies)
     };

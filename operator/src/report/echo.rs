@@ -12,31 +12,31 @@ use tokio::time::Instant;
 use weir_api::RateLimitPolicyStatus;
 
 /// The time for which a difference must last, because the echo of the newest write may arrive soon.
-const HOLD: Duration = Duration::from_millis(250);
+const ECHO_DELAY: Duration = Duration::from_millis(250);
 /// The minimum time between two corrections, if someone edits the status repeatedly.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 /// A status as the source reports it; `None` if it is absent or cannot be read.
-pub type Shown = Option<Box<RateLimitPolicyStatus>>;
+pub type SourceStatus = Option<Box<RateLimitPolicyStatus>>;
 
 /// The stored result of the newest write, and the status that the source reports.
 #[derive(Debug)]
 pub struct Echo {
-    stored: Shown,
+    stored: SourceStatus,
     /// The current status as far as known: the last one from the source or from a write.
-    known: Shown,
+    known: SourceStatus,
     /// The number of the newest write, and the time at which it was requested.
     sent: u64,
     sent_at: Option<Instant>,
     landed: u64,
     /// The last status that the source reported while a write was in progress.
-    meanwhile: Option<Shown>,
+    meanwhile: Option<SourceStatus>,
     foreign_since: Option<Instant>,
 }
 
 impl Echo {
     /// Returns an echo. `stored` is the status that the policy had when this operator first received it.
-    pub fn new(stored: Shown) -> Self {
+    pub fn new(stored: SourceStatus) -> Self {
         let known = stored.clone();
         Self { stored, known, sent: 0, sent_at: None, landed: 0, meanwhile: None, foreign_since: None }
     }
@@ -52,7 +52,7 @@ impl Echo {
     }
 
     /// Reports that a write landed, with the stored result.
-    pub fn landed(&mut self, now: Instant, number: u64, stored: Shown) {
+    pub fn landed(&mut self, now: Instant, number: u64, stored: SourceStatus) {
         if number != self.sent {
             return;
         }
@@ -65,7 +65,7 @@ impl Echo {
     }
 
     /// Reports a status from the source.
-    pub fn shown(&mut self, now: Instant, status: Shown) {
+    pub fn record_source_status(&mut self, now: Instant, status: SourceStatus) {
         self.known.clone_from(&status);
         if self.landed == self.sent {
             self.judge(now, &status);
@@ -76,17 +76,17 @@ impl Echo {
 
     /// Returns the current status as far as known. It ignores a write in progress, which may never land: the writer
     /// drops writes of a term that has ended.
-    pub fn into_known(self) -> Shown {
+    pub fn into_known(self) -> SourceStatus {
         self.known
     }
 
     /// Returns true if another writer's status has replaced the operator's.
     pub fn is_foreign(&self, now: Instant) -> bool {
-        self.foreign_since.is_some_and(|since| now.duration_since(since) >= HOLD)
+        self.foreign_since.is_some_and(|since| now.duration_since(since) >= ECHO_DELAY)
             && self.sent_at.is_none_or(|at| now.duration_since(at) >= BETWEEN)
     }
 
-    fn judge(&mut self, now: Instant, shown: &Shown) {
+    fn judge(&mut self, now: Instant, shown: &SourceStatus) {
         if *shown == self.stored {
             self.foreign_since = None;
         } else {

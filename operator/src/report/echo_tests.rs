@@ -2,7 +2,7 @@ use weir_api::Summary;
 
 use super::*;
 
-fn status(enforced: &str) -> Shown {
+fn status(enforced: &str) -> SourceStatus {
     let summary = Summary { rules: 1, enforced: enforced.to_owned(), limited: "0.0%".to_owned() };
     Some(Box::new(RateLimitPolicyStatus { summary: Some(summary), ..RateLimitPolicyStatus::default() }))
 }
@@ -12,7 +12,7 @@ fn at_rest(now: Instant) -> Echo {
     let mut echo = Echo::new(None);
     let number = echo.send(now);
     echo.landed(now, number, status("1/1"));
-    echo.shown(now, status("1/1"));
+    echo.record_source_status(now, status("1/1"));
     echo
 }
 
@@ -27,7 +27,7 @@ fn writes(echo: &mut Echo, now: &mut Instant, time: Duration) -> u32 {
             writes += 1;
             let number = echo.send(*now);
             echo.landed(*now, number, status("1/1"));
-            echo.shown(*now, status("1/1"));
+            echo.record_source_status(*now, status("1/1"));
         }
     }
     writes
@@ -39,7 +39,7 @@ async fn an_edit_is_fixed_once_within_a_second() {
     for edit in [status("99/99"), None] {
         let mut echo = at_rest(now);
         now += Duration::from_secs(60);
-        echo.shown(now, edit);
+        echo.record_source_status(now, edit);
         assert!(!echo.is_foreign(now), "an echo may arrive soon");
         assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(1)), 1);
         assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
@@ -50,9 +50,9 @@ async fn an_edit_is_fixed_once_within_a_second() {
 async fn an_edit_before_the_first_write_is_fixed_too() {
     let mut now = Instant::now();
     let mut echo = Echo::new(status("1/1"));
-    echo.shown(now, status("1/1"));
+    echo.record_source_status(now, status("1/1"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(5)), 0);
-    echo.shown(now, status("99/99"));
+    echo.record_source_status(now, status("99/99"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(5)), 1);
 }
 
@@ -64,12 +64,12 @@ async fn old_echoes_cause_no_write_in_any_order() {
     let first = echo.send(now);
     let second = echo.send(now);
     // Some echoes arrive before responses, some after them, and a newer write is between them.
-    echo.shown(now, status("1/3"));
+    echo.record_source_status(now, status("1/3"));
     echo.landed(now, first, status("1/3"));
     assert!(!echo.is_foreign(now + Duration::from_secs(60)), "the second write is in progress");
     echo.landed(now, second, status("2/3"));
     now += Duration::from_millis(100);
-    echo.shown(now, status("2/3"));
+    echo.record_source_status(now, status("2/3"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
 }
 
@@ -78,8 +78,8 @@ async fn an_edit_right_after_a_write_is_fixed_once_it_landed() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let number = echo.send(now);
-    echo.shown(now, status("1/1"));
-    echo.shown(now, status("99/99"));
+    echo.record_source_status(now, status("1/1"));
+    echo.record_source_status(now, status("99/99"));
     assert!(!echo.is_foreign(now + Duration::from_secs(60)), "a write is in progress");
     echo.landed(now, number, status("1/1"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 1);
@@ -90,7 +90,7 @@ async fn a_silent_source_causes_at_most_one_write() {
     let mut now = Instant::now();
     let mut echo = at_rest(now);
     let mut writes = 0;
-    echo.shown(now, status("99/99"));
+    echo.record_source_status(now, status("99/99"));
     for _ in 0..1000 {
         now += Duration::from_millis(50);
         if echo.is_foreign(now) {
@@ -108,7 +108,7 @@ async fn repeated_edits_are_fixed_once_a_second() {
     let mut echo = at_rest(now);
     let mut answers = 0;
     for _ in 0..200 {
-        echo.shown(now, status("99/99"));
+        echo.record_source_status(now, status("99/99"));
         answers += writes(&mut echo, &mut now, Duration::from_millis(50));
     }
     assert!((9..=10).contains(&answers), "{answers} within ten seconds");
@@ -121,7 +121,7 @@ async fn the_apiservers_form_of_a_write_is_not_foreign() {
     let number = echo.send(now);
     // The apiserver has merged the status with fields of another owner.
     echo.landed(now, number, status("1/1 and more"));
-    echo.shown(now, status("1/1 and more"));
+    echo.record_source_status(now, status("1/1 and more"));
     assert_eq!(writes(&mut echo, &mut now, Duration::from_secs(60)), 0);
 }
 
@@ -143,13 +143,13 @@ async fn the_known_status_is_the_last_shown_or_stored_one() {
     };
     assert_eq!(known(&land), status("2/2"));
     let foreign = |echo: &mut Echo| {
-        echo.shown(now, status("99/99"));
+        echo.record_source_status(now, status("99/99"));
         echo.send(now);
     };
     assert_eq!(known(&foreign), status("99/99"));
     let removed_meanwhile = |echo: &mut Echo| {
         let number = echo.send(now);
-        echo.shown(now, None);
+        echo.record_source_status(now, None);
         echo.landed(now, number, status("2/2"));
     };
     assert_eq!(known(&removed_meanwhile), None);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use weir_api::{DriftReason, RateLimitPolicyStatus, Traffic};
 
 /// The time for which a state that waits for pods is held back.
-const HOLD: Duration = Duration::from_millis(250);
+const PODS_DELAY: Duration = Duration::from_millis(250);
 /// The minimum time between two writes in which only pod counts and names changed, as in a rollout of thousands of
 /// pods.
 const COUNTS: Duration = Duration::from_secs(1);
@@ -52,30 +52,30 @@ impl Pace {
 
     /// Returns true if this status must be written now; it then counts as written. `waits` is true if pods are expected
     /// to change the status soon.
-    pub fn admits(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
+    pub fn claim_write(&mut self, now: Instant, status: &RateLimitPolicyStatus, waits: bool) -> bool {
         if self.seen != status.traffic {
             self.seen.clone_from(&status.traffic);
             self.moved_at = Some(now);
         }
-        let admitted = self.is_due(now, status, waits);
-        if admitted {
-            self.put_down(now, status);
+        let is_due = self.is_due(now, status, waits);
+        if is_due {
+            self.record_write(now, status);
             self.waited = waits;
         }
-        admitted
+        is_due
     }
 
     /// Returns true if this status must be written again, because another writer overwrote it; it then counts as
     /// written. A status that is held back is not repeated, because it or a newer one is written soon.
-    pub fn repeats(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
-        let repeats = self.held_since.is_none();
-        if repeats {
-            self.put_down(now, status);
+    pub fn claim_rewrite(&mut self, now: Instant, status: &RateLimitPolicyStatus) -> bool {
+        let is_free = self.held_since.is_none();
+        if is_free {
+            self.record_write(now, status);
         }
-        repeats
+        is_free
     }
 
-    fn put_down(&mut self, now: Instant, status: &RateLimitPolicyStatus) {
+    fn record_write(&mut self, now: Instant, status: &RateLimitPolicyStatus) {
         self.written = Some(status.clone());
         self.written_at = Some(now);
         self.held_since = None;
@@ -85,7 +85,7 @@ impl Pace {
         let same = self.written.as_ref().is_some_and(|written| essence(written) == essence(status));
         if !same {
             let held_since = *self.held_since.get_or_insert(now);
-            if waits && now.duration_since(held_since) < HOLD {
+            if waits && now.duration_since(held_since) < PODS_DELAY {
                 return false;
             }
             let only_counts = self.written.as_ref().is_some_and(|written| said(written) == said(status));

@@ -31,49 +31,52 @@ fn millis(count: u64) -> Duration {
 async fn changes_of_enforcement_are_written_at_once() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
-    assert!(pace.admits(now, &status("NoPods", 0, 0), false));
-    assert!(!pace.admits(now, &status("NoPods", 0, 0), false));
-    assert!(pace.admits(now + millis(1), &status("Drifted", 2, 0), false));
-    assert!(pace.admits(now + millis(2), &status("Enforced", 3, 0), false));
+    assert!(pace.claim_write(now, &status("NoPods", 0, 0), false));
+    assert!(!pace.claim_write(now, &status("NoPods", 0, 0), false));
+    assert!(pace.claim_write(now + millis(1), &status("Drifted", 2, 0), false));
+    assert!(pace.claim_write(now + millis(2), &status("Enforced", 3, 0), false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn pending_is_written_only_if_it_lasts() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
-    assert!(!pace.admits(now, &status("Pending", 0, 0), true));
-    assert!(!pace.admits(now + millis(100), &status("Pending", 2, 0), true));
-    assert!(!pace.admits(now + millis(200), &status("Enforced", 3, 0), false), "the written status is still right");
-    assert!(!pace.admits(now + millis(300), &status("Pending", 2, 0), true), "the status waits for pods again");
-    assert!(pace.admits(now + millis(300) + HOLD, &status("Pending", 2, 0), true));
+    assert!(!pace.claim_write(now, &status("Pending", 0, 0), true));
+    assert!(!pace.claim_write(now + millis(100), &status("Pending", 2, 0), true));
+    assert!(
+        !pace.claim_write(now + millis(200), &status("Enforced", 3, 0), false),
+        "the written status is still right"
+    );
+    assert!(!pace.claim_write(now + millis(300), &status("Pending", 2, 0), true), "the status waits for pods again");
+    assert!(pace.claim_write(now + millis(300) + PODS_DELAY, &status("Pending", 2, 0), true));
 }
 
 #[tokio::test(start_paused = true)]
 async fn traffic_is_written_from_time_to_time_without_noise() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
-    assert!(pace.admits(now, &status("Enforced", 3, 1000), false));
-    assert!(!pace.admits(now + millis(1000), &status("Enforced", 3, 2000), false), "too soon");
-    assert!(pace.admits(now + INTERVAL, &status("Enforced", 3, 2000), false));
+    assert!(pace.claim_write(now, &status("Enforced", 3, 1000), false));
+    assert!(!pace.claim_write(now + millis(1000), &status("Enforced", 3, 2000), false), "too soon");
+    assert!(pace.claim_write(now + INTERVAL, &status("Enforced", 3, 2000), false));
     let mut at = now + INTERVAL;
     for allowed in [2010, 1990, 2040, 1960, 2001, 2000, 2039] {
         at += millis(2000);
-        assert!(!pace.admits(at, &status("Enforced", 3, allowed), false), "{allowed} is noise");
+        assert!(!pace.claim_write(at, &status("Enforced", 3, allowed), false), "{allowed} is noise");
     }
-    assert!(pace.admits(at + millis(1000), &status("Enforced", 3, 2041), false));
+    assert!(pace.claim_write(at + millis(1000), &status("Enforced", 3, 2041), false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_final_numbers_are_written_exactly() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, None);
-    assert!(pace.admits(now, &status("Enforced", 3, 1000), false));
+    assert!(pace.claim_write(now, &status("Enforced", 3, 1000), false));
     let last = status("Enforced", 3, 1001);
     let mut at = now;
     let mut written = 0;
     for _ in 0..100 {
         at += millis(500);
-        written += u32::from(pace.admits(at, &last, false));
+        written += u32::from(pace.claim_write(at, &last, false));
     }
     assert_eq!(written, 1);
     assert_eq!(pace.written(), Some(&last));
@@ -83,11 +86,11 @@ async fn the_final_numbers_are_written_exactly() {
 async fn a_held_back_status_is_not_repeated() {
     let now = Instant::now();
     let mut pace = Pace::new(INTERVAL, Some(status("Enforced", 3, 0)));
-    assert!(pace.repeats(now, &status("Enforced", 3, 0)));
-    assert!(!pace.admits(now, &status("Pending", 2, 0), true));
-    assert!(!pace.repeats(now, &status("Pending", 2, 0)));
-    assert!(pace.admits(now + HOLD, &status("Pending", 2, 0), true));
-    assert!(pace.repeats(now + HOLD, &status("Pending", 2, 0)), "the status is no longer held back");
+    assert!(pace.claim_rewrite(now, &status("Enforced", 3, 0)));
+    assert!(!pace.claim_write(now, &status("Pending", 2, 0), true));
+    assert!(!pace.claim_rewrite(now, &status("Pending", 2, 0)));
+    assert!(pace.claim_write(now + PODS_DELAY, &status("Pending", 2, 0), true));
+    assert!(pace.claim_rewrite(now + PODS_DELAY, &status("Pending", 2, 0)), "the status is no longer held back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,13 +100,13 @@ async fn a_rollout_is_written_once_a_second_and_always_at_its_end() {
     let (mut at, mut written) = (now, 0);
     for enforcing in 1..=1000 {
         at += millis(10);
-        written += u32::from(pace.admits(at, &status("Drifted", enforcing, 0), false));
+        written += u32::from(pace.claim_write(at, &status("Drifted", enforcing, 0), false));
     }
     assert_eq!(written, 10);
     at += millis(10);
-    assert!(pace.admits(at, &status("Enforced", 1000, 0), false), "a new reason is written immediately");
-    assert!(!pace.admits(at + millis(10), &status("Enforced", 1001, 0), false));
-    assert!(pace.admits(at + COUNTS, &status("Enforced", 1001, 0), false), "the last count must be written");
+    assert!(pace.claim_write(at, &status("Enforced", 1000, 0), false), "a new reason is written immediately");
+    assert!(!pace.claim_write(at + millis(10), &status("Enforced", 1001, 0), false));
+    assert!(pace.claim_write(at + COUNTS, &status("Enforced", 1001, 0), false), "the last count must be written");
 }
 
 /// A policy with three pods changes, and one pod does not answer.
@@ -112,14 +115,14 @@ async fn a_silent_pod_hides_no_acknowledgement_of_the_others() {
     let now = Instant::now();
     let changed = |enforcing| RateLimitPolicyStatus { observed_generation: Some(2), ..status("Drifted", enforcing, 0) };
     let mut pace = Pace::new(INTERVAL, Some(status("Drifted", 2, 0)));
-    assert!(!pace.admits(now, &changed(0), true), "no pod enforces the change, and two will soon");
-    assert!(!pace.admits(now + millis(5), &changed(1), true));
-    assert!(pace.admits(now + millis(10), &changed(2), false), "all pods that answer have answered");
+    assert!(!pace.claim_write(now, &changed(0), true), "no pod enforces the change, and two will soon");
+    assert!(!pace.claim_write(now + millis(5), &changed(1), true));
+    assert!(pace.claim_write(now + millis(10), &changed(2), false), "all pods that answer have answered");
 
     // Slower pods are waited for, and reported as soon as they answer.
     let at = now + millis(10_000);
     let changed = |enforcing| RateLimitPolicyStatus { observed_generation: Some(3), ..status("Drifted", enforcing, 0) };
-    assert!(!pace.admits(at, &changed(1), true));
-    assert!(pace.admits(at + HOLD, &changed(1), true));
-    assert!(pace.admits(at + HOLD + millis(10), &changed(2), false));
+    assert!(!pace.claim_write(at, &changed(1), true));
+    assert!(pace.claim_write(at + PODS_DELAY, &changed(1), true));
+    assert!(pace.claim_write(at + PODS_DELAY + millis(10), &changed(2), false));
 }

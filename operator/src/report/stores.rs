@@ -29,7 +29,7 @@ pub(super) async fn run(sink: &ClusterSink, mut reports: mpsc::UnboundedReceiver
             waiting.insert(report.key.clone(), report);
         }
         let Some((key, report)) = waiting.pop_first() else { continue };
-        if !report.term.holds(clock::since_boot()) {
+        if !report.term.is_current(clock::since_boot()) {
             continue;
         }
         match timeout(LIMIT, sink.write_store(&report)).await.unwrap_or(Err(SinkError::Timeout)) {

@@ -48,7 +48,7 @@ pub async fn run(
 async fn announce(sink: &Sink, mut announced: mpsc::Receiver<Announcement>) {
     let Sink::Cluster(sink) = sink else { return };
     while let Some(announcement) = announced.recv().await {
-        if announcement.term.holds(clock::since_boot())
+        if announcement.term.is_current(clock::since_boot())
             && let Err(error) = tell(sink, &announcement).await
         {
             let Announcement { key, reason, .. } = announcement;
@@ -70,7 +70,7 @@ async fn tell(sink: &ClusterSink, announcement: &Announcement) -> Result<(), Sin
             Err(_) => SinkError::Timeout,
         };
         let now = clock::now();
-        if !error.may_pass() || now >= until || !announcement.term.holds(clock::since_boot()) {
+        if !error.may_pass() || now >= until || !announcement.term.is_current(clock::since_boot()) {
             return Err(error);
         }
         let share = rand::rng().random_range(0.5..=1.0);
@@ -98,7 +98,7 @@ impl Writer<'_> {
             while writing.len() < WRITERS
                 && let Some(report) = self.queue.take(clock::now())
             {
-                if !report.term.holds(clock::since_boot()) {
+                if !report.term.is_current(clock::since_boot()) {
                     tracing::debug!(policy = %report.key, "not writing a status of a term that has ended");
                     self.leave(&report.key);
                     continue;

@@ -63,36 +63,36 @@ pub async fn run(client: Client, namespaces: Vec<String>, proof: Proof, updates:
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &stores),
             None => Api::all_with(client.clone(), &stores),
         };
-        let sink = Sink { updates: updates.clone(), unlisted: unlisted.clone() };
+        let sender = UpdateSender { updates: updates.clone(), unlisted: unlisted.clone() };
         let gone = |key| Change::Store(key, None);
-        watches.spawn(follow(STORE, stores, sink.clone(), objects::store, gone));
+        watches.spawn(follow(STORE, stores, sender.clone(), objects::store, gone));
         let gone = |key| Change::Policy(key, None);
-        watches.spawn(follow("RateLimitPolicy", policies, sink.clone(), objects::policy, gone));
+        watches.spawn(follow("RateLimitPolicy", policies, sender.clone(), objects::policy, gone));
         let pod = move |key, pod| objects::pod(key, pod, proof);
-        watches.spawn(follow("Pod", api::<Pod>(&client, namespace), sink.clone(), pod, |key| Change::Pod(key, None)));
+        watches.spawn(follow("Pod", api::<Pod>(&client, namespace), sender.clone(), pod, |key| Change::Pod(key, None)));
         watches.spawn(follow(
             "Deployment",
             api::<Deployment>(&client, namespace),
-            sink.clone(),
+            sender.clone(),
             objects::deployment,
             |key| objects::workload_gone(WorkloadKind::Deployment, key),
         ));
         watches.spawn(follow(
             "StatefulSet",
             api::<StatefulSet>(&client, namespace),
-            sink.clone(),
+            sender.clone(),
             objects::stateful_set,
             |key| objects::workload_gone(WorkloadKind::StatefulSet, key),
         ));
         watches.spawn(follow(
             "DaemonSet",
             api::<DaemonSet>(&client, namespace),
-            sink.clone(),
+            sender.clone(),
             objects::daemon_set,
             |key| objects::workload_gone(WorkloadKind::DaemonSet, key),
         ));
         let gone = |key| Change::Service(key, None);
-        watches.spawn(follow("Service", api::<Service>(&client, namespace), sink, objects::service, gone));
+        watches.spawn(follow("Service", api::<Service>(&client, namespace), sender, objects::service, gone));
     }
     drop(updates);
     while watches.join_next().await.is_some() {}
@@ -109,12 +109,12 @@ where
 }
 
 #[derive(Clone)]
-struct Sink {
+struct UpdateSender {
     updates: mpsc::Sender<Update>,
     unlisted: Unlisted,
 }
 
-impl Sink {
+impl UpdateSender {
     async fn send(&self, changes: Vec<Change>) -> bool {
         self.updates.send(Update { changes, complete: false }).await.is_ok()
     }
@@ -132,7 +132,7 @@ impl Sink {
 async fn follow<K>(
     kind: &'static str,
     api: Api<K>,
-    sink: Sink,
+    sender: UpdateSender,
     present: impl Fn(ObjectKey, K) -> Change + Send,
     gone: impl Fn(ObjectKey) -> Change + Send,
 ) where
@@ -160,30 +160,30 @@ async fn follow<K>(
                 // start.
                 let changes = lost.chain(std::mem::take(&mut listing).into_iter().map(|(_, change)| change)).collect();
                 known = listed;
-                sink.send(changes).await && (!std::mem::take(&mut first) || sink.listed().await)
+                sender.send(changes).await && (!std::mem::take(&mut first) || sender.listed().await)
             }
             Ok(Event::Apply(object)) => {
                 let key = key_of(&object);
                 known.insert(key.clone());
-                sink.send(vec![present(key, object)]).await
+                sender.send(vec![present(key, object)]).await
             }
             Ok(Event::Delete(object)) => {
                 let key = key_of(&object);
                 known.remove(&key);
-                sink.send(vec![gone(key)]).await
+                sender.send(vec![gone(key)]).await
             }
             Err(error) if is_undefined(&error) => {
                 tracing::warn!(kind, "the cluster does not serve this kind, trying again: {}", what_is_missing(kind));
                 // An older chart of CRDs has no stores. Policies without stores must not wait for their CRD.
                 if kind == STORE && std::mem::take(&mut first) {
-                    sink.listed().await
+                    sender.listed().await
                 } else {
-                    !sink.updates.is_closed()
+                    !sender.updates.is_closed()
                 }
             }
             Err(error) => {
                 tracing::warn!(kind, error = %format!("{error:#}"), "watch failed, trying again");
-                !sink.updates.is_closed()
+                !sender.updates.is_closed()
             }
         };
         if !sent {

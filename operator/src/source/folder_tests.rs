@@ -72,7 +72,7 @@ fn store(name: &str, server: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stores_are_read_beside_policies() {
+async fn stores_are_read_next_to_policies() {
     let now = Instant::now();
     let mut folder = Folder::default();
     let both = format!("{}---\n{}", store("s", "m:1"), policy("p", "50"));

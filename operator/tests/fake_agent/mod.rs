@@ -18,7 +18,8 @@ use axum::{
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use weir_wire::{
-    ApplyReply, Fault, InForce, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
+    ApplyReply, Fault, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, SnapshotInForce, Status,
+    WIRE_VERSION,
 };
 
 /// The way in which an agent answers.
@@ -273,6 +274,6 @@ async fn status(State(shared): State<Shared>) -> Response {
     Json(status).into_response()
 }
 
-fn in_force(snapshot: &Snapshot) -> InForce {
-    InForce { sequence: snapshot.sequence, revision: snapshot.revision.clone(), since_unix_millis: 0 }
+fn in_force(snapshot: &Snapshot) -> SnapshotInForce {
+    SnapshotInForce { sequence: snapshot.sequence, revision: snapshot.revision.clone(), since_unix_millis: 0 }
 }

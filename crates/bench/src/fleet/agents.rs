@@ -20,7 +20,7 @@ use bytes::Bytes;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio::{sync::oneshot, time::timeout};
 use weir_wire::{
-    ApplyReply, InForce, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, Status, WIRE_VERSION,
+    ApplyReply, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, SnapshotInForce, Status, WIRE_VERSION,
 };
 
 use crate::clock;
@@ -300,10 +300,10 @@ impl Content {
 }
 
 impl Agent {
-    fn reported_in_force(&self) -> Option<InForce> {
+    fn reported_in_force(&self) -> Option<SnapshotInForce> {
         let (sequence, content) = self.in_force.as_ref()?;
         let (sequence, revision) = (*sequence, content.revision.clone());
-        Some(InForce { sequence, revision, since_unix_millis: self.since_unix_millis })
+        Some(SnapshotInForce { sequence, revision, since_unix_millis: self.since_unix_millis })
     }
 }
 
@@ -320,7 +320,7 @@ impl Waiting {
     }
 }
 
-fn rejection(code: u16, error: RejectionKind, message: String, in_force: Option<InForce>) -> Answer {
+fn rejection(code: u16, error: RejectionKind, message: String, in_force: Option<SnapshotInForce>) -> Answer {
     let rejection = Rejection { error, message, faults: Vec::new(), in_force };
     Answer::new(code, serde_json::to_string(&rejection).expect("a rejection can be serialized"))
 }

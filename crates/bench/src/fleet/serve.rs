@@ -115,8 +115,8 @@ async fn talk(
                     let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REJECTION };
                     send(&mut channel, tag, answer.given().as_bytes()).await?;
                 }
-                ToAgent::Report(report) => {
-                    let interval = Duration::from_millis(report.every_millis);
+                ToAgent::StatusRequest(request) => {
+                    let interval = Duration::from_millis(request.every_millis);
                     every = Some(interval);
                     // Like real agents, not all agents send at the same time.
                     next_at = clock::timer_now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));

@@ -98,9 +98,9 @@ fn on(strategy: Strategy, demand: Demand, now: impl Fn() -> Time + Send + Sync +
     let limiter = Limiter::new(now(), quota(strategy, demand)?);
     if demand == Demand::Deny {
         // This uses up the one request per day.
-        let _ = limiter.check(now(), 1);
+        let _ = limiter.charge(now(), 1);
     }
-    Some(batch(move || limiter.check(now(), 1).is_ok()))
+    Some(batch(move || limiter.charge(now(), 1).is_ok()))
 }
 
 /// Creates a limit that is called with a computed time, which is in a register.
@@ -109,13 +109,13 @@ fn alone(strategy: Strategy, demand: Demand) -> Option<Batch> {
     let start = MonotonicClock::start().now();
     let limiter = Limiter::new(start, quota);
     if demand == Demand::Deny {
-        let _ = limiter.check(start, 1);
+        let _ = limiter.charge(start, 1);
     }
     let reached = AtomicU64::new(start.as_nanos());
     Some(Box::new(move |_| {
         let from = reached.load(Ordering::Relaxed);
         reached.store(from + BATCH * STEP, Ordering::Relaxed);
         let times = (0..BATCH).map(|index| Time::from_nanos(std::hint::black_box(from + index * STEP)));
-        times.map(|now| u64::from(std::hint::black_box(limiter.check(now, 1).is_ok()))).sum()
+        times.map(|now| u64::from(std::hint::black_box(limiter.charge(now, 1).is_ok()))).sum()
     }))
 }

@@ -195,19 +195,19 @@ impl Table {
             return Answer::Moved;
         }
         if let Some(cell) = self.find(mark) {
-            return self.book.plain.ask(cell.words, request).into();
+            return self.book.plain.peek(cell.words, request).into();
         }
         let at_swept = hold.not_before_swept(request);
         let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
         if look == Look::Unused && self.vacancy(mark, &mut hold, at_swept.now).is_some() {
-            return self.book.plain.ask(&self.blank, &at_swept).into();
+            return self.book.plain.peek(&self.blank, &at_swept).into();
         }
         let words = match (&hold.overflow, look) {
             (Some(overflow), Look::Found(place)) => overflow.words(place),
             (Some(overflow), Look::Displaced) => overflow.draft(),
             _ => &self.overflow_blank,
         };
-        self.book.overflow.ask(words, &at_swept).into()
+        self.book.overflow.peek(words, &at_swept).into()
     }
 
     /// Looks for a cell along the key's path. If a cell is free but the table has no room for another key, also looks
@@ -273,7 +273,7 @@ impl Table {
     /// Returns true if the limits refuse this request even for a new key. Otherwise, a refusal means that another
     /// thread is giving back a charge at the moment.
     fn is_too_much(&self, request: &Request) -> bool {
-        self.book.plain.ask(&self.blank, request).is_err()
+        self.book.plain.peek(&self.blank, request).is_err()
     }
 
     /// Puts a key into the cell of an idle key, and charges it. None if the idle key is in use again.

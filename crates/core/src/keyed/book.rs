@@ -115,7 +115,7 @@ impl Request {
     #[inline]
     fn take(&self, meter: &Meter, words: &[AtomicU64]) -> Result<Taken, Stop> {
         match self.latest {
-            None => meter.check(words, self.now, self.cost),
+            None => meter.charge(words, self.now, self.cost),
             Some(latest) => meter.reserve(words, self.now, self.cost, latest),
         }
     }
@@ -171,7 +171,7 @@ impl Set {
     #[inline(never)]
     fn take_all(&self, words: &[AtomicU64], request: &Request, clock: Clock<'_>) -> Result<Granted, Halt> {
         if request.latest.is_none() {
-            self.ask(words, request)?;
+            self.peek(words, request)?;
         }
         let (mut at, mut receipts, mut tightening) = (request.now, Receipts::NONE, Tightest::none());
         for (limit, (meter, own)) in self.limits(words).enumerate() {
@@ -191,10 +191,10 @@ impl Set {
     }
 
     /// Returns the result that a charge would have, and charges nothing.
-    pub(super) fn ask(&self, words: &[AtomicU64], request: &Request) -> Result<Tightest, Halt> {
+    pub(super) fn peek(&self, words: &[AtomicU64], request: &Request) -> Result<Tightest, Halt> {
         let mut tightening: Tightening = Tightest::none();
         for (limit, (meter, own)) in self.limits(words).enumerate() {
-            match meter.ask(own, request.now, request.cost) {
+            match meter.peek(own, request.now, request.cost) {
                 Ok(standing) => tightening.consider(standing),
                 Err(stop) => return Err(self.halt(limit, &stop, request)),
             }

@@ -83,7 +83,7 @@ impl Set {
     fn least(&self, words: &[AtomicU64], now: Time) -> Option<(u64, u64)> {
         let mut least = (1, 1);
         for (meter, own) in self.limits(words) {
-            let standing = match meter.ask(own, now, 1) {
+            let standing = match meter.peek(own, now, 1) {
                 Ok(standing) | Err(Stop::Refused(standing)) => standing,
                 Err(Stop::Sealed) => return None,
             };

@@ -140,7 +140,7 @@ fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64,
             elapsed += nanos / requests;
             let now = Time::from_nanos(START.as_nanos() + elapsed);
             let (own, floor) = (index(random(&mut state, threads)), supply.floor(now));
-            by_word += u64::from(level::check(&supply, &alone, now, 1).is_ok());
+            by_word += u64::from(level::charge(&supply, &alone, now, 1).is_ok());
             let taken = leases.slots[own].take(&supply, floor, 1).expect("not closed").is_some();
             by_leases += u64::from(taken || leases.fetch(own, &supply, &word, now, 1).is_ok());
             assert!(by_leases <= by_word, "{quota:?}, {slots} slots: {by_leases} of {by_word}");

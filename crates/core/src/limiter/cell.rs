@@ -176,8 +176,8 @@ impl Cell {
     }
 
     /// The fast path of a decision. None if the decision needs the slow path.
-    #[inline(always)] // for the same reason as `Limiter::check`
-    pub(super) fn check_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
+    #[inline(always)] // for the same reason as `Limiter::charge`
+    pub(super) fn charge_at_once(&self, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
         let supply = match &self.meter.kind {
             Kind::Level(supply) => supply,
             Kind::Counter(counter) => return self.count_at_once(counter, now, cost),
@@ -188,7 +188,7 @@ impl Cell {
         // comparison does.
         let elapsed = supply.elapsed(now);
         if elapsed < self.direct.load(Ordering::Relaxed) {
-            return self.charge_at_once(supply, elapsed, now, cost, Supply::charge_at_once);
+            return self.level_at_once(supply, elapsed, now, cost, Supply::charge_at_once);
         }
         let window = self.window.load(Ordering::Relaxed);
         if window == NEVER {
@@ -199,12 +199,12 @@ impl Cell {
                 return None;
             }
         } else if let Some(floor) = supply.flowed_in(window, elapsed) {
-            return self.charge_at_once(supply, floor, now, cost, Supply::charge_in_window);
+            return self.level_at_once(supply, floor, now, cost, Supply::charge_in_window);
         }
         if elapsed >= supply.direct() {
             return None;
         }
-        self.charge_at_once(supply, self.flowed(supply, elapsed), now, cost, Supply::charge_at_once)
+        self.level_at_once(supply, self.flowed(supply, elapsed), now, cost, Supply::charge_at_once)
     }
 
     /// Computes the floor by a division, and stores the window.
@@ -221,7 +221,7 @@ impl Cell {
 
     /// Replaces the level by the result of `charge` for level, floor and cost.
     #[inline(always)]
-    fn charge_at_once(
+    fn level_at_once(
         &self,
         supply: &Supply,
         floor: u64,
@@ -269,7 +269,7 @@ impl Cell {
         if self.has_journal() {
             return None;
         }
-        let decided = counter.check_at_once(&self.words.few.0, now, cost)?;
+        let decided = counter.charge_at_once(&self.words.few.0, now, cost)?;
         let standing = |windows| Standing::of_counter(counter.quota(), windows);
         Some(match decided {
             Ok((windows, mark)) => Ok(self.admitted(standing(windows), Receipt { at: now, cost, mark })),
@@ -279,7 +279,7 @@ impl Cell {
 
     #[inline(always)]
     fn log_at_once(&self, log: &Log, now: Time, cost: u64) -> Option<Result<Admitted, Refused>> {
-        let decided = if cost == 1 { log.check_at_once(&self.words.many, now)? } else { return None };
+        let decided = if cost == 1 { log.charge_at_once(&self.words.many, now)? } else { return None };
         let standing = |logged| Standing::of_log(log.quota(), logged);
         Some(match decided {
             Ok((logged, mark)) => Ok(self.admitted(standing(logged), Receipt { at: now, cost, mark })),
@@ -292,7 +292,7 @@ impl Cell {
         Admitted { standing, charge: Charge { receipt, retunes: self.retunes } }
     }
 
-    pub(super) fn check(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
+    pub(super) fn charge(&self, now: Time, cost: u64) -> Result<Taken, Stop> {
         self.recording(now, (now, cost), || self.take(now, cost))
     }
 
@@ -300,11 +300,11 @@ impl Cell {
         if let Kind::Level(supply) = &self.meter.kind {
             let word = self.words.line();
             match self.leases.get() {
-                None => level::check_contended(supply, word, now, cost, || self.count_lost_race(supply)),
-                Some(leases) => leases.check(supply, word, now, cost),
+                None => level::charge_contended(supply, word, now, cost, || self.count_lost_race(supply)),
+                Some(leases) => leases.charge(supply, word, now, cost),
             }
         } else {
-            self.meter.check(self.words.all(), now, cost)
+            self.meter.charge(self.words.all(), now, cost)
         }
     }
 
@@ -334,7 +334,7 @@ impl Cell {
 
     pub(super) fn reserve(&self, now: Time, cost: u64, latest: Time) -> Result<Taken, Stop> {
         if self.leases.get().is_some() {
-            match self.check(now, cost) {
+            match self.charge(now, cost) {
                 Err(Stop::Refused(_)) => {}
                 decided => return decided,
             }
@@ -343,8 +343,8 @@ impl Cell {
         self.recording(now, (goes_by, cost), || self.meter.reserve(self.words.all(), now, cost, latest))
     }
 
-    pub(super) fn ask(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
-        match self.meter.ask(self.words.all(), now, cost) {
+    pub(super) fn peek(&self, now: Time, cost: u64) -> Result<Standing, Stop> {
+        match self.meter.peek(self.words.all(), now, cost) {
             // The leases can have room for this cost.
             Err(Stop::Refused(refused)) if self.leases.get().is_some() => {
                 let standing = self.standing(now)?;

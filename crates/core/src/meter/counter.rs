@@ -166,7 +166,7 @@ impl Counter {
     /// The words determine the window, and the clock only confirms it. So the processor can compute the new words
     /// before the read of the clock is complete.
     #[inline(always)] // without inlining, the answer goes through memory
-    pub(crate) fn check_at_once(
+    pub(crate) fn charge_at_once(
         &self,
         words: &[AtomicU64; 2],
         now: Time,
@@ -196,7 +196,7 @@ impl Counter {
         }
     }
 
-    pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
+    pub(super) fn charge(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
         self.reserve(words, now, cost, now)
     }
 
@@ -224,7 +224,7 @@ impl Counter {
         }
     }
 
-    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+    pub(super) fn peek(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         let windows = self.see(words, now)?.windows;
         let standing = Standing::of_counter(self.quota, windows);
         if windows.opens_in_this(&self.quota, cost) == Some(0) { Ok(standing) } else { Err(Stop::Refused(standing)) }

@@ -103,10 +103,10 @@ impl Guarded {
         }
     }
 
-    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+    pub(super) fn peek(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         match self {
-            Self::Packed(counter) => counter.ask(&counter.unpack(&words[0]), now, cost),
-            Self::Moments(moments) => moments.ask(words, now, cost),
+            Self::Packed(counter) => counter.peek(&counter.unpack(&words[0]), now, cost),
+            Self::Moments(moments) => moments.peek(words, now, cost),
         }
     }
 

@@ -12,13 +12,13 @@ use crate::{
 };
 
 #[inline]
-pub(crate) fn check(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
-    check_contended(supply, word, now, cost, || {})
+pub(crate) fn charge(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Taken, Stop> {
+    charge_contended(supply, word, now, cost, || {})
 }
 
-/// [`check`], which also reports each lost race with another thread.
+/// [`charge`], which also reports each lost race with another thread.
 #[inline]
-pub(crate) fn check_contended(
+pub(crate) fn charge_contended(
     supply: &Supply,
     word: &AtomicU64,
     now: Time,
@@ -77,7 +77,7 @@ fn restart(supply: &Supply, word: &AtomicU64, level: u64, floor: u64) -> Result<
     }
 }
 
-pub(super) fn ask(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Standing, Stop> {
+pub(super) fn peek(supply: &Supply, word: &AtomicU64, now: Time, cost: u64) -> Result<Standing, Stop> {
     let floor = supply.floor(now);
     let mut level = load(word)?;
     while supply.charge(level, floor, cost).is_none() {

@@ -86,7 +86,7 @@ impl Log {
         }
     }
 
-    pub(super) fn check(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
+    pub(super) fn charge(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Taken, Stop> {
         self.reserve(words, now, cost, now)
     }
 
@@ -129,7 +129,7 @@ impl Log {
         }
     }
 
-    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+    pub(super) fn peek(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         let standing = self.standing(words, now, cost)?;
         if standing.retry_after(cost) == Some(Duration::ZERO) { Ok(standing) } else { Err(Stop::Refused(standing)) }
     }

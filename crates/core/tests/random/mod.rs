@@ -84,17 +84,17 @@ pub(crate) struct Arrival {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    Check,
+    Charge,
     Reserve,
-    CheckAndGiveBack,
+    ChargeAndGiveBack,
     ReserveAndGiveBack,
 }
 
 pub(crate) fn arrivals(most: usize) -> impl Strategy<Value = Vec<Arrival>> {
     let what = prop_oneof![
-        4 => Just(What::Check),
+        4 => Just(What::Charge),
         3 => Just(What::Reserve),
-        1 => Just(What::CheckAndGiveBack),
+        1 => Just(What::ChargeAndGiveBack),
         1 => Just(What::ReserveAndGiveBack),
     ];
     let wait = prop_oneof![3 => Just(0_u32), 2 => Just(1_000), 4 => 0..2_000_u32];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Asked, Member, RuleSet, limiting};
+use super::{Member, RequestContext, RuleSet, limiting};
 use crate::{
     concurrency::NoPermit,
     fields::Fields,
@@ -12,7 +12,7 @@ use crate::{
     verdict::{Pass, Verdict},
 };
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     /// Takes the permits first, and then decides by the other rules. If they refuse, the permits are given back.
     pub(super) fn enforce_with_permits<'r>(
         &self,
@@ -37,7 +37,7 @@ impl Asked<'_> {
         } else {
             self.enforce_all(&rates, deadline, keys)
         };
-        verdict.hold_permits(permits);
+        verdict.keep_permits(permits);
         verdict
     }
 

@@ -5,20 +5,20 @@ use std::future::poll_fn;
 use weir_core::RuleRefusedAt;
 use weir_store::{Claim, Denied, Grant};
 
-use super::{Asked, Member};
+use super::{Member, RequestContext};
 use crate::{
-    charge::{Ask, charge_all},
+    charge::{Demand, charge_rules},
     deferred::DeferredCost,
     fields::Fields,
     follow_up::FollowUp,
     outcome::{fields_with_shared, refusal},
     refusal::Refusal,
-    shared::{SharedAsk, claim_all, refusal_of, split},
+    shared::{SharedDemand, claim_all, refusal_of, split},
     verdict::{Pass, Verdict},
     wait::{Entry, Wait, enter, settle},
 };
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     /// Decides on a request of one shared rule. Returns `None` if the store must be asked.
     pub(super) fn claim_one<'r>(&self, member: &'r Member, keys: &mut Vec<u8>) -> Option<Verdict<'r>> {
         let rule = &member.rule;
@@ -26,47 +26,47 @@ impl Asked<'_> {
         keys.clear();
         limits.key.write(&self.request, &self.tokens, keys);
         let cost = limits.cost.on_arrival(&self.request);
-        let ask = Ask { rule, limits, key: keys, cost, latest: None };
+        let demand = Demand { rule, limits, key: keys, cost, latest: None };
         let now = self.now();
-        let (shared, _) = split(&[ask], now);
+        let (shared, _) = split(&[demand], now);
         let shared = shared.into_iter().next()?;
         match shared.claim() {
             Claim::Granted(grant) => {
                 let fields = all_settled(&mut vec![(shared, grant)], &[], &[]);
                 Some(Verdict::Pass(Pass { fields, follow_up: None }))
             }
-            Claim::Denied(denied) => Some(Verdict::Refuse(refused(&shared, &[ask], denied, self))),
-            Claim::Ask => None,
+            Claim::Denied(denied) => Some(Verdict::Refuse(refused(&shared, &[demand], denied, self))),
+            Claim::AskStore => None,
         }
     }
 
-    pub(super) fn enforce_with_stores<'r>(&self, asks: &[Ask<'r, '_>], follow_up: FollowUp) -> Verdict<'r> {
+    pub(super) fn enforce_with_stores<'r>(&self, demands: &[Demand<'r, '_>], follow_up: FollowUp) -> Verdict<'r> {
         let now = self.now();
-        let (shared, others) = split(asks, now);
+        let (shared, others) = split(demands, now);
         // If a rule of scope Pod refuses now, no question to the store is needed.
-        for (index, ask) in others.iter().enumerate().filter(|(_, ask)| ask.latest.is_none()) {
-            if let Err(refused) = ask.limits.limiter.peek(now, ask.key, ask.cost) {
-                return Verdict::Refuse(refusal(&others, RuleRefusedAt { ask: index, refused }, now));
+        for (index, demand) in others.iter().enumerate().filter(|(_, demand)| demand.latest.is_none()) {
+            if let Err(refused) = demand.limits.limiter.peek(now, demand.key, demand.cost) {
+                return Verdict::Refuse(refusal(&others, RuleRefusedAt { index, refused }, now));
             }
         }
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
-            Err((index, denied)) => return Verdict::Refuse(refused(&shared[index], asks, denied, self)),
+            Err((index, denied)) => return Verdict::Refuse(refused(&shared[index], demands, denied, self)),
         };
         if grants.iter().any(Option::is_none) {
             let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);
             wait.follow_up = follow_up;
             return Verdict::Wait(Box::new(wait));
         }
-        let mut seats: Vec<(SharedAsk, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
+        let mut seats: Vec<(SharedDemand, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
         match enter(&others, self.clock) {
             Ok(Entry::Waits(mut wait)) => {
-                wait.hold(seats);
+                wait.keep_seats(seats);
                 wait.follow_up = follow_up;
                 Verdict::Wait(wait)
             }
             Ok(Entry::Goes(charged)) => {
-                others.iter().for_each(|ask| ask.rule.counters.count_allowed());
+                others.iter().for_each(|demand| demand.rule.counters.count_allowed());
                 let fields = all_settled(&mut seats, &others, &charged);
                 Verdict::Pass(Pass { fields, follow_up: follow_up.boxed() })
             }
@@ -79,9 +79,9 @@ impl Asked<'_> {
 
     /// Tries the rules of a policy in shadow mode. If a store must be asked, the request is counted when it answers.
     /// Returns `None` if the rules would refuse.
-    pub(super) fn try_with_stores(&self, asks: &[Ask<'_, '_>]) -> Option<Vec<DeferredCost>> {
-        let (shared, others) = split(asks, self.now());
-        let costs = || Some(asks.iter().filter_map(|ask| DeferredCost::of(ask, false)).collect());
+    pub(super) fn try_with_stores(&self, demands: &[Demand<'_, '_>]) -> Option<Vec<DeferredCost>> {
+        let (shared, others) = split(demands, self.now());
+        let costs = || Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect());
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
             Err((index, _)) => {
@@ -91,7 +91,7 @@ impl Asked<'_> {
         };
         if grants.iter().any(Option::is_none) {
             let first = shared.first()?.clone();
-            let others: Vec<_> = others.iter().map(|ask| Ask { latest: None, ..*ask }).collect();
+            let others: Vec<_> = others.iter().map(|demand| Demand { latest: None, ..*demand }).collect();
             let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);
             first.spawn(async move {
                 if let Err(late) = poll_fn(|context| wait.poll_turn(context)).await {
@@ -100,15 +100,15 @@ impl Asked<'_> {
             });
             return costs();
         }
-        let mut seats: Vec<(SharedAsk, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
-        match charge_all(&others, || self.now()) {
+        let mut seats: Vec<(SharedDemand, Grant)> = shared.into_iter().zip(grants.into_iter().flatten()).collect();
+        match charge_rules(&others, || self.now()) {
             Ok(_) => {
-                others.iter().for_each(|ask| ask.rule.counters.count_allowed());
+                others.iter().for_each(|demand| demand.rule.counters.count_allowed());
                 settle(&mut seats);
                 costs()
             }
-            Err(RuleRefusedAt { ask, .. }) => {
-                others[ask].rule.counters.count_shadow_limited();
+            Err(RuleRefusedAt { index, .. }) => {
+                others[index].rule.counters.count_shadow_limited();
                 None
             }
         }
@@ -116,19 +116,24 @@ impl Asked<'_> {
 }
 
 fn all_settled(
-    seats: &mut Vec<(SharedAsk, Grant)>,
-    others: &[Ask<'_, '_>],
+    seats: &mut Vec<(SharedDemand, Grant)>,
+    others: &[Demand<'_, '_>],
     charged: &[weir_core::RuleCharged],
 ) -> Fields {
     let states = settle(seats);
-    let states: Vec<_> = states.iter().map(|(ask, state)| (ask, *state)).collect();
+    let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
     fields_with_shared(others, charged, &states)
 }
 
 /// Counts and builds the refusal of a shared rule. The refusal borrows its rule from the rule set.
-fn refused<'r>(shared: &SharedAsk, asks: &[Ask<'r, '_>], denied: Denied, asked: &Asked<'_>) -> Refusal<'r> {
-    let rule = asks.iter().map(|ask| ask.rule).find(|rule| std::ptr::eq(&***rule, &*shared.rule));
+fn refused<'r>(
+    shared: &SharedDemand,
+    demands: &[Demand<'r, '_>],
+    denied: Denied,
+    context: &RequestContext<'_>,
+) -> Refusal<'r> {
+    let rule = demands.iter().map(|demand| demand.rule).find(|rule| std::ptr::eq(&***rule, &*shared.rule));
     let rule = rule.expect("the rule of this request");
     rule.counters.count_limited();
-    refusal_of(rule, shared.state(denied.left), shared.override_index(), denied.retry_after, asked.now())
+    refusal_of(rule, shared.state(denied.left), shared.override_index(), denied.retry_after, context.now())
 }

@@ -92,7 +92,7 @@ fn rules() -> Result<RulesInForce, String> {
     let snapshot = json!({"wireVersion": 1, "sequence": 1, "revision": "r", "policies": [policy]});
     let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).map_err(|error| error.to_string())?;
     let lowered = lower(&snapshot).map_err(|faults| format!("{faults:?}"))?;
-    Ok(RulesInForce::default().succeed(snapshot, lowered, &Default::default(), || Time::from_nanos(0)))
+    Ok(RulesInForce::default().with_snapshot(snapshot, lowered, &Default::default(), || Time::from_nanos(0)))
 }
 
 fn parts() -> KeySpec {

@@ -1,13 +1,13 @@
-//! Response bodies whose bytes are counted by limits.
+//! Bodies of requests and responses whose bytes are counted by limits.
 //!
 //! A frame passes at the time for which every limit has reserved capacity for it. So the bytes that a limit has
 //! admitted are never more than its burst, its debt, and the refill since. A frame that is larger than the burst passes
-//! in pieces, and the body is not read from the app faster than the client receives it.
+//! in pieces, and the body is not read faster than it passes.
 //!
-//! The responses of one key wait in a queue, and only the first response is charged, a few milliseconds ahead. So each
-//! response gets its share. If a client disconnects, its charge is the latest charge, and is given back completely.
+//! The bodies of one key wait in a queue, and only the first body is charged, a few milliseconds ahead. So each body
+//! gets its share. If a client disconnects, its charge is the latest charge, and is given back completely.
 //!
-//! Rules in shadow mode are charged, too, but delay no response.
+//! Rules in shadow mode are charged, too, but delay no body.
 
 use std::{
     convert::Infallible,
@@ -27,14 +27,14 @@ use crate::{
     follow_up::HeldPermit,
 };
 
-/// The time for which a response reserves capacity ahead. Timers have a resolution of a millisecond, and every turn
+/// The time for which a body reserves capacity ahead. Timers have a resolution of a millisecond, and every turn
 /// costs a timer.
 const AHEAD: Duration = Duration::from_millis(10);
 
 /// The longest wait before the next attempt if no reservation is possible.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// The body of a response behind the limits.
+/// The body of a request or of a response behind the limits.
 #[derive(Debug)]
 pub struct LimitedBody<B> {
     kind: Kind<B>,
@@ -60,7 +60,7 @@ struct Counted<B> {
     /// The bytes of the current frame that have not passed yet.
     rest: Bytes,
     turn: Option<Turn>,
-    /// The position of the response in the queues of all costs, until its turn ends.
+    /// The position of the body in the queues of all costs, until its turn ends.
     position: Option<Waiting>,
 }
 
@@ -83,8 +83,7 @@ struct Granted {
 
 impl<B> LimitedBody<B> {
     /// Creates a body. If no cost counts bytes, the body passes without counting.
-    pub(super) fn new(body: B, mut costs: Vec<DeferredCost>, permits: Vec<HeldPermit>, clock: MonotonicClock) -> Self {
-        costs.retain(DeferredCost::is_bytes);
+    pub(super) fn new(body: B, costs: Vec<DeferredCost>, permits: Vec<HeldPermit>, clock: MonotonicClock) -> Self {
         if costs.is_empty() {
             return Self { _permits: permits, ..Self::plain(body) };
         }
@@ -131,7 +130,7 @@ impl<B: Body<Data = Bytes> + Unpin> Counted<B> {
 }
 
 impl<B> Counted<B> {
-    /// Charges the whole frame immediately for rules in shadow mode, which delay no response.
+    /// Charges the whole frame immediately for rules in shadow mode, which delay no body.
     fn count_in_shadow(&self) {
         let bytes = self.rest.len() - self.paid.min(self.rest.len());
         for cost in self.costs.iter().filter(|cost| !cost.enforced) {
@@ -139,7 +138,7 @@ impl<B> Counted<B> {
         }
     }
 
-    /// Ready when this response is at the head of all queues, or if no other response waits.
+    /// Ready when this body is at the head of all queues, or if no other body waits.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut limits = self.costs.iter().filter(|cost| cost.enforced);
         if self.position.is_none() && limits.any(|cost| cost.queue_len() > 0) {

@@ -6,12 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, header};
 use http_body::Body;
 use weir_tower::{Answer, DeadlineExceeded, GrpcAnswer, MonotonicClock, Outcome};
 
 use super::body::LimitedBody;
 use crate::{
+    deferred::DeferredCost,
     follow_up::{Deadline, FollowUp, HeldPermit},
     format::Format,
     refusal::Refusal,
@@ -33,7 +34,7 @@ pub struct Responses {
 pub struct Tunnel(Arc<Mutex<Vec<HeldPermit>>>);
 
 impl Tunnel {
-    fn hold(&self, permits: Vec<HeldPermit>) {
+    fn keep_permits(&self, permits: Vec<HeldPermit>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(permits);
     }
 }
@@ -51,17 +52,18 @@ where
 
     /// Charges the cost in a header, and wraps the body, which charges its bytes while they pass.
     fn admitted(&self, Pass { fields, follow_up }: Pass, mut response: Response<B>) -> Self::Response {
-        let FollowUp { costs, permits, .. } = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
+        let FollowUp { mut costs, permits, .. } = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
         costs.iter().for_each(|cost| cost.charge_header(response.headers_mut(), self.clock));
         fields.write(response.headers_mut());
         // The bytes of a tunnel are not the body of its response.
         let permits = match response.extensions().get::<Tunnel>() {
             Some(tunnel) => {
-                tunnel.hold(permits);
+                tunnel.keep_permits(permits);
                 Vec::new()
             }
             None => permits,
         };
+        costs.retain(DeferredCost::is_response_bytes);
         response.map(|body| LimitedBody::new(body, costs, permits, self.clock))
     }
 
@@ -104,16 +106,8 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
 /// Counts a request that exceeded its deadline. Returns the response, in which `server` names this program.
 pub fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
     deadline.expire();
-    let after = deadline.after;
     match deadline.format {
-        Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded { after }),
-        Format::Http => {
-            let text = format!("{server}: no answer within the deadline of {} ms\n", after.as_millis());
-            let mut response = Response::new(text.into());
-            *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
-            let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-            response.headers_mut().insert(header::CONTENT_TYPE, plain);
-            response
-        }
+        Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded { after: deadline.after() }),
+        Format::Http => deadline.policy.response(server),
     }
 }

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use weir_tower::{QueueTicket, Reserve, Timed, Turn};
 
-use super::respond::refused;
+use super::{body_costs::BodyCosts, respond::refused};
 use crate::{
-    follow_up::Deadline,
+    follow_up::{Deadline, FollowUp},
     format::Format,
     gate::Gate,
     matching::Headers,
@@ -38,7 +38,12 @@ impl<A, G: Gate + Clone> Reserve<Request<A>> for Turns<G> {
 
     fn reserve(&self, request: &Request<A>, _: Duration) -> Result<Turn<Pass, Position<G>>, Self::Refusal> {
         self.0.decide(request, |verdict| match verdict {
-            Verdict::Pass(pass) => Ok(Turn::Now(pass)),
+            Verdict::Pass(mut pass) => {
+                if let Some(follow_up) = &mut pass.follow_up {
+                    pass_on(follow_up, request);
+                }
+                Ok(Turn::Now(pass))
+            }
             Verdict::Wait(wait) => Ok(Turn::Later(Position { wait, gate: self.0.clone() })),
             Verdict::Refuse(refusal) => Err(Box::new(refused(&refusal, Format::of(Headers::Map(request.headers()))))),
         })
@@ -51,12 +56,24 @@ impl<A, G: Gate> QueueTicket<Request<A>> for Position<G> {
 
     fn poll_turn(&mut self, request: &Request<A>, context: &mut Context<'_>) -> Poll<Result<Pass, Self::Refusal>> {
         Poll::Ready(match ready!(self.wait.poll_turn(context)) {
-            Ok(fields) => Ok(Pass { fields, follow_up: mem::take(&mut self.wait.follow_up).boxed() }),
+            Ok(fields) => {
+                pass_on(&mut self.wait.follow_up, request);
+                Ok(Pass { fields, follow_up: mem::take(&mut self.wait.follow_up).boxed() })
+            }
             Err(late) => {
                 let format = Format::of(Headers::Map(request.headers()));
                 Err(self.gate.refuse_late(late, request, |refusal| Box::new(refused(refusal, format))))
             }
         })
+    }
+}
+
+/// Passes the costs that count the body of an admitted request to the server, which forwards the body. A request without
+/// the extension has no body.
+fn pass_on<A>(follow_up: &mut FollowUp, request: &Request<A>) {
+    let costs = follow_up.take_request_bytes();
+    if let Some(of_body) = request.extensions().get::<BodyCosts>() {
+        of_body.put(costs);
     }
 }
 

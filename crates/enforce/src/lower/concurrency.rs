@@ -100,9 +100,8 @@ fn lower_limit(limit: u64, path: &Path, faults: &mut Faults) -> Option<NonZeroU6
 
 /// Refuses the fields that are for rates only.
 fn refuse_others(rule: &Rule, path: &Path, faults: &mut Faults) {
-    let is_later = |cost: &weir_wire::Cost| {
-        matches!(cost, weir_wire::Cost::ResponseHeader { .. } | weir_wire::Cost::ResponseBytes)
-    };
+    let is_later =
+        |cost: &weir_wire::Cost| !matches!(cost, weir_wire::Cost::Fixed(_) | weir_wire::Cost::RequestHeader { .. });
     let waits = rule.on_limit.as_ref().is_some_and(|on_limit| on_limit.max_wait_millis.is_some());
     for (field, given) in [
         ("limits", !rule.limits.is_empty()),

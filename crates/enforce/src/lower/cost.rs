@@ -25,6 +25,7 @@ pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults
         Some(weir_wire::Cost::ResponseHeader { name, most }) => {
             Cost::ResponseHeader(header_cost(name, *most, &at.field("responseHeader"), faults)?)
         }
+        Some(weir_wire::Cost::RequestBytes) => Cost::RequestBytes,
         Some(weir_wire::Cost::ResponseBytes) => Cost::ResponseBytes,
     };
     if let (Cost::Fixed(cost), Some(terms)) = (&cost, terms) {
@@ -32,7 +33,7 @@ pub(super) fn lower_cost(rule: &Rule, terms: Option<&Terms>, path: &Path, faults
     }
     if cost.is_known_later() {
         if rule.per == Per::Message {
-            faults.add(&at, "a message has no response: use a `fixed` cost");
+            faults.add(&at, "a message has no body and no response: use a `fixed` cost");
             return None;
         }
         only_with_debt(rule, path, faults)?;
@@ -76,8 +77,7 @@ fn only_with_debt(rule: &Rule, path: &Path, faults: &mut Faults) -> Option<()> {
     let mut all = Some(());
     for (at, limit) in own.chain(overrides) {
         if limit.strategy != weir_wire::Strategy::TokenBucketWithDebt {
-            let message =
-                "a cost from the response needs TokenBucketWithDebt, because it is known too late for a refusal";
+            let message = "this cost needs TokenBucketWithDebt, because it is known too late for a refusal";
             faults.add(&at.field("strategy"), message);
             all = None;
         }

@@ -27,20 +27,11 @@ pub(super) fn lower_max_wait(rule: &Rule, path: &Path, faults: &mut Faults) -> O
 pub(super) fn lower_form(rule: &Rule, policy: &str, path: &Path, faults: &mut Faults) -> Option<RefusalForm> {
     let on_limit = rule.on_limit.as_ref();
     let default = if rule.action == Action::Deny { 403 } else { 429 };
-    let code = on_limit.map_or(default, |on_limit| on_limit.status);
-    let status = StatusCode::from_u16(code).ok().filter(|status| (400..=599).contains(&status.as_u16()));
-    if status.is_none() {
-        faults.add(&path.field("status"), "must be 400 to 599");
-    }
+    let status = lower_status(on_limit.map_or(default, |on_limit| on_limit.status), path, faults);
     let body = on_limit.and_then(|on_limit| on_limit.body.clone()).map(Bytes::from);
-    let content_type = match on_limit.and_then(|on_limit| on_limit.content_type.as_deref()) {
-        Some(text) => HeaderValue::from_str(text).ok().filter(|_| text.contains('/')),
-        None if body.is_some() => Some(HeaderValue::from_static("text/plain; charset=utf-8")),
-        None => Some(HeaderValue::from_static("application/json")),
-    };
-    if content_type.is_none() {
-        faults.add(&path.field("contentType"), "must be a media type, such as text/html");
-    }
+    let default = if body.is_some() { "text/plain; charset=utf-8" } else { "application/json" };
+    let content_type = on_limit.and_then(|on_limit| on_limit.content_type.as_deref()).unwrap_or(default);
+    let content_type = lower_media_type(content_type, path, faults);
     let on_message = on_limit.and_then(|on_limit| on_limit.on_message);
     if on_message.is_some() && rule.per == Per::Request {
         faults.add(&path.field("onMessage"), "has a meaning only with `per: Message`: remove it");
@@ -50,6 +41,24 @@ pub(super) fn lower_form(rule: &Rule, policy: &str, path: &Path, faults: &mut Fa
     let set = lower_headers(set, (policy, rule), &path.field("set"), faults);
     let closes = on_message == Some(OnMessage::Close);
     Some(RefusalForm { status: status?, body, content_type: content_type?, closes, set })
+}
+
+/// Lowers the `status` of the object at `path`.
+pub(super) fn lower_status(code: u16, path: &Path, faults: &mut Faults) -> Option<StatusCode> {
+    let status = StatusCode::from_u16(code).ok().filter(|status| (400..=599).contains(&status.as_u16()));
+    if status.is_none() {
+        faults.add(&path.field("status"), "must be 400 to 599");
+    }
+    status
+}
+
+/// Lowers the `contentType` of the object at `path`.
+pub(super) fn lower_media_type(text: &str, path: &Path, faults: &mut Faults) -> Option<HeaderValue> {
+    let media_type = HeaderValue::from_str(text).ok().filter(|_| text.contains('/'));
+    if media_type.is_none() {
+        faults.add(&path.field("contentType"), "must be a media type, such as text/html");
+    }
+    media_type
 }
 
 /// Lowers the response headers that a rule sets.

@@ -63,8 +63,8 @@ pub(super) fn lower_shared(
     if rule.per == Per::Message {
         faults.add(&path.field("per"), "messages cannot be counted in a store: count requests, or remove `shared`");
     }
-    if rule.cost == Some(Cost::ResponseBytes) {
-        let message = "the bytes of responses cannot be counted in a store: use another cost, or remove `shared`";
+    if matches!(rule.cost, Some(Cost::RequestBytes | Cost::ResponseBytes)) {
+        let message = "bytes cannot be counted in a store: use another cost, or remove `shared`";
         faults.add(&path.field("cost"), message);
     }
     if shared.sharers == 0 {

@@ -75,17 +75,21 @@ fn everything_that_a_snapshot_can_say_is_lowered() {
     let golden = include_str!("../../../wire/tests/golden/snapshot-full.json");
     let lowered = lower(&serde_json::from_str(golden).expect("a snapshot")).expect("no faults");
     let [policy] = lowered.policies.as_slice() else { panic!("one policy") };
-    assert_eq!(policy.deadline, Some(Duration::from_millis(500)));
-    let [_, per_client, bandwidth, chat] = policy.rules.as_slice() else { panic!("four rules") };
-    let [per_client, bandwidth, chat] = [per_client, bandwidth, chat].map(|rule| rule.limits.as_ref().expect("limits"));
+    let deadline = policy.deadline.as_ref().expect("a deadline");
+    assert_eq!((deadline.after, deadline.status.as_u16()), (Duration::from_millis(500), 503));
+    assert_eq!((&deadline.body, deadline.content_type.as_bytes()), (&Some("try later\n".into()), &b"text/plain"[..]));
+    let [_, per_client, bandwidth, uploads, chat] = policy.rules.as_slice() else { panic!("five rules") };
+    let [per_client, bandwidth, uploads, chat] =
+        [per_client, bandwidth, uploads, chat].map(|rule| rule.limits.as_ref().expect("limits"));
     let header = HeaderCost { name: http::HeaderName::from_static("x-cost"), most: 100 };
     assert_eq!(per_client.cost, Cost::RequestHeader(header));
     assert_eq!(per_client.max_wait, Some(Duration::from_millis(75)));
-    let [_, refused, _, closing] = policy.rules.as_slice() else { panic!("four rules") };
+    let [_, refused, _, _, closing] = policy.rules.as_slice() else { panic!("five rules") };
     let form = refused.refusal.as_ref().expect("it refuses");
     assert_eq!((&form.body, form.content_type.as_bytes()), (&Some("slow down".into()), &b"text/plain"[..]));
     assert_eq!(bandwidth.key.parts().len(), 6);
     assert_eq!((&bandwidth.cost, bandwidth.terms.quotas(None)[0].debt()), (&Cost::ResponseBytes, 500_000));
+    assert_eq!(uploads.cost, Cost::RequestBytes);
     assert_eq!((&chat.cost, closing.refusal.as_ref().map(|form| form.closes)), (&Cost::Fixed(2), Some(true)));
 }
 
@@ -252,6 +256,7 @@ fn all_faults_are_told_at_once() {
         rule(json!({"name": "a", "match": [{"methods": ["x"], "paths": ["//", "x"]}], "maxKeys": 1})),
     ]));
     wrong["deadlineMillis"] = 0.into();
+    wrong["onDeadline"] = json!({"status": 200, "contentType": "text"});
     wrong["namespace"] = "".into();
     wrong["revision"] = "".into();
     let paths: Vec<String> = faults(&json!([wrong, wrong])).into_iter().map(|fault| fault.path).collect();
@@ -259,6 +264,8 @@ fn all_faults_are_told_at_once() {
         "namespace",
         "revision",
         "deadlineMillis",
+        "onDeadline.status",
+        "onDeadline.contentType",
         "rules[0].limits[0].name",
         "rules[0].limits[0].requests",
         "rules[0].limits[0].periodMillis",
@@ -275,6 +282,16 @@ fn all_faults_are_told_at_once() {
         .chain(["policies[1].uid", "policies[1].name"].map(String::from))
         .chain(of_one.iter().map(|path| format!("policies[1].{path}")));
     assert_eq!(paths, Vec::from_iter(expected));
+}
+
+#[test]
+fn a_response_after_the_deadline_needs_a_deadline() {
+    let mut without = policy(&json!([rule(json!({}))]));
+    without["onDeadline"] = json!({"status": 503});
+    let found = faults(&json!([without]));
+    assert_eq!(found.iter().map(|fault| fault.path.as_str()).collect::<Vec<_>>(), ["policies[0].onDeadline"]);
+    without["deadlineMillis"] = 1.into();
+    assert_eq!(faults(&json!([without])), []);
 }
 
 #[test]

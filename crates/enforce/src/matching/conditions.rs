@@ -47,7 +47,7 @@ impl Conditions {
     }
 
     /// Whether the request meets all conditions. Cheap conditions are checked first.
-    pub(super) fn hold(&self, request: &RequestView<'_>) -> bool {
+    pub(super) fn are_met_by(&self, request: &RequestView<'_>) -> bool {
         let headers = request.headers();
         none_or_any(&self.methods, |method| method.as_str() == request.method())
             && none_or_any(&self.hosts, |pattern| pattern.matches(request.host()))
@@ -132,7 +132,11 @@ mod tests {
             ("POST", "http://B.Example.COM./x/../%61pi//y?q", vec![tier], true),
         ] {
             let request = request(method, uri, &headers);
-            assert_eq!(conditions.hold(&RequestView::new(&request, PEER)), expected, "{method} {uri} {headers:?}");
+            assert_eq!(
+                conditions.are_met_by(&RequestView::new(&request, PEER)),
+                expected,
+                "{method} {uri} {headers:?}"
+            );
         }
     }
 
@@ -150,7 +154,7 @@ mod tests {
             let agents: Vec<_> = agent.iter().map(|agent| ("user-agent", *agent)).collect();
             let request = request("GET", uri, &agents);
             let view = RequestView::new(&request, PEER);
-            (query.hold(&view), header.hold(&view))
+            (query.are_met_by(&view), header.are_met_by(&view))
         };
         let exactly = |value: &str| ValueCondition::Exactly(value.as_bytes().into());
         let start = |value: &str| ValueCondition::StartingWith(value.as_bytes().into());
@@ -175,7 +179,7 @@ mod tests {
         ] {
             let conditions = Conditions { path_regexes: vec![path_regex(pattern).unwrap()], ..Conditions::default() };
             let request = request("GET", path, &[]);
-            assert_eq!(conditions.hold(&RequestView::new(&request, PEER)), expected, "{pattern} on {path}");
+            assert_eq!(conditions.are_met_by(&RequestView::new(&request, PEER)), expected, "{pattern} on {path}");
         }
     }
 }

@@ -187,7 +187,8 @@ async fn the_short_path_decides_and_explains_alike() {
     let gate = limits.gate();
     let lines = [FieldLine { name: b"x-key", value: b"ann" }];
     let decide = || {
-        let decided = gate.decide_at_once("GET", ("/", None), Headers::Lines(&lines), |decided| decided.map_err(drop));
+        let decided =
+            gate.decide_at_once("GET", ("/", None), Headers::Lines(&lines), 0, |decided| decided.map_err(drop));
         decided.expect("no store is asked")
     };
     let explain = || {
@@ -334,7 +335,7 @@ async fn a_header_of_two_rules_is_sent_once_on_both_paths() {
         assert_eq!(header(&response, "x-left"), "parallel");
         assert!(header(&response, "ratelimit").starts_with(described), "{:?}", response.headers());
 
-        let lines = limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), |decided| {
+        let lines = limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), 0, |decided| {
             let mut lines = Vec::new();
             decided.map_err(drop).expect("free").fields.append_to(&mut lines);
             String::from_utf8(lines).expect("text")

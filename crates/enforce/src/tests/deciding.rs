@@ -98,7 +98,7 @@ async fn a_grpc_client_is_told_in_its_own_way() {
 #[tokio::test(start_paused = true)]
 async fn what_goes_or_is_refused_now_is_decided_at_once() {
     let decide = |limits: &Limits| {
-        limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), |decided| {
+        limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), 0, |decided| {
             let follow_up = decided.map_err(drop)?.follow_up;
             Ok::<_, ()>(follow_up.map(|follow_up| (follow_up.deadline.is_some(), follow_up.costs.len())))
         })
@@ -206,7 +206,7 @@ async fn both_entries_refuse_alike() {
 
             let request = request();
             let headers = Headers::Map(request.headers());
-            let rendered = limits.gate().decide_at_once("GET", ("/a", Some("b")), headers, |decided| {
+            let rendered = limits.gate().decide_at_once("GET", ("/a", Some("b")), headers, 0, |decided| {
                 refused(decided.expect_err("a refusal"), Format::Http)
             });
             let (parts, text) = rendered.expect("a decision without a wait").into_parts();

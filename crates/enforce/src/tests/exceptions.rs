@@ -71,7 +71,7 @@ async fn a_denied_request_is_refused_before_any_bypass_and_charges_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_denial_on_the_short_path_needs_no_second_decision() {
     let limits = Limits::new(&[policy("p", &[json!({"name": "blocked", "action": "Deny"})])]);
-    let decided = limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), |decided| {
+    let decided = limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), 0, |decided| {
         decided.map_err(|refusal| (refusal.status().as_u16(), refusal.is_denied(), refusal.seconds())).map(drop)
     });
     assert_eq!(decided, Some(Err((403, true, 0))));

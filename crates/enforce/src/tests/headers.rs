@@ -82,7 +82,7 @@ async fn lines_and_map_have_the_same_headers() {
         }
         let [of_lines, of_map] = [(); 2].map(|()| Limits::new(&[policy("p", &rules)]));
         let mut lines = Vec::new();
-        let decided = of_lines.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), |decided| {
+        let decided = of_lines.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), 0, |decided| {
             let fields = decided.map_err(|_| "refused").expect("it passes").fields;
             fields.append_to(&mut lines);
             ["x-left", "X-App", "ratelimit", "x-other"].map(|name| fields.replace(name))

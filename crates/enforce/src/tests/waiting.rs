@@ -105,6 +105,37 @@ async fn wait_and_app_share_the_deadline() {
     assert_eq!((answer.status().as_u16(), &answer.headers()["grpc-status"]), (200, &http::HeaderValue::from(4)));
 }
 
+/// The policy with the shortest deadline gives the response. gRPC clients get the status of gRPC.
+#[tokio::test(start_paused = true)]
+async fn a_policy_chooses_the_response_after_its_deadline() {
+    let hurried = |name: &str, millis: u64, form: Value| {
+        let all = rule("r", &[limit("TokenBucket", 100, 1000, json!({}))], json!({}));
+        with(policy(name, &[all]), json!({"deadlineMillis": millis, "onDeadline": form}))
+    };
+    let never = |_| pending::<Response<AppBody>>();
+    let page = json!({"status": 503, "body": "<p>later</p>", "contentType": "text/html"});
+    for (forms, status, content_type, text) in [
+        ([json!({"status": 500}), page.clone()], 503, "text/html", "<p>later</p>"),
+        (
+            [page, json!({"status": 599})],
+            599,
+            "text/plain; charset=utf-8",
+            "weir-agent: no answer within the deadline of 1500 ms\n",
+        ),
+    ] {
+        let [slow, fast] = forms;
+        let limits = Limits::new(&[hurried("slow", 2000, slow), hurried("fast", 1500, fast)]);
+        let (answer, took) = passed(limits.send(get("/"), never)).await;
+        assert_eq!((answer.status().as_u16(), took), (status, 1500));
+        assert_eq!(answer.headers()["content-type"], content_type);
+        assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes(), text);
+        let grpc = Request::builder().header("content-type", "application/grpc").body(()).expect("a request");
+        let answer = limits.send(grpc, never).await;
+        assert_eq!((answer.status().as_u16(), &answer.headers()["grpc-status"]), (200, &http::HeaderValue::from(4)));
+        assert_eq!(answer.into_body().collect().await.expect("a body").to_bytes(), "");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shadow_never_makes_anybody_wait() {
     let line = rule("r", &[limit("GCRA", 1, 1000, json!({}))], wait(1000));

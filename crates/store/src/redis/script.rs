@@ -6,21 +6,21 @@ use redis::Value as Raw;
 
 use crate::{
     state::Mark,
-    take::{Answer, Ask, Next},
-    terms::{Terms, text_of},
+    take::{Answer, EncodedTake, Next},
+    terms::{StoreTerms, text_of},
 };
 
 /// The source of the script.
 pub(crate) const SOURCE: &str = include_str!("take.lua");
 
 /// The arguments of the script.
-pub(crate) fn arguments(ask: &Ask) -> [String; 4] {
-    let Ask { stamp, requests, cost, patience, prefetch, reach, owed, .. } = ask;
+pub(crate) fn arguments(encoded: &EncodedTake) -> [String; 4] {
+    let EncodedTake { stamp, requests, cost, patience, prefetch, reach, owed, .. } = encoded;
     let (guard, lookahead) = (reach.guard, reach.lookahead);
-    let seen = ask.seen.as_deref().map(marks).unwrap_or_default();
-    let returned = ask.returned.as_ref();
+    let seen = encoded.seen.as_deref().map(marks).unwrap_or_default();
+    let returned = encoded.returned.as_ref();
     [
-        text_of(&ask.limits),
+        text_of(&encoded.limits),
         format!("{stamp} {requests} {cost} {patience} {prefetch} {guard} {lookahead} {owed}"),
         seen,
         returned.map(|(birth, units, ends)| format!("{birth} {units} {}", marks(ends))).unwrap_or_default(),
@@ -37,7 +37,7 @@ fn marks(marks: &[Mark]) -> String {
 }
 
 /// Decodes the answer of the script. None if it is invalid.
-pub(crate) fn answer(raw: &Raw, ask: &Ask) -> Option<Answer> {
+pub(crate) fn answer(raw: &Raw, encoded: &EncodedTake) -> Option<Answer> {
     let Raw::Array(items) = raw else { return None };
     let (ints, terms) = match items.split_last()? {
         (Raw::BulkString(terms), ints) => (ints, Some(std::str::from_utf8(terms).ok()?)),
@@ -49,10 +49,10 @@ pub(crate) fn answer(raw: &Raw, ask: &Ask) -> Option<Answer> {
     let stamp = u64::try_from(stamp).ok()?;
     let limits = match (older, terms) {
         (0, None) => None,
-        (1, Some(terms)) => Some(Terms::parse(stamp, terms)?.raw().to_vec()),
+        (1, Some(terms)) => Some(StoreTerms::parse(stamp, terms)?.raw().to_vec()),
         _ => return None,
     };
-    let count = limits.as_ref().unwrap_or(&ask.limits).len();
+    let count = limits.as_ref().unwrap_or(&encoded.limits).len();
     let numbers = lists.iter().map(|&int| u64::try_from(int).ok()).collect::<Option<Vec<_>>>()?;
     let (triples, rest) = numbers.as_chunks::<3>();
     if !rest.is_empty() || triples.len() != 3 * count {

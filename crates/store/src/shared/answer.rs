@@ -66,7 +66,7 @@ pub enum Claim {
     /// The request is refused.
     Denied(Denied),
     /// The store must be asked.
-    Ask,
+    AskStore,
 }
 
 /// A grant, and the time from which the request can go, on the store's clock. Zero if it can go immediately.

@@ -6,13 +6,13 @@ use std::time::Duration;
 const SPAN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(super) struct Demand {
+pub(super) struct DemandRate {
     since: Duration,
     units: u32,
     per_second: f64,
 }
 
-impl Demand {
+impl DemandRate {
     /// Counts a request with this cost.
     pub(super) fn count(&mut self, now: Duration, cost: u32) {
         let span = now.saturating_sub(self.since);

@@ -20,7 +20,7 @@ use crate::{
     key::Key,
     seats::Seats,
     take::{Level, Next, Reply, Take},
-    terms::{MOST_UNITS, Terms},
+    terms::{MOST_UNITS, StoreTerms},
 };
 
 /// The maximum number of requests in one question.
@@ -48,7 +48,7 @@ struct Question {
 #[derive(Clone)]
 struct Owned {
     key: Key,
-    terms: Arc<Terms>,
+    terms: Arc<StoreTerms>,
     requests: u32,
     cost: u32,
     patience: Duration,
@@ -158,7 +158,7 @@ impl SharedLimiter {
                 && refused.asks_at > time.latest
             {
                 let wait = Duration::from_micros(refused.asks_at - time.latest);
-                if refused.holds(cost, patience, time) {
+                if refused.applies_to(cost, patience, time) {
                     let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                     let left = entry.left(rule, time.latest);
                     return Settled::Decided(Err(Denied { retry_after, left }));

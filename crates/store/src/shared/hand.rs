@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{bounds::StoreTime, seats::Seats, terms::Terms};
+use crate::{bounds::StoreTime, seats::Seats, terms::StoreTerms};
 
 /// The maximum number of runs of consecutive seats. A seat that is put back joins the run from which it was taken.
 const RUNS: usize = 16;
@@ -28,7 +28,7 @@ impl Hand {
     }
 
     /// Adds seats. Returns the number of older seats that were dropped to make room.
-    pub(super) fn add(&mut self, terms: &Terms, seats: Seats) -> u32 {
+    pub(super) fn add(&mut self, terms: &StoreTerms, seats: Seats) -> u32 {
         let mut rest = seats;
         if rest.left() == 0 {
             return 0;
@@ -49,7 +49,7 @@ impl Hand {
     }
 
     /// Takes seats for a request with this cost. Also returns the number of seats that expired.
-    pub(super) fn claim(&mut self, terms: &Terms, cost: u32, at: StoreTime) -> (Found, u32) {
+    pub(super) fn claim(&mut self, terms: &StoreTerms, cost: u32, at: StoreTime) -> (Found, u32) {
         let (before, mut found) = (self.units(), Found::Nothing);
         self.runs.retain(|run| run.is_of(terms));
         for run in &mut self.runs {

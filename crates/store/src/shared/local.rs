@@ -35,10 +35,10 @@ impl SharedLimiter {
                     Some((before, value)) if before == loss && value.stamp == terms.stamp() => value,
                     _ => used_up(terms, at),
                 };
-                let Some(ask) = (Take { cost, ..Take::new(terms) }).ask() else {
+                let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
                     return Err(Denied { retry_after: None, left });
                 };
-                let Outcome { answer, value, .. } = take(Some(&value), &ask, at);
+                let Outcome { answer, value, .. } = take(Some(&value), &encoded, at);
                 entry.local = Some((loss, value));
                 if answer.granted > 0 {
                     entry.owed = entry.owed.saturating_add(cost);

@@ -8,7 +8,7 @@ use weir_core::{Quota, Strategy};
 use crate::{
     bucket::capacity,
     key::{InvalidKey, Key},
-    terms::{InvalidTerms, Limit, Terms},
+    terms::{InvalidStoreTerms, Limit, StoreTerms},
 };
 
 /// The smallest burst for which seats are taken in advance.
@@ -46,10 +46,10 @@ pub struct SharedRule {
 /// The limits of some keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Set {
-    pub(super) terms: Arc<Terms>,
+    pub(super) terms: Arc<StoreTerms>,
     /// This program's part of the limits, for the time in which the store is lost. None if the parts are not valid
     /// limits. Then requests are refused during that time.
-    pub(super) local: Option<Arc<Terms>>,
+    pub(super) local: Option<Arc<StoreTerms>>,
     lends: bool,
 }
 
@@ -62,7 +62,7 @@ pub enum InvalidRule {
     Counters(#[from] InvalidKey),
     /// The limits of the rule are invalid.
     #[error(transparent)]
-    Terms(#[from] InvalidTerms),
+    Terms(#[from] InvalidStoreTerms),
 }
 
 impl SharedRule {
@@ -86,7 +86,7 @@ impl SharedRule {
         let set = |limits: &Vec<(u32, Quota)>| Set::new(stamp, limits, sharers.max(1));
         let sets = sets.iter().map(set).collect::<Result<Vec<_>, _>>()?;
         if sets.is_empty() {
-            return Err(InvalidTerms::Count.into());
+            return Err(InvalidStoreTerms::Count.into());
         }
         Ok(Self { counters: counters.to_owned(), on_loss, most_keys: most_keys.max(1), sets })
     }
@@ -97,11 +97,11 @@ impl SharedRule {
 }
 
 impl Set {
-    fn new(stamp: u64, limits: &[(u32, Quota)], sharers: u32) -> Result<Self, InvalidTerms> {
-        let terms = Terms::new(stamp, limits)?;
+    fn new(stamp: u64, limits: &[(u32, Quota)], sharers: u32) -> Result<Self, InvalidStoreTerms> {
+        let terms = StoreTerms::new(stamp, limits)?;
         let parts = limits.iter().map(|&(number, quota)| Some((number, part(quota, sharers)?)));
         let parts = parts.collect::<Option<Vec<_>>>();
-        let local = parts.and_then(|parts| Terms::new(stamp, &parts).ok()).map(Arc::new);
+        let local = parts.and_then(|parts| StoreTerms::new(stamp, &parts).ok()).map(Arc::new);
         let lends = terms.raw().iter().all(|limit| limit.lends() && limit.at_once() >= LEAST_BURST);
         Ok(Self { terms: Arc::new(terms), local, lends })
     }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-use super::{answer::Decision, demand::Demand, hand::Hand};
+use super::{answer::Decision, demand::DemandRate, hand::Hand};
 use crate::{client::lock, take::Level, value::Value};
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
@@ -43,7 +43,7 @@ pub(super) struct Entry {
     pub(super) level_breaks: u64,
     /// Used units that were not yet reported to the store.
     pub(super) owed: u32,
-    pub(super) demand: Demand,
+    pub(super) demand: DemandRate,
     /// The earliest time at which the program asks for more seats.
     pub(super) refill_after: Duration,
     /// The count of this program's share while the store is lost, and the number of that loss.

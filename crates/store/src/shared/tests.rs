@@ -61,7 +61,7 @@ async fn request(limiter: &SharedLimiter, cost: u32, patience: Duration) -> Resu
     match limiter.claim(7, 0, cost, patience) {
         Claim::Granted(grant) => grant.settle(),
         Claim::Denied(denied) => return Err(denied),
-        Claim::Ask => limiter.ask(7, 0, cost, patience).await?.settle(),
+        Claim::AskStore => limiter.ask(7, 0, cost, patience).await?.settle(),
     }
     Ok(())
 }

@@ -8,16 +8,16 @@ use super::suite::key;
 use crate::{
     memory::Memory,
     take::{Next, Take},
-    terms::Terms,
+    terms::StoreTerms,
 };
 
 const START: u64 = 1_790_000_000_000_000;
 
 const HOUR: u64 = 3_600_000_000;
 
-fn terms(strategy: Strategy) -> (Terms, u32) {
+fn terms(strategy: Strategy) -> (StoreTerms, u32) {
     let quota = Quota::new(strategy, 10, Duration::from_secs(60), None).expect("a quota");
-    let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+    let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
     let burst = if matches!(strategy, Strategy::LeakyBucket | Strategy::Gcra) { 1 } else { 10 };
     (terms, burst)
 }

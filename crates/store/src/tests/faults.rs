@@ -15,14 +15,14 @@ use crate::{
     memcached::MemcachedStore,
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
     take::{Level, Reply, Take},
-    terms::Terms,
+    terms::StoreTerms,
 };
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-fn five() -> Terms {
+fn five() -> StoreTerms {
     let quota = Quota::new(Strategy::FixedWindow, 5, Duration::from_secs(900_000_000), None).expect("a quota");
-    Terms::new(1, &[(0, quota)]).expect("terms")
+    StoreTerms::new(1, &[(0, quota)]).expect("terms")
 }
 
 async fn take(store: &RedisStore, question: &Take<'_>) -> Result<Reply, StoreError> {
@@ -336,7 +336,7 @@ async fn a_killed_memcached_is_found_again() {
     let mut server = Server::memcached();
     let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
     let bucket = Quota::new(Strategy::TokenBucket, 5, Duration::from_secs(900_000_000), None).expect("a quota");
-    for terms in [five(), Terms::new(1, &[(0, bucket)]).expect("terms")] {
+    for terms in [five(), StoreTerms::new(1, &[(0, bucket)]).expect("terms")] {
         let question = Take { requests: 3, ..Take::new(&terms) };
         let now = 1_790_000_000_000_000;
         let first = store.take(&key(1), &question, || now, DEADLINE).await.expect("an answer");
@@ -360,7 +360,7 @@ async fn clocks_that_differ_admit_the_stated_bound() {
     let server = Server::memcached();
     let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
     let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None).expect("a quota");
-    let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+    let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
     let (question, mut granted) = (Take { requests: 1_000, ..Take::new(&terms) }, 0);
     for now in [0, 2_000_000, 0, 1_000_000, 2_000_000] {
         let reply = store.take(&key(1), &question, || 1_790_000_000_000_000 + now, DEADLINE).await;

@@ -12,8 +12,8 @@ use crate::{
     model,
     redis::script,
     seats::Seats,
-    take::{Ask, Level, Next, Reply, Take},
-    terms::Terms,
+    take::{EncodedTake, Level, Next, Reply, Take},
+    terms::StoreTerms,
     value::Value,
 };
 
@@ -41,11 +41,11 @@ impl Both {
         Self { connection, hash, model: None, now: START }
     }
 
-    fn evaluate(&mut self, ask: &Ask) -> redis::Value {
+    fn evaluate(&mut self, encoded: &EncodedTake) -> redis::Value {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.hash).arg(1).arg(KEY).arg(&script::arguments(ask)[..]);
+        command.arg(&self.hash).arg(1).arg(KEY).arg(&script::arguments(encoded)[..]);
         command.arg(self.now / 1_000_000).arg(self.now % 1_000_000);
-        command.query(&mut self.connection).unwrap_or_else(|error| panic!("{error} for {ask:?}"))
+        command.query(&mut self.connection).unwrap_or_else(|error| panic!("{error} for {encoded:?}"))
     }
 
     fn kept(&mut self) -> Option<String> {
@@ -56,18 +56,18 @@ impl Both {
 
     /// Asks the script and the model, and compares their answers and their stored values.
     fn take(&mut self, question: &Take<'_>) -> Reply {
-        let ask = question.ask().expect("a valid question");
+        let encoded = question.encode().expect("a valid question");
         let before = self.kept();
-        let raw = self.evaluate(&ask);
-        let outcome = model::take(self.model.as_ref(), &ask, self.now);
-        let answer = script::answer(&raw, &ask).unwrap_or_else(|| panic!("{raw:?} is no answer"));
+        let raw = self.evaluate(&encoded);
+        let outcome = model::take(self.model.as_ref(), &encoded, self.now);
+        let answer = script::answer(&raw, &encoded).unwrap_or_else(|| panic!("{raw:?} is no answer"));
         let now = self.now;
-        let told = || format!("at {now} of {before:?}: {ask:?}");
+        let told = || format!("at {now} of {before:?}: {encoded:?}");
         assert_eq!(answer, outcome.answer, "{}", told());
         self.model = (outcome.full_at > self.now).then_some(outcome.value);
         let kept = self.kept();
         assert_eq!(kept, self.model.as_ref().map(Value::text), "{}", told());
-        answer.reply(&ask).expect("a valid answer")
+        answer.reply(&encoded).expect("a valid answer")
     }
 
     fn forget(&mut self) {
@@ -93,10 +93,10 @@ fn quota(random: &mut Random) -> Quota {
     if strategy == Strategy::TokenBucketWithDebt { quota.with_debt(debt).expect("a debt") } else { quota }
 }
 
-fn terms(random: &mut Random, stamp: u64) -> Terms {
+fn terms(random: &mut Random, stamp: u64) -> StoreTerms {
     let ids = one(random, &[&[0][..], &[0], &[1], &[0, 1], &[1, 0], &[0, 1, 2]]);
     let limits: Vec<_> = ids.iter().map(|&id| (id, quota(random))).collect();
-    Terms::new(stamp, &limits).expect("terms")
+    StoreTerms::new(stamp, &limits).expect("terms")
 }
 
 /// Runs one random history. Returns the number of answers of each kind.

@@ -10,7 +10,7 @@ use crate::{
     key::Key,
     memory::Memory,
     take::{Next, Take},
-    terms::Terms,
+    terms::StoreTerms,
 };
 
 const START: u64 = 1_790_000_000_000_000;
@@ -41,7 +41,7 @@ fn overload(quotas: &[Quota], every: u64, seed: u64) -> Past {
             next_change = now + every / 2 + random.below(usize::try_from(every).expect("small")) as u64;
         }
         let &(_, quota) = past.changes.last().expect("the first");
-        let terms = Terms::new(stamp, &[(0, quota)]).expect("terms");
+        let terms = StoreTerms::new(stamp, &[(0, quota)]).expect("terms");
         let requests = 1 + u32::try_from(random.below(8)).expect("small");
         let reply = store.take(&key(), &Take { requests, ..Take::new(&terms) }, || now).expect("an answer");
         assert_eq!(reply.newer, None);
@@ -147,9 +147,9 @@ fn an_equal_change_is_none() {
         let (changed, plain, mut random) = (Memory::new(), Memory::new(), Random::new(3));
         let mut now = START;
         for stamp in 1..500 {
-            let old = Terms::new(1, &[(0, quota)]).expect("terms");
-            let new = Terms::new(stamp, &[(0, quota)]).expect("terms");
-            let ask = |store: &Memory, terms: &Terms| {
+            let old = StoreTerms::new(1, &[(0, quota)]).expect("terms");
+            let new = StoreTerms::new(stamp, &[(0, quota)]).expect("terms");
+            let ask = |store: &Memory, terms: &StoreTerms| {
                 let reply = store.take(&key(), &Take { requests: 2, ..Take::new(terms) }, || now).expect("an answer");
                 (reply.granted, reply.next)
             };
@@ -165,8 +165,8 @@ fn a_change_of_strategy_frees_nothing() {
     for old in Strategy::ALL {
         for new in Strategy::ALL {
             let store = Memory::new();
-            let before = Terms::new(1, &[(0, quota(old, 10, 1_000_000, None))]).expect("terms");
-            let after = Terms::new(2, &[(0, quota(new, 10, 1_000_000, None))]).expect("terms");
+            let before = StoreTerms::new(1, &[(0, quota(old, 10, 1_000_000, None))]).expect("terms");
+            let after = StoreTerms::new(2, &[(0, quota(new, 10, 1_000_000, None))]).expect("terms");
             let all = Take { requests: 100, ..Take::new(&before) };
             let first = store.take(&key(), &all, || START).expect("an answer").granted;
             let second = store.take(&key(), &Take { terms: &after, ..all }, || START + 1).expect("an answer");
@@ -182,7 +182,7 @@ fn a_change_of_strategy_frees_nothing() {
 fn an_older_asker_learns_the_newer_terms() {
     let store = Memory::new();
     let [old, new] = [(1, 100), (2, 3)].map(|(stamp, requests)| {
-        Terms::new(stamp, &[(0, quota(Strategy::FixedWindow, requests, 60_000, None))]).expect("terms")
+        StoreTerms::new(stamp, &[(0, quota(Strategy::FixedWindow, requests, 60_000, None))]).expect("terms")
     });
     let ask =
         |terms| store.take(&key(), &Take { requests: 5, prefetch: 50, ..Take::new(terms) }, || START).expect("one");
@@ -214,7 +214,7 @@ fn state_is_kept_in_requests() {
     ] {
         let store = Memory::new();
         let ask = |stamp, quota, requests| {
-            let terms = Terms::new(stamp, &[(0, quota)]).expect("terms");
+            let terms = StoreTerms::new(stamp, &[(0, quota)]).expect("terms");
             let patience = Duration::from_secs(if quota.strategy() == Strategy::LeakyBucket { 60 } else { 0 });
             let question = Take { requests, patience, ..Take::new(&terms) };
             store.take(&key(), &question, || START).expect("an answer").granted

@@ -13,7 +13,7 @@ use crate::{
     memory::Memory,
     seats::Seats,
     take::{Level, Next, Reply, Take},
-    terms::Terms,
+    terms::StoreTerms,
 };
 
 const START: u64 = 1_790_000_000_000_000;
@@ -70,7 +70,7 @@ struct Run {
 
 fn run(setting: Setting, seed: u64) -> Run {
     let Setting { quota, offered, delay, leases, seconds } = setting;
-    let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+    let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
     let (store, key) = (Memory::new(), Key::new("limits test", 1).expect("a key"));
     let mut random = Random::new(seed);
     let mut pods: Vec<Pod> = (0..10)
@@ -217,7 +217,7 @@ fn little_is_lost_with_a_slow_store() {
 #[test]
 fn a_small_limit_is_exact() {
     let quota = quota(Strategy::TokenBucket, 5, 900, None);
-    let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+    let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
     let (store, key) = (Memory::new(), Key::new("limits test", 1).expect("a key"));
     let granted: u32 =
         (0..100).map(|pod| store.take(&key, &Take::new(&terms), || START + pod).expect("an answer").granted).sum();

@@ -25,7 +25,7 @@ use crate::{
     redis::{RedisConfig, RedisStore, Topology},
     seats::Seats,
     take::{Level, Next, Reply, Take},
-    terms::Terms,
+    terms::StoreTerms,
 };
 
 /// A deadline that is long enough for a busy machine.
@@ -119,7 +119,7 @@ fn quota(strategy: Strategy, requests: u64, millis: u64) -> Quota {
 /// Simulates a pod: asks for requests and seats as often as possible, until `over` is set. Returns its admissions.
 pub(crate) async fn pod(
     store: Store,
-    (key, terms): (Key, Terms),
+    (key, terms): (Key, StoreTerms),
     leases: bool,
     over: Arc<AtomicBool>,
     seed: u64,
@@ -172,7 +172,7 @@ pub(crate) async fn pod(
 const LOADED: Duration = Duration::from_millis(800);
 
 /// Runs several pods that compete for one limit. Returns all their admissions.
-pub(crate) async fn compete(kind: &Kind, key: &Key, terms: &Terms, leases: bool) -> Vec<Admission> {
+pub(crate) async fn compete(kind: &Kind, key: &Key, terms: &StoreTerms, leases: bool) -> Vec<Admission> {
     let over = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = (0..5)
         .map(|seed| tokio::spawn(pod((kind.pod)(), (key.clone(), terms.clone()), leases, Arc::clone(&over), seed)))
@@ -193,7 +193,7 @@ async fn pods_together_never_exceed_a_limit_and_use_it() {
             // A slot of a leaky bucket is lost if no pod asks for it.
             let requests = if strategy == Strategy::LeakyBucket { 20 } else { 200 };
             let quota = quota(strategy, requests, 500);
-            let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+            let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
             // With leases, pods take more seats than they use, and unused seats expire.
             for (hash, leases) in [(index, false), (100 + index, true)] {
                 let begun = wall();
@@ -215,7 +215,7 @@ async fn all_limits_of_a_rule_are_charged_or_none() {
     for kind in kinds() {
         let quotas = [quota(Strategy::TokenBucket, 200, 500), quota(Strategy::FixedWindow, 300, 1_000)];
         let both = [(0, quotas[0]), (1, quotas[1])];
-        let terms = Terms::new(1, &both).expect("terms");
+        let terms = StoreTerms::new(1, &both).expect("terms");
         let begun = wall();
         let admissions = compete(&kind, &key(1), &terms, false).await;
         let ended = wall();
@@ -230,13 +230,13 @@ async fn all_limits_of_a_rule_are_charged_or_none() {
         let narrow =
             [(0, quota(Strategy::FixedWindow, 2, 3_600_000)), (1, quota(Strategy::TokenBucket, 10, 3_600_000))];
         let (store, key) = ((kind.pod)(), key(2));
-        let terms = Terms::new(1, &narrow).expect("terms");
+        let terms = StoreTerms::new(1, &narrow).expect("terms");
         let mut granted = 0;
         for _ in 0..20 {
             granted += store.take(&key, &Take::new(&terms)).await.expect("an answer").granted;
         }
         assert_eq!(granted, 2, "{}", kind.name);
-        let only = Terms::new(2, &narrow[1..]).expect("terms");
+        let only = StoreTerms::new(2, &narrow[1..]).expect("terms");
         let reply = store.take(&key, &Take { requests: 20, ..Take::new(&only) }).await.expect("an answer");
         assert_eq!(reply.granted, 8, "{}", kind.name);
     }
@@ -248,7 +248,7 @@ async fn a_small_limit_over_many_pods_is_exact() {
         for &strategy in kind.strategies.iter().filter(|&&strategy| strategy != Strategy::LeakyBucket) {
             let quota =
                 Quota::new(strategy, 5, Duration::from_secs(900_000_000), (strategy == Strategy::Gcra).then_some(5));
-            let terms = Terms::new(1, &[(0, quota.expect("a quota"))]).expect("terms");
+            let terms = StoreTerms::new(1, &[(0, quota.expect("a quota"))]).expect("terms");
             let key = key(strategy as u128);
             let tasks: Vec<_> = (0..100)
                 .map(|_| {
@@ -272,7 +272,7 @@ async fn a_small_limit_over_many_pods_is_exact() {
 async fn waiting_requests_get_slots() {
     for kind in kinds().into_iter().filter(|kind| kind.strategies.contains(&Strategy::LeakyBucket)) {
         let quota = quota(Strategy::LeakyBucket, 10, 1_000);
-        let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+        let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
         let stores = [(kind.pod)(), (kind.pod)()];
         let (mut slots, mut now) = (Vec::new(), 0);
         for index in 0..6 {
@@ -299,7 +299,7 @@ async fn returned_seats_are_granted_again() {
         for &strategy in kind.strategies.iter().filter(takes_back) {
             let burst = (strategy == Strategy::Gcra).then_some(8);
             let quota = Quota::new(strategy, 8, Duration::from_secs(900_000_000), burst).expect("a quota");
-            let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+            let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
             let (store, key) = ((kind.pod)(), key(100 + strategy as u128));
             let all = Take { requests: 8, ..Take::new(&terms) };
             let first = store.take(&key, &all).await.expect("an answer");
@@ -319,7 +319,7 @@ async fn owed_units_are_charged() {
     for kind in kinds() {
         for &strategy in kind.strategies {
             let quota = quota(strategy, 100, 3_600_000);
-            let terms = Terms::new(1, &[(0, quota)]).expect("terms");
+            let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
             let (store, key) = ((kind.pod)(), key(200 + strategy as u128));
             let question = Take { requests: 1, owed: 150, ..Take::new(&terms) };
             let reply = store.take(&key, &question).await.expect("an answer");
@@ -333,7 +333,7 @@ async fn owed_units_are_charged() {
 async fn strategies_that_a_store_lacks_are_refused() {
     for kind in kinds() {
         for strategy in Strategy::ALL.into_iter().filter(|strategy| !kind.strategies.contains(strategy)) {
-            let terms = Terms::new(1, &[(0, quota(strategy, 10, 1_000))]).expect("terms");
+            let terms = StoreTerms::new(1, &[(0, quota(strategy, 10, 1_000))]).expect("terms");
             let refused = (kind.pod)().take(&key(1), &Take::new(&terms)).await;
             assert!(matches!(refused, Err(StoreError::Unsupported(_))), "{} {strategy:?}: {refused:?}", kind.name);
         }

@@ -28,8 +28,8 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 ///
 /// let now = Time::from_nanos(0);
 /// let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 2, Duration::from_secs(3), None)?);
-/// limiter.check(now, 1)?;
-/// let refused = limiter.check(now, 1).unwrap_err();
+/// limiter.charge(now, 1)?;
+/// let refused = limiter.charge(now, 1).unwrap_err();
 /// let response: http::Response<String> = Answer::<(), _, _>::refused(&GrpcAnswer, refused);
 /// assert_eq!(response.status(), 200);
 /// assert_eq!(response.headers()["grpc-status"], "8");

@@ -26,8 +26,8 @@ use crate::DeadlineExceeded;
 ///
 /// let now = Time::from_nanos(0);
 /// let limiter = Limiter::new(now, Quota::new(Strategy::Gcra, 2, Duration::from_secs(3), None)?);
-/// let admitted = limiter.check(now, 1)?;
-/// let refused = limiter.check(now, 1).unwrap_err();
+/// let admitted = limiter.charge(now, 1)?;
+/// let refused = limiter.charge(now, 1).unwrap_err();
 /// # let _ = admitted;
 /// let response: http::Response<String> = Answer::<(), _, _>::refused(&HttpAnswer, refused);
 /// assert_eq!(response.status(), 429);

@@ -30,7 +30,7 @@ const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// let now = Time::from_nanos(0);
 /// let limiter = Limiter::new(now, Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(60), None)?);
 /// let answer = HttpAnswer::named(["checkout"])?;
-/// let response = answer.admitted(limiter.check(now, 1)?, http::Response::new(String::from("hello")));
+/// let response = answer.admitted(limiter.charge(now, 1)?, http::Response::new(String::from("hello")));
 /// assert_eq!(response.headers()["ratelimit-policy"], r#""checkout";q=10;w=60"#);
 /// assert_eq!(response.headers()["ratelimit"], r#""checkout";r=9;t=6"#);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -26,7 +26,7 @@ fn fields(response: &Response<String>) -> Vec<(&str, &str)> {
 
 /// A refusal without a wait: the request costs more than the burst.
 fn never() -> weir_core::Refused {
-    Limiter::new(NOW, quota(1, 1000)).check(NOW, 2).unwrap_err()
+    Limiter::new(NOW, quota(1, 1000)).charge(NOW, 2).unwrap_err()
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn a_rule_is_answered_with_the_names_of_its_limits() {
 fn windows_and_waits_are_rounded_up_to_whole_seconds() {
     let limiter = Limiter::new(NOW, quota(2, 2500));
     let answer = HttpAnswer::named(["odd"]).unwrap();
-    let response = answer.admitted(limiter.check(NOW, 1).unwrap(), Response::new(String::new()));
+    let response = answer.admitted(limiter.charge(NOW, 1).unwrap(), Response::new(String::new()));
     assert_eq!(fields(&response), [("ratelimit-policy", "\"odd\";q=2;w=3"), ("ratelimit", "\"odd\";r=1;t=2")]);
-    let millis = Limiter::new(NOW, quota(5, 1)).check(NOW, 1).unwrap();
+    let millis = Limiter::new(NOW, quota(5, 1)).charge(NOW, 1).unwrap();
     let response = answer.admitted(millis, Response::new(String::new()));
     assert_eq!(response.headers()["ratelimit-policy"], "\"odd\";q=5;w=1");
 }
@@ -76,7 +76,7 @@ fn windows_and_waits_are_rounded_up_to_whole_seconds() {
 fn fields_of_others_are_left_alone() {
     let mut response = Response::new(String::new());
     response.headers_mut().insert("ratelimit", "\"upstream\";r=1;t=1".parse().unwrap());
-    let admitted = Limiter::new(NOW, quota(2, 1000)).check(NOW, 1).unwrap();
+    let admitted = Limiter::new(NOW, quota(2, 1000)).charge(NOW, 1).unwrap();
     let response = HttpAnswer::named(["own"]).unwrap().admitted(admitted, response);
     let limits: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
     assert_eq!(limits, ["\"upstream\";r=1;t=1", "\"own\";r=1;t=1"]);
@@ -119,8 +119,8 @@ fn grpc_statuses_are_those_of_the_reason() {
 fn a_pushback_is_rounded_up_and_never_wraps() {
     let pushback = |requests, period| {
         let limiter = Limiter::new(NOW, Quota::new(Strategy::Gcra, requests, period, None).unwrap());
-        limiter.check(NOW, 1).unwrap();
-        let refused = limiter.check(NOW, 1).unwrap_err();
+        limiter.charge(NOW, 1).unwrap();
+        let refused = limiter.charge(NOW, 1).unwrap_err();
         let response: Response<String> = Answer::<(), _, _>::refused(&GrpcAnswer, refused);
         response.headers()["grpc-retry-pushback-ms"].to_str().unwrap().to_owned()
     };

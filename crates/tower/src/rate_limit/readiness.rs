@@ -24,10 +24,24 @@ impl Readiness {
     }
 
     /// Charges one request, once, when its turn comes.
+    #[inline]
     pub(super) fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.taken.is_some() {
             return Poll::Ready(());
         }
+        if self.waiting.is_none()
+            && self.limit.limiter.queue_len() == 0
+            && let Ok(Admitted { charge, .. }) = self.limit.limiter.charge(self.limit.clock.now(), 1)
+        {
+            self.taken = Some(charge);
+            return Poll::Ready(());
+        }
+        self.poll_queue(context)
+    }
+
+    /// The path for requests that possibly have to wait. This function is separate, so that the fast path is inlined.
+    #[inline(never)]
+    fn poll_queue(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.waiting.is_none() {
             match enter(&self.limit, self.limit.clock.now(), None, self.limit.clock) {
                 Ok(Entry::Goes(Admitted { charge, .. })) => {
@@ -53,6 +67,7 @@ impl Readiness {
     /// # Panics
     ///
     /// If the turn of this service has not come.
+    #[inline]
     pub(super) fn take(&mut self) {
         assert!(self.taken.take().is_some(), "call without poll_ready");
     }

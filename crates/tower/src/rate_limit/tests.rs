@@ -305,7 +305,7 @@ async fn a_raised_limit_shortens_the_waits_of_those_who_wait() {
     assert!(start.elapsed() <= Duration::from_millis(61_800), "{:?}", start.elapsed());
     // By this time, the backlog is empty.
     advance(TENTH).await;
-    assert!(limiter.check(clock.now(), 1).is_ok());
+    assert!(limiter.charge(clock.now(), 1).is_ok());
 }
 
 #[tokio::test(start_paused = true)]

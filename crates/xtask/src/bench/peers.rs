@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn envoy_is_found_beside_its_package() {
+    fn envoy_is_found_next_to_its_package() {
         let folder = tempfile::tempdir().expect("a folder");
         assert_eq!(program_in(folder.path()), None);
         let bin = folder.path().join("lib/python3.99/site-packages/envoy/_bin");

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{Fault, markdown::beside};
+use super::{Fault, markdown::relative_to};
 
 /// The output folder in book.toml.
 const SITE: &str = "target/manual";
@@ -95,7 +95,7 @@ fn follow(site: &Path, pages: &BTreeMap<String, Page>) -> Vec<Fault> {
                 continue;
             }
             let (file, place) = link.split_once('#').map_or((link.as_str(), ""), |(file, place)| (file, place));
-            let file = if file.is_empty() { name.clone() } else { beside(name, file) };
+            let file = if file.is_empty() { name.clone() } else { relative_to(name, file) };
             let there = match pages.get(&file) {
                 Some(page) => place.is_empty() || page.places.contains(place),
                 None => site.join(&file).is_file(),

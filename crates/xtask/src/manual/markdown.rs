@@ -101,7 +101,7 @@ fn anchor(heading: &str) -> String {
 }
 
 /// Returns the path of a linked file. The link is relative to the page that contains it.
-pub(super) fn beside(page: &str, file: &str) -> String {
+pub(super) fn relative_to(page: &str, file: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
     for part in file.split('/') {
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn links_start_where_they_stand() {
-        assert_eq!(beside("docs/guides/a.md", "../api.md"), "docs/api.md");
-        assert_eq!(beside("README.md", "docs/a.md"), "docs/a.md");
-        assert_eq!(beside("docs/a.md", "../README.md"), "README.md");
+        assert_eq!(relative_to("docs/guides/a.md", "../api.md"), "docs/api.md");
+        assert_eq!(relative_to("README.md", "docs/a.md"), "docs/a.md");
+        assert_eq!(relative_to("docs/a.md", "../README.md"), "README.md");
     }
 }

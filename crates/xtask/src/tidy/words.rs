@@ -11,7 +11,7 @@ use super::Violation;
 use crate::workspace::Workspace;
 
 /// A refused word, in lower case, and its replacement.
-const WORDS: [(&str, &str); 23] = [
+const WORDS: [(&str, &str); 24] = [
     ("whoever", "name the actor: a client, a caller, a user"),
     ("anew", "again"),
     ("afresh", "again"),
@@ -34,6 +34,7 @@ const WORDS: [(&str, &str); 23] = [
     ("puts up with", "tolerates"),
     ("to be had", "available"),
     ("on top of it", "in addition"),
+    ("beside", "next to, or in addition to"),
     ("at rest this", "idle, with its subject"),
 ];
 

@@ -119,7 +119,7 @@ impl Chunks {
         }
         let mut trailers = std::mem::take(&mut self.trailers);
         trailers.extend_from_slice(b"\r\n");
-        let mut room = vec![httparse::EMPTY_HEADER; MAX_ANSWER_FIELDS];
+        let mut room = [httparse::EMPTY_HEADER; MAX_ANSWER_FIELDS];
         match httparse::parse_headers(&trailers, &mut room) {
             Ok(httparse::Status::Complete(_)) => Ok(State::End),
             _ => Err(InvalidChunk),

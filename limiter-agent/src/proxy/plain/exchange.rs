@@ -33,7 +33,7 @@ const MAX_COPIED: usize = 2 * 1024;
 
 /// An admitted request, in the form that the app gets.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct AppRequest {
     pub(super) request: Outbox,
     /// Whether the request can be retried.
     pub(super) repeatable: bool,
@@ -99,7 +99,7 @@ struct Limit {
 
 impl Limit {
     fn new(timeout: Option<Duration>, deadline: Option<&Deadline>, since: Time) -> Self {
-        Self { timeout, deadline: deadline.map(|deadline| deadline.after), since }
+        Self { timeout, deadline: deadline.map(Deadline::after), since }
     }
 
     fn shortest(self) -> Option<Duration> {
@@ -134,16 +134,19 @@ struct Reply {
     clippy::manual_async_fn,
     reason = "an async fn stores its arguments twice, and each request allocates this future"
 )]
-pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>) -> impl Future<Output = Next> {
+pub(super) fn exchange(
+    connection: &mut ClientConnection<'_>,
+    app_request: Box<AppRequest>,
+) -> impl Future<Output = Next> {
     async move {
         let mut out = connection.client.shared.buffers.outbox();
         connection.watch();
-        let repeatable = asked.repeatable;
-        match ask(connection, asked.request, repeatable, &asked.context, &mut out).await {
-            Ok(reply) => relay(connection, reply, asked.context.follow_up, out).await,
+        let repeatable = app_request.repeatable;
+        match ask(connection, app_request.request, repeatable, &app_request.context, &mut out).await {
+            Ok(reply) => relay(connection, reply, app_request.context.follow_up, out).await,
             Err(NoResponse::Gone) => Next::Nothing,
             Err(NoResponse::Unfit) => Next::Leave,
-            Err(NoResponse::Late) => late(connection, asked.context, out).await,
+            Err(NoResponse::Late) => late(connection, app_request.context, out).await,
             Err(NoResponse::Failure(failure)) => {
                 let proxy = &connection.client.shared.proxy;
                 let failure = failure.or_stopped(&proxy.upstream).await;
@@ -153,18 +156,18 @@ pub(super) fn exchange(connection: &mut ClientConnection<'_>, asked: Box<Asked>)
                     // See `client::without_app`.
                     return Next::Leave;
                 }
-                let ending = ending(connection.client, asked.context.last || app_gone, connection.now());
+                let ending = ending(connection.client, app_request.context.last || app_gone, connection.now());
                 out.bytes.clear();
                 write::own(
                     &head,
                     &body.into_own(),
-                    asked.context.to_head,
-                    &asked.context.fields,
+                    app_request.context.to_head,
+                    &app_request.context.fields,
                     ending,
                     &mut out.bytes,
                 );
                 let closes = ending.closes;
-                drop(asked.context.follow_up);
+                drop(app_request.context.follow_up);
                 finish(connection, &out.bytes, &[], closes).await
             }
         }
@@ -266,14 +269,7 @@ async fn receive_head(
                 break;
             }
             let mut space = FieldSpace::new();
-            let mut largest = None;
-            let read = match response::read(bytes, &mut space, context.to_head) {
-                Err(InvalidResponse::TooLarge) => {
-                    response::read(bytes, largest.insert(FieldSpace::largest()), context.to_head)
-                }
-                read => read,
-            };
-            let head = match read? {
+            let head = match response::read(bytes, &mut space, context.to_head)? {
                 Answer::Part => {
                     looked_at = length;
                     break;

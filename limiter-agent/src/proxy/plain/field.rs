@@ -18,29 +18,15 @@ pub(super) struct RequestFields<'b> {
     pub(super) kinds: ArrayVec<Field, MAX_FIELDS>,
 }
 
-/// Space for the fields of a response's head and their kinds: a small one for most responses, and a large one for as
-/// many fields as allowed.
-pub(super) struct FieldSpace<F, K> {
-    pub(super) fields: F,
-    pub(super) kinds: K,
+/// Space for the fields of a response's head and their kinds.
+pub(super) struct FieldSpace<'b> {
+    pub(super) fields: [MaybeUninit<Header<'b>>; MAX_ANSWER_FIELDS],
+    pub(super) kinds: [Field; MAX_ANSWER_FIELDS],
 }
 
-type Fields<'b, const COUNT: usize> = [MaybeUninit<Header<'b>>; COUNT];
-
-impl FieldSpace<Fields<'_, MAX_FIELDS>, [Field; MAX_FIELDS]> {
+impl FieldSpace<'_> {
     pub(super) const fn new() -> Self {
-        Self { fields: [const { MaybeUninit::uninit() }; MAX_FIELDS], kinds: [Field::Other; MAX_FIELDS] }
-    }
-}
-
-impl FieldSpace<Vec<MaybeUninit<Header<'_>>>, Vec<Field>> {
-    #[cold]
-    pub(super) fn largest() -> Self {
-        let most = MAX_ANSWER_FIELDS;
-        Self {
-            fields: std::iter::repeat_with(MaybeUninit::uninit).take(most).collect(),
-            kinds: vec![Field::Other; most],
-        }
+        Self { fields: [const { MaybeUninit::uninit() }; MAX_ANSWER_FIELDS], kinds: [Field::Other; MAX_ANSWER_FIELDS] }
     }
 }
 

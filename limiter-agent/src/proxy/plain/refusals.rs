@@ -147,24 +147,25 @@ mod tests {
         let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
         let clock = MonotonicClock::start();
         let lowered = lower(&rule).expect("no faults");
-        rules.store(Arc::new(rules.load().succeed(rule, lowered, &Default::default(), || clock.now())));
+        rules.store(Arc::new(rules.load().with_snapshot(rule, lowered, &Default::default(), || clock.now())));
         let gate = gates(rules, clock).of(Ipv4Addr::LOCALHOST.into());
         let lines = [FieldLine { name: b"x-key", value: b"a" }];
         let refusals = Refusals::default();
         let told = |date: &Date, now| {
             let ending = Ending { closes: false, date, now };
-            let text = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| match decided {
-                Err(refused) => {
-                    refusals.write(refused, false, ending, |text| String::from_utf8_lossy(text).into_owned())
-                }
-                _ => String::new(),
-            });
+            let text =
+                gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), 0, |decided| match decided {
+                    Err(refused) => {
+                        refusals.write(refused, false, ending, |text| String::from_utf8_lossy(text).into_owned())
+                    }
+                    _ => String::new(),
+                });
             let text = text.expect("the rule decides immediately");
             let lines: Vec<_> = text.split("\r\n").collect();
             assert!(text.ends_with("\r\n\r\nno 0"), "{text}");
             lines.iter().filter_map(|line| line.strip_prefix("date: ")).collect::<Vec<_>>().join("+")
         };
-        let first = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), |decided| decided.is_ok());
+        let first = gate.decide_at_once("GET", ("/text", None), Headers::Lines(&lines), 0, |decided| decided.is_ok());
         assert_eq!(first, Some(true), "only the first request passes");
         let (first, second) = (Date::of("date: first\r\n", time(20)), Date::of("date: the second\r\n", time(30)));
         assert_eq!(told(&first, time(10)), "first");
@@ -180,7 +181,7 @@ mod tests {
         let rules: Arc<ArcSwap<RulesInForce>> = Arc::default();
         let clock = MonotonicClock::start();
         let lowered = lower(&rule).expect("no faults");
-        rules.store(Arc::new(rules.load().succeed(rule, lowered, &Default::default(), || clock.now())));
+        rules.store(Arc::new(rules.load().with_snapshot(rule, lowered, &Default::default(), || clock.now())));
         let gate = gates(rules, clock).of(Ipv4Addr::LOCALHOST.into());
         let lines = [FieldLine { name: b"X-Key", value: b"a" }];
         for (path, closes, to_head, head, body) in [
@@ -216,7 +217,7 @@ mod tests {
             ),
         ] {
             let ask = || {
-                gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), |decided| {
+                gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), 0, |decided| {
                     let mut text = Vec::new();
                     let date = decided.err().map(|refusal| {
                         let dated_at = write::refused(refusal, to_head, closes, &mut text);
@@ -244,7 +245,7 @@ mod tests {
                 let apply = |text: u8| {
                     let snapshot = snapshot(text);
                     let lowered = lower(&snapshot).expect("no faults");
-                    let next = rules.load().succeed(snapshot, lowered, &Default::default(), || clock.now());
+                    let next = rules.load().with_snapshot(snapshot, lowered, &Default::default(), || clock.now());
                     rules.store(Arc::new(next));
                 };
                 apply(0);
@@ -263,7 +264,7 @@ mod tests {
                         }
                     };
                     let lines = [FieldLine { name: b"x-key", value: key }];
-                    let sent_and_written = gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), |decided| {
+                    let sent_and_written = gate.decide_at_once("GET", (path, None), Headers::Lines(&lines), 0, |decided| {
                         let Err(refused) = decided else { return None };
                         let ending = Ending { closes, date: &date, now: Time::from_nanos(1) };
                         let sent = refusals.write(refused, to_head, ending, <[u8]>::to_vec);

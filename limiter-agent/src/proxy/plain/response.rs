@@ -3,8 +3,6 @@
 //! This module accepts exactly the responses that hyper's client on hyper's path accepts. Any other response becomes a
 //! 502 with the same message as there.
 
-use std::mem::MaybeUninit;
-
 use http::HeaderName;
 use httparse::{Header, Status};
 
@@ -48,10 +46,10 @@ pub(super) enum Answer<'h, 'b> {
 /// Parses one head. `to_head` is true for a response to a HEAD request.
 pub(super) fn read<'h, 'b>(
     bytes: &'b [u8],
-    space: &'h mut FieldSpace<impl AsMut<[MaybeUninit<Header<'b>>]>, impl AsMut<[Field]>>,
+    space: &'h mut FieldSpace<'b>,
     to_head: bool,
 ) -> Result<Answer<'h, 'b>, InvalidResponse> {
-    let (fields, kinds) = (space.fields.as_mut(), space.kinds.as_mut());
+    let FieldSpace { fields, kinds } = space;
     let mut head = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut head, bytes, fields)?;
     let Status::Complete(length) = parsed else {

@@ -11,7 +11,7 @@ use super::{
     Client,
     buffer::{Buffer, Outbox, SIZE},
     client_connection::{Back, ClientConnection, Gone},
-    exchange::{Asked, Next, ResponseContext, ending, exchange, finish},
+    exchange::{AppRequest, Next, ResponseContext, ending, exchange, finish},
     field::RequestFields,
     request::{Look, Request},
     write,
@@ -42,7 +42,7 @@ enum Decided {
     /// The request was refused, and this rest of the refusal must be sent.
     Answered(Box<Rest>),
     Gone,
-    Admitted(Box<Asked>),
+    Admitted(Box<AppRequest>),
 }
 
 const _: () = assert!(size_of::<Decided>() <= 2 * size_of::<u64>());
@@ -101,7 +101,7 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
         }
         let next = match parse_and_decide(&mut connection) {
             // The future is boxed, so that an idle connection uses no memory for it.
-            Decided::Admitted(asked) => Box::pin(exchange(&mut connection, asked)).await,
+            Decided::Admitted(app_request) => Box::pin(exchange(&mut connection, app_request)).await,
             Decided::Closed => Next::Leave,
             Decided::Refused(now) => {
                 just_now = Some(now);
@@ -163,7 +163,8 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize
     let alone = bytes.len() == length;
     let target = (request.path, request.query);
     // The same engine decides as in the layers on hyper's path, by the same rules in force.
-    let judged = gate.decide_at_once(request.method, target, Headers::Lines(request.fields), |decided| match decided {
+    let (fields, body) = (Headers::Lines(request.fields), request.body.len());
+    let judged = gate.decide_at_once(request.method, target, fields, body, |decided| match decided {
         Ok(Pass { fields, follow_up }) => {
             // The copy makes refusals fast. Without it, a refusal would also write the unneeded parts of the request to
             // memory.
@@ -171,7 +172,7 @@ fn judge_bytes(client: &Client, back: Back<'_>, bytes: &[u8]) -> (Decided, usize
             let mut out = shared.buffers.outbox();
             write::to_app(&plain, peer, &mut out.bytes);
             let repeatable = plain.is_repeatable();
-            Decided::Admitted(Box::new(Asked {
+            Decided::Admitted(Box::new(AppRequest {
                 request: out,
                 repeatable,
                 context: ResponseContext { to_head, last, fields, follow_up },

@@ -102,7 +102,7 @@ impl Lane {
         let (mut off, on) = tokio::join!(self.off.run(case), self.on.run(case));
         for outcome in [&off, &on] {
             if let Some(wrong) = &outcome.wrong {
-                return Err(format!("{wrong}\n{}", off.beside(&on)));
+                return Err(format!("{wrong}\n{}", off.next_to(&on)));
             }
         }
         self.again += u64::from(off.text != on.text);
@@ -114,7 +114,7 @@ impl Lane {
             // Runs both again at the same time, which leads to other orders of events.
             (off, _) = tokio::join!(self.off.run(case), self.on.run(case));
         }
-        Err(first.beside(&on))
+        Err(first.next_to(&on))
     }
 
     async fn smallest(&mut self, mut case: Case, mut wrong: String) -> (Case, String) {
@@ -138,7 +138,7 @@ impl Lane {
         (case, wrong)
     }
 
-    async fn hold(&mut self, name: &str, case: &Case) -> Result<(), String> {
+    async fn check_agreement(&mut self, name: &str, case: &Case) -> Result<(), String> {
         let Err(wrong) = self.check(case).await else { return Ok(()) };
         // The failure is printed before the reduction, which takes long.
         eprintln!("{name} fails:\n{case}{wrong}");
@@ -157,7 +157,7 @@ pub(super) async fn in_lanes(
         lanes.spawn(async move {
             let (mut lane, mut wrong, mut cases) = (Lane::start().await, Vec::new(), 0);
             while let Some((name, case)) = next(number + cases * LANES) {
-                wrong.extend(lane.hold(&name, &case).await.err());
+                wrong.extend(lane.check_agreement(&name, &case).await.err());
                 cases += 1;
                 // One failure shows that there is a bug. A few more help to find the cause.
                 if wrong.len() > 2 {

@@ -73,7 +73,7 @@ impl Outcome {
     }
 
     /// Both texts, with a mark at the lines between their common start and end.
-    pub(super) fn beside(&self, other: &Self) -> String {
+    pub(super) fn next_to(&self, other: &Self) -> String {
         let (this, that): (Vec<&str>, Vec<&str>) = (self.text.lines().collect(), other.text.lines().collect());
         let alike = |(one, another): &(&&str, &&str)| one == another;
         let head = this.iter().zip(&that).take_while(alike).count();

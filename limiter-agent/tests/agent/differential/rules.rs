@@ -23,6 +23,10 @@ pub(super) fn sets() -> Vec<Vec<Value>> {
         "name": "bytes", "strategy": "TokenBucketWithDebt", "requests": 4_000_000, "periodMillis": 1000,
         "burst": 2_000, "debt": 1_000_000,
     });
+    let uploads = json!({
+        "name": "bytes", "strategy": "TokenBucketWithDebt", "requests": 4_000_000, "periodMillis": 1000,
+        "burst": 20, "debt": 10,
+    });
     let on_limit = |status: u16, headers: &str| json!({"onLimit": {"status": status, "headers": headers}});
     let paths = |glob: &str| json!({"match": [{"paths": [glob]}]});
     vec![
@@ -92,5 +96,14 @@ pub(super) fn sets() -> Vec<Vec<Value>> {
             ],
         )],
         vec![with(policy("p", &[rule("all", &three())]), json!({"deadlineMillis": 60_000}))],
+        // The whole body of a request has room now, or must wait.
+        vec![policy("p", &[with(rule("all", &[debt(1_000_000)]), json!({"cost": "requestBytes"}))])],
+        vec![policy(
+            "p",
+            &[
+                with(with(rule("some", &[uploads]), json!({"cost": "requestBytes"})), paths("/b/**")),
+                with(rule("all", &three()), json!({"key": [{"host": {}}]})),
+            ],
+        )],
     ]
 }

@@ -173,7 +173,7 @@ impl Agent {
     }
 
     /// Suspends the process until `go_on`. Everything sent in the meantime arrives at once.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn suspend(&self) {
         self.signal("STOP");
     }
 

@@ -11,12 +11,12 @@ use tokio_tungstenite::{
 };
 
 use super::{
-    contenders::{Contender, PLACEMENTS, Placement, Running},
+    contenders::{Contender, PLACEMENTS, Running},
     plan::{KEY, Limit, Plan, Route},
-    rounds::{fresh_key, order, percentiles},
-    tables::{Figure, Rounds},
+    rounds::{fresh_key, in_rounds, percentiles},
+    tables::{Results, Rounds as _, figures},
 };
-use crate::{clock, report::Bars, seeds::part::Part, stats::Spread};
+use crate::{clock, seeds::part::Part};
 
 const CONTENDERS: [Contender; 3] = [Contender::Alone, Contender::Agent, Contender::Traffik];
 
@@ -71,20 +71,14 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
     let mut wrong = 0;
     for placement in PLACEMENTS {
         running.iter().try_for_each(|running| running.move_to(placement))?;
-        let mut results = Results { placement, samples: Vec::new() };
+        let mut results = Results::new(placement, &CONTENDERS);
         for scenario in &SCENARIOS {
             eprintln!("seeds: messages, {}, {}", scenario.name, placement.name());
-            let mut samples = vec![Vec::new(); CONTENDERS.len()];
-            for round in 0..rounds {
-                for place in order(round, CONTENDERS.len()) {
-                    let sample = runtime.block_on(scenario.round(&running[place], length))?;
-                    wrong += sample.wrong;
-                    samples[place].push(sample);
-                }
-            }
-            results.samples.push(samples);
+            let round = |place: usize| runtime.block_on(scenario.round(&running[place], length));
+            results.add(scenario.name, in_rounds(rounds, CONTENDERS.len(), round)?);
         }
-        results.write(part);
+        wrong += results.all().map(|sample| sample.wrong).sum::<u64>();
+        write(&results, part);
     }
     Ok(wrong)
 }
@@ -147,49 +141,14 @@ async fn talk(socket: &mut WebSocketStream<TcpStream>, messages: usize) -> anyho
     Ok((latencies, served))
 }
 
-/// By scenario and contender.
-struct Results {
-    placement: Placement,
-    samples: Vec<Vec<Vec<Sample>>>,
-}
-
-impl Rounds<Sample> for Results {
-    fn contenders(&self) -> &'static [Contender] {
-        &CONTENDERS
-    }
-
-    fn scenarios(&self) -> Vec<&'static str> {
-        SCENARIOS.iter().map(|scenario| scenario.name).collect()
-    }
-
-    fn samples(&self, scenario: usize, contender: usize) -> &[Sample] {
-        &self.samples[scenario][contender]
-    }
-}
-
 const NOTE: &str = "A client sends a message as soon as it has the answer to the last one. *High* and *burst* refuse half \
     of their messages; *10 connections*, which share a key and send 15 messages each, refuse a third. Each list of \
     messages has new connections and a new key.";
 
-impl Results {
-    fn write(&self, part: &mut Part<'_>) {
-        let figures = [
-            Figure { name: "messages a second", more_is_better: true, of: |sample: &Sample| sample.per_second },
-            Figure { name: "P50, ms", more_is_better: false, of: |sample| sample.latencies[0] },
-            Figure { name: "P95, ms", more_is_better: false, of: |sample| sample.latencies[1] },
-            Figure { name: "P99, ms", more_is_better: false, of: |sample| sample.latencies[2] },
-        ];
-        let placement = self.placement.name();
-        self.write_all(&format!("WebSocket, {placement}"), NOTE, &figures, part);
-        let bar = |contender: usize| {
-            let rounds = self.rounds(HIGH, contender, |sample| sample.per_second);
-            (CONTENDERS[contender].name().to_owned(), Spread::of(rounds).median)
-        };
-        part.bars(Bars {
-            name: format!("websocket-{}", placement.replace(' ', "-")),
-            title: format!("WebSocket, half of the messages refused, {placement}"),
-            unit: "messages a second".to_owned(),
-            bars: (0..CONTENDERS.len()).map(bar).collect(),
-        });
-    }
+fn write(results: &Results<Sample>, part: &mut Part<'_>) {
+    let percentiles: [fn(&Sample) -> f64; 3] =
+        [|sample| sample.latencies[0], |sample| sample.latencies[1], |sample| sample.latencies[2]];
+    let figures = figures("messages a second", |sample: &Sample| sample.per_second, percentiles);
+    results.write_all(&format!("WebSocket, {}", results.placement.name()), NOTE, &figures, part);
+    results.draw(HIGH, "websocket", "WebSocket, half of the messages refused", &figures[0], part);
 }

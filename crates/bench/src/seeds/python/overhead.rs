@@ -47,10 +47,15 @@ struct Variant {
     fields: Fields,
     gates: &'static [Gate],
     rules: &'static [Selection],
+    /// The limit of a key.
+    limit: u64,
 }
 
-const NO_FIELDS: Variant = Variant { name: "none", fields: Fields::None, gates: &[], rules: &[Selection::Path(PATH)] };
-const NO_RULES: Variant = Variant { name: "no rules", fields: Fields::None, gates: &[], rules: &[Selection::All] };
+const NO_FIELDS: Variant =
+    Variant { name: "none", fields: Fields::None, gates: &[], rules: &[Selection::Path(PATH)], limit: 1_000 };
+const NO_RULES: Variant = Variant { name: "no rules", rules: &[Selection::All], ..NO_FIELDS };
+/// All requests of a key but one are refused.
+const REFUSALS: Variant = Variant { name: "refusals, none", limit: 1, ..NO_FIELDS };
 
 const FIELDS: [Variant; 5] = [
     NO_FIELDS,
@@ -58,6 +63,13 @@ const FIELDS: [Variant; 5] = [
     Variant { name: "standard", fields: Fields::Standard, ..NO_FIELDS },
     Variant { name: "3 of the user", fields: Fields::Own(THREE), ..NO_FIELDS },
     Variant { name: "8 of the user, 4 with values", fields: Fields::Own(EIGHT), ..NO_FIELDS },
+];
+
+const FIELDS_OF_REFUSALS: [Variant; 4] = [
+    REFUSALS,
+    Variant { name: "refusals, none, again", ..REFUSALS },
+    Variant { name: "refusals, standard", fields: Fields::Standard, ..REFUSALS },
+    Variant { name: "refusals, 3 of the user, 2 with values", fields: Fields::OwnOfRefusals(THREE), ..REFUSALS },
 ];
 
 const fn gate(path: &'static str) -> Gate {
@@ -132,6 +144,8 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
     let fields = contenders.map(|contender| run(contender, &FIELDS, rounds, length, folder));
     let fields = fields.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     write("header fields", &FIELDS, &fields, part);
+    let refusals = [run(Contender::Agent, &FIELDS_OF_REFUSALS, rounds, length, folder)?];
+    write("header fields of refusals", &FIELDS_OF_REFUSALS, &refusals, part);
     let rules = [Contender::Agent, Contender::Traffik].map(|contender| run(contender, &RULES, rounds, length, folder));
     let rules = rules.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     write("rules", &RULES, &rules, part);
@@ -144,8 +158,13 @@ impl Variant {
             fields: self.fields,
             gates: self.gates.to_vec(),
             rules: Some(self.rules.to_vec()),
-            ..Route::limited(PATH, Limit::window(1_000))
+            ..Route::limited(PATH, Limit::window(self.limit))
         }])
+    }
+
+    /// How many of the requests of a list are served.
+    fn served(&self) -> usize {
+        usize::try_from(self.limit).unwrap_or(usize::MAX).min(REQUESTS)
     }
 
     /// Whether a response has the fields of this variant, and no others.
@@ -154,7 +173,10 @@ impl Variant {
         let has_standard = has("ratelimit") || has("x-ratelimit-limit");
         ensure!(has_standard == matches!(self.fields, Fields::Standard), "the fields of the limiter: {head}");
         for (name, _) in EIGHT {
-            let own = if let Fields::Own(own) = self.fields { own } else { &[] };
+            let own = match self.fields {
+                Fields::None | Fields::Standard => &[],
+                Fields::Own(own) | Fields::OwnOfRefusals(own) => own,
+            };
             let is_own = own.iter().any(|(other, _)| other == name);
             ensure!(has(name) == is_own, "the field {name}: {head}");
         }
@@ -162,15 +184,20 @@ impl Variant {
     }
 }
 
-/// The head of a response.
+/// The head of the response to the last request of a list.
 fn head(address: SocketAddr) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(address).context("connect")?;
-    stream.write_all(&get(PATH, &fresh_key())).context("send a request")?;
-    let (mut head, mut room) = (String::new(), [0; 4096]);
-    while !head.contains("\r\n\r\n") {
-        let count = stream.read(&mut room).context("read a response")?;
-        ensure!(count > 0, "the connection was closed");
-        head += &String::from_utf8_lossy(&room[..count]);
+    let key = fresh_key();
+    let mut head = String::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(address).context("connect")?;
+        stream.write_all(&get(PATH, &key)).context("send a request")?;
+        let mut room = [0; 4096];
+        head.clear();
+        while !head.contains("\r\n\r\n") {
+            let count = stream.read(&mut room).context("read a response")?;
+            ensure!(count > 0, "the connection was closed");
+            head += &String::from_utf8_lossy(&room[..count]);
+        }
     }
     Ok(head)
 }
@@ -198,7 +225,7 @@ fn run(
         eprintln!("seeds: overhead, {}, round {} of {rounds}", contender.name(), round + 1);
         for place in order(round, variants.len()) {
             let Some(running) = &running[place] else { continue };
-            samples[place].push(all_served(running.address, length)?);
+            samples[place].push(variants[place].round(running.address, length)?);
         }
     }
     drop(running);
@@ -206,12 +233,14 @@ fn run(
     Ok(Outcome { contender, samples, cpu })
 }
 
-fn all_served(address: SocketAddr, length: Duration) -> anyhow::Result<Sample> {
-    let list = |key: &str| vec![get(PATH, key); REQUESTS];
-    let is_exact = |answers: &[Answer]| answers.iter().all(Answer::is_served);
-    let sample = Round { address, connections: CONNECTIONS, length, list: &list, is_exact: &is_exact }.run()?;
-    ensure!(sample.wrong == 0, "requests below the limit were refused");
-    Ok(sample)
+impl Variant {
+    fn round(&self, address: SocketAddr, length: Duration) -> anyhow::Result<Sample> {
+        let list = |key: &str| vec![get(PATH, key); REQUESTS];
+        let is_exact = |answers: &[Answer]| answers.iter().filter(|answer| answer.is_served()).count() == self.served();
+        let sample = Round { address, connections: CONNECTIONS, length, list: &list, is_exact: &is_exact }.run()?;
+        ensure!(sample.wrong == 0, "{}: more or fewer requests were served than the limit says", self.name);
+        Ok(sample)
+    }
 }
 
 /// CPU of the agent for each request, by variant. The app behind it answers at once, so that the agent does as much in
@@ -224,7 +253,7 @@ fn cpu(variants: &[Variant], rounds: usize, length: Duration, folder: &Path) -> 
     for round in 0..rounds {
         for place in order(round, variants.len()) {
             let before = agents[place].process.cpu()?;
-            let sample = all_served(agents[place].listen, length)?;
+            let sample = variants[place].round(agents[place].listen, length)?;
             let cpu = agents[place].process.cpu()? - before;
             used[place].0 += (cpu.user + cpu.system).as_secs_f64() * 1e6;
             used[place].1 += sample.sent;
@@ -276,10 +305,12 @@ fn write(what: &str, variants: &[Variant], outcomes: &[Outcome], part: &mut Part
     part.table(Table {
         title: format!("overhead of {what}"),
         note: format!(
-            "{REQUESTS} requests over {CONNECTIONS} connections with a limit of 1,000 for each key, so that all are served. \
+            "{REQUESTS} requests over {CONNECTIONS} connections, of which {} are served: the limit is {} for each key. \
             *Change* is the median of the changes of throughput, round by round, from the first variant of the contender, \
             with its quartiles; a repeated variant shows the noise. *CPU* is that of the agent before an app that answers at once, \
-            so that the app hides nothing; the kernel counts it in steps of 10 ms."
+            so that the app hides nothing; the kernel counts it in steps of 10 ms.",
+            variants[0].served(),
+            variants[0].limit,
         ),
         unit: "contender, variant".to_owned(),
         columns: ["requests a second", "change, %", "P50, ms", "P99, ms", "CPU a request, µs"].map(str::to_owned).to_vec(),
@@ -310,5 +341,8 @@ mod tests {
         assert_eq!([fits(0, plain), fits(2, plain), fits(3, plain)], [true, false, false]);
         assert_eq!([fits(0, standard), fits(2, standard), fits(3, standard)], [false, true, false]);
         assert_eq!([fits(0, own), fits(2, own), fits(3, own), fits(4, own)], [false, false, true, false]);
+        assert!(FIELDS_OF_REFUSALS[3].check(own).is_ok());
+        let served = |variants: &[Variant]| variants.iter().map(Variant::served).collect::<Vec<_>>();
+        assert_eq!((served(&FIELDS), served(&FIELDS_OF_REFUSALS)), (vec![REQUESTS; 5], vec![1; 4]));
     }
 }

@@ -76,6 +76,8 @@ pub(super) enum Fields {
     Standard,
     /// Fields of the user's own.
     Own(&'static [(&'static str, &'static str)]),
+    /// Fields of the user's own, in refusals only. Only the agent has them.
+    OwnOfRefusals(&'static [(&'static str, &'static str)]),
 }
 
 /// A condition of traffik: a path or a regular expression that must match, or must not.
@@ -192,9 +194,13 @@ impl Route {
             rule["per"] = json!("Message");
             rule["onLimit"]["onMessage"] = json!("Notice");
         }
-        if let Fields::Own(own) = self.fields {
-            let own: Vec<_> = own.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
-            rule["responseHeaders"] = json!(own);
+        let own = |own: &[(&str, &str)]| -> Value {
+            own.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+        };
+        match self.fields {
+            Fields::None | Fields::Standard => {}
+            Fields::Own(fields) => rule["responseHeaders"] = own(fields),
+            Fields::OwnOfRefusals(fields) => rule["onLimit"]["set"] = own(fields),
         }
         rule
     }

@@ -99,6 +99,21 @@ pub(super) fn percentiles(mut latencies: Vec<Duration>) -> Latencies {
     [500, 950, 990].map(|per_mille| quantile_ms(&latencies, per_mille))
 }
 
+/// Measures all contenders in each round. Returns the samples by contender.
+pub(super) fn in_rounds<S>(
+    rounds: usize,
+    contenders: usize,
+    mut measure: impl FnMut(usize) -> anyhow::Result<S>,
+) -> anyhow::Result<Vec<Vec<S>>> {
+    let mut samples: Vec<Vec<S>> = (0..contenders).map(|_| Vec::with_capacity(rounds)).collect();
+    for round in 0..rounds {
+        for place in order(round, contenders) {
+            samples[place].push(measure(place)?);
+        }
+    }
+    Ok(samples)
+}
+
 /// The order of the contenders in a round: each is first as often as the others, and the direction alternates.
 pub(super) fn order(round: usize, all: usize) -> impl Iterator<Item = usize> {
     let backwards = !(round / all.max(1)).is_multiple_of(2);

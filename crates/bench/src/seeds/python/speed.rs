@@ -4,16 +4,12 @@ use std::{path::Path, time::Duration};
 
 use super::{
     clients::{Answer, get},
-    contenders::{CONTENDERS, Contender, PLACEMENTS, Placement, Running},
+    contenders::{CONTENDERS, Contender, PLACEMENTS, Running},
     plan::{FREE, Limit, Plan, Route, UNREACHED},
-    rounds::{Latencies, PERCENTILES, Round, Sample, order},
-    tables::{Figure, Rounds, cell, per_contender},
+    rounds::{Latencies, PERCENTILES, Round, Sample, in_rounds},
+    tables::{Results, Rounds as _, cell, figures, per_contender},
 };
-use crate::{
-    report::{Bars, Table},
-    seeds::part::Part,
-    stats::Spread,
-};
+use crate::{report::Table, seeds::part::Part};
 
 const PATH: &str = "/limited";
 
@@ -100,15 +96,9 @@ impl Scenario {
 /// The latencies of served or of refused requests.
 type Kind = fn(&Sample) -> Latencies;
 
-/// By scenario and contender.
-struct Results {
-    placement: Placement,
-    samples: Vec<Vec<Vec<Sample>>>,
-}
-
 /// Returns the number of lists that were admitted wrongly.
 pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut Part<'_>) -> anyhow::Result<u64> {
-    let mut results = PLACEMENTS.map(|placement| Results { placement, samples: Vec::new() });
+    let mut results = PLACEMENTS.map(|placement| Results::new(placement, &CONTENDERS));
     let mut running: Vec<Running> = Vec::new();
     for (place, scenario) in SCENARIOS.iter().enumerate() {
         if place == 0 || SCENARIOS[place - 1].limit != scenario.limit {
@@ -118,106 +108,68 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
                 running.push(contender.start(&plan, folder)?);
             }
         }
-        for Results { placement, samples } in &mut results {
-            eprintln!("seeds: {}, {}", scenario.name, placement.name());
-            running.iter().try_for_each(|running| running.move_to(*placement))?;
-            samples.push(scenario.run(&running, rounds, length)?);
+        for results in &mut results {
+            eprintln!("seeds: {}, {}", scenario.name, results.placement.name());
+            running.iter().try_for_each(|running| running.move_to(results.placement))?;
+            let round = |place: usize| scenario.round(&running[place], length);
+            results.add(scenario.name, in_rounds(rounds, running.len(), round)?);
         }
     }
-    let wrong =
-        |results: &Results| -> u64 { results.samples.iter().flatten().flatten().map(|sample| sample.wrong).sum() };
-    results.iter().for_each(|results| results.write(part));
-    Ok(results.iter().map(wrong).sum())
+    results.iter().for_each(|results| write(results, part));
+    Ok(results.iter().flat_map(Results::all).map(|sample| sample.wrong).sum())
 }
 
 impl Scenario {
-    fn run(&self, running: &[Running], rounds: usize, length: Duration) -> anyhow::Result<Vec<Vec<Sample>>> {
-        let mut samples = vec![Vec::new(); running.len()];
-        for round in 0..rounds {
-            for place in order(round, running.len()) {
-                let contender = &running[place];
-                let round = Round {
-                    address: contender.address,
-                    connections: self.connections,
-                    length,
-                    list: &|key| self.list(key),
-                    is_exact: &|answers| self.is_exact(contender.contender, answers),
-                };
-                samples[place].push(round.run()?);
-            }
-        }
-        Ok(samples)
+    fn round(&self, running: &Running, length: Duration) -> anyhow::Result<Sample> {
+        let round = Round {
+            address: running.address,
+            connections: self.connections,
+            length,
+            list: &|key| self.list(key),
+            is_exact: &|answers| self.is_exact(running.contender, answers),
+        };
+        round.run()
     }
 }
 
-impl Rounds<Sample> for Results {
-    fn contenders(&self) -> &'static [Contender] {
-        &CONTENDERS
-    }
-
-    fn scenarios(&self) -> Vec<&'static str> {
-        SCENARIOS.iter().map(|scenario| scenario.name).collect()
-    }
-
-    fn samples(&self, scenario: usize, contender: usize) -> &[Sample] {
-        &self.samples[scenario][contender]
+fn write(results: &Results<Sample>, part: &mut Part<'_>) {
+    let percentiles: [fn(&Sample) -> f64; 3] = [|sample| sample.all[0], |sample| sample.all[1], |sample| sample.all[2]];
+    let figures = figures("requests a second", |sample: &Sample| sample.per_second, percentiles);
+    results.write_all(results.placement.name(), NOTE, &figures, part);
+    write_half_refused(results, part);
+    for (scenario, name) in results.scenarios().into_iter().enumerate() {
+        if matches!(name, "high" | "sustained") {
+            results.draw(scenario, name, name, &figures[0], part);
+        }
     }
 }
 
-impl Results {
-    fn write(&self, part: &mut Part<'_>) {
-        let figures = [
-            Figure { name: "requests a second", more_is_better: true, of: |sample: &Sample| sample.per_second },
-            Figure { name: "P50, ms", more_is_better: false, of: |sample| sample.all[0] },
-            Figure { name: "P95, ms", more_is_better: false, of: |sample| sample.all[1] },
-            Figure { name: "P99, ms", more_is_better: false, of: |sample| sample.all[2] },
-        ];
-        let placement = self.placement.name();
-        self.write_all(placement, NOTE, &figures, part);
-        self.write_half_refused(part);
-        for (scenario, name) in self.scenarios().into_iter().enumerate() {
-            if matches!(name, "high" | "sustained") {
-                let bar = |contender: usize| {
-                    let rounds = self.rounds(scenario, contender, |sample| sample.per_second);
-                    (CONTENDERS[contender].name().to_owned(), Spread::of(rounds).median)
-                };
-                part.bars(Bars {
-                    name: format!("{name}-{}", placement.replace(' ', "-")),
-                    title: format!("{name}, {placement}"),
-                    unit: "requests a second".to_owned(),
-                    bars: (0..CONTENDERS.len()).map(bar).collect(),
-                });
+/// The percentiles of served and refused requests, where half are refused.
+fn write_half_refused(results: &Results<Sample>, part: &mut Part<'_>) {
+    let kinds: [(&str, Kind); 2] = [("served", |sample| sample.served), ("refused", |sample| sample.refused)];
+    let mut columns = Vec::new();
+    let mut figures: Vec<(usize, Kind, usize)> = Vec::new();
+    for (scenario, of) in SCENARIOS.iter().enumerate().filter(|(_, scenario)| scenario.refuses_half()) {
+        for (kind, latencies) in kinds {
+            for (place, percentile) in PERCENTILES.into_iter().enumerate() {
+                columns.push(format!("{}, {kind}, {percentile}", of.name));
+                figures.push((scenario, latencies, place));
             }
         }
     }
-
-    /// The percentiles of served and refused requests, where half are refused.
-    fn write_half_refused(&self, part: &mut Part<'_>) {
-        let kinds: [(&str, Kind); 2] = [("served", |sample| sample.served), ("refused", |sample| sample.refused)];
-        let mut columns = Vec::new();
-        let mut figures: Vec<(usize, Kind, usize)> = Vec::new();
-        for (scenario, of) in SCENARIOS.iter().enumerate().filter(|(_, scenario)| scenario.refuses_half()) {
-            for (kind, latencies) in kinds {
-                for (place, percentile) in PERCENTILES.into_iter().enumerate() {
-                    columns.push(format!("{}, {kind}, {percentile}", of.name));
-                    figures.push((scenario, latencies, place));
-                }
-            }
-        }
-        let rows = per_contender(&CONTENDERS, |place| {
-            let of = |(scenario, latencies, percentile): &(usize, Kind, usize)| {
-                cell(self.rounds(*scenario, place, |sample| latencies(sample)[*percentile]))
-            };
-            figures.iter().map(of).collect()
-        });
-        part.table(Table {
-            title: format!("latency with half of the requests refused, ms, {}", self.placement.name()),
-            note: "The app alone refuses none.".to_owned(),
-            unit: "contender".to_owned(),
-            columns,
-            rows,
-        });
-    }
+    let rows = per_contender(&CONTENDERS, |place| {
+        let of = |(scenario, latencies, percentile): &(usize, Kind, usize)| {
+            cell(results.rounds(*scenario, place, |sample| latencies(sample)[*percentile]))
+        };
+        figures.iter().map(of).collect()
+    });
+    part.table(Table {
+        title: format!("latency with half of the requests refused, ms, {}", results.placement.name()),
+        note: "The app alone refuses none.".to_owned(),
+        unit: "contender".to_owned(),
+        columns,
+        rows,
+    });
 }
 
 #[cfg(test)]

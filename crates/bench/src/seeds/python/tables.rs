@@ -1,8 +1,8 @@
 //! The tables of contenders and scenarios: a row for each contender, and two rows that compare.
 
-use super::contenders::Contender;
+use super::contenders::{Contender, Placement};
 use crate::{
-    report::{Cell, Row, Table},
+    report::{Bars, Cell, Row, Table},
     seeds::part::Part,
     stats::{Spread, figure, in_pairs},
 };
@@ -75,6 +75,76 @@ pub(super) trait Rounds<S> {
             });
         }
     }
+}
+
+/// The samples of all scenarios and contenders on the same cores.
+pub(super) struct Results<S> {
+    pub(super) placement: Placement,
+    contenders: &'static [Contender],
+    scenarios: Vec<&'static str>,
+    /// By scenario and contender.
+    samples: Vec<Vec<Vec<S>>>,
+}
+
+impl<S> Results<S> {
+    pub(super) fn new(placement: Placement, contenders: &'static [Contender]) -> Self {
+        Self { placement, contenders, scenarios: Vec::new(), samples: Vec::new() }
+    }
+
+    /// Adds the samples of a scenario, by contender.
+    pub(super) fn add(&mut self, scenario: &'static str, samples: Vec<Vec<S>>) {
+        self.scenarios.push(scenario);
+        self.samples.push(samples);
+    }
+
+    /// The samples of all scenarios and contenders.
+    pub(super) fn all(&self) -> impl Iterator<Item = &S> {
+        self.samples.iter().flatten().flatten()
+    }
+
+    /// Draws a figure of one scenario: a bar for each contender.
+    pub(super) fn draw(&self, scenario: usize, name: &str, title: &str, figure: &Figure<S>, part: &mut Part<'_>) {
+        let placement = self.placement.name();
+        let bar = |(place, contender): (usize, &Contender)| {
+            (contender.name().to_owned(), Spread::of(self.rounds(scenario, place, figure.of)).median)
+        };
+        part.bars(Bars {
+            name: format!("{name}-{}", placement.replace(' ', "-")),
+            title: format!("{title}, {placement}"),
+            unit: figure.name.to_owned(),
+            bars: self.contenders.iter().enumerate().map(bar).collect(),
+        });
+    }
+}
+
+impl<S> Rounds<S> for Results<S> {
+    fn contenders(&self) -> &'static [Contender] {
+        self.contenders
+    }
+
+    fn scenarios(&self) -> Vec<&'static str> {
+        self.scenarios.clone()
+    }
+
+    fn samples(&self, scenario: usize, contender: usize) -> &[S] {
+        &self.samples[scenario][contender]
+    }
+}
+
+/// A throughput, and the percentiles of the latency.
+pub(super) fn figures<S>(
+    throughput: &'static str,
+    of: fn(&S) -> f64,
+    percentiles: [fn(&S) -> f64; 3],
+) -> [Figure<S>; 4] {
+    let [p50, p95, p99] = percentiles;
+    let latency = |name, of| Figure { name, more_is_better: false, of };
+    [
+        Figure { name: throughput, more_is_better: true, of },
+        latency("P50, ms", p50),
+        latency("P95, ms", p95),
+        latency("P99, ms", p99),
+    ]
 }
 
 /// In the median of rounds.

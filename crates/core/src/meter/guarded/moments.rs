@@ -195,7 +195,7 @@ impl Moments {
         Ok(Taken { at, standing: self.standing_of(&groups, now, 1), receipt })
     }
 
-    pub(super) fn ask(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
+    pub(super) fn peek(&self, words: &[AtomicU64], now: Time, cost: u64) -> Result<Standing, Stop> {
         let standing = self.standing(words, now, cost);
         if standing.retry_after(cost) == Some(Duration::ZERO) { Ok(standing) } else { Err(Stop::Refused(standing)) }
     }
@@ -304,7 +304,7 @@ mod tests {
             now += step(turn);
             let time = Time::from_nanos(now);
             let cost = 1 + turn * turn % 7 % requests;
-            let asked = moments.ask(&words, time, cost).is_ok();
+            let asked = moments.peek(&words, time, cost).is_ok();
             let taken = moments.reserve(&words, time, cost, time);
             assert_eq!(asked, taken.is_ok(), "{requests}");
             match taken {

@@ -20,7 +20,7 @@ impl Log {
     /// Decides on a request of cost 1. None if the decision needs the slow path. Returns the standing after a charge,
     /// with the head before the charge, or the unchanged standing after a refusal.
     #[inline(always)] // without inlining, the answer goes through memory
-    pub(crate) fn check_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
+    pub(crate) fn charge_at_once(&self, words: &[AtomicU64], now: Time) -> Option<Result<(Logged, u64), Logged>> {
         let ([state, _, hint], entries) = words.split_first_chunk::<BEFORE>()?;
         let (head, nanos) = (state.load(Ordering::SeqCst), now.as_nanos());
         // One test of the highest bits covers three cases: the head is sealed, the head is unset, or the time is too

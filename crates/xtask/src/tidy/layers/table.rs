@@ -47,7 +47,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/wire/src/lib.rs",
         layers: &[
-            &["identity", "report", "status", "store"],
+            &["channel", "identity", "status", "store"],
             &["snapshot"],
             &["everything", "explain", "logs", "reply"],
         ],
@@ -72,7 +72,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/enforce/src/lib.rs",
         layers: &[
-            &["byte_set", "histogram", "own_field", "sampled"],
+            &["byte_set", "histogram", "own_field", "policy_deadline", "sampled"],
             &["counters", "fields", "matching"],
             &["cost", "format", "jwt"],
             &["key", "refusal_text"],

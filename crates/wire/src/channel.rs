@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// clock. So an operator that reads from thousands of agents wakes up ten times a second, not once per agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct StatusRequest {
     /// The interval, from 100 to 3,600,000 ms. For any other number, an agent uses the nearer of these two bounds.
     pub every_millis: u64,
 }

@@ -1,0 +1,82 @@
+//! Decides on requests whose body has arrived with the head, in a set with rules that count the bytes of bodies.
+//!
+//! The whole body is charged at once. If the limits have no room for it now, the body must pass in pieces, and nothing
+//! is charged here.
+
+use super::{Entry, RequestContext, RuleSet, charge_rules, enter, fields_of_several, limiting, refusal};
+use crate::{
+    charge::Demand,
+    cost::Cost,
+    deferred::DeferredCost,
+    follow_up::{Deadline, FollowUp},
+    refusal::Refusal,
+    verdict::{Pass, Verdict},
+};
+
+impl RequestContext<'_> {
+    /// Decides as [`enforce`](Self::enforce) does, and charges the bytes of the body. Returns `None`, and charges and
+    /// counts nothing, if the request or its body must wait.
+    pub(super) fn enforce_with_body<'r>(
+        &self,
+        set: &'r RuleSet,
+        indices: &[usize],
+        keys: &mut Vec<u8>,
+        body: usize,
+    ) -> Option<Verdict<'r>> {
+        let members = || indices.iter().map(|index| set.get(*index));
+        if members().all(|member| !member.counts_body) {
+            return Some(self.enforce(set, indices, keys));
+        }
+        let permits = match self.acquire_permits(members(), keys) {
+            Ok(permits) => permits,
+            Err((rule, none)) => return Some(Verdict::Refuse(Refusal::without_permit(rule, &none, self.now()))),
+        };
+        let (rules, deadline) = (limiting(set, indices), self.deadline(members()));
+        let mut verdict = self.with_demands(&rules, deadline.as_ref().map(Deadline::after), keys, |demands| {
+            let charged = match enter(demands, self.clock) {
+                Ok(Entry::Goes(charged)) => charged,
+                Ok(Entry::Waits(_)) => return None,
+                Err(refused) => return Some(Verdict::Refuse(refusal(demands, refused, self.now()))),
+            };
+            if !self.charge_body(demands, rest_of(body)) {
+                for (demand, one) in demands.iter().zip(charged) {
+                    demand.limits.limiter.refund(demand.key, one.charge, || self.now());
+                }
+                return None;
+            }
+            demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+            let fields = fields_of_several(demands, &charged);
+            let costs = demands.iter().filter_map(|demand| DeferredCost::of(demand, true));
+            let costs = costs.filter(|cost| !cost.is_request_bytes()).collect();
+            Some(Verdict::Pass(Pass { fields, follow_up: FollowUp { deadline, costs, permits: Vec::new() }.boxed() }))
+        })?;
+        if !permits.is_empty() {
+            verdict.keep_permits(permits);
+        }
+        Some(verdict)
+    }
+
+    /// Charges the rest of the body to all rules that count it, or to none of them. Bodies that wait go first.
+    fn charge_body(&self, demands: &[Demand<'_, '_>], rest: u64) -> bool {
+        if rest == 0 {
+            return true;
+        }
+        let counting = demands.iter().filter(|demand| demand.limits.cost == Cost::RequestBytes);
+        let demands: Vec<_> = counting.map(|demand| Demand { cost: rest, latest: None, ..*demand }).collect();
+        demands.iter().all(|demand| demand.limits.limiter.queue_len(demand.key) == 0)
+            && charge_rules(&demands, || self.now()).is_ok()
+    }
+
+    /// Charges the rest of the body to the rules in shadow mode, which delay no body.
+    pub(super) fn charge_shadows(&self, verdict: &mut Verdict<'_>, body: usize) {
+        if let Verdict::Pass(Pass { follow_up: Some(follow_up), .. }) = verdict {
+            let costs = follow_up.take_request_bytes();
+            costs.iter().for_each(|cost| cost.charge(rest_of(body), self.clock));
+        }
+    }
+}
+
+/// The bytes of a body that were not charged on arrival: the first byte was.
+fn rest_of(body: usize) -> u64 {
+    u64::try_from(body).unwrap_or(u64::MAX).saturating_sub(1)
+}

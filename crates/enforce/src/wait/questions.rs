@@ -1,0 +1,138 @@
+//! Requests that wait for a store's answer.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use weir_core::Time;
+use weir_store::{Denied, Grant, Waits};
+use weir_tower::MonotonicClock;
+
+use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Wait, enter};
+use crate::{
+    charge::Demand,
+    fields::{Fields, QuotaState},
+    follow_up::FollowUp,
+    outcome::fields_with_shared,
+    shared::SharedDemand,
+};
+
+/// The questions of a request to stores.
+#[derive(Debug)]
+pub(super) struct StoreQuestions {
+    shared: Vec<(SharedDemand, Answer)>,
+    others: OwnedDemands,
+    since: Time,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Has(Grant),
+    Waits(Waits),
+}
+
+impl Wait {
+    /// Creates a request that asks the stores for the seats that it does not have. `others` are charged after all
+    /// stores have answered.
+    pub(crate) fn for_stores(
+        shared: Vec<(SharedDemand, Option<Grant>)>,
+        others: &[Demand<'_, '_>],
+        clock: MonotonicClock,
+    ) -> Self {
+        let answer = |(demand, grant): (SharedDemand, Option<Grant>)| {
+            let answer = grant.map_or_else(|| Answer::Waits(demand.ask()), Answer::Has);
+            (demand, answer)
+        };
+        let own = |demand: &Demand<'_, '_>| OwnedDemand {
+            rule: Arc::clone(demand.rule),
+            key: demand.key.into(),
+            cost: demand.cost,
+            latest: demand.latest,
+            waits: false,
+        };
+        let others = OwnedDemands { all: others.iter().map(own).collect(), clock };
+        let questions = StoreQuestions { shared: shared.into_iter().map(answer).collect(), others, since: clock.now() };
+        Self { follow_up: FollowUp::default(), questions: Some(questions), queued: None, seats: Vec::new() }
+    }
+
+    /// Holds these seats while the request waits for the rules of scope Pod.
+    pub(crate) fn keep_seats(&mut self, seats: Vec<(SharedDemand, Grant)>) {
+        self.seats = seats;
+    }
+
+    /// Ready when all stores have answered. Then the other rules are charged. Returns `None` if the request must wait
+    /// for these other rules.
+    pub(super) fn poll_stores(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Fields>, LateRefusal>> {
+        let Some(questions) = &mut self.questions else { return Poll::Ready(Ok(None)) };
+        let clock = questions.others.clock;
+        let mut is_pending = false;
+        for (demand, answer) in &mut questions.shared {
+            let Answer::Waits(waits) = answer else { continue };
+            match Pin::new(waits).poll(context) {
+                Poll::Pending => is_pending = true,
+                Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
+                Poll::Ready(Err(denied)) => {
+                    let late = refused(demand, denied, clock);
+                    // Gives back the seats of the other shared rules.
+                    self.questions = None;
+                    return Poll::Ready(Err(late));
+                }
+            }
+        }
+        if is_pending {
+            return Poll::Pending;
+        }
+        let Some(StoreQuestions { shared, others, since }) = self.questions.take() else {
+            return Poll::Ready(Ok(None));
+        };
+        self.seats = shared
+            .into_iter()
+            .filter_map(|(demand, answer)| if let Answer::Has(grant) = answer { Some((demand, grant)) } else { None })
+            .collect();
+        let demands = others.demands_that_wait();
+        match enter(&demands, clock) {
+            Err(at) => {
+                drop(demands);
+                self.seats.clear();
+                Poll::Ready(Err(LateRefusal(Reason::Own { demands: others, at })))
+            }
+            Ok(Entry::Waits(wait)) => {
+                self.queued = wait.queued;
+                Poll::Ready(Ok(None))
+            }
+            Ok(Entry::Goes(charged)) => {
+                demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                for (demand, _) in self.seats.iter().filter(|(demand, _)| demand.limits().is_patient()) {
+                    demand.rule.counters.count_wait(clock.now().duration_since(since));
+                }
+                let states = settle(&mut self.seats);
+                let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
+                Poll::Ready(Ok(Some(fields_with_shared(&demands, &charged, &states))))
+            }
+        }
+    }
+}
+
+impl OwnedDemands {
+    fn demands_that_wait(&self) -> Vec<Demand<'_, '_>> {
+        let latest = self.all.iter().map(|held| held.latest);
+        self.demands().into_iter().zip(latest).map(|(demand, latest)| Demand { latest, ..demand }).collect()
+    }
+}
+
+fn refused(demand: &SharedDemand, denied: Denied, clock: MonotonicClock) -> LateRefusal {
+    LateRefusal(Reason::Shared { demand: demand.clone(), denied, clock })
+}
+
+/// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules.
+pub(crate) fn settle(seats: &mut Vec<(SharedDemand, Grant)>) -> Vec<(SharedDemand, QuotaState)> {
+    let settled = seats.drain(..).map(|(demand, grant)| {
+        let state = demand.state(grant.left());
+        grant.settle();
+        demand.rule.counters.count_allowed();
+        (demand, state)
+    });
+    settled.collect()
+}

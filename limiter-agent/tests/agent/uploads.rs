@@ -1,0 +1,308 @@
+//! Tests the bytes of requests' bodies as a cost, in an agent process with real connections. The app counts the bytes
+//! that it receives, and the limit must be charged exactly these bytes, and at least 1 for each request.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_tungstenite::{
+    WebSocketStream, client_async,
+    tungstenite::{handshake::derive_accept_key, protocol::Role},
+};
+
+use crate::support::{Agent, App, PATIENCE, body, empty, json_of, policy, rule, snapshot, with};
+
+/// A burst that no test uses up. A day refills ten units.
+const PLENTY: u64 = 10_000_000;
+
+fn counted(limit: Value, more: Value) -> Value {
+    policy("p", &[with(rule("all", &[limit]), with(json!({"cost": "requestBytes"}), more))])
+}
+
+fn plenty() -> Value {
+    bytes_per_day(10, PLENTY, 0)
+}
+
+fn bytes_per_day(requests: u64, burst: u64, debt: u64) -> Value {
+    json!({
+        "name": "bytes", "strategy": "TokenBucketWithDebt", "requests": requests, "periodMillis": 86_400_000,
+        "burst": burst, "debt": debt,
+    })
+}
+
+/// An app that counts the bytes of bodies, and the requests that have ended.
+struct Counter {
+    app: App,
+    received: Arc<AtomicU64>,
+    ended: Arc<AtomicU64>,
+}
+
+/// Counts a request as ended, also if its handler is dropped.
+struct Ends(Arc<AtomicU64>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Counter {
+    async fn start() -> Self {
+        let (received, ended) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let counts = (Arc::clone(&received), Arc::clone(&ended));
+        let app = App::serve(move |mut request: Request<Incoming>| {
+            let (received, ended) = counts.clone();
+            async move {
+                let _ends = Ends(ended);
+                let most = match request.uri().path() {
+                    "/refuse" => return Response::builder().status(413).body(body("too large")).expect("valid"),
+                    "/part" => 400,
+                    "/ws" => return echo(&mut request),
+                    _ => usize::MAX,
+                };
+                let mut read = 0;
+                while read < most
+                    && let Some(Ok(frame)) = request.body_mut().frame().await
+                {
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    read += length;
+                    received.fetch_add(length as u64, SeqCst);
+                }
+                Response::new(body("ok"))
+            }
+        });
+        Self { app: app.await, received, ended }
+    }
+
+    fn received(&self) -> u64 {
+        self.received.load(SeqCst)
+    }
+
+    async fn until_ended(&self, count: u64) {
+        let ended = async {
+            while self.ended.load(SeqCst) < count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ended).await.expect("the app's handler ends");
+    }
+}
+
+/// Opens a WebSocket connection that echoes text.
+fn echo(request: &mut Request<Incoming>) -> Response<crate::support::Body> {
+    let accept = derive_accept_key(request.headers()["sec-websocket-key"].as_bytes());
+    let upgrade = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        let stream = TokioIo::new(upgrade.await.expect("upgraded"));
+        let mut messages = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+        while let Some(Ok(message)) = messages.next().await {
+            if message.is_text() && messages.send(message).await.is_err() {
+                return;
+            }
+        }
+    });
+    let switching = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
+    switching.header("sec-websocket-accept", accept).body(empty()).expect("valid")
+}
+
+/// The bytes that the app has received and the units that the limit has charged, as they must be.
+struct Account<'a> {
+    agent: &'a Agent,
+    counter: &'a Counter,
+    received: u64,
+    charged: u64,
+}
+
+impl Account<'_> {
+    /// Checks both numbers after one more request, from which the app received this number of bytes.
+    async fn check(&mut self, name: &str, received: u64) {
+        self.received += received;
+        self.charged += received.max(1);
+        let reply = json_of(&self.agent.control("POST", "/v1/explain", r#"{"target": "/"}"#).await);
+        let charged = PLENTY - reply["rules"][0]["limit"]["remaining"].as_u64().expect("a number");
+        assert_eq!((self.counter.received(), charged), (self.received, self.charged), "{name}");
+    }
+}
+
+/// A client of HTTP/1.1 that writes its bytes itself.
+struct Raw(TcpStream, Vec<u8>);
+
+impl Raw {
+    async fn connect(agent: &Agent) -> Self {
+        Self(TcpStream::connect(agent.addresses.listen).await.expect("connected"), Vec::new())
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.expect("sent");
+    }
+
+    /// Reads until the end of a head, and returns its status.
+    async fn status(&mut self) -> u16 {
+        loop {
+            if let Some(end) = self.1.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                let head = String::from_utf8(self.1.drain(..end + 4).collect()).expect("text");
+                return head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+            }
+            assert!(self.0.read_buf(&mut self.1).await.expect("bytes") > 0, "no response");
+        }
+    }
+}
+
+fn head(path: &str, fields: &str) -> Vec<u8> {
+    format!("POST {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n").into_bytes()
+}
+
+fn chunked(pieces: &[usize]) -> Vec<u8> {
+    let chunk = |length: &usize| [format!("{length:x}\r\n").as_bytes(), &vec![b'x'; *length], b"\r\n"].concat();
+    [pieces.iter().flat_map(chunk).collect(), b"0\r\n\r\n".to_vec()].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_charge_is_what_the_app_received() {
+    for args in [&[][..], &["--in-place", "off"]] {
+        charges_what_the_app_received(args).await;
+    }
+}
+
+async fn charges_what_the_app_received(args: &[&str]) {
+    let counter = Counter::start().await;
+    let agent = Agent::start(counter.app.address, args);
+    agent.apply(&snapshot(1, &[counted(plenty(), json!({}))])).await;
+    let mut account = Account { agent: &agent, counter: &counter, received: 0, charged: 0 };
+
+    let lengths = [0, 1, 5, 15_000, 20_000, 300_000];
+    let with_length = lengths.map(|length| {
+        let head = head("/", &format!("content-length: {length}\r\n"));
+        (format!("a body of {length} bytes"), [head, vec![b'x'; length]].concat(), length)
+    });
+    let with_chunks = [&[][..], &[1], &[7, 0x1000, 3], &[100_000, 50_000]].map(|pieces: &[usize]| {
+        let pieces: Vec<usize> = pieces.to_vec();
+        let bytes = [head("/", "transfer-encoding: chunked\r\n"), chunked(&pieces)].concat();
+        (format!("chunks {pieces:?}"), bytes, pieces.iter().sum())
+    });
+    let without = (String::from("no body"), b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_vec(), 0);
+    for (name, bytes, length) in with_length.into_iter().chain(with_chunks).chain([without]) {
+        let mut client = Raw::connect(&agent).await;
+        client.send(&bytes).await;
+        assert_eq!(client.status().await, 200, "{name}");
+        account.check(&name, length as u64).await;
+    }
+
+    let stream = TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected"));
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    for length in [0, 9, 60_000] {
+        let request = Request::post(agent.url("/")).body(Full::new(Bytes::from(vec![b'x'; length]))).expect("valid");
+        let response = sender.send_request(request).await.expect("a response");
+        assert_eq!(response.status(), 200);
+        account.check("HTTP/2", length as u64).await;
+    }
+
+    let expecting = |path: &str| head(path, "content-length: 300\r\nexpect: 100-continue\r\n");
+    let mut client = Raw::connect(&agent).await;
+    client.send(&expecting("/")).await;
+    assert_eq!(client.status().await, 100);
+    account.check("a body that is expected but not sent", 0).await;
+    client.send(&[b'x'; 300]).await;
+    assert_eq!(client.status().await, 200);
+    // The first byte was charged on arrival.
+    account.charged -= 1;
+    account.check("a body after 100", 300).await;
+    let mut client = Raw::connect(&agent).await;
+    client.send(&expecting("/refuse")).await;
+    assert_eq!(client.status().await, 413);
+    account.check("a body that the app does not want", 0).await;
+
+    let part = |path: &str| [head(path, "content-length: 1000\r\n"), vec![b'x'; 400]].concat();
+    let mut client = Raw::connect(&agent).await;
+    client.send(&part("/part")).await;
+    assert_eq!(client.status().await, 200);
+    account.check("an app that answers before the body ends", 400).await;
+    drop(client);
+
+    let ended = counter.ended.load(SeqCst);
+    let mut client = Raw::connect(&agent).await;
+    client.send(&part("/")).await;
+    let arrived = async {
+        while counter.received() < account.received + 400 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, arrived).await.expect("the first part arrives");
+    drop(client);
+    counter.until_ended(ended + 1).await;
+    account.check("a body that the client cuts off", 400).await;
+
+    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let (mut socket, _) = client_async(format!("ws://{}/ws", agent.addresses.listen), stream).await.expect("upgraded");
+    for _ in 0..3 {
+        socket.send("a message".into()).await.expect("sent");
+        assert_eq!(socket.next().await.expect("an echo").expect("no error").to_text().expect("text"), "a message");
+    }
+    account.check("a WebSocket connection has no body", 0).await;
+}
+
+/// An upload passes if the limit is not in debt, and the client is refused until the debt is paid.
+#[tokio::test]
+async fn a_client_in_debt_is_refused() {
+    for args in [&[][..], &["--in-place", "off"]] {
+        let counter = Counter::start().await;
+        let agent = Agent::start(counter.app.address, args);
+        let keyed = json!({"key": [{"header": "x-key"}]});
+        agent.apply(&snapshot(1, &[counted(bytes_per_day(10, 1000, 5000), keyed)])).await;
+        let send = async |key: &str, length: usize| {
+            let request = crate::support::request("POST", &agent.url("/"), &[("x-key", key)], vec![b'x'; length]);
+            agent.client.send(request).await.status().as_u16()
+        };
+        assert_eq!(send("ann", 5990).await, 200);
+        let mut statuses = Vec::new();
+        for _ in 0..12 {
+            statuses.push(send("ann", 1).await);
+        }
+        assert_eq!(statuses, [[200; 10].as_slice(), &[429; 2]].concat(), "{args:?}");
+        assert_eq!(send("ann", 100_000).await, 429);
+        assert_eq!(send("bob", 5000).await, 200, "another client");
+        assert_eq!(counter.received(), 5990 + 10 + 5000);
+        assert_eq!(agent.counts(0, 0).await, [12, 3, 0]);
+    }
+}
+
+/// Bodies pass no faster than the rate, and a deadline ends a body that takes too long.
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_are_shaped() {
+    const LENGTH: usize = 1_000_000;
+    let counter = Counter::start().await;
+    let agent = Agent::start(counter.app.address, &[]);
+    // The limit is 2 MB per second with a burst of 200 kB and a debt of 100 kB, so 1 MB takes 350 ms.
+    let limit = json!({
+        "name": "bytes", "strategy": "TokenBucketWithDebt", "requests": 2_000_000, "periodMillis": 1000,
+        "burst": 200_000, "debt": 100_000,
+    });
+    agent.apply(&snapshot(1, &[counted(limit, json!({}))])).await;
+    let uptime =
+        async || json_of(&agent.control("GET", "/v1/status", "").await)["uptimeMillis"].as_u64().expect("milliseconds");
+    let before = uptime().await;
+    let upload = |length: usize| crate::support::request("POST", &agent.url("/"), &[], vec![b'x'; length]);
+    assert_eq!(agent.client.send(upload(LENGTH)).await.status(), 200);
+    let took = uptime().await - before;
+    assert!(took >= 349, "{took} ms");
+    assert_eq!((counter.received(), agent.counts(0, 0).await), (LENGTH as u64, [1, 0, 0]));
+
+    let narrow = with(counted(bytes_per_day(10, 1000, 0), json!({})), json!({"deadlineMillis": 200}));
+    // Another policy has its own counts.
+    agent.apply(&snapshot(2, &[with(narrow, json!({"uid": "narrow", "name": "narrow"}))])).await;
+    // The agent discards the rest of a body of this length, so the client receives the response.
+    assert_eq!(tokio::time::timeout(PATIENCE, agent.client.send(upload(100_000))).await.expect("in time").status(), 504);
+}
