@@ -4,8 +4,10 @@
 //! Each seed is a part of the report. A run of some parts keeps what the folder has of the others.
 
 mod agent;
+mod clients;
 mod crowd;
 mod gateways;
+mod koa;
 mod levels;
 mod part;
 mod python;
@@ -36,6 +38,9 @@ pub(crate) enum Seed {
     /// A gateway with a bucket for each client address
     #[value(name = "002")]
     Gateways,
+    /// Limiters in Node.js with one limit in Redis, near and far away
+    #[value(name = "003")]
+    Koa,
     /// Limiters in Python before the same app as the agent
     #[value(name = "004")]
     Python,
@@ -48,6 +53,7 @@ impl Seed {
             Self::Crowd => "000",
             Self::Levels => "001",
             Self::Gateways => "002",
+            Self::Koa => "003",
             Self::Python => "004",
         }
     }
@@ -58,6 +64,7 @@ impl Seed {
             Self::Crowd => crowd::ABOUT,
             Self::Levels => levels::ABOUT,
             Self::Gateways => gateways::ABOUT,
+            Self::Koa => koa::ABOUT,
             Self::Python => python::ABOUT,
         }
     }
@@ -67,6 +74,7 @@ impl Seed {
             Self::Crowd => crowd::measure(quick, part),
             Self::Levels => levels::measure(quick, part),
             Self::Gateways => gateways::measure(quick, part),
+            Self::Koa => koa::measure(quick, part),
             Self::Python => python::measure(quick, part),
         }
     }

@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{children::Child, python, workspace::Workspace};
 
+/// The seed whose peers are packages of npm.
+const NODE: &str = "003";
 /// The seed whose peers are packages of PyPI.
 const PYTHON: &str = "004";
 
@@ -50,6 +52,9 @@ pub(crate) async fn run(
     let mut bench = Command::new(&program);
     let named = |name: &str| args.suites.iter().any(|suite| suite == name);
     let (proxy, seeds) = (named("proxy"), named("seeds"));
+    // Without a name, `seeds` runs all of its parts.
+    let part = |number: &str| seeds && (args.seeds.is_empty() || args.seeds.iter().any(|seed| seed == number));
+    let (node, python) = (part(NODE), part(PYTHON));
     if proxy || seeds {
         let mut agent = Command::new(env!("CARGO"));
         agent.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
@@ -77,8 +82,11 @@ pub(crate) async fn run(
         }
         bench.env("PATH", path);
     }
-    // Without a name, `seeds` runs all of its parts.
-    if seeds && (args.seeds.is_empty() || args.seeds.iter().any(|seed| seed == PYTHON)) {
+    if node {
+        let Some(packages) = peers::node_packages(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
+        bench.env("WEIR_SEEDS_NODE", packages);
+    }
+    if python {
         let requirements = workspace.root().join("crates/bench/src/seeds/python/requirements.txt");
         bench.env("WEIR_SEEDS_PYTHON", python::environment("seeds", &requirements, interrupt).await?);
     }

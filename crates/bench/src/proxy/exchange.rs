@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Also enough for an app that has requests of a thousand connections to answer first.
+const PATIENCE: Duration = Duration::from_secs(30);
 const LARGEST_HEAD: usize = 16 * 1024;
 const LENGTH: &[u8] = b"content-length:";
 
@@ -44,7 +45,7 @@ impl Connection {
     }
 
     /// Sends a request. Returns the status and the body of the response.
-    pub(super) fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, String)> {
+    pub(crate) fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, String)> {
         self.stream.write_all(request).context("send a request")?;
         self.receive()
     }

@@ -35,6 +35,8 @@ impl Agent {
 pub(super) struct Policy {
     pub(super) rules: Vec<Value>,
     pub(super) deadline_millis: Option<u64>,
+    /// The stores that the rules name.
+    pub(super) stores: Vec<Value>,
 }
 
 impl Policy {
@@ -50,6 +52,6 @@ impl Policy {
         if let Some(deadline) = self.deadline_millis {
             policy["deadlineMillis"] = deadline.into();
         }
-        json!({ "wireVersion": 1, "sequence": 1, "revision": "bench", "policies": [policy] })
+        json!({ "wireVersion": 1, "sequence": 1, "revision": "bench", "policies": [policy], "stores": self.stores })
     }
 }

@@ -185,7 +185,7 @@ fn policy(load: Load, wait: Option<Duration>) -> Policy {
     if let Some(wait) = wait {
         rule["onLimit"]["maxWaitMillis"] = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into();
     }
-    Policy { rules: vec![rule], deadline_millis: None }
+    Policy { rules: vec![rule], ..Policy::default() }
 }
 
 /// The highest share, at any moment, of what the bucket allowed by then.

@@ -283,7 +283,7 @@ fn policy(rate: Rate, deadline: Option<Duration>) -> Policy {
         "maxKeys": 200_000,
     });
     let deadline_millis = deadline.map(|deadline| u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
-    Policy { rules: vec![rule], deadline_millis }
+    Policy { rules: vec![rule], deadline_millis, ..Policy::default() }
 }
 
 impl Sample {

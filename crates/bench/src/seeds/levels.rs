@@ -1,8 +1,7 @@
 //! Seed 001: a service level over HTTP. An app with ten slots behind limits that let requests wait, under loads from 25
 //! to 600 requests a second.
 
-mod app;
-mod clients;
+pub(super) mod app;
 mod tables;
 
 use std::{net::SocketAddr, path::Path, time::Duration};
@@ -11,12 +10,10 @@ use anyhow::{Context as _, ensure};
 use serde_json::json;
 use tokio::runtime::Builder;
 
-use self::{
-    app::App,
-    clients::{Answers, Client, run_step},
-};
+use self::app::App;
 use super::{
     agent::{Agent, Policy, WEIR},
+    clients::{Answers, Client, run_step},
     part::Part,
 };
 use crate::proxy::{Cores, Process, free_address, more_files};
@@ -162,7 +159,7 @@ fn policy() -> Policy {
         }],
         "onLimit": { "maxWaitMillis": u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX), "status": 429, "headers": "IETF" },
     });
-    Policy { rules: vec![rule], deadline_millis: None }
+    Policy { rules: vec![rule], ..Policy::default() }
 }
 
 /// The proxy in Go, which `cargo xtask bench seeds` builds.

@@ -1,5 +1,4 @@
-//! Seed 004: limiters in Python before the same app as the agent: traffik and slowapi, in memory. Seed 003 has nothing
-//! to measure in memory: its limiter keeps counters in Redis.
+//! Seed 004: limiters in Python before the same app as the agent: traffik and slowapi, in memory.
 //!
 //! The app and its limiter get the same processors as the app and the agent.
 

