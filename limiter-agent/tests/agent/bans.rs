@@ -120,7 +120,9 @@ async fn a_ban_ends_at_its_time_or_with_its_field() {
     agent.apply(&snapshot(4, &[of(3_600_000, 2)])).await;
     agent.get("/", &ANN).await;
     assert_eq!(json_of(&agent.get("/", &ANN).await)["error"], "banned");
-    agent.apply(&snapshot(5, &[policy("p", &[with(banning(1, 1), json!({"ban": null}))])])).await;
+    // Without the ban, only the limit refuses. It is the same limit, and it is used up.
+    let plain = json!({"limits": [daily("d", "FixedWindow", 2)], "ban": null});
+    agent.apply(&snapshot(5, &[policy("p", &[with(banning(1, 1), plain)])])).await;
     assert_eq!(json_of(&agent.get("/", &ANN).await)["error"], "rate limited");
     assert_eq!(bans(&agent, "").await, json!({"total": 0, "bans": []}));
 }
