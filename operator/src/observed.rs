@@ -66,7 +66,7 @@ struct View {
     pod_uid: String,
     url: Arc<str>,
     since: Instant,
-    heard: bool,
+    received: bool,
     answered: bool,
     in_force: EnforcedPolicies,
     failure: Option<Failure>,
@@ -152,7 +152,7 @@ impl Observed {
             pod_uid: pod_uid.to_owned(),
             url: url.clone(),
             since: now,
-            heard: false,
+            received: false,
             answered: false,
             in_force: EnforcedPolicies::Nothing,
             failure: None,
@@ -192,7 +192,7 @@ impl Observed {
         if view.pod_uid != observation.pod_uid || observation.at < view.since {
             return false;
         }
-        let first = !std::mem::replace(&mut view.heard, true);
+        let first = !std::mem::replace(&mut view.received, true);
         let in_force = match &observation.seen {
             Seen::Failed(failure) => {
                 let changed = view.failure.as_ref() != Some(failure);
@@ -224,8 +224,8 @@ impl Observed {
     }
 
     /// Returns true if any result, good or bad, was reported by this pod's agent.
-    pub fn heard(&self, pod: &ObjectKey) -> bool {
-        self.views.get(pod).is_some_and(|view| view.heard)
+    pub fn received(&self, pod: &ObjectKey) -> bool {
+        self.views.get(pod).is_some_and(|view| view.received)
     }
 
     /// Returns true if a pod enforces all its policies without any fault. Then the pod needs no further judging.

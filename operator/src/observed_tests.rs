@@ -44,7 +44,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
     let (soon, late) = (Duration::from_secs(1), PATIENCE + Duration::from_secs(1));
     let here = || Agent::At("http://1:1".into());
     let (enforcing, waiting, drifted) = (("enforcing", None), |r| ("waiting", Some(r)), |r| ("drifted", Some(r)));
-    for (what, agent, heard, after, expected) in [
+    for (what, agent, received, after, expected) in [
         ("no agent", Agent::Absent("why".into()), vec![], soon, drifted(NoAgent)),
         ("no address", Agent::Pending, vec![], late, waiting(Pending)),
         ("no observation yet", here(), vec![], soon, waiting(Pending)),
@@ -83,7 +83,7 @@ async fn the_standing_of_a_pod_follows_its_observations() {
         let start = Instant::now();
         let mut observed = Observed::default();
         observed.track(start, &key(), "pod", &"http://1:1".into());
-        for seen in heard {
+        for seen in received {
             observed.observe(&Observation { pod: key(), pod_uid: "pod".to_owned(), at: start, seen }, None);
         }
         let wanted = Wanted { uid: "p", revision: "new", since: start };
@@ -103,7 +103,7 @@ async fn observations_of_an_earlier_pod_do_not_count() {
     observed.track(now, &key(), "pod", &"http://1:1".into());
     let before = Observation { pod: key(), pod_uid: "before".to_owned(), at: now, seen: enforces(Some("new")) };
     assert!(!observed.observe(&before, None));
-    assert!(!observed.heard(&key()));
+    assert!(!observed.received(&key()));
 }
 
 /// A link that is replaced may have reported just before its end.
@@ -117,7 +117,7 @@ async fn observations_of_an_earlier_agent_of_the_pod_do_not_count() {
     assert!(observed.observe(&told(before, enforces(Some("new"))), None));
     assert!(!observed.track(now, &key(), "pod", &"http://1:1".into()), "the agent is already observed");
     assert!(observed.track(now, &key(), "pod", &"http://1:2".into()));
-    assert!(!observed.heard(&key()), "the report of the agent at the other address must not count");
+    assert!(!observed.received(&key()), "the report of the agent at the other address must not count");
     assert!(!observed.observe(&told(before, Seen::Contested(true)), None));
     observed.observe(&told(now, enforces(Some("new"))), None);
     let wanted = Wanted { uid: "p", revision: "new", since: now };

@@ -30,7 +30,7 @@ pub(super) struct Ban {
 impl Ban {
     /// Creates the ban of a rule. `before` is the ban of the same rule before a change that kept the key. A ban that has
     /// ended by the earlier numbers does not begin again.
-    pub(super) fn follow(before: Option<&Self>, terms: LoweredBan, now: Time) -> Self {
+    pub(super) fn from_lowered(before: Option<&Self>, terms: LoweredBan, now: Time) -> Self {
         let table = before.map(|before| {
             before.banned(now);
             Arc::clone(&before.table)

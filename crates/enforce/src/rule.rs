@@ -156,7 +156,7 @@ impl Rule {
             };
             let ban = ban.map(|terms| {
                 let same = before.filter(|before| before.key == key && !was_removed);
-                Ban::follow(same.and_then(|before| before.ban.as_ref()), terms, clock())
+                Ban::from_lowered(same.and_then(|before| before.ban.as_ref()), terms, clock())
             });
             let advice = Arc::new(advice);
             Limits { limiter, key, cost, max_wait, advice, names, quotas, shared, ban }

@@ -120,7 +120,7 @@ impl Target {
             }
             Self::Controls => lib(
                 "weir-agent",
-                "control::queries_fuzz::any_query_of_the_control_api_is_a_number_of_its_definition_or_refused",
+                "control::queries_fuzz::any_query_of_the_control_api_has_the_values_of_its_definition_or_is_refused",
             ),
             Self::Certificates => {
                 lib("weir-agent", "identity::fuzz::any_certificate_is_refused_or_read_as_others_read_it")

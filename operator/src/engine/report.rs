@@ -58,7 +58,7 @@ impl EngineMachine {
             // After a start, agents have not answered yet. Until they do, the stored status is better than "Pending".
             let just_started = now.duration_since(since) < PATIENCE;
             let unheard =
-                |pod: &ObjectKey| matches!(self.world.pods[pod].agent, Agent::At(_)) && !self.observed.heard(pod);
+                |pod: &ObjectKey| matches!(self.world.pods[pod].agent, Agent::At(_)) && !self.observed.received(pod);
             if just_started && others.iter().any(|(pod, _)| unheard(pod)) {
                 continue;
             }

@@ -16,7 +16,7 @@ use crate::clock;
 
 /// A term of leadership. A clone is cheap and shares the end of the term, which each renewal moves.
 ///
-/// A writer calls [`Term::holds`] immediately before it writes. The sequences of snapshots come from the term. They
+/// A writer calls [`Term::is_current`] immediately before it writes. The sequences of snapshots come from the term. They
 /// grow with time, and all sequences of a term are larger than those of earlier terms, because each leader reserves its
 /// sequences in the Lease.
 #[derive(Clone, Debug)]

@@ -113,7 +113,7 @@ impl Served {
     }
 
     /// Returns the next message from the operator; `None` once the operator has closed the connection.
-    pub(in crate::link) async fn heard(&mut self) -> Option<ToAgent> {
+    pub(in crate::link) async fn received(&mut self) -> Option<ToAgent> {
         Some(ToAgent::parse(self.0.next().await.ok()?).unwrap())
     }
 }
@@ -146,7 +146,7 @@ async fn greeting(server: ServerConfig, greeting: ToOperator) -> SocketAddr {
     tokio::spawn(async move {
         while let Some(mut served) = served.recv().await {
             served.say(greeting.clone()).await;
-            tokio::spawn(async move { served.heard().await });
+            tokio::spawn(async move { served.received().await });
         }
     });
     address
@@ -322,8 +322,8 @@ async fn a_channel_carries_messages_both_ways_and_what_ends_it_is_told() {
         crate::plan::content_for_new_pod(&Default::default(), &Default::default(), "shop", Default::default());
     connection.request_status(Duration::from_secs(2), LIMIT).await.unwrap();
     connection.push(&content, 7, LIMIT).await.unwrap();
-    assert_eq!(served.heard().await, Some(ToAgent::StatusRequest(StatusRequest { every_millis: 2000 })));
-    assert_eq!(served.heard().await, Some(ToAgent::Snapshot(content.body(7).into_bytes())));
+    assert_eq!(served.received().await, Some(ToAgent::StatusRequest(StatusRequest { every_millis: 2000 })));
+    assert_eq!(served.received().await, Some(ToAgent::Snapshot(content.body(7).into_bytes())));
     served.say(ToOperator::Unknown(99)).await;
     assert_eq!(connection.next().await.unwrap(), ToOperator::Unknown(99));
     served.0.send(Outgoing::new(weir_channel::tag::STATUS, b"{}").unwrap(), LIMIT).await.unwrap();
@@ -346,7 +346,7 @@ async fn a_goodbye_is_a_greeting_and_nonsense_is_none() {
     tokio::spawn(async move {
         let mut served = served.recv().await.unwrap();
         served.0.send(Outgoing::new(weir_channel::tag::STATUS, b"hello").unwrap(), LIMIT).await.unwrap();
-        served.heard().await
+        served.received().await
     });
     let error = called(address, credentials(&ours), LIMIT).await.unwrap_err();
     assert!(matches!(&error, ContactError::Garbage(_)), "{error:?}");

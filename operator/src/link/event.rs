@@ -35,7 +35,7 @@ pub(super) enum LinkEvent {
         greeting: ToOperator,
     },
     /// The agent sent this message.
-    Heard(ToOperator),
+    Received(ToOperator),
     /// The connection ended, or could not be opened.
     Ended(ContactError),
 }

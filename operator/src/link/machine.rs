@@ -155,9 +155,9 @@ impl LinkMachine {
                 let (on_time_at, is_graced, early) = (at.now, false, 0);
                 self.connection = Connection::Open(Open { not_after, every, deadline, is_graced, on_time_at, early });
                 actions.push(LinkAction::RequestStatus(every));
-                self.heard(greeting, at, &mut actions);
+                self.received(greeting, at, &mut actions);
             }
-            LinkEvent::Heard(message) => self.heard(message, at, &mut actions),
+            LinkEvent::Received(message) => self.received(message, at, &mut actions),
             LinkEvent::Ended(error) => self.ended(error, at, &mut actions),
         }
         self.proceed(at, &mut actions);
@@ -193,7 +193,7 @@ impl LinkMachine {
         }
     }
 
-    fn heard(&mut self, message: ToOperator, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
+    fn received(&mut self, message: ToOperator, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Connection::Open(open) = &mut self.connection else { return };
         // The answer to a push can arrive at any time, so it is never early.
         let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));

@@ -337,7 +337,7 @@ impl World {
                 if matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_)) {
                     self.is_unanswered = false;
                 }
-                LinkEvent::Heard(message)
+                LinkEvent::Received(message)
             }
             Input::Broke { connection, is_silent } if is_current(connection) && self.is_open => {
                 self.hung_up();

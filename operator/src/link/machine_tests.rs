@@ -59,7 +59,7 @@ impl Bench {
     /// Returns a machine whose agent enforces revision "one".
     fn converged() -> Self {
         let (mut bench, _) = Self::greeted(status(None));
-        bench.does(LinkEvent::Heard(acknowledgement(100, "one")));
+        bench.does(LinkEvent::Received(acknowledgement(100, "one")));
         assert!(matches!(bench.machine.push, Push::Idle));
         bench
     }
@@ -102,11 +102,11 @@ fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
     let (mut bench, does) = Bench::greeted(status(Some((7, "one"))));
     assert_eq!(does, ["ask 10s", "status", "push one 100"]);
     assert_eq!(
-        bench.does(LinkEvent::Heard(acknowledgement(100, "one"))),
+        bench.does(LinkEvent::Received(acknowledgement(100, "one"))),
         ["count applied", "applied one", "release permit"]
     );
-    assert_eq!(bench.does(LinkEvent::Heard(status(Some((100, "one"))))), ["status"]);
-    assert_eq!(bench.does(LinkEvent::Heard(status(Some((100, "one"))))), [""; 0]);
+    assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), ["status"]);
+    assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), [""; 0]);
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
     for revision in ["two", "three"] {
         assert_eq!(bench.does(LinkEvent::Wanted(Content::claiming(revision))), [""; 0]);
     }
-    let does = bench.does(LinkEvent::Heard(acknowledgement(100, "one")));
+    let does = bench.does(LinkEvent::Received(acknowledgement(100, "one")));
     assert_eq!(does, ["count applied", "applied one", "push three 101"]);
     // A status from before the push does not show the push's result.
-    assert_eq!(bench.does(LinkEvent::Heard(status(Some((100, "one"))))), ["status"]);
-    let does = bench.does(LinkEvent::Heard(acknowledgement(101, "three")));
+    assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), ["status"]);
+    let does = bench.does(LinkEvent::Received(acknowledgement(101, "three")));
     assert_eq!(does, ["count applied", "applied three", "release permit"]);
 }
 
@@ -127,9 +127,9 @@ fn one_snapshot_is_on_its_way_at_a_time_and_then_the_newest() {
 fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
     let (mut bench, _) = Bench::greeted(status(None));
     let stale = rejection(RejectionKind::Stale, Some(in_force_of(500, "other")));
-    assert_eq!(bench.does(LinkEvent::Heard(stale)), ["count refused", "push one 501"]);
+    assert_eq!(bench.does(LinkEvent::Received(stale)), ["count refused", "push one 501"]);
     let invalid = rejection(RejectionKind::Invalid, None);
-    let does = bench.does(LinkEvent::Heard(invalid));
+    let does = bench.does(LinkEvent::Received(invalid));
     assert_eq!(does, ["count refused", "Rejected: refused; policies[0]: no", "release permit"]);
     assert!(bench.due() <= Duration::from_millis(100), "{:?}", bench.due());
     let pause = bench.due();
@@ -141,7 +141,7 @@ fn what_is_refused_is_tried_again_later_and_a_stale_one_at_once() {
 fn an_answer_to_nothing_is_nonsense() {
     for answer in [acknowledgement(100, "one"), rejection(RejectionKind::Invalid, None)] {
         let mut bench = Bench::converged();
-        let does = bench.does(LinkEvent::Heard(answer));
+        let does = bench.does(LinkEvent::Received(answer));
         assert!(does[0] == "hang up" && does[1].starts_with("Unreachable: not an agent's answer: it "), "{does:?}");
     }
 }
@@ -149,24 +149,27 @@ fn an_answer_to_nothing_is_nonsense() {
 #[test]
 fn an_agent_that_talks_too_much_is_left() {
     let mut bench = Bench::converged();
-    let mut heard = 0;
+    let mut received = 0;
     let does = loop {
-        heard += 1;
-        let does =
-            bench.does(LinkEvent::Heard(if heard % 2 == 0 { ToOperator::Unchanged } else { ToOperator::Unknown(9) }));
+        received += 1;
+        let does = bench.does(LinkEvent::Received(if received % 2 == 0 {
+            ToOperator::Unchanged
+        } else {
+            ToOperator::Unknown(9)
+        }));
         if !does.is_empty() {
             break does;
         }
     };
-    assert!((900..=1001).contains(&heard), "{heard}");
+    assert!((900..=1001).contains(&received), "{received}");
     assert!(does[1].contains("more often than requested"), "{does:?}");
 
     // As many early messages as timely ones are allowed for a day, because only few come in a row.
     let mut twice = Bench::converged();
     for _ in 0..10_000 {
         twice.after(EVERY);
-        assert_eq!(twice.does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
-        assert_eq!(twice.does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(twice.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(twice.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
     }
 }
 
@@ -176,7 +179,7 @@ fn silence_ends_a_connection_and_is_reported_from_the_second_miss_on() {
     assert_eq!(bench.due(), EVERY + Timing::default().timeout);
     bench.after(EVERY);
     // An unknown message does not prove that the agent works.
-    assert_eq!(bench.does(LinkEvent::Heard(ToOperator::Unknown(9))), [""; 0]);
+    assert_eq!(bench.does(LinkEvent::Received(ToOperator::Unknown(9))), [""; 0]);
     assert_eq!(bench.due(), Timing::default().timeout);
     assert_eq!(bench.after(Timing::default().timeout).does(LinkEvent::Due), ["hang up"]);
     assert!(bench.due() <= SOON);
@@ -208,9 +211,9 @@ fn a_machine_that_is_late_takes_nobody_for_silent_at_once() {
 fn a_connection_is_used_no_longer_than_its_certificates() {
     let mut bench = Bench::converged();
     bench.at.unix = NOT_AFTER - 1;
-    assert_eq!(bench.after(EVERY).does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
+    assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
     bench.at.unix = NOT_AFTER;
-    assert_eq!(bench.after(EVERY).does(LinkEvent::Heard(ToOperator::Unchanged)), ["hang up", "acquire permit"]);
+    assert_eq!(bench.after(EVERY).does(LinkEvent::Received(ToOperator::Unchanged)), ["hang up", "acquire permit"]);
     assert_eq!(bench.does(LinkEvent::PermitGranted), ["call"]);
 }
 
@@ -219,7 +222,7 @@ fn an_agent_is_asked_again_when_the_interval_differs_by_a_quarter() {
     for (seconds, is_asked) in [(1, true), (7, true), (8, false), (10, false), (12, false), (13, true), (100, true)] {
         let mut bench = Bench::converged();
         bench.at.every = Duration::from_secs(seconds);
-        let does = bench.does(LinkEvent::Heard(ToOperator::Unchanged));
+        let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
         assert_eq!(does.len(), usize::from(is_asked), "{seconds} s: {does:?}");
     }
 }
@@ -229,7 +232,7 @@ fn a_goodbye_keeps_the_operator_away_and_no_longer_than_ten_seconds() {
     for (asked, expected) in [(0, BETWEEN_CALLS), (3000, Duration::from_secs(3)), (u64::MAX, LONGEST_AWAY)] {
         let mut bench = Bench::converged();
         let goodbye = Goodbye { reason: "full".to_owned(), retry_after_millis: asked };
-        assert_eq!(bench.does(LinkEvent::Heard(ToOperator::Goodbye(goodbye))), ["hang up"]);
+        assert_eq!(bench.does(LinkEvent::Received(ToOperator::Goodbye(goodbye))), ["hang up"]);
         assert_eq!(bench.due(), expected);
         assert_eq!(bench.does(LinkEvent::Wanted(Content::claiming("two"))).len(), usize::from(asked == 0));
     }
@@ -253,16 +256,16 @@ fn another_operator_is_reported_and_its_end_too() {
     let mut bench = Bench::converged();
     for (turn, expected) in [(0, 0), (1, 1), (2, 0)] {
         bench.after(Duration::from_secs(5));
-        let does = bench.does(LinkEvent::Heard(status(Some((1000 * (turn + 1), "other")))));
+        let does = bench.does(LinkEvent::Received(status(Some((1000 * (turn + 1), "other")))));
         let contested = does.iter().filter(|action| **action == "contested true").count();
         assert_eq!(contested, expected, "{does:?}");
         bench.does(LinkEvent::PermitGranted);
         let sequence = bench.machine.sequence;
-        bench.does(LinkEvent::Heard(acknowledgement(sequence, "one")));
+        bench.does(LinkEvent::Received(acknowledgement(sequence, "one")));
     }
     for _ in 0..29 {
         bench.after(Duration::from_secs(1));
-        assert_eq!(bench.does(LinkEvent::Heard(ToOperator::Unchanged)), [""; 0]);
+        assert_eq!(bench.does(LinkEvent::Received(ToOperator::Unchanged)), [""; 0]);
     }
     assert_eq!(bench.after(Duration::from_secs(1)).does(LinkEvent::Due), ["contested false"]);
 }

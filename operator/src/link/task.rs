@@ -66,8 +66,8 @@ impl Task {
             // Messages cause nearly all wake-ups, and they must be handled before their deadline is checked. Their
             // number is bounded, so the other branches are not starved.
             biased;
-            heard = hear(&mut self.connection) => match heard {
-                Ok(message) => LinkEvent::Heard(message),
+            received = receive(&mut self.connection) => match received {
+                Ok(message) => LinkEvent::Received(message),
                 Err(error) => {
                     self.connection = None;
                     LinkEvent::Ended(error)
@@ -169,7 +169,7 @@ impl Task {
 }
 
 /// Returns the next message from the connection. Without a connection, it waits forever.
-async fn hear(connection: &mut Option<Connection>) -> Result<weir_channel::ToOperator, ContactError> {
+async fn receive(connection: &mut Option<Connection>) -> Result<weir_channel::ToOperator, ContactError> {
     match connection {
         Some(connection) => connection.next().await,
         None => pending().await,

@@ -41,7 +41,7 @@ fn content() -> Arc<Content> {
 /// Acknowledges the next snapshot.
 async fn acknowledge(served: &mut Served) {
     loop {
-        if let ToAgent::Snapshot(body) = served.heard().await.expect("a snapshot") {
+        if let ToAgent::Snapshot(body) = served.received().await.expect("a snapshot") {
             let Snapshot { sequence, revision, .. } = serde_json::from_slice(&body).unwrap();
             let in_force = SnapshotInForce { sequence, revision, since_unix_millis: 1 };
             return served.say(ToOperator::Acknowledgement(ApplyReply { in_force })).await;
@@ -79,7 +79,7 @@ async fn an_agent_is_pushed_to_heard_and_missed() {
 
     // The agent stops sending, and does not greet on the next connection.
     let _silent = call().await;
-    assert!(served.heard().await.is_none(), "the operator must close the connection");
+    assert!(served.received().await.is_none(), "the operator must close the connection");
     let seen = next().await;
     assert!(matches!(seen, Seen::Failed(Failure { kind: FailureKind::Unreachable, .. })), "{seen:?}");
     let mut back = call().await;

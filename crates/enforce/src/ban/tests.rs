@@ -22,7 +22,7 @@ fn ban(after: usize, within: u64, length: u64, max_keys: usize) -> Ban {
         length: Duration::from_millis(length),
         max_keys: number(max_keys),
     };
-    Ban::follow(None, terms, START)
+    Ban::from_lowered(None, terms, START)
 }
 
 #[test]
