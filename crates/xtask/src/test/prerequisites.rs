@@ -62,7 +62,7 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
             _ => {}
         }
     }
-    if debian_root && stages.contains(&Stage::Unit) {
+    if debian_root && [Stage::Unit, Stage::E2e].iter().any(|stage| stages.contains(stage)) {
         install(workspace, Some("stores"))?;
     }
     if debian_root && stages.contains(&Stage::Tools) {
