@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     bench::{finish, peers},
     debian, python,
-    workspace::Workspace,
+    workspace::{Workspace, debug_build},
 };
 
 #[derive(clap::Args)]
@@ -55,7 +55,7 @@ pub(crate) async fn run(
         Some(given) => given.canonicalize().with_context(|| format!("--agent {}", given.display()))?,
         None => {
             let mut build = Command::new(env!("CARGO"));
-            build.current_dir(workspace.root()).args(["build", "--locked", "-p", "weir-agent"]);
+            build.current_dir(workspace.root()).args(debug_build(&["weir-agent"]));
             if finish("cargo build", &mut build, interrupt).await? != Some(0) {
                 return Ok(ExitCode::FAILURE);
             }

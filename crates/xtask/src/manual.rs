@@ -22,7 +22,7 @@ use serde::Deserialize as _;
 use serde_yaml::Value;
 
 use self::{commands::Commands, figures::Results, markdown::Page};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, debug_build};
 
 /// The folders with pages, and single pages.
 const PAGES: [&str; 7] =
@@ -102,10 +102,10 @@ fn site(root: &Path) -> anyhow::Result<ExitCode> {
     Ok(report(&faults, &format!("{pages} pages of a site")))
 }
 
-/// Builds both programs in the same way as the tests with an apiserver, so that they are not compiled again.
+/// Builds both programs.
 fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
+    cargo.args(debug_build(&["weir-operator", "weir-agent"])).arg("--quiet");
     let status = cargo.current_dir(workspace.root()).status().context("run cargo")?;
     ensure!(status.success(), "cannot build the operator and the agent");
     Ok(workspace.target().join("debug"))
@@ -206,7 +206,7 @@ fn blocks(pages: &BTreeMap<String, Page>, faults: &mut Vec<Fault>) -> Vec<(Strin
                         fault(error.to_string());
                     }
                 }
-                "" | "console" | "text" | "json" | "rust" | "sh" => {}
+                "" | "console" | "text" | "json" | "rust" | "sh" | "toml" | "js" | "python" => {}
                 other => fault(format!("unknown kind of block: {other:?}")),
             }
         }

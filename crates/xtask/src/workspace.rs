@@ -35,4 +35,21 @@ impl Workspace {
     pub(crate) fn target(&self) -> &Path {
         self.metadata.target_directory.as_std_path()
     }
+
+    /// The names of the tests of `package` that cargo builds only with `feature`.
+    pub(crate) fn tests_that_need(&self, package: &str, feature: &str) -> Vec<&str> {
+        let packages = self.metadata.workspace_packages().into_iter().filter(|it| it.name.as_str() == package);
+        let targets = packages.flat_map(|package| &package.targets);
+        let tests =
+            targets.filter(|target| target.is_test() && target.required_features.iter().any(|it| it == feature));
+        tests.map(|target| target.name.as_str()).collect()
+    }
+}
+
+/// The arguments of cargo that build programs in debug. They select all packages, as the stage `unit` does. With
+/// another selection, cargo would choose other features for the dependencies and compile them again, which takes
+/// minutes.
+pub(crate) fn debug_build<'a>(programs: &[&'a str]) -> Vec<&'a str> {
+    let programs = programs.iter().flat_map(|program| ["--bin", program]);
+    ["build", "--locked", "--workspace"].into_iter().chain(programs).collect()
 }

@@ -28,7 +28,10 @@ pub(crate) async fn build_programs() -> Result<()> {
     BUILT
         .get_or_try_init(|| async {
             let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--quiet", "--locked", "--package", "weir-operator", "--package", "weir-agent"]);
+            // All packages are selected, as in the stage `unit`, because otherwise cargo would choose other features for
+            // the dependencies and compile them again.
+            cargo.args(["build", "--quiet", "--locked", "--workspace"]);
+            cargo.args(["--bin", "weir-operator", "--bin", "weir-agent"]);
             cargo.arg("--target-dir").arg(folder()?.parent().context("the folder of the profile has no parent")?);
             let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().await?;
             if status.success() { Ok(()) } else { bail!("cannot build the operator and the agent") }

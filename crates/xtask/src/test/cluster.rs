@@ -12,6 +12,7 @@ use super::{
     runner::{Log, Runner, Step},
     stages::{airgap, tools},
 };
+use crate::workspace::debug_build;
 
 const WORKERS: &str = "1";
 /// The images that e2e/images/build.sh builds for the scenarios.
@@ -95,7 +96,7 @@ impl<'a> Cluster<'a> {
                     .arg("-pweir-testapp"),
                 None,
             ),
-            (Step::cargo(&["build", "--locked", "-p", "weir-e2e"]), None),
+            (Step::cargo(&debug_build(&["weir-e2e"])), None),
             (
                 Step::new(self.runner.workspace.root().join("e2e/images/build.sh"), &["e2e"])
                     .env("BIN_DIR", release.display().to_string()),

@@ -10,7 +10,13 @@ use super::{
     results::{Count, Tally},
     runner::{Runner, Step},
 };
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, debug_build};
+
+/// The package with the tests that need a control plane, and the feature that enables them.
+const SCENARIOS: &str = "weir-e2e";
+const CONTROL_PLANE: &str = "control-plane";
+/// The example programs that run without arguments and end.
+const EXAMPLES: [&str; 4] = ["axum", "tonic", "live", "managed"];
 
 /// A part of `cargo xtask test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -141,26 +147,18 @@ impl Stage {
                 Step::new(workspace.root().join("e2e/kubeconform/build.sh"), &[])
                     .arg(compiled(workspace, "kubeconform")),
                 Step::new(workspace.root().join("e2e/health/build.sh"), &[]).arg(compiled(workspace, "health")),
-                tests(&[
-                    "test",
-                    "--locked",
-                    "-p",
-                    "weir-e2e",
-                    "--features",
-                    "control-plane",
-                    "--test",
-                    "*",
-                    "--no-fail-fast",
-                ])
-                .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string())
-                .env("WEIR_KUBECONFORM", compiled(workspace, "kubeconform"))
-                .env("WEIR_HEALTH", compiled(workspace, "health")),
+                with_control_plane(workspace)
+                    .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string())
+                    .env("WEIR_KUBECONFORM", compiled(workspace, "kubeconform"))
+                    .env("WEIR_HEALTH", compiled(workspace, "health")),
             ],
             Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
             Self::Examples => {
-                [("weir-tower", "axum"), ("weir-tower", "tonic"), ("weir-tower", "live"), ("weir-enforce", "managed")]
-                    .map(|(package, example)| Step::cargo(&["run", "--locked", "-p", package, "--example", example]))
-                    .into()
+                let programs =
+                    EXAMPLES.map(|example| Step::new(workspace.target().join("debug/examples").join(example), &[]));
+                let build = EXAMPLES.into_iter().flat_map(|example| ["--example", example]);
+                let build = debug_build(&[]).into_iter().chain(build).collect::<Vec<_>>();
+                [Step::cargo(&build).count(Count::Nothing)].into_iter().chain(programs).collect()
             }
             Self::Demo => vec![xtask(&["demo", "--json"])?],
             Self::Dashboards => vec![xtask(&["dashboards", "--see"])?],
@@ -180,6 +178,14 @@ pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let output = Command::new(&script).arg("path").output().with_context(|| format!("run {}", script.display()))?;
     ensure!(output.status.success(), "{} path: {}", script.display(), String::from_utf8_lossy(&output.stderr));
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
+}
+
+/// The tests that need kube-apiserver and etcd. All packages are selected, for the reason of [`debug_build`].
+fn with_control_plane(workspace: &Workspace) -> Step {
+    let step = Step::cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--features"]);
+    let step = step.arg(format!("{SCENARIOS}/{CONTROL_PLANE}")).count(Count::CargoTests);
+    let tests = workspace.tests_that_need(SCENARIOS, CONTROL_PLANE).into_iter();
+    tests.fold(step, |step, test| step.arg("--test").arg(test))
 }
 
 /// The path to which a Go program is compiled.
@@ -215,6 +221,16 @@ mod tests {
         let [all, off] = &Stage::Unit.steps(&workspace).expect("commands")[..] else { panic!("two runs") };
         assert!(all.shown().contains("--workspace") && !all.shown().contains("WEIR_TEST_IN_PLACE"));
         assert!(off.shown().starts_with("WEIR_TEST_IN_PLACE=off ") && off.shown().contains(" --test agent "));
+    }
+
+    #[test]
+    fn the_tests_with_a_control_plane_are_those_of_the_manifest() {
+        let workspace = Workspace::find().expect("the workspace");
+        let shown = with_control_plane(&workspace).shown();
+        let (_, tests) = shown.split_once(" --features weir-e2e/control-plane ").expect("the feature");
+        let manifest = std::fs::read_to_string(workspace.root().join("e2e/Cargo.toml")).expect("a manifest");
+        let needs = manifest.matches("required-features = [\"control-plane\"]").count();
+        assert!(needs > 0 && tests.matches("--test ").count() == needs, "{tests}");
     }
 
     #[test]
