@@ -12,7 +12,13 @@
 //! nothing to write for a few seconds, or if it answers a write with a reset. If a client resets the connection, the
 //! agent detects this immediately.
 
-use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -31,7 +37,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::AsyncWriteExt,
     net::TcpStream,
-    time::{sleep, sleep_until, timeout},
+    time::{sleep, sleep_until, timeout, timeout_at},
 };
 
 use super::{
@@ -54,8 +60,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 const PREFACE_PAUSE: Duration = Duration::from_millis(10);
 
-/// The time limit for the first request on a connection that was in the accept queue when the drain began.
-const LATE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time limit for the first request on a connection, from its acceptance, while the app is down or during a drain.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The idle time after which a connection releases its buffers, and the interval between checks for a stall.
 const TICK: Duration = Duration::from_secs(1);
@@ -156,17 +162,37 @@ async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
             Err(_) => Next::End,
         }
     };
-    let mut look = pin!(look);
     let up = proxy.upstream.up();
-    let late = up.is_cancelled();
-    let patience = if late && first { LATE_TIMEOUT } else { proxy.settings.idle_timeout };
+    let (look, dismissed, evicted) = (pin!(look), pin!(up.cancelled()), pin!(open.evicted()));
+    begun(look, first, proxy.settings.idle_timeout, dismissed, evicted).await.unwrap_or(Next::End)
+}
+
+/// Waits until a request begins. Returns `None` if the connection must end before that: it was idle for too long, it
+/// was `dismissed` because the app is down or a drain began, or it was `evicted`.
+///
+/// A client that has just connected is about to send its first request, so a dismissal does not end its connection
+/// within [`FIRST_TIMEOUT`]. Otherwise it would get no response, on a connection on which nothing has worked before.
+async fn begun<T>(
+    mut look: Pin<&mut impl Future<Output = T>>,
+    first: bool,
+    idle_timeout: Duration,
+    dismissed: Pin<&mut impl Future<Output = ()>>,
+    mut evicted: Pin<&mut impl Future<Output = ()>>,
+) -> Option<T> {
+    let grace = first.then(|| clock::now() + FIRST_TIMEOUT);
     tokio::select! {
-        next = timeout(patience, &mut look) => return next.unwrap_or(Next::End),
-        () = up.cancelled(), if !late || !first => {}
-        () = open.evicted() => {}
+        begun = timeout(idle_timeout, &mut look) => return begun.ok(),
+        () = dismissed => {}
+        () = &mut evicted => return look.now_or_never(),
     }
-    // A client that has already sent a request gets a response.
-    look.now_or_never().unwrap_or(Next::End)
+    let Some(grace) = grace else {
+        // A client that has already sent a request gets a response.
+        return look.now_or_never();
+    };
+    tokio::select! {
+        begun = timeout_at(grace, &mut look) => begun.ok(),
+        () = evicted => look.now_or_never(),
+    }
 }
 
 /// Serves HTTP/1 requests with hyper.
@@ -458,7 +484,43 @@ async fn leave(mut stream: TcpStream, open: &Open) {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use super::*;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    /// What [`begun`] returns for a request after `request`, and a dismissal and an eviction at these times, and when.
+    async fn outcome(request: u64, first: bool, dismissed: Option<u64>, evicted: Option<u64>) -> (bool, u64) {
+        let at = async |time: Option<u64>| match time {
+            Some(time) => sleep(Duration::from_millis(time)).await,
+            None => pending().await,
+        };
+        let started = clock::now();
+        let request = pin!(at(Some(request)));
+        let begun = begun(request, first, IDLE, pin!(at(dismissed)), pin!(at(evicted))).await;
+        let took = clock::now().duration_since(started).as_millis();
+        (begun.is_some(), u64::try_from(took).expect("short"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_just_connected_gets_a_response_while_the_app_is_down() {
+        // The app goes down between the client's connection and its first request.
+        assert_eq!(outcome(300, true, Some(10), None).await, (true, 300));
+        // It is down already.
+        assert_eq!(outcome(300, true, Some(0), None).await, (true, 300));
+        assert_eq!(outcome(1_001, true, Some(10), None).await, (false, 1_000));
+        assert_eq!(outcome(5_001, true, Some(5_000), None).await, (false, 5_000), "it did not connect just now");
+        assert_eq!(outcome(300, true, Some(10), Some(200)).await, (false, 200), "another client needs the slot");
+        // A connection that has worked ends, as it would end at an app that stops.
+        assert_eq!(outcome(300, false, Some(10), None).await, (false, 10));
+        assert_eq!(outcome(300, false, None, Some(10)).await, (false, 10));
+        assert_eq!(outcome(300, false, None, None).await, (true, 300));
+        assert_eq!(outcome(70_000, true, None, None).await, (false, 60_000));
+        // A request that has begun is served.
+        let sent = begun(pin!(ready(7)), false, IDLE, pin!(ready(())), pin!(pending())).await;
+        assert_eq!(sent, Some(7));
+    }
 
     #[test]
     fn clients_that_retry_get_back_what_a_stopped_app_left() {
