@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::json;
 use tokio::{
-    net::TcpListener,
+    net::TcpSocket,
     sync::{oneshot, watch},
 };
 
@@ -31,10 +31,10 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
 /// A list can show the second pod after a watch that missed the deletion of the first one.
 #[tokio::test]
 async fn a_new_pod_of_the_same_name_and_address_gets_a_new_link() {
-    // Nothing listens at this address. The error names the pod that was called.
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url: Arc<str> = format!("http://{}", listener.local_addr().unwrap()).into();
-    drop(listener);
+    // Nothing listens on this port. The error names the pod that was called.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let url: Arc<str> = format!("http://{}", closed.local_addr().unwrap()).into();
     let ((observations, mut observed), (reports, _reported)) = (mpsc::channel(16), mpsc::unbounded_channel());
     let mut engine = engine(observations, reports);
     engine.handle(EngineEvent::Term(Some(Term::unbounded())));

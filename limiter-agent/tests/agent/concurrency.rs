@@ -21,12 +21,9 @@ use tokio::{
     net::TcpStream,
     sync::{Semaphore, mpsc},
 };
-use tokio_tungstenite::{
-    WebSocketStream, client_async,
-    tungstenite::{handshake::derive_accept_key, protocol::Role},
-};
+use tokio_tungstenite::client_async;
 
-use crate::support::{Agent, App, Client, body, daily, empty, json_of, policy, rule, snapshot, with};
+use crate::support::{Agent, App, Client, ClosedPort, body, daily, echo, empty, json_of, policy, rule, snapshot, with};
 
 const SERIES: &str = "{namespace=\"shop\",policy=\"p\",rule=\"r\",limit=\"parallel\"}";
 
@@ -173,22 +170,7 @@ async fn a_streamed_response_is_in_flight_to_its_last_byte() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_websocket_is_in_flight() {
-    let app = App::serve(async |mut request: Request<Incoming>| {
-        let accept = derive_accept_key(request.headers()["sec-websocket-key"].as_bytes());
-        let upgrade = hyper::upgrade::on(&mut request);
-        tokio::spawn(async move {
-            let stream = TokioIo::new(upgrade.await.expect("upgraded"));
-            let mut messages = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
-            while let Some(Ok(message)) = messages.next().await {
-                if message.is_text() && messages.send(message).await.is_err() {
-                    return;
-                }
-            }
-        });
-        let switching = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
-        switching.header("sec-websocket-accept", accept).body(empty()).expect("valid")
-    })
-    .await;
+    let app = App::serve(async |mut request: Request<Incoming>| echo(&mut request)).await;
     let agent = Agent::start(app.address, &[]);
     let all = with(parallel(2, json!({})), json!({"key": []}));
     agent.apply(&snapshot(1, &[policy("p", &[all])])).await;
@@ -267,13 +249,10 @@ async fn an_app_never_has_more_than_the_limit_and_no_client_waits_for_nothing() 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_the_agent_ends_a_request() {
     let Held { app, answers: _held } = Held::start().await;
-    let nobody = {
-        let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        free.local_addr().expect("bound")
-    };
-    for (upstream, status) in [(nobody, 502), (app.address, 504)] {
+    let nobody = ClosedPort::new();
+    for (upstream, status, deadline) in [(nobody.address(), 502, 60_000), (app.address, 504, 20)] {
         let agent = Agent::start(upstream, &[]);
-        let hurried = with(policy("p", &[parallel(1, json!({}))]), json!({"deadlineMillis": 20}));
+        let hurried = with(policy("p", &[parallel(1, json!({}))]), json!({"deadlineMillis": deadline}));
         agent.apply(&snapshot(1, &[hurried])).await;
         let clients = [Client::new(), Client::new()];
         for turn in 0..40 {

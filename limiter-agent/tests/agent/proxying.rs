@@ -23,7 +23,9 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::support::{Agent, App, Body, Client, PATIENCE, body, daily, empty, policy, request, rule, snapshot};
+use crate::support::{
+    Agent, App, Body, Client, ClosedPort, PATIENCE, body, daily, empty, policy, request, rule, snapshot,
+};
 
 /// A request or response body that the test writes in pieces.
 fn channel() -> (mpsc::Sender<Bytes>, Body) {
@@ -255,7 +257,8 @@ async fn a_refused_upload_gets_to_see_its_answer() {
 
 #[tokio::test]
 async fn an_app_that_is_down_is_a_502_with_the_reason() {
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("bound");
+    let closed = ClosedPort::new();
+    let nobody = closed.address();
     let agent = Agent::start(nobody, &[]);
     let response = agent.get("/", &[]).await;
     let text = String::from_utf8_lossy(response.body()).into_owned();

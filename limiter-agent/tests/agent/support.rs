@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::{
     agent::{Agent, PATIENCE, binary},
-    app::{App, Body, body, empty},
+    app::{App, Body, ClosedPort, body, echo, empty},
     certificates::{Authority, TlsClient, tls},
     stores::{Server, delayed, memcached_at, redis_at},
 };

@@ -17,12 +17,9 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tokio_tungstenite::{
-    WebSocketStream, client_async,
-    tungstenite::{handshake::derive_accept_key, protocol::Role},
-};
+use tokio_tungstenite::client_async;
 
-use crate::support::{Agent, App, PATIENCE, body, empty, json_of, policy, rule, snapshot, with};
+use crate::support::{Agent, App, PATIENCE, body, echo, json_of, policy, rule, snapshot, with};
 
 /// A burst that no test uses up. A day refills ten units.
 const PLENTY: u64 = 10_000_000;
@@ -98,23 +95,6 @@ impl Counter {
         };
         tokio::time::timeout(PATIENCE, ended).await.expect("the app's handler ends");
     }
-}
-
-/// Opens a WebSocket connection that echoes text.
-fn echo(request: &mut Request<Incoming>) -> Response<crate::support::Body> {
-    let accept = derive_accept_key(request.headers()["sec-websocket-key"].as_bytes());
-    let upgrade = hyper::upgrade::on(request);
-    tokio::spawn(async move {
-        let stream = TokioIo::new(upgrade.await.expect("upgraded"));
-        let mut messages = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
-        while let Some(Ok(message)) = messages.next().await {
-            if message.is_text() && messages.send(message).await.is_err() {
-                return;
-            }
-        }
-    });
-    let switching = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
-    switching.header("sec-websocket-accept", accept).body(empty()).expect("valid")
 }
 
 /// The bytes that the app has received and the units that the limit has charged, as they must be.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
 use hyper::{
@@ -17,7 +18,11 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{handshake::derive_accept_key, protocol::Role},
+};
 
 pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
@@ -27,6 +32,38 @@ pub(crate) fn body(text: impl Into<Bytes>) -> Body {
 
 pub(crate) fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed()
+}
+
+/// Opens a WebSocket connection that echoes text.
+pub(crate) fn echo(request: &mut Request<Incoming>) -> Response<Body> {
+    let accept = derive_accept_key(request.headers()["sec-websocket-key"].as_bytes());
+    let upgrade = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        let stream = TokioIo::new(upgrade.await.expect("upgraded"));
+        let mut messages = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+        while let Some(Ok(message)) = messages.next().await {
+            if message.is_text() && messages.send(message).await.is_err() {
+                return;
+            }
+        }
+    });
+    let switching = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
+    switching.header("sec-websocket-accept", accept).body(empty()).expect("valid")
+}
+
+/// A port on which no program listens. No other test can get the port while this value exists.
+pub(crate) struct ClosedPort(TcpSocket);
+
+impl ClosedPort {
+    pub(crate) fn new() -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        Self(socket)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().expect("bound")
+    }
 }
 
 /// An HTTP server that runs as long as the test's runtime.
