@@ -37,6 +37,8 @@ pub(crate) struct Report {
     #[serde(skip)]
     method: &'static str,
     machine: Machine,
+    /// The machines of the parts that this run keeps, if they were measured on another machine.
+    other_machines: BTreeMap<String, Machine>,
     versions: Vec<(String, String)>,
     aims: Vec<Aim>,
     tables: Vec<Table>,
@@ -101,6 +103,7 @@ impl Report {
             command: format!("cargo xtask bench {name}"),
             method: TAKING_TURNS,
             machine: Machine::read()?,
+            other_machines: BTreeMap::new(),
             versions: versions()?,
             aims: Vec::new(),
             tables: Vec::new(),
@@ -154,6 +157,12 @@ impl Report {
             earlier.versions.into_iter().filter(|(name, _)| self.versions.iter().all(|(known, _)| known != name));
         let news: Vec<_> = news.collect();
         self.versions.extend(news);
+        for part in kept {
+            let machine = earlier.other_machines.get(*part).unwrap_or(&earlier.machine);
+            if *machine != self.machine {
+                self.other_machines.insert((*part).to_owned(), machine.clone());
+            }
+        }
         self.aims.sort_by(|one, other| part(&one.aim).cmp(part(&other.aim)));
         self.tables.sort_by(|one, other| part(&one.title).cmp(part(&other.title)));
         self.charts.sort_by(|one, other| part(one.name()).cmp(part(other.name())));
@@ -175,6 +184,15 @@ impl Report {
         Ok(())
     }
 
+    /// A sentence for each other machine, with the parts that were measured on it.
+    fn other_machines(&self) -> String {
+        let mut parts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for (part, machine) in &self.other_machines {
+            parts.entry(machine.to_string()).or_default().push(part);
+        }
+        parts.iter().map(|(machine, parts)| format!("{} on {machine}. ", parts.join(", "))).collect()
+    }
+
     fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n", self.title);
         if self.quick {
@@ -184,10 +202,11 @@ impl Report {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "{}\n\nWritten by `{}` on {}. Versions: {}. {}\n\n",
+            "{}\n\nWritten by `{}` on {}. {}Versions: {}. {}\n\n",
             self.about,
             self.command,
             self.machine,
+            self.other_machines(),
             versions.join(", "),
             self.method,
         );
@@ -214,6 +233,9 @@ impl Report {
 #[derive(Deserialize)]
 struct Earlier {
     quick: bool,
+    machine: Machine,
+    #[serde(default)]
+    other_machines: BTreeMap<String, Machine>,
     versions: Vec<(String, String)>,
     aims: Vec<Aim>,
     tables: Vec<Table>,
@@ -391,6 +413,18 @@ mod tests {
         assert_eq!(run(&[("001", 2.5)], &["000", "002"])?, first);
         let changed = run(&[("002", 7.5), ("000", 1.5)], &["001"])?;
         assert_eq!(changed, first.replace("3.5", "7.5"));
+
+        // Figures that were measured elsewhere name that machine, as long as they are kept.
+        let json = folder.path().join("seeds.json");
+        let here = Machine::read()?.to_string();
+        let elsewhere = serde_json::from_slice::<serde_json::Value>(&std::fs::read(&json)?)?;
+        let cpu = elsewhere["machine"]["cpu"].as_str().expect("a name").to_owned();
+        std::fs::write(&json, std::fs::read_to_string(&json)?.replace(&cpu, "another CPU"))?;
+        let other = here.replace(&cpu, "another CPU");
+        let of_two = run(&[("001", 2.5)], &["000", "002"])?;
+        assert!(of_two.contains(&format!("on {here}. 000, 002 on {other}. Versions")), "{of_two}");
+        let of_one = run(&[("002", 7.5)], &["000", "001"])?;
+        assert!(of_one.contains(&format!("on {here}. 000 on {other}. Versions")), "{of_one}");
         Ok(())
     }
 

@@ -4,20 +4,20 @@ use std::{fmt, fs, path::Path, process::Command};
 
 use anyhow::Context as _;
 use cargo_metadata::MetadataCommand;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The peers whose versions are reported, if this package depends on them.
 const PEERS: [&str; 9] =
     ["shot-limit", "tower-shot", "governor", "leaky-bucket", "tower", "tokio", "dashmap", "scc", "papaya"];
 
-#[derive(Serialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Machine {
     cpu: String,
     cores: usize,
     kernel: String,
     rustc: String,
     /// The build profile. Only figures of the profile `release` are meaningful.
-    profile: &'static str,
+    profile: String,
 }
 
 impl Machine {
@@ -30,7 +30,7 @@ impl Machine {
             cores: std::thread::available_parallelism()?.get(),
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             rustc: String::from_utf8_lossy(&rustc.stdout).trim().to_owned(),
-            profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
         })
     }
 }

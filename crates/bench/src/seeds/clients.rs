@@ -2,14 +2,18 @@
 //! runtime's timers have a resolution of a millisecond.
 
 use std::{
+    collections::VecDeque,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
@@ -54,24 +58,30 @@ fn sorted(parts: &[&[Duration]]) -> Vec<Duration> {
     all
 }
 
-/// Sends requests over connections that it keeps. It opens one more if all are busy.
+/// Sends requests over connections that it keeps, each in turn. It opens one more if all are busy.
 #[derive(Clone)]
 pub(super) struct Client {
     address: SocketAddr,
     path: &'static str,
-    /// The value of the header `x-key`.
-    key: HeaderValue,
-    idle: Arc<Mutex<Vec<SendRequest<Empty<Bytes>>>>>,
+    /// The header with the key of a request, and its values, which the requests have in turn.
+    header: HeaderName,
+    keys: Arc<[HeaderValue]>,
+    sent: Arc<AtomicUsize>,
+    idle: Arc<Mutex<VecDeque<SendRequest<Empty<Bytes>>>>>,
 }
 
 impl Client {
+    /// Every request has the key 0 in the header `x-key`.
     pub(super) fn new(address: SocketAddr, path: &'static str) -> Self {
-        Self { address, path, key: HeaderValue::from_static("0"), idle: Arc::default() }
+        let (header, keys) = (HeaderName::from_static("x-key"), [HeaderValue::from_static("0")].into());
+        Self { address, path, header, keys, sent: Arc::default(), idle: Arc::default() }
     }
 
-    /// Uses this key for all further requests.
-    pub(super) fn use_key(&mut self, key: &str) -> anyhow::Result<()> {
-        self.key = HeaderValue::from_str(key).with_context(|| format!("{key} is no value of a header"))?;
+    /// Gives further requests these keys in turn, in this header.
+    pub(super) fn use_keys(&mut self, header: &str, keys: impl Iterator<Item = String>) -> anyhow::Result<()> {
+        self.header = header.parse().with_context(|| format!("{header} is no name of a header"))?;
+        let value = |key: String| HeaderValue::from_str(&key).with_context(|| format!("{key} is no value of a header"));
+        self.keys = keys.map(value).collect::<anyhow::Result<_>>()?;
         Ok(())
     }
 
@@ -92,8 +102,9 @@ impl Client {
             None => self.connect().await?,
         };
         connection.ready().await?;
+        let key = &self.keys[self.sent.fetch_add(1, Relaxed) % self.keys.len()];
         let request =
-            Request::get(self.path).header(http::header::HOST, "app").header("x-key", &self.key).body(Empty::new())?;
+            Request::get(self.path).header(http::header::HOST, "app").header(&self.header, key).body(Empty::new())?;
         let response = connection.send_request(request).await?;
         let status = response.status();
         response.into_body().collect().await?;
@@ -109,13 +120,13 @@ impl Client {
         Ok(sender)
     }
 
-    /// The connection that was used last.
+    /// The connection that has been idle for the longest time.
     fn pop(&self) -> Option<SendRequest<Empty<Bytes>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
     fn put_back(&self, connection: SendRequest<Empty<Bytes>>) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push_back(connection);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Seed 002: a gateway with a bucket for each client address. Compares the agent with gateways that store the buckets
 //! in a `DashMap` and in a `Mutex<HashMap>`.
 
+mod open_loop;
 mod tables;
 
 use std::{net::SocketAddr, path::Path, time::Duration};
@@ -16,6 +17,7 @@ use crate::{
     clock,
     gateway::{DASHMAP, GatewayArgs, MUTEX, Rate},
     proxy::{Connection, Cores, Load, Process, Upstream, Wrk, free_address, more_files},
+    stats::{Spread, figure},
 };
 
 pub(super) const ABOUT: &str = "\
@@ -23,15 +25,18 @@ A limit for each client address (the last one in `X-Forwarded-For`). The peers a
 gateway`: axum, with buckets in a `DashMap` and in a `Mutex<HashMap>`. `wrk` has 100 connections with 4 threads, and \
 800 with 12. Load, gateway and app share all cores. *Refused*: the limit is one request a day for each address, and \
 each address has used it, so this is the limiter without an upstream (the peers have none). *Forwarded*: the limit \
-admits all requests, and the app answers them. *Limited*: 100 requests a second with bursts of 200 for each address, as in \
-the document; what is admitted reaches the app. *App hangs*: one request in 200 gets no answer from the app, and the \
-gateway answers it with 504 after 200 ms. Every round checks how many requests were admitted: none of the refused \
+admits all requests, and the app answers them. *Limited*: 100 requests a second with bursts of 200 for each address, \
+as in the document; what is admitted reaches the app. *App hangs*: one request in 200 gets no answer from the app, and \
+the gateway answers it with 504 after 200 ms. Every round checks how many requests were admitted: none of the refused \
 ones, all of the forwarded ones, never more than the buckets hold and earn, and as many errors as requests that hang. \
 Read the latencies together with the throughput. Each connection sends its next request when it has its answer, so the \
 mean latency is the number of connections divided by the throughput: a contender with more requests a second has a \
 lower mean even where its P50 is higher, because the others answer some connections often and let others wait. And wrk \
 adds samples to each latency above its mean interval between requests, so where the app hangs, a faster contender gets \
-more of these samples: there, only the throughput and the CPU compare.";
+more of these samples: there, only the throughput and the CPU compare. *At a fixed rate*, clients do not wait for \
+answers: each gateway gets a quarter, or half, of the requests a second that the slowest of the three serves in a \
+closed loop, over the same 800 connections, each in turn. These are the latencies that users get from a gateway that \
+is not saturated.";
 
 pub(super) const CONTENDERS: [&str; 3] = [DASHMAP, MUTEX, WEIR];
 
@@ -96,6 +101,9 @@ impl Kind {
 /// Threads and connections of wrk.
 const CROWDS: [(usize, usize); 2] = [(4, 100), (12, 800)];
 
+/// The connections of the clients with a fixed rate.
+const STEADY: usize = CROWDS[1].1;
+
 /// A row of the tables: what is asked of the gateways, and what each round found, by contender.
 struct Case {
     name: String,
@@ -125,11 +133,17 @@ pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     ];
     let app = Upstream::start()?;
     let folder = tempfile::tempdir().context("make a folder for logs")?;
-    let mut cases = Vec::new();
+    let (mut cases, mut steady) = (Vec::new(), Vec::new());
     for (kind, addresses) in settings {
-        cases.extend(Bench { kind, addresses, app: app.address(), folder: folder.path() }.run(rounds)?);
+        let bench = Bench { kind, addresses, app: app.address(), folder: folder.path() };
+        let mut gateways = bench.start_all()?;
+        let found = bench.run(&mut gateways, rounds)?;
+        if matches!(kind, Kind::Refused | Kind::Forwarded) && addresses.name == FEW.name {
+            steady.extend(bench.run_steady(&mut gateways, &found[1], rounds)?);
+        }
+        cases.extend(found);
     }
-    tables::write(&cases, part);
+    tables::write(&cases, &steady, part);
     Ok(())
 }
 
@@ -150,13 +164,17 @@ struct Gateway {
 }
 
 impl Bench<'_> {
-    fn run(&self, rounds: usize) -> anyhow::Result<Vec<Case>> {
+    fn start_all(&self) -> anyhow::Result<Vec<Gateway>> {
         let mut gateways = Vec::new();
         for name in CONTENDERS {
             let mut gateway = self.start(name).with_context(|| format!("start {name}"))?;
             self.prepare(&mut gateway).with_context(|| format!("{name}, {}", self.kind.name()))?;
             gateways.push(gateway);
         }
+        Ok(gateways)
+    }
+
+    fn run(&self, gateways: &mut [Gateway], rounds: usize) -> anyhow::Result<Vec<Case>> {
         let mut cases: Vec<Case> = CROWDS
             .map(|(_, connections)| Case {
                 name: format!("{}, {}, {connections} connections", self.kind.name(), self.addresses.name),
@@ -172,6 +190,28 @@ impl Bench<'_> {
                     case.samples[place].push(sample.with_context(|| format!("{}, {}", CONTENDERS[place], case.name))?);
                 }
             }
+        }
+        Ok(cases)
+    }
+
+    /// Gives all gateways the same rates, which follow from what they served in a closed loop.
+    fn run_steady(&self, gateways: &mut [Gateway], closed: &Case, rounds: usize) -> anyhow::Result<Vec<Case>> {
+        let throughput = |samples: &Vec<Sample>| Spread::of(samples.iter().map(|it| it.per_second).collect()).median;
+        let slowest = closed.samples.iter().map(throughput).fold(f64::INFINITY, f64::min);
+        let mut cases = Vec::new();
+        for share in open_loop::SHARES {
+            let rate = share.of(slowest);
+            let name = format!("{}, {}: {} requests a second", self.kind.name(), share.name, figure(rate.into()));
+            let mut case = Case { name, samples: CONTENDERS.map(|_| Vec::new()) };
+            for round in 0..rounds {
+                eprintln!("seeds: 002, {}, round {} of {rounds}", case.name, round + 1);
+                for turn in 0..CONTENDERS.len() {
+                    let place = (turn + round) % CONTENDERS.len();
+                    let sample = open_loop::sample(&mut gateways[place], self.kind, STEADY, rate);
+                    case.samples[place].push(sample.with_context(|| format!("{}, {}", CONTENDERS[place], case.name))?);
+                }
+            }
+            cases.push(case);
         }
         Ok(cases)
     }

@@ -21,19 +21,20 @@ use super::part::Part;
 use crate::proxy::more_files;
 
 pub(super) const ABOUT: &str = "\
-One limit in Redis. The app is Koa on Node.js, as in the document. It runs alone, with `koa-ratelimit` (a trip to Redis \
-for each request), or with an optimistic counter: a program of ours that counts in the process and synchronizes every \
-two seconds, as the document's limiter does. Before the app alone, there is *weir-agent*, without a policy and with a \
-policy of scope Shared. Each contender has a Redis of its own, and each round trip to it takes 0.1 ms (the loopback device) or 67 ms (a \
-TCP proxy of ours delays each direction). *Refused* and *admitted* are the document's load, `wrk -t12 -c1200`, with one \
-key: on a limit of 1,000 an hour, which refuses nearly all requests, and on a limit that admits all of them. For \
-*refused by two processes*, *three times the limit* and *0.8 of the limit*, each limiter runs in two processes with an \
-app each, and half of the requests go to each. *Three times* and *0.8* are open-loop loads on a limit of 1,000 requests \
-a second with bursts of 2,000: a request does not wait for the last one. Every app records when an admitted request \
-arrives. At each of these times, the limit is compared with the number of admissions until then: what is more is the \
-*excess*. Limits of the agent and of the optimistic counter are buckets, and `koa-ratelimit` has a log of the admitted \
-requests. A *trip* is a script or a transaction in `INFO commandstats`; the CPU time of Redis is that of `INFO cpu`, \
-per request. Clients, limiters, apps and Redis share all cores.";
+One limit in Redis. The app is Koa on Node.js, as in the document. It runs alone, with `koa-ratelimit` (a trip to \
+Redis for each request), or with an optimistic counter: a program of ours that counts in the process and synchronizes \
+every two seconds, as the document's limiter does. Before the app alone, there is *weir-agent*, without a policy, with \
+a policy of scope Pod, and with one of scope Shared. Scope Pod makes no trips, so it shows how fast the agent can be \
+on this machine. Each contender has a Redis of its own, and each round trip to it takes 0.1 ms (the loopback device) \
+or 67 ms (a TCP proxy of ours delays each direction). *Refused* and *admitted* are the document's load, `wrk -t12 \
+-c1200`, with one key: on a limit of 1,000 an hour, which refuses nearly all requests, and on a limit that admits all \
+of them. For *refused by two processes*, *three times the limit* and *0.8 of the limit*, each limiter runs in two \
+processes with an app each, and half of the requests go to each. *Three times* and *0.8* are open-loop loads on a \
+limit of 1,000 requests a second with bursts of 2,000: a request does not wait for the last one. Every app records \
+when an admitted request arrives. At each of these times, the limit is compared with the number of admissions until \
+then: what is more is the *excess*. Limits of the agent and of the optimistic counter are buckets, and `koa-ratelimit` \
+has a log of the admitted requests. A *trip* is a script or a transaction in `INFO commandstats`; the CPU time of \
+Redis is that of `INFO cpu`, per request. Clients, limiters, apps and Redis share all cores.";
 
 /// A limit of one key.
 #[derive(Clone, Copy, Debug)]

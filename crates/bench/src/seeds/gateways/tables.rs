@@ -20,25 +20,19 @@ const FIGURES: [Figure; 5] = [
 
 const OURS: usize = CONTENDERS.len() - 1;
 
-pub(super) fn write(cases: &[Case], part: &mut Part<'_>) {
+/// Writes the cases of the closed loop, and the cases with a fixed rate, in which all gateways have the same throughput.
+pub(super) fn write(cases: &[Case], steady: &[Case], part: &mut Part<'_>) {
     for figure in FIGURES {
-        aim(cases, figure, part);
+        aim("", cases, figure, part);
     }
-    for (title, unit, value, more) in FIGURES {
-        let row = |case: &Case| {
-            let spreads = case.samples.iter().map(|samples| Spread::of(samples.iter().map(value).collect()));
-            let ratios = (0..OURS).map(|peer| Cell::Ratio { ratio: ratio(case, peer, value, more) });
-            Row { contender: case.name.clone(), cells: spreads.map(Cell::Measured).chain(ratios).collect() }
-        };
-        let columns = CONTENDERS.iter().map(|name| (*name).to_owned());
-        let ratios = CONTENDERS[..OURS].iter().map(|peer| format!("as good as {peer}"));
-        part.table(Table {
-            title: format!("gateways, {title}, {unit}"),
-            note: String::new(),
-            unit: "case".into(),
-            columns: columns.chain(ratios).collect(),
-            rows: cases.iter().map(row).collect(),
-        });
+    for figure in &FIGURES[1..] {
+        aim("at a fixed rate, ", steady, *figure, part);
+    }
+    for figure in FIGURES {
+        table("", cases, figure, part);
+    }
+    for figure in &FIGURES[1..] {
+        table("at a fixed rate, ", steady, *figure, part);
     }
     for connections in [100, 800] {
         let end = format!("{connections} connections");
@@ -59,13 +53,30 @@ pub(super) fn write(cases: &[Case], part: &mut Part<'_>) {
     }
 }
 
+fn table(of: &str, cases: &[Case], (title, unit, value, more): Figure, part: &mut Part<'_>) {
+    let row = |case: &Case| {
+        let spreads = case.samples.iter().map(|samples| Spread::of(samples.iter().map(value).collect()));
+        let ratios = (0..OURS).map(|peer| Cell::Ratio { ratio: ratio(case, peer, value, more) });
+        Row { contender: case.name.clone(), cells: spreads.map(Cell::Measured).chain(ratios).collect() }
+    };
+    let columns = CONTENDERS.iter().map(|name| (*name).to_owned());
+    let ratios = CONTENDERS[..OURS].iter().map(|peer| format!("as good as {peer}"));
+    part.table(Table {
+        title: format!("gateways, {of}{title}, {unit}"),
+        note: String::new(),
+        unit: "case".into(),
+        columns: columns.chain(ratios).collect(),
+        rows: cases.iter().map(row).collect(),
+    });
+}
+
 /// How many times as good as the peer the agent is, in the median of rounds.
 fn ratio(case: &Case, peer: usize, value: fn(&Sample) -> f64, more: bool) -> f64 {
     let values = |place: usize| case.samples[place].iter().map(value).collect::<Vec<_>>();
     if more { stats::ratio(&values(OURS), &values(peer)) } else { stats::ratio(&values(peer), &values(OURS)) }
 }
 
-fn aim(cases: &[Case], (title, _, value, more): Figure, part: &mut Part<'_>) {
+fn aim(of: &str, cases: &[Case], (title, _, value, more): Figure, part: &mut Part<'_>) {
     let mut behind = Vec::new();
     let mut least = f64::INFINITY;
     for case in cases {
@@ -78,5 +89,5 @@ fn aim(cases: &[Case], (title, _, value, more): Figure, part: &mut Part<'_>) {
         }
     }
     let found = if behind.is_empty() { format!("at least {} times as good", figure(least)) } else { behind.join("; ") };
-    part.aim(&format!("{title}: ahead of both gateways in every case"), found, behind.is_empty());
+    part.aim(&format!("{of}{title}: ahead of both gateways in every case"), found, behind.is_empty());
 }

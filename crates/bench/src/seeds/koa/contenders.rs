@@ -30,12 +30,14 @@ pub(super) enum Contender {
     Optimistic,
     /// The agent without a policy.
     Idle,
+    /// The agent with limits of its own, which makes no trips.
+    Local,
     Agent,
 }
 
 impl Contender {
     /// All of them, in the order of tables.
-    pub(super) const ALL: [Self; 5] = [Self::Alone, Self::Trip, Self::Optimistic, Self::Idle, Self::Agent];
+    pub(super) const ALL: [Self; 6] = [Self::Alone, Self::Trip, Self::Optimistic, Self::Idle, Self::Local, Self::Agent];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -43,6 +45,7 @@ impl Contender {
             Self::Trip => "koa-ratelimit",
             Self::Optimistic => "optimistic counter",
             Self::Idle => "(weir-agent without a policy)",
+            Self::Local => "(weir-agent, scope Pod)",
             Self::Agent => WEIR,
         }
     }
@@ -51,18 +54,29 @@ impl Contender {
         !matches!(self, Self::Alone | Self::Idle)
     }
 
+    /// Whether all processes enforce one limit together.
+    pub(super) fn shares_limit(self) -> bool {
+        self.has_limit() && self != Self::Local
+    }
+
+    fn is_agent(self) -> bool {
+        matches!(self, Self::Idle | Self::Local | Self::Agent)
+    }
+
     /// The limiter in the app.
     fn limiter(self) -> &'static str {
         match self {
-            Self::Alone | Self::Idle | Self::Agent => "none",
+            Self::Alone | Self::Idle | Self::Local | Self::Agent => "none",
             Self::Trip => "koa-ratelimit",
             Self::Optimistic => "optimistic",
         }
     }
 
     fn policy(self, store: SocketAddr) -> Policy {
-        if self == Self::Idle {
-            return Policy::default();
+        match self {
+            Self::Idle => return Policy::default(),
+            Self::Local => return Policy { rules: LIMITS.map(local_rule).into(), ..Policy::default() },
+            _ => {}
         }
         let backend = json!({ "redis": { "topology": "Standalone", "endpoints": [store.to_string()] } });
         let stores = vec![json!({ "name": STORE, "backend": backend })];
@@ -72,6 +86,18 @@ impl Contender {
 
 /// A rule of scope Shared, which users write with the default for a lost store.
 fn rule(limit: Limit) -> Value {
+    let mut rule = local_rule(limit);
+    rule["shared"] = json!({
+        "store": STORE,
+        "counters": format!("bench/bench.{}", limit.path.trim_start_matches('/')),
+        "stamp": 1,
+        "onStoreLoss": "LocalShare",
+        "sharers": PROCESSES,
+    });
+    rule
+}
+
+fn local_rule(limit: Limit) -> Value {
     let name = limit.path.trim_start_matches('/');
     json!({
         "name": name,
@@ -87,13 +113,6 @@ fn rule(limit: Limit) -> Value {
         }],
         "onLimit": { "status": 429, "headers": "IETF" },
         "maxKeys": 10_000,
-        "shared": {
-            "store": STORE,
-            "counters": format!("bench/bench.{name}"),
-            "stamp": 1,
-            "onStoreLoss": "LocalShare",
-            "sharers": PROCESSES,
-        },
     })
 }
 
@@ -119,7 +138,7 @@ impl Running {
             let (process, app) = start_app(contender, store, folder)?;
             processes.push(process);
             apps.push(app);
-            if matches!(contender, Contender::Idle | Contender::Agent) {
+            if contender.is_agent() {
                 let folder = folder.join(format!("agent-{}", app.port()));
                 fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
                 let agent = Agent::start(app, &[], &contender.policy(store), &folder)?;

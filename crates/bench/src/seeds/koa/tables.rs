@@ -14,7 +14,7 @@ use crate::{
 /// A figure: its title with the unit, and its value.
 type Figure = (&'static str, fn(&Sample) -> f64);
 
-const FIGURES: [Figure; 9] = [
+const FIGURES: [Figure; 10] = [
     ("requests a second", |sample| sample.per_second),
     ("P50, ms", |sample| sample.p50),
     ("P95, ms", |sample| sample.p95),
@@ -24,6 +24,7 @@ const FIGURES: [Figure; 9] = [
     ("excess", |sample| sample.excess),
     ("trips per request", |sample| sample.trips),
     ("CPU of Redis per request, µs", |sample| sample.store_cpu),
+    ("not answered", |sample| sample.failed),
 ];
 
 /// The aims.
@@ -64,11 +65,17 @@ pub(super) fn write(results: &[Results], part: &mut Part<'_>) {
 fn aims(results: &[Results], part: &mut Part<'_>) {
     for at in results {
         let distance = at.distance;
-        let times = at.times(Kind::Refused, Contender::Trip);
-        let found = format!("{}×", figure(times));
+        let [times, local] = [Contender::Trip, Contender::Local].map(|other| at.times(Kind::Refused, other));
         if distance == FAR {
+            let most = figure(times / local);
+            let found = format!("{}×; scope Pod, which makes no trips: {most}×", figure(times));
             part.aim(&format!("refused, {distance}: at least 20 times koa-ratelimit"), found, times >= TIMES_A_TRIP);
         }
+        part.aim(
+            &format!("refused, {distance}: at most 5 % below the agent with scope Pod"),
+            format!("{}×", figure(local)),
+            local >= OF_NO_LIMITER,
+        );
         let [idle, alone] = [Contender::Idle, Contender::Alone].map(|other| at.times(Kind::Admitted, other));
         let all = at.median(Kind::Admitted, Contender::Agent, |sample| sample.share);
         part.aim(
@@ -88,21 +95,23 @@ fn aims(results: &[Results], part: &mut Part<'_>) {
             );
         }
     }
-    let excess = |contender: Contender| {
+    let most = |contender: Contender, value: fn(&Sample) -> f64| {
         let each = |at: &Results| {
-            let of = |kind| at.values(kind, contender, |sample| sample.excess).into_iter().fold(0.0, f64::max);
+            let of = |kind| at.values(kind, contender, value).into_iter().fold(0.0, f64::max);
             LOADS.iter().map(|load| of(load.kind)).fold(0.0, f64::max)
         };
         results.iter().map(each).fold(0.0, f64::max)
     };
-    let ours = excess(Contender::Agent);
-    let found = format!(
-        "{} (koa-ratelimit {}, optimistic counter {})",
-        figure(ours),
-        figure(excess(Contender::Trip)),
-        figure(excess(Contender::Optimistic))
-    );
-    part.aim("no round of any load has an excess", found, ours <= 0.0);
+    let found = |value: fn(&Sample) -> f64| {
+        let [ours, trip, optimistic] =
+            [Contender::Agent, Contender::Trip, Contender::Optimistic].map(|contender| most(contender, value));
+        let peers = format!("koa-ratelimit {}, optimistic counter {}", figure(trip), figure(optimistic));
+        (format!("{} ({peers})", figure(ours)), ours <= 0.0)
+    };
+    let (excess, is_exact) = found(|sample| sample.excess);
+    part.aim("no round of any load has an excess", excess, is_exact);
+    let (failed, is_whole) = found(|sample| sample.failed);
+    part.aim("every request of every round is answered", failed, is_whole);
 }
 
 fn table(at: &Results, load: usize, name: &str) -> Table {
