@@ -30,6 +30,7 @@ mod fuzz;
 mod garbled;
 mod headers;
 mod http1_path;
+mod idle;
 mod leaving;
 mod open;
 mod plain;

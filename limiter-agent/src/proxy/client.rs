@@ -12,13 +12,7 @@
 //! nothing to write for a few seconds, or if it answers a write with a reset. If a client resets the connection, the
 //! agent detects this immediately.
 
-use std::{
-    convert::Infallible,
-    future::poll_fn,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -37,13 +31,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::AsyncWriteExt,
     net::TcpStream,
-    time::{sleep, sleep_until, timeout, timeout_at},
+    time::{sleep, sleep_until},
 };
 
 use super::{
     activity::{Activity, Answer, Answering},
     failure::AppDown,
-    http1_path::{End, Http1Path},
+    http1_path::{End, HandOver, Http1Path},
+    idle::{Next, next},
     open::{HALF_CLOSED_TIMEOUT, Open},
     request_body::RequestBody,
     socket::{Goodbye, Socket},
@@ -53,18 +48,11 @@ use super::{
 };
 use crate::{clock, slots::Eviction};
 
-/// An HTTP/2 connection begins with these bytes (RFC 9113 section 3.4). No HTTP/1 request begins with them.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// The time limit for a preface that arrives in pieces, and the interval at which to check for the rest.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-const PREFACE_PAUSE: Duration = Duration::from_millis(10);
-
-/// The time limit for the first request on a connection, from its acceptance, while the app is down or during a drain.
-const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// The idle time after which a connection releases its buffers, and the interval between checks for a stall.
 const TICK: Duration = Duration::from_secs(1);
+
+/// The maximum number of requests that hyper serves before the short path gets the connection again.
+const MOST_THROUGH_HYPER: u64 = 64;
 
 /// The maximum number of bytes to accept while the app does not read them: of one HTTP/2 request body, and of all
 /// bodies on a connection together.
@@ -74,24 +62,6 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// The maximum number of bytes of one HTTP/2 response to buffer while the client does not read it.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// The next event on an idle connection.
-enum Next {
-    Http1,
-    Http2,
-    /// The client has disconnected, or the connection must end.
-    End,
-}
-
-impl Next {
-    fn protocol(&self) -> Option<Protocol> {
-        match self {
-            Self::Http1 => Some(Protocol::Http1),
-            Self::Http2 => Some(Protocol::Http2),
-            Self::End => None,
-        }
-    }
-}
-
 /// Serves one client until it disconnects or the drain ends the connection. `service` gets every request that the short
 /// path does not take.
 pub(super) async fn serve<S, F>(mut stream: TcpStream, service: S, short: Option<impl Http1Path>, open: &Arc<Open>)
@@ -99,7 +69,7 @@ where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
-    let through_hyper = ThroughHyper { service: &service, open };
+    let mut through_hyper = ThroughHyper { service: &service, open, requests: u64::MAX };
     let mut before = Bytes::new();
     let mut first = true;
     let mut used = false;
@@ -116,14 +86,19 @@ where
         }
         let end = match &short {
             Some(short) => short.serve(stream, before, used).await,
-            None => End::HandOver(stream, before, used),
+            None => End::HandOver(HandOver { stream, before, used, served: false }),
         };
         let end = match end {
-            End::HandOver(stream, before, used) => through_hyper.serve(stream, before, used).await,
+            End::HandOver(HandOver { stream, before, used, served }) => {
+                if short.is_some() {
+                    through_hyper.requests = requests_through_hyper(through_hyper.requests, served);
+                }
+                through_hyper.serve(stream, before, used).await
+            }
             end => end,
         };
         match end {
-            End::HandOver(with, bytes, answered) => (stream, before, used) = (with, bytes, answered),
+            End::HandOver(with) => HandOver { stream, before, used, .. } = with,
             End::Leave(stream) => return leave(stream, open).await,
             End::Closed => return,
         }
@@ -131,74 +106,19 @@ where
     }
 }
 
-/// Waits for the first bytes of a request without reading them.
-async fn next(stream: &TcpStream, first: bool, open: &Open) -> Next {
-    let proxy = &open.proxy;
-    open.rest(proxy.clock.now());
-    let next = parked(stream, first, open).await;
-    if open.work() { next } else { Next::End }
-}
-
-/// Waits for the first bytes, like [`next`]. Meanwhile the connection can be evicted.
-async fn parked(stream: &TcpStream, first: bool, open: &Open) -> Next {
-    let proxy = &open.proxy;
-    let _parked = proxy.traffic.park();
-    let look = async {
-        let mut start = [0; PREFACE.len()];
-        let begun = async {
-            loop {
-                match stream.peek(&mut start).await {
-                    Ok(0) | Err(_) => return Next::End,
-                    Ok(count) if !first || !PREFACE.starts_with(&start[..count]) => return Next::Http1,
-                    Ok(count) if count == PREFACE.len() => return Next::Http2,
-                    // While bytes are unread, the socket does not signal new ones.
-                    Ok(_) => sleep(PREFACE_PAUSE).await,
-                }
-            }
-        };
-        // The preface's time limit does not apply to the first byte.
-        match stream.readable().await {
-            Ok(()) => timeout(PREFACE_TIMEOUT, begun).await.unwrap_or(Next::Http1),
-            Err(_) => Next::End,
-        }
-    };
-    let up = proxy.upstream.up();
-    let (look, dismissed, evicted) = (pin!(look), pin!(up.cancelled()), pin!(open.evicted()));
-    begun(look, first, proxy.settings.idle_timeout, dismissed, evicted).await.unwrap_or(Next::End)
-}
-
-/// Waits until a request begins. Returns `None` if the connection must end before that: it was idle for too long, it
-/// was `dismissed` because the app is down or a drain began, or it was `evicted`.
-///
-/// A client that has just connected is about to send its first request, so a dismissal does not end its connection
-/// within [`FIRST_TIMEOUT`]. Otherwise it would get no response, on a connection on which nothing has worked before.
-async fn begun<T>(
-    mut look: Pin<&mut impl Future<Output = T>>,
-    first: bool,
-    idle_timeout: Duration,
-    dismissed: Pin<&mut impl Future<Output = ()>>,
-    mut evicted: Pin<&mut impl Future<Output = ()>>,
-) -> Option<T> {
-    let grace = first.then(|| clock::now() + FIRST_TIMEOUT);
-    tokio::select! {
-        begun = timeout(idle_timeout, &mut look) => return begun.ok(),
-        () = dismissed => {}
-        () = &mut evicted => return look.now_or_never(),
-    }
-    let Some(grace) = grace else {
-        // A client that has already sent a request gets a response.
-        return look.now_or_never();
-    };
-    tokio::select! {
-        begun = timeout_at(grace, &mut look) => begun.ok(),
-        () = evicted => look.now_or_never(),
-    }
+/// Returns how many requests hyper serves before the short path gets the connection again. `before` is the last such
+/// number, and `served` is true if the short path has served a request since then. So one request that had to wait
+/// does not slow down those after it, and a client whose requests all need hyper seldom changes the path.
+fn requests_through_hyper(before: u64, served: bool) -> u64 {
+    if served || before == u64::MAX { 1 } else { (2 * before).min(MOST_THROUGH_HYPER) }
 }
 
 /// Serves HTTP/1 requests with hyper.
 struct ThroughHyper<'a, S> {
     service: &'a S,
     open: &'a Arc<Open>,
+    /// The number of requests after which the connection returns to the short path.
+    requests: u64,
 }
 
 impl<S, F> Http1Path for ThroughHyper<'_, S>
@@ -206,18 +126,19 @@ where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
-    /// Serves requests with hyper, and returns the connection for another path when it has been idle for a [`TICK`].
-    /// The future is boxed, so that an idle connection uses no memory for it.
+    /// Serves requests with hyper. Returns the connection for another path after `requests` requests, or when it has
+    /// been idle for a [`TICK`]. The future is boxed, so that an idle connection uses no memory for it.
     fn serve(&self, stream: TcpStream, before: Bytes, used: bool) -> impl Future<Output = End> {
-        Box::pin(http1(stream, before, used, self.service, self.open))
+        Box::pin(http1(stream, before, used, self))
     }
 }
 
-async fn http1<S, F>(stream: TcpStream, before: Bytes, used: bool, service: &S, open: &Arc<Open>) -> End
+async fn http1<S, F>(stream: TcpStream, before: Bytes, used: bool, path: &ThroughHyper<'_, S>) -> End
 where
     S: Fn(Request<Body>) -> F + Clone + 'static,
     F: Future<Output = Result<Response<Body>, Infallible>> + 'static,
 {
+    let ThroughHyper { service, open, requests } = *path;
     let proxy = &open.proxy;
     let settings = &proxy.settings;
     let activity = Activity::new(open, Protocol::Http1);
@@ -240,13 +161,21 @@ where
     let mut tick = pin!(sleep(TICK));
     let (mut stall, mut left) = (Patience::default(), Patience::default());
     loop {
+        // hyper has written the whole response if it waits, the last write was complete, and no request is in progress.
+        let ended = poll_fn(|cx| match connection.poll_unpin(cx) {
+            Poll::Ready(ended) => Poll::Ready(Some(ended)),
+            Poll::Pending if !draining && activity.requests().1 >= requests && activity.is_idle() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
         tokio::select! {
-            ended = &mut *connection => {
-                if let Err(error) = ended {
+            ended = ended => match ended {
+                Some(Ok(())) => break,
+                Some(Err(error)) => {
                     tracing::debug!(%error, "client connection ended");
+                    break;
                 }
-                break;
-            }
+                None => return handed_over(connection.into_parts()),
+            },
             () = up.cancelled(), if !draining => {
                 if activity.is_between_requests() {
                     // Part of the next request may be in the buffer.
@@ -290,7 +219,10 @@ where
 /// Returns the connection for another path. `parts` is `None` after an upgrade.
 fn handed_over<S>(parts: Option<http1::Parts<TokioIo<Socket>, S>>) -> End {
     match parts {
-        Some(parts) => End::HandOver(parts.io.into_inner().into_stream(), parts.read_buf, true),
+        Some(parts) => {
+            let (stream, before) = (parts.io.into_inner().into_stream(), parts.read_buf);
+            End::HandOver(HandOver { stream, before, used: true, served: true })
+        }
         None => End::Closed,
     }
 }
@@ -484,42 +416,16 @@ async fn leave(mut stream: TcpStream, open: &Open) {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
-
     use super::*;
 
-    const IDLE: Duration = Duration::from_secs(60);
-
-    /// What [`begun`] returns for a request after `request`, and a dismissal and an eviction at these times, and when.
-    async fn outcome(request: u64, first: bool, dismissed: Option<u64>, evicted: Option<u64>) -> (bool, u64) {
-        let at = async |time: Option<u64>| match time {
-            Some(time) => sleep(Duration::from_millis(time)).await,
-            None => pending().await,
-        };
-        let started = clock::now();
-        let request = pin!(at(Some(request)));
-        let begun = begun(request, first, IDLE, pin!(at(dismissed)), pin!(at(evicted))).await;
-        let took = clock::now().duration_since(started).as_millis();
-        (begun.is_some(), u64::try_from(took).expect("short"))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_has_just_connected_gets_a_response_while_the_app_is_down() {
-        // The app goes down between the client's connection and its first request.
-        assert_eq!(outcome(300, true, Some(10), None).await, (true, 300));
-        // It is down already.
-        assert_eq!(outcome(300, true, Some(0), None).await, (true, 300));
-        assert_eq!(outcome(1_001, true, Some(10), None).await, (false, 1_000));
-        assert_eq!(outcome(5_001, true, Some(5_000), None).await, (false, 5_000), "it did not connect just now");
-        assert_eq!(outcome(300, true, Some(10), Some(200)).await, (false, 200), "another client needs the slot");
-        // A connection that has worked ends, as it would end at an app that stops.
-        assert_eq!(outcome(300, false, Some(10), None).await, (false, 10));
-        assert_eq!(outcome(300, false, None, Some(10)).await, (false, 10));
-        assert_eq!(outcome(300, false, None, None).await, (true, 300));
-        assert_eq!(outcome(70_000, true, None, None).await, (false, 60_000));
-        // A request that has begun is served.
-        let sent = begun(pin!(ready(7)), false, IDLE, pin!(ready(())), pin!(pending())).await;
-        assert_eq!(sent, Some(7));
+    #[test]
+    fn requests_that_need_hyper_seldom_change_the_path() {
+        let mut numbers = vec![requests_through_hyper(u64::MAX, false)];
+        for served in [false, false, false, true, false] {
+            numbers.push(requests_through_hyper(numbers[numbers.len() - 1], served));
+        }
+        assert_eq!(numbers, [1, 2, 4, 8, 1, 2]);
+        assert_eq!(requests_through_hyper(MOST_THROUGH_HYPER, false), MOST_THROUGH_HYPER);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tests requests that wait for their turn, and deadlines, in an agent process with real connections. The tests do not
 //! sleep: periods are so long, or so short, that the counts do not depend on the machine.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::stream;
@@ -11,7 +11,7 @@ use hyper::body::Frame;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
 
@@ -26,6 +26,46 @@ fn line(requests: u64, millis: u64, max_wait: u64) -> serde_json::Value {
 async fn waited(agent: &Agent) -> u64 {
     let status = json_of(&agent.control("GET", "/v1/status", "").await);
     status["policies"][0]["rules"][0]["waited"].as_u64().expect("a count")
+}
+
+/// An app that answers each request with the number of the connection on which it arrived.
+async fn counting_app() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        for number in 0.. {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            tokio::spawn(async move {
+                let text = format!("{number:04}");
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+                let mut head = [0; 1024];
+                // A request has no body, and the agent sends its head at once.
+                while matches!(stream.read(&mut head).await, Ok(1..)) {
+                    stream.write_all(answer.as_bytes()).await.expect("the agent reads");
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Each path has its own connections to the app, so they show which path a request took.
+#[tokio::test]
+async fn a_connection_returns_to_the_short_path_after_a_wait() {
+    if std::env::var_os("WEIR_TEST_IN_PLACE").is_some() {
+        return; // There is only one path.
+    }
+    let agent = Agent::start(counting_app().await, &["--workers", "1"]);
+    let paced = with(line(1, 1000, 10_000), json!({"match": [{"paths": ["/paced"]}]}));
+    agent.apply(&snapshot(1, &[policy("p", &[paced])])).await;
+    let mut connections = Vec::new();
+    for path in ["/", "/paced", "/paced", "/", "/"] {
+        connections.push(agent.get(path, &[]).await.into_body());
+    }
+    assert_eq!(waited(&agent).await, 1);
+    let [first, paced, waiting, after, last] = &connections[..] else { unreachable!("five answers") };
+    assert_eq!([paced, after, last], [first; 3], "{connections:?}");
+    assert_ne!(waiting, first, "hyper's path has its own connections");
 }
 
 #[tokio::test(flavor = "multi_thread")]

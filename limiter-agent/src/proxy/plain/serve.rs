@@ -16,7 +16,7 @@ use super::{
     request::{Look, Request},
     write,
 };
-use crate::proxy::http1_path::{End, Http1Path};
+use crate::proxy::http1_path::{End, HandOver, Http1Path};
 
 /// The time limit for the rest of a request. After this time, hyper's path takes over, which handles slow clients.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -69,6 +69,7 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
     let _ = futures::poll!(pin!(unconstrained(evicted.as_mut())));
     // The time of the last decision, if the task has not waited since then.
     let mut just_now = None;
+    let mut served = false;
     loop {
         if connection.inbox.is_none() {
             if drain.times() != times {
@@ -112,11 +113,12 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
             Decided::Part if more_arrives(&mut connection).await => continue,
             Decided::Part | Decided::Other => {
                 let bytes = Bytes::copy_from_slice(connection.inbox.as_ref().map_or(&[], Buffer::unread));
-                return End::HandOver(connection.stream, bytes, connection.used);
+                let ClientConnection { stream, used, .. } = connection;
+                return End::HandOver(HandOver { stream, before: bytes, used, served });
             }
         };
         match next {
-            Next::Request => connection.used = true,
+            Next::Request => (connection.used, served) = (true, true),
             Next::Leave => return End::Leave(connection.stream),
             Next::Nothing => return End::Closed,
         }
