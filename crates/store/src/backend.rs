@@ -2,14 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    error::StoreError,
-    key::Key,
-    memcached::MemcachedStore,
-    memory::Memory,
-    redis::RedisStore,
-    take::{Reply, Take},
-};
+use crate::{memcached::MemcachedStore, redis::RedisStore};
+use weir_seats::{Key, Memory, Reply, StoreError, Take};
 
 /// A store of any kind.
 #[derive(Debug)]

@@ -18,16 +18,8 @@ use std::{
 use tokio::runtime::Handle;
 use weir_core::{Quota, Strategy};
 
-use crate::{
-    backend::Backend,
-    bounds::{StoreClock, StoreTime},
-    breaker::Breaker,
-    deadline::Deadline,
-    error::StoreError,
-    key::Key,
-    take::{Reply, Take},
-    terms::StoreTerms,
-};
+use crate::{backend::Backend, breaker::Breaker, deadline::Deadline};
+use weir_seats::{Key, Reply, StoreClock, StoreError, StoreTime, Take, terms::StoreTerms};
 
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;

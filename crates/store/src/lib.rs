@@ -25,41 +25,28 @@
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests read clocks"))]
 
 mod backend;
-mod bounds;
 mod breaker;
-mod bucket;
 mod client;
 mod deadline;
-mod error;
-mod key;
 mod link;
 mod memcached;
-mod memory;
-mod model;
 mod redis;
-mod seats;
 mod shared;
-mod state;
-mod take;
-mod terms;
-mod value;
 
 #[cfg(test)]
 mod tests;
 
+pub use weir_seats::{
+    InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTerms,
+    StoreTime, Take,
+};
+
 pub use self::{
     backend::Backend,
-    bounds::{StoreClock, StoreTime},
     breaker::Breaker,
     client::{StoreClient, StoreCondition, StoreParts, StoreStats},
     deadline::Deadline,
-    error::StoreError,
-    key::{InvalidKey, Key},
     memcached::{InvalidMemcached, MemcachedStore},
-    memory::Memory,
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
-    seats::Seats,
     shared::{Claim, Denied, Grant, InvalidRule, Known, OnLoss, SharedKeys, SharedLimiter, SharedRule, Waits},
-    take::{Left, Level, Next, Reply, Take},
-    terms::{InvalidStoreTerms, StoreTerms},
 };

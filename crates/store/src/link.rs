@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{sync::watch, time::timeout};
 
-use crate::error::StoreError;
+use weir_seats::StoreError;
 
 /// The number of late answers in a row after which the connection counts as half open, and is replaced.
 const TOO_LATE: u32 = 3;

@@ -21,15 +21,12 @@ use self::{
     codec::{Condition, Response, get, increment, set},
     pipe::Pipe,
 };
-use crate::{
-    error::StoreError,
-    key::Key,
-    link::Link,
+use crate::link::Link;
+use weir_seats::{
+    Answer, EncodedTake, Key, Next, Reply, StoreError, Take, Value,
     model::{Outcome, take},
     state::start_of,
-    take::{Answer, EncodedTake, Next, Reply, Take},
     terms::Limit,
-    value::Value,
 };
 
 /// The extra seconds for which a value is kept: the clocks of callers can differ, and Memcached counts whole seconds.

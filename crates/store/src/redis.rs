@@ -17,12 +17,8 @@ use redis::{
 };
 
 use self::config::Connect;
-use crate::{
-    error::StoreError,
-    key::Key,
-    link::Link,
-    take::{EncodedTake, Reply, Take},
-};
+use crate::link::Link;
+use weir_seats::{EncodedTake, Key, Reply, StoreError, Take};
 
 pub use self::config::{Credentials, InvalidRedis, RedisConfig, RedisTls, Topology};
 

@@ -30,12 +30,8 @@ use self::{
     rule::reach,
     table::{Entry, Forgotten, Refused, Table, Waiter},
 };
-use crate::{
-    bounds::StoreTime,
-    client::{StoreClient, Sweep},
-    seats::Seats,
-    take::Left,
-};
+use crate::client::{StoreClient, Sweep};
+use weir_seats::{Left, Seats, StoreTime};
 
 pub use self::{
     answer::{Claim, Denied, Grant, Waits},

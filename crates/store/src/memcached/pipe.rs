@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::codec::{Garbled, Response, response};
-use crate::error::StoreError;
+use weir_seats::StoreError;
 
 /// The maximum number of commands that wait to be sent, and of sent commands that wait for a response.
 const MOST_WAITING: usize = 1_024;

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use redis::Value as Raw;
 
-use crate::{
+use weir_seats::{
+    Answer, EncodedTake, Next,
     state::Mark,
-    take::{Answer, EncodedTake, Next},
     terms::{StoreTerms, text_of},
 };
 

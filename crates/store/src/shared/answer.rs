@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::SharedLimiter;
-use crate::{seats::Seats, take::Left};
+use weir_seats::{Left, Seats};
 
 /// The right of one request to go. If the grant is dropped before [`settle`](Self::settle), other requests get its
 /// seats.

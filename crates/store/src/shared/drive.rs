@@ -14,12 +14,9 @@ use tokio::{
 use super::{
     Decision, Denied, Entry, SharedLimiter, SharedRule, Waiter, hand::Found, micros, rule::reach, table::Refused,
 };
-use crate::{
-    client::Answered,
-    error::StoreError,
-    key::Key,
-    seats::Seats,
-    take::{Level, Next, Reply, Take},
+use crate::client::Answered;
+use weir_seats::{
+    Key, Level, Next, Reply, Seats, StoreError, Take,
     terms::{MOST_UNITS, StoreTerms},
 };
 

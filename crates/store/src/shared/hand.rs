@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{bounds::StoreTime, seats::Seats, terms::StoreTerms};
+use weir_seats::{Seats, StoreTime, terms::StoreTerms};
 
 /// The maximum number of runs of consecutive seats. A seat that is put back joins the run from which it was taken.
 const RUNS: usize = 16;

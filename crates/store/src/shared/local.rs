@@ -7,9 +7,9 @@ use super::{
     answer::{Denied, Grant},
     micros,
 };
-use crate::{
+use weir_seats::{
+    Next, Take,
     model::{Outcome, take, used_up},
-    take::{Next, Take},
 };
 
 impl SharedLimiter {

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::{Quota, Strategy};
 
-use crate::{
+use weir_seats::{
+    InvalidKey, Key,
     bucket::capacity,
-    key::{InvalidKey, Key},
     terms::{InvalidStoreTerms, Limit, StoreTerms},
 };
 

@@ -9,7 +9,8 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 
 use super::{answer::Decision, demand::DemandRate, hand::Hand};
-use crate::{client::lock, take::Level, value::Value};
+use crate::client::lock;
+use weir_seats::{Level, Value};
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
 const ROOM: usize = 64;

@@ -17,9 +17,9 @@ use super::{Claim, Denied, OnLoss, SharedLimiter, SharedRule};
 use crate::{
     backend::Backend,
     client::{StoreClient, StoreParts},
-    memory::Memory,
     tests::oracle::excess,
 };
+use weir_seats::Memory;
 
 const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 

@@ -5,11 +5,7 @@ use std::time::Duration;
 use weir_core::{Quota, Strategy};
 
 use super::suite::key;
-use crate::{
-    memory::Memory,
-    take::{Next, Take},
-    terms::StoreTerms,
-};
+use weir_seats::{Memory, Next, Take, terms::StoreTerms};
 
 const START: u64 = 1_790_000_000_000_000;
 

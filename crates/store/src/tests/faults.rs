@@ -11,12 +11,10 @@ use super::{
     suite::{key, redis_at},
 };
 use crate::{
-    error::StoreError,
     memcached::MemcachedStore,
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
-    take::{Level, Reply, Take},
-    terms::StoreTerms,
 };
+use weir_seats::{Level, Reply, StoreError, Take, terms::StoreTerms};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

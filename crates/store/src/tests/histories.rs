@@ -8,14 +8,8 @@ use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 
 use super::servers::Server;
-use crate::{
-    model,
-    redis::script,
-    seats::Seats,
-    take::{EncodedTake, Level, Next, Reply, Take},
-    terms::StoreTerms,
-    value::Value,
-};
+use crate::redis::script;
+use weir_seats::{EncodedTake, Level, Next, Reply, Seats, Take, Value, model, terms::StoreTerms};
 
 const KEY: &str = "{limits.test.1}";
 

@@ -6,12 +6,7 @@ use std::time::Duration;
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 
-use crate::{
-    key::Key,
-    memory::Memory,
-    take::{Next, Take},
-    terms::StoreTerms,
-};
+use weir_seats::{Key, Memory, Next, Take, terms::StoreTerms};
 
 const START: u64 = 1_790_000_000_000_000;
 

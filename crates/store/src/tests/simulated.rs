@@ -7,14 +7,7 @@ use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 
 use super::oracle::{Admission, excess, possible};
-use crate::{
-    bounds::StoreClock,
-    key::Key,
-    memory::Memory,
-    seats::Seats,
-    take::{Level, Next, Reply, Take},
-    terms::StoreTerms,
-};
+use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, Take, terms::StoreTerms};
 
 const START: u64 = 1_790_000_000_000_000;
 

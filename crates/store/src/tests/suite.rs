@@ -17,16 +17,10 @@ use super::{
     servers::Server,
 };
 use crate::{
-    bounds::{StoreClock, StoreTime},
-    error::StoreError,
-    key::Key,
     memcached::MemcachedStore,
-    memory::Memory,
     redis::{RedisConfig, RedisStore, Topology},
-    seats::Seats,
-    take::{Level, Next, Reply, Take},
-    terms::StoreTerms,
 };
+use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTime, Take, terms::StoreTerms};
 
 /// A deadline that is long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -22,7 +22,8 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weir-expressions", &["weir-fuzz"]),
     ("weir-api", &["weir-duration"]),
     ("weir-enforce", &["weir-core", "weir-expressions", "weir-fuzz", "weir-store", "weir-tower", "weir-wire"]),
-    ("weir-store", &["weir-core", "weir-fuzz"]),
+    ("weir-seats", &["weir-core", "weir-fuzz", "weir-wire"]),
+    ("weir-store", &["weir-core", "weir-fuzz", "weir-seats", "weir-wire"]),
     (
         "weir-agent",
         &[
@@ -36,7 +37,10 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
             "weir-wire",
         ],
     ),
-    ("weir-operator", &["weir-api", "weir-channel", "weir-expressions", "weir-fuzz", "weir-wire"]),
+    (
+        "weir-operator",
+        &["weir-api", "weir-channel", "weir-core", "weir-expressions", "weir-fuzz", "weir-seats", "weir-wire"],
+    ),
     ("weir-testbed", &["weir-api"]),
     ("weir-bench", &["weir-api", "weir-channel", "weir-core", "weir-testbed", "weir-tower", "weir-wire"]),
     ("xtask", &["weir-api"]),
@@ -50,10 +54,15 @@ const ONLY_FOR_TESTS: &[&str] = &["weir-fuzz"];
 /// The crates that must not be linked, not even indirectly, and the reason.
 const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
-    ("weir-operator", &["weir-core", "weir-tower"], "the operator makes no decisions about requests"),
+    (
+        "weir-operator",
+        &["weir-enforce", "weir-store", "weir-tower"],
+        "the operator makes no decisions about requests: it counts seats for agents",
+    ),
     ("weir-wire", &["kube", "kube-core", "k8s-openapi", "tokio"], "the wire format is plain data"),
     ("weir-channel", &["hyper", "kube", "rustls"], "the channel works on any stream"),
     ("weir-enforce", &["axum", "hyper", "kube", "tonic"], "the engine decides without a server and without a socket"),
+    ("weir-seats", &["kube", "redis", "tokio"], "the arithmetic of seats has no I/O"),
     ("weir-store", &["axum", "hyper", "kube", "weir-tower"], "the crate is a client of stores, without a server"),
     // weir-tower links tokio for timers and their clock, because a program that waits already has a runtime.
     ("weir-tower", &["axum", "hyper", "kube", "tonic"], "the layers work in any program, without a server"),

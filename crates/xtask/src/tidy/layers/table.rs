@@ -96,15 +96,22 @@ pub(super) const CRATES: &[Crate] = &[
         ],
     },
     Crate {
-        root: "crates/store/src/lib.rs",
+        root: "crates/seats/src/lib.rs",
         layers: &[
-            &["bounds", "breaker", "deadline", "error", "key", "terms"],
+            &["bounds", "error", "key", "terms"],
             &["bucket"],
             &["state"],
             &["seats", "value"],
             &["take"],
-            &["link", "model"],
-            &["memcached", "memory", "redis"],
+            &["model"],
+            &["memory", "message"],
+        ],
+    },
+    Crate {
+        root: "crates/store/src/lib.rs",
+        layers: &[
+            &["breaker", "deadline", "link"],
+            &["memcached", "operator", "redis"],
             &["backend"],
             &["client"],
             &["shared"],

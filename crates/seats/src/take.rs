@@ -9,10 +9,10 @@ use crate::{
 };
 
 /// The longest wait for a slot: one hour.
-const LONGEST_PATIENCE: u64 = 3_600_000_000;
+pub(crate) const LONGEST_PATIENCE: u64 = 3_600_000_000;
 
 /// The maximum of guard and lookahead: one minute.
-const LARGEST_REACH: u64 = 60_000_000;
+pub(crate) const LARGEST_REACH: u64 = 60_000_000;
 
 /// A question: it takes units for waiting requests, and seats for later requests.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ impl<'a> Take<'a> {
     }
 
     /// Converts the question to numbers. None if the cost is zero, or more than one question can charge.
-    pub(crate) fn encode(&self) -> Option<EncodedTake> {
+    pub fn encode(&self) -> Option<EncodedTake> {
         if self.cost == 0 || self.cost > MOST_UNITS {
             return None;
         }
@@ -87,34 +87,49 @@ impl<'a> Take<'a> {
 
 /// A question as numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct EncodedTake {
-    pub(crate) stamp: u64,
-    pub(crate) limits: Vec<Limit>,
-    pub(crate) requests: u64,
-    pub(crate) cost: u64,
-    pub(crate) patience: u64,
-    pub(crate) prefetch: u64,
-    pub(crate) reach: Reach,
-    pub(crate) owed: u64,
-    pub(crate) seen: Option<Vec<Mark>>,
+pub struct EncodedTake {
+    /// The stamp of the terms.
+    pub stamp: u64,
+    /// The limits of the terms.
+    pub limits: Vec<Limit>,
+    /// See [`Take::requests`].
+    pub requests: u64,
+    /// See [`Take::cost`].
+    pub cost: u64,
+    /// See [`Take::patience`]. In microseconds.
+    pub patience: u64,
+    /// See [`Take::prefetch`].
+    pub prefetch: u64,
+    /// See [`Take::guard`] and [`Take::lookahead`].
+    pub reach: Reach,
+    /// See [`Take::owed`].
+    pub owed: u64,
+    /// The marks of the level that the caller has seen.
+    pub seen: Option<Vec<Mark>>,
     /// The returned seats: the birth of their history, their number, and the marks at which they end.
-    pub(crate) returned: Option<(u64, u64, Vec<Mark>)>,
+    pub returned: Option<(u64, u64, Vec<Mark>)>,
 }
 
 /// An answer as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) granted: u64,
-    pub(crate) prefetched: u64,
-    pub(crate) time: u64,
-    pub(crate) birth: u64,
-    pub(crate) next: Next,
-    pub(crate) stamp: u64,
+pub struct Answer {
+    /// The number of granted requests.
+    pub granted: u64,
+    /// The number of seats for later requests.
+    pub prefetched: u64,
+    /// The time of the decision.
+    pub time: u64,
+    /// The birth of the value's history.
+    pub birth: u64,
+    /// The time at which the caller can usefully ask again.
+    pub next: Next,
+    /// The stamp of the terms in the store.
+    pub stamp: u64,
     /// The limits in the store. None if the caller has the same limits.
-    pub(crate) limits: Option<Vec<Limit>>,
+    pub limits: Option<Vec<Limit>>,
     /// Three lists of marks: where the seats of the granted requests begin, where the seats for later requests begin,
     /// and the current positions of the limits.
-    pub(crate) marks: [Vec<Mark>; 3],
+    pub marks: [Vec<Mark>; 3],
 }
 
 /// The time at which the caller can usefully ask again.
@@ -149,7 +164,7 @@ pub struct Left {
 
 impl Level {
     /// The remaining units of the tightest limit at this time of the store. None if the level is of other terms.
-    pub(crate) fn left(&self, terms: &StoreTerms, now: u64) -> Option<Left> {
+    pub fn left(&self, terms: &StoreTerms, now: u64) -> Option<Left> {
         if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
             return None;
         }
@@ -192,7 +207,7 @@ pub struct Reply {
 
 impl Answer {
     /// Converts the numbers to a reply. None if they do not fit the question.
-    pub(crate) fn reply(self, encoded: &EncodedTake) -> Option<Reply> {
+    pub fn reply(self, encoded: &EncodedTake) -> Option<Reply> {
         let count = self.limits.as_ref().unwrap_or(&encoded.limits).len();
         let newer = match &self.limits {
             Some(limits) => Some(StoreTerms::parse(self.stamp, &crate::terms::text_of(limits))?),

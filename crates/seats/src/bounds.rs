@@ -20,7 +20,7 @@ pub struct StoreTime {
 ///
 /// ```
 /// use std::time::Duration;
-/// use weir_store::StoreClock;
+/// use weir_seats::StoreClock;
 ///
 /// let mut clock = StoreClock::default();
 /// assert_eq!(clock.at(Duration::ZERO), None);

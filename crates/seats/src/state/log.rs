@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::terms::{DAY, Limit};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Log {
+pub struct Log {
     /// The number of admissions so far, without those that were given back.
     head: u64,
     /// The maximum number of times in the log: `requests`, or more after the limit was lowered.

@@ -10,15 +10,17 @@ use crate::{
 
 /// The answer to a question, and the value to write to the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) answer: Answer,
-    pub(crate) value: Value,
+pub struct Outcome {
+    /// The answer.
+    pub answer: Answer,
+    /// The value to write.
+    pub value: Value,
     /// The time from which all limits are at full credit again. Then the store can forget the value.
-    pub(crate) full_at: u64,
+    pub full_at: u64,
 }
 
 /// Answers a question at `now`, an instant of the store's clock in microseconds since the Unix epoch.
-pub(crate) fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome {
+pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome {
     let (mut value, is_older) = in_force(stored, encoded, now);
     if let Some(seen) = encoded.seen.as_ref().filter(|_| !is_older) {
         each(&mut value, |index, limit, state| state.raise(limit, seen[index]));
@@ -66,7 +68,7 @@ pub(crate) fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> O
 }
 
 /// A value whose limits are all used up, for a count that begins without credit.
-pub(crate) fn used_up(terms: &StoreTerms, now: u64) -> Value {
+pub fn used_up(terms: &StoreTerms, now: u64) -> Value {
     let mut value = Value::new(terms.stamp(), terms.raw(), now);
     each(&mut value, |_, limit, state| state.charge(limit, now, limit.at_once()));
     value

@@ -7,17 +7,17 @@ use weir_core::{MAX_LIMITS, Quota, Strategy};
 
 /// The bound of numbers in a script, whose numbers are doubles. Doubles are exact below 2^53. Half of that is the
 /// bound, so that sums are exact, too.
-pub(crate) const EXACT: u64 = 1 << 52;
+pub const EXACT: u64 = 1 << 52;
 
 /// The maximum number of units in one question.
-pub(crate) const MOST_UNITS: u32 = 1 << 20;
+pub const MOST_UNITS: u32 = 1 << 20;
 
 /// The maximum length of a log in a store.
 const LONGEST_LOG: u64 = 8_192;
 
 /// The maximum time by which a level can be ahead of the units that are usable now: one day in microseconds. A larger
 /// value shows that the store's clock was set back.
-pub(crate) const DAY: u64 = 86_400_000_000;
+pub const DAY: u64 = 86_400_000_000;
 
 /// The limits of one rule. Each limit has a number that stays the same when the limit changes. The stamp orders
 /// changes: the store keeps the newest terms that it has received, and returns them to callers with older terms.
@@ -25,7 +25,7 @@ pub(crate) const DAY: u64 = 86_400_000_000;
 /// ```
 /// use std::time::Duration;
 /// use weir_core::{Quota, Strategy};
-/// use weir_store::StoreTerms;
+/// use weir_seats::StoreTerms;
 ///
 /// let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_secs(1), None)?;
 /// let terms = StoreTerms::new(7, &[(0, quota)])?;
@@ -41,15 +41,20 @@ pub struct StoreTerms {
 
 /// One limit. All durations in this crate's arithmetic are microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limit {
-    pub(crate) id: u32,
-    pub(crate) strategy: Strategy,
+pub struct Limit {
+    /// The number of the limit in its rule.
+    pub id: u32,
+    /// The strategy.
+    pub strategy: Strategy,
     /// The number of requests per period. For a bucket, `requests` and `period` are divided by their greatest common
     /// divisor.
-    pub(crate) requests: u64,
-    pub(crate) period: u64,
-    pub(crate) burst: u64,
-    pub(crate) debt: u64,
+    pub requests: u64,
+    /// The period in microseconds.
+    pub period: u64,
+    /// The size of a bucket; the requests of a window.
+    pub burst: u64,
+    /// The largest debt of a bucket.
+    pub debt: u64,
 }
 
 /// The reason why limits cannot be counted in a store.
@@ -109,12 +114,13 @@ impl StoreTerms {
         self.limits.iter().filter_map(|limit| Some((limit.id, limit.quota()?)))
     }
 
-    pub(crate) fn raw(&self) -> &[Limit] {
+    /// The limits as numbers.
+    pub fn raw(&self) -> &[Limit] {
         &self.limits
     }
 
     /// Parses the output of [`text_of`]. None if the text is invalid.
-    pub(crate) fn parse(stamp: u64, text: &str) -> Option<Self> {
+    pub fn parse(stamp: u64, text: &str) -> Option<Self> {
         let limits = text.split(',').map(Limit::parse).collect::<Option<Vec<_>>>()?;
         let quotas = limits.iter().map(|limit| Some((limit.id, limit.quota()?))).collect::<Option<Vec<_>>>()?;
         Self::new(stamp, &quotas).ok().filter(|terms| terms.limits == limits)
@@ -122,7 +128,7 @@ impl StoreTerms {
 }
 
 /// Formats limits for a store.
-pub(crate) fn text_of(limits: &[Limit]) -> String {
+pub fn text_of(limits: &[Limit]) -> String {
     let mut text = String::new();
     for Limit { id, strategy, requests, period, burst, debt } in limits {
         let comma = if text.is_empty() { "" } else { "," };
@@ -172,19 +178,21 @@ impl Limit {
         if self.debt > 0 { quota.with_debt(self.debt).ok() } else { Some(quota) }
     }
 
-    pub(crate) fn is_bucket(&self) -> bool {
+    /// Returns true if the limit is a bucket, which has a level. Other limits have windows or a log.
+    pub fn is_bucket(&self) -> bool {
         match self.strategy {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => false,
             Strategy::TokenBucket | Strategy::TokenBucketWithDebt | Strategy::LeakyBucket | Strategy::Gcra => true,
         }
     }
 
-    pub(crate) fn is_leaky(&self) -> bool {
+    /// Returns true if requests leave the bucket one by one.
+    pub fn is_leaky(&self) -> bool {
         self.strategy == Strategy::LeakyBucket
     }
 
     /// Returns true if the store can hand out seats of this limit before a request needs them.
-    pub(crate) fn lends(&self) -> bool {
+    pub fn lends(&self) -> bool {
         matches!(
             self.strategy,
             Strategy::TokenBucket | Strategy::Gcra | Strategy::FixedWindow | Strategy::SlidingWindowCounter
@@ -192,12 +200,12 @@ impl Limit {
     }
 
     /// The maximum cost of one request.
-    pub(crate) fn most(&self) -> u64 {
+    pub fn most(&self) -> u64 {
         self.burst + self.debt + u64::from(self.is_leaky())
     }
 
     /// The number of units of a full bucket that can be used at the same time.
-    pub(crate) fn at_once(&self) -> u64 {
+    pub fn at_once(&self) -> u64 {
         if self.is_leaky() { 1 } else { self.most() }
     }
 }
@@ -216,7 +224,7 @@ fn code(strategy: Strategy) -> u8 {
 }
 
 /// Parses whole numbers that are separated by single spaces.
-pub(crate) fn numbers(text: &str) -> Option<Vec<u64>> {
+pub fn numbers(text: &str) -> Option<Vec<u64>> {
     let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
     text.split(' ').map(|word| Some(word).filter(is_number)?.parse().ok()).collect()
 }

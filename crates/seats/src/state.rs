@@ -12,31 +12,48 @@ use crate::{
     terms::{DAY, Limit},
 };
 
-pub(crate) use self::change::changed;
+pub use self::change::changed;
 
 /// A position in the supply of a limit, as three numbers. Their meaning depends on the strategy.
-pub(crate) type Mark = [u64; 3];
+pub type Mark = [u64; 3];
 
+/// The state of one limit. Its form depends on the strategy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
+    /// The level of a bucket.
     Bucket(Point),
-    Window { start: u64, count: u64 },
-    Counter { start: u64, current: u64, previous: u64 },
+    /// A fixed window.
+    Window {
+        /// The start of the window.
+        start: u64,
+        /// The units that were charged in it.
+        count: u64,
+    },
+    /// A sliding window counter.
+    Counter {
+        /// The start of the current window.
+        start: u64,
+        /// The units that were charged in the current window.
+        current: u64,
+        /// The units that were charged in the window before.
+        previous: u64,
+    },
+    /// A sliding window log.
     Log(Log),
 }
 
 /// The range of seats that the store can hand out in advance.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reach {
+pub struct Reach {
     /// Seats of a bucket begin this long after now, so that they do not expire on their way to the program.
-    pub(crate) guard: u64,
+    pub guard: u64,
     /// The longest time from now until a seat can be used.
-    pub(crate) lookahead: u64,
+    pub lookahead: u64,
 }
 
 impl State {
     /// The state of a limit that has counted nothing.
-    pub(crate) fn new(limit: &Limit, now: u64) -> Self {
+    pub fn new(limit: &Limit, now: u64) -> Self {
         let start = start_of(limit, now);
         match limit.strategy {
             Strategy::FixedWindow => Self::Window { start, count: 0 },
@@ -48,7 +65,7 @@ impl State {
 
     /// Moves the state to `now`. A state that is more than a day ahead shows that the clock was set back. Then the
     /// limit is used up, and refills from `now`.
-    pub(crate) fn advance(&mut self, limit: &Limit, now: u64) {
+    pub fn advance(&mut self, limit: &Limit, now: u64) {
         let window = start_of(limit, now);
         match self {
             Self::Bucket(level) => {
@@ -85,7 +102,7 @@ impl State {
     }
 
     /// The current position of the limit. A caller sends it back as `seen`.
-    pub(crate) fn mark(&self, limit: &Limit, now: u64) -> Mark {
+    pub fn mark(&self, limit: &Limit, now: u64) -> Mark {
         match self {
             Self::Log(log) => [log.time(now), log.used(limit, log.time(now)), 0],
             _ => self.numbers(),
@@ -93,7 +110,7 @@ impl State {
     }
 
     /// Raises the state to the position that a caller has seen.
-    pub(crate) fn raise(&mut self, limit: &Limit, [a, b, c]: Mark) {
+    pub fn raise(&mut self, limit: &Limit, [a, b, c]: Mark) {
         match self {
             Self::Bucket(level) => *level = (*level).max(Point { us: a, parts: b }),
             Self::Window { start, count } => {
@@ -119,7 +136,7 @@ impl State {
     }
 
     /// Takes back units that end at this mark, if other requests can still use them.
-    pub(crate) fn give_back(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
+    pub fn give_back(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
         match self {
             Self::Bucket(level) => {
                 if *level == (Point { us: a, parts: b }) {
@@ -143,7 +160,7 @@ impl State {
     }
 
     /// Charges units, also if they exceed the limit.
-    pub(crate) fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
+    pub fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
         match self {
             Self::Bucket(level) => *level = level.after(limit, units),
             Self::Window { count, .. } => *count += units,
@@ -153,7 +170,7 @@ impl State {
     }
 
     /// Charges units that were admitted without the store. The debt of a bucket is at most one day of refill.
-    pub(crate) fn owe(&mut self, limit: &Limit, now: u64, units: u64) {
+    pub fn owe(&mut self, limit: &Limit, now: u64, units: u64) {
         self.charge(limit, now, units);
         if let Self::Bucket(level) = self {
             *level = (*level).min(Point::at(now + DAY).plus(limit, capacity(limit)));
@@ -162,7 +179,7 @@ impl State {
 
     /// The number of requests with this cost, at most `want`, that the limit admits now. If the strategy has slots, it
     /// also includes those that it admits within `patience`.
-    pub(crate) fn fits(&self, limit: &Limit, now: u64, (want, cost): (u64, u64), patience: u64) -> u64 {
+    pub fn fits(&self, limit: &Limit, now: u64, (want, cost): (u64, u64), patience: u64) -> u64 {
         if cost > limit.most() {
             return 0;
         }
@@ -200,7 +217,7 @@ impl State {
     }
 
     /// The number of seats that can be handed out in advance, and the mark at which they begin.
-    pub(crate) fn lendable(&self, limit: &Limit, now: u64, reach: Reach) -> (u64, Mark) {
+    pub fn lendable(&self, limit: &Limit, now: u64, reach: Reach) -> (u64, Mark) {
         let (room, mark) = match self {
             Self::Bucket(level) => {
                 let start = (*level).max(Point::at(now + reach.guard));
@@ -213,7 +230,7 @@ impl State {
     }
 
     /// Charges seats that begin at this mark.
-    pub(crate) fn lend(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
+    pub fn lend(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
         if let Self::Bucket(level) = self {
             *level = Point { us: a, parts: b };
         }
@@ -222,7 +239,7 @@ impl State {
 
     /// The time at which a request with this cost can go if no other request is charged before. None if it can never
     /// go.
-    pub(crate) fn opens(&self, limit: &Limit, now: u64, cost: u64) -> Option<u64> {
+    pub fn opens(&self, limit: &Limit, now: u64, cost: u64) -> Option<u64> {
         let spare = limit.most().checked_sub(cost)?;
         let opens = match self {
             Self::Bucket(level) if limit.is_leaky() => level.rounded_up(),
@@ -247,7 +264,7 @@ impl State {
     }
 
     /// The time from which the limit is at full credit again. Then the state can be forgotten.
-    pub(crate) fn full_at(&self, limit: &Limit) -> u64 {
+    pub fn full_at(&self, limit: &Limit) -> u64 {
         match self {
             Self::Bucket(level) => level.rounded_up(),
             Self::Window { count: 0, .. } | Self::Counter { current: 0, previous: 0, .. } => 0,
@@ -258,7 +275,7 @@ impl State {
     }
 
     /// The numbers of this state in a store's value.
-    pub(crate) fn numbers(&self) -> Mark {
+    pub fn numbers(&self) -> Mark {
         match self {
             Self::Bucket(level) => [level.us, level.parts, 0],
             Self::Window { start, count } => [*start, *count, 0],
@@ -269,7 +286,7 @@ impl State {
 
     /// Creates the state from its [`numbers`](Self::numbers). None for a log, because the numbers do not contain its
     /// times.
-    pub(crate) fn of_numbers(limit: &Limit, [a, b, c]: Mark) -> Option<Self> {
+    pub fn of_numbers(limit: &Limit, [a, b, c]: Mark) -> Option<Self> {
         Some(match limit.strategy {
             Strategy::FixedWindow => Self::Window { start: a, count: b },
             Strategy::SlidingWindowCounter => Self::Counter { start: a, current: b, previous: c },
@@ -280,7 +297,7 @@ impl State {
 }
 
 /// The start of the window that contains `now`. Windows are aligned to the Unix epoch.
-pub(crate) fn start_of(limit: &Limit, now: u64) -> u64 {
+pub fn start_of(limit: &Limit, now: u64) -> u64 {
     now - now % limit.period
 }
 

@@ -30,6 +30,12 @@ impl Key {
         Ok(Self(format!("{{{}.{hash:x}}}", name.replace(' ', "."))))
     }
 
+    /// The name of the counters, and the hash as a hexadecimal number.
+    pub(crate) fn parts(&self) -> (&str, &str) {
+        let inner = self.0.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        inner.and_then(|inner| inner.rsplit_once('.')).unwrap_or_default()
+    }
+
     /// The key as text, as it is sent to the store.
     pub fn as_str(&self) -> &str {
         &self.0

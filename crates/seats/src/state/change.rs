@@ -10,7 +10,7 @@ use super::State;
 use crate::{bucket::Point, terms::Limit};
 
 /// The state under new terms. `state` must have been advanced to `now`.
-pub(crate) fn changed(old: &Limit, state: &State, new: &Limit, now: u64) -> State {
+pub fn changed(old: &Limit, state: &State, new: &Limit, now: u64) -> State {
     match (state, State::new(new, now)) {
         (State::Bucket(level), State::Bucket(_)) => State::Bucket(moved(old, *level, new, now)),
         (State::Window { .. }, State::Window { .. }) if old.period == new.period => state.clone(),

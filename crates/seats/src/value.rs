@@ -17,23 +17,28 @@ use crate::{
     terms::{Limit, StoreTerms, numbers, text_of},
 };
 
+/// The value of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Value {
-    pub(crate) stamp: u64,
+pub struct Value {
+    /// The stamp of the terms.
+    pub stamp: u64,
     /// The time at which the store began to count this key. A key and its birth identify a history.
-    pub(crate) birth: u64,
-    pub(crate) limits: Vec<Limit>,
-    pub(crate) states: Vec<State>,
+    pub birth: u64,
+    /// The limits of the terms.
+    pub limits: Vec<Limit>,
+    /// The state of each limit.
+    pub states: Vec<State>,
 }
 
 impl Value {
-    pub(crate) fn new(stamp: u64, limits: &[Limit], now: u64) -> Self {
+    /// Creates the value of a key that has counted nothing.
+    pub fn new(stamp: u64, limits: &[Limit], now: u64) -> Self {
         let states = limits.iter().map(|limit| State::new(limit, now)).collect();
         Self { stamp, birth: now, limits: limits.to_vec(), states }
     }
 
     /// Formats the value as a line.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = format!("{} {}|{}|", self.stamp, self.birth, text_of(&self.limits));
         for (index, state) in self.states.iter().enumerate() {
             let [a, b, c] = state.numbers();
@@ -45,7 +50,7 @@ impl Value {
     }
 
     /// Parses the output of [`text`](Self::text). None if the text is invalid, or if a limit is a log.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.strip_suffix('\n')?.split('|');
         let (head, limits, states) = (parts.next()?, parts.next()?, parts.next()?);
         let &[stamp, birth] = &numbers(head)?[..] else { return None };

@@ -15,7 +15,7 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 /// use weir_core::{Quota, Strategy};
-/// use weir_store::{Key, Memory, StoreTime, Take, StoreTerms};
+/// use weir_seats::{Key, Memory, StoreTime, Take, StoreTerms};
 ///
 /// let quota = Quota::new(Strategy::TokenBucket, 100, Duration::from_secs(1), None)?;
 /// let terms = StoreTerms::new(1, &[(0, quota)])?;
@@ -32,16 +32,18 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "seats are charged: use them or give them back"]
 pub struct Seats {
-    pub(crate) stamp: u64,
+    /// The stamp of the terms under which the seats were charged.
+    pub stamp: u64,
     /// The birth of the history in which the store charged the seats.
-    pub(crate) birth: u64,
+    pub birth: u64,
     /// The mark of each limit at which the seats begin.
-    pub(crate) start: Vec<Mark>,
+    pub start: Vec<Mark>,
     left: u32,
 }
 
 impl Seats {
-    pub(crate) fn new(stamp: u64, birth: u64, start: Vec<Mark>, left: u32) -> Self {
+    /// Creates seats that begin at these marks.
+    pub fn new(stamp: u64, birth: u64, start: Vec<Mark>, left: u32) -> Self {
         Self { stamp, birth, start, left }
     }
 
@@ -57,7 +59,7 @@ impl Seats {
     }
 
     /// Uses seats like [`claim`](Self::claim), and returns them, so that the caller can give them back.
-    pub(crate) fn take(&mut self, terms: &StoreTerms, cost: u32, at: StoreTime) -> Option<Self> {
+    pub fn take(&mut self, terms: &StoreTerms, cost: u32, at: StoreTime) -> Option<Self> {
         if !self.is_of(terms) {
             return None;
         }
@@ -72,19 +74,19 @@ impl Seats {
     }
 
     /// Returns true if the store charged these seats under these terms.
-    pub(crate) fn is_of(&self, terms: &StoreTerms) -> bool {
+    pub fn is_of(&self, terms: &StoreTerms) -> bool {
         terms.stamp() == self.stamp && terms.raw().len() == self.start.len()
     }
 
     /// Removes the first seats, at most `units`, and returns them.
-    pub(crate) fn split(&mut self, terms: &StoreTerms, units: u32) -> Self {
+    pub fn split(&mut self, terms: &StoreTerms, units: u32) -> Self {
         let first = Self { left: units.min(self.left), ..self.clone() };
         self.skip(terms, units.into());
         first
     }
 
     /// Adds seats that directly follow these ones. Returns `next` unchanged if they do not follow.
-    pub(crate) fn join(&mut self, terms: &StoreTerms, next: Self) -> Option<Self> {
+    pub fn join(&mut self, terms: &StoreTerms, next: Self) -> Option<Self> {
         let follow = self.is_of(terms)
             && (self.stamp, self.birth) == (next.stamp, next.birth)
             && self.end(terms) == next.start
@@ -112,7 +114,7 @@ impl Seats {
     }
 
     /// The mark of each limit at which the seats end.
-    pub(crate) fn end(&self, terms: &StoreTerms) -> Vec<Mark> {
+    pub fn end(&self, terms: &StoreTerms) -> Vec<Mark> {
         let limits = terms.raw().iter().zip(&self.start);
         limits.map(|(limit, &mark)| moved(limit, mark, self.left.into())).collect()
     }

@@ -8,19 +8,21 @@ use crate::terms::Limit;
 
 /// A level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Point {
-    pub(crate) us: u64,
+pub struct Point {
+    /// Whole microseconds.
+    pub us: u64,
     /// The numerator of the fraction, less than the limit's `requests`.
-    pub(crate) parts: u64,
+    pub parts: u64,
 }
 
 impl Point {
-    pub(crate) const fn at(us: u64) -> Self {
+    /// The level that equals this time.
+    pub const fn at(us: u64) -> Self {
         Self { us, parts: 0 }
     }
 
     /// The level in microseconds, rounded up.
-    pub(crate) fn rounded_up(self) -> u64 {
+    pub fn rounded_up(self) -> u64 {
         self.us + u64::from(self.parts > 0)
     }
 
@@ -35,32 +37,33 @@ impl Point {
     }
 
     /// The level after this many more units.
-    pub(crate) fn after(self, limit: &Limit, units: u64) -> Self {
+    pub fn after(self, limit: &Limit, units: u64) -> Self {
         Self::of_total(self.total(limit).saturating_add(u128::from(units) * u128::from(limit.period)), limit)
     }
 
     /// The level before the last units.
-    pub(crate) fn before(self, limit: &Limit, units: u64) -> Self {
+    pub fn before(self, limit: &Limit, units: u64) -> Self {
         Self::of_total(self.total(limit).saturating_sub(u128::from(units) * u128::from(limit.period)), limit)
     }
 
     /// The sum of two levels, one of which is a duration.
-    pub(crate) fn plus(self, limit: &Limit, other: Self) -> Self {
+    pub fn plus(self, limit: &Limit, other: Self) -> Self {
         Self::of_total(self.total(limit).saturating_add(other.total(limit)), limit)
     }
 
-    pub(crate) fn minus(self, limit: &Limit, other: Self) -> Self {
+    /// The difference of two levels, zero if the other one is later.
+    pub fn minus(self, limit: &Limit, other: Self) -> Self {
         Self::of_total(self.total(limit).saturating_sub(other.total(limit)), limit)
     }
 
     /// The number of whole units between this level and a later one.
-    pub(crate) fn units_to(self, limit: &Limit, later: Self) -> u64 {
+    pub fn units_to(self, limit: &Limit, later: Self) -> u64 {
         narrow(later.total(limit).saturating_sub(self.total(limit)) / u128::from(limit.period))
     }
 }
 
 /// The time in which a bucket refills completely.
-pub(crate) fn capacity(limit: &Limit) -> Point {
+pub fn capacity(limit: &Limit) -> Point {
     Point::default().after(limit, limit.at_once())
 }
 
