@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use weir_wire::{ApplyReply, Goodbye, Rejection, Status, StatusRequest};
+use weir_wire::{Answer, ApplyReply, Goodbye, Question, Rejection, Status, StatusRequest};
 
 use crate::frame::{Frame, Outgoing};
 
@@ -12,6 +12,8 @@ pub mod tag {
     pub const SNAPSHOT: u8 = 1;
     /// The tag of [`ToAgent::StatusRequest`](crate::ToAgent::StatusRequest).
     pub const STATUS_REQUEST: u8 = 2;
+    /// The tag of [`ToAgent::Answers`](crate::ToAgent::Answers).
+    pub const ANSWERS: u8 = 3;
     /// The tag of [`ToOperator::Status`](crate::ToOperator::Status).
     pub const STATUS: u8 = 16;
     /// The tag of [`ToOperator::Unchanged`](crate::ToOperator::Unchanged).
@@ -22,6 +24,10 @@ pub mod tag {
     pub const REJECTION: u8 = 19;
     /// The tag of [`ToOperator::Goodbye`](crate::ToOperator::Goodbye).
     pub const GOODBYE: u8 = 20;
+    /// The tag of [`ToOperator::Questions`](crate::ToOperator::Questions).
+    pub const QUESTIONS: u8 = 21;
+    /// The tag of [`ToOperator::LevelsSent`](crate::ToOperator::LevelsSent).
+    pub const LEVELS_SENT: u8 = 22;
 }
 
 /// A message from the operator to an agent.
@@ -32,6 +38,8 @@ pub enum ToAgent {
     Snapshot(Vec<u8>),
     /// The interval at which the agent should send its status.
     StatusRequest(StatusRequest),
+    /// The answers to questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`].
+    Answers(Vec<Answer>),
     /// A message that only later versions define.
     Unknown(u8),
 }
@@ -49,6 +57,10 @@ pub enum ToOperator {
     Rejection(Box<Rejection>),
     /// The agent is about to close the connection.
     Goodbye(Goodbye),
+    /// Questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`].
+    Questions(Vec<Question>),
+    /// The agent has sent a question for each level that it knew when the channel opened.
+    LevelsSent,
     /// A message that only later versions define.
     Unknown(u8),
 }
@@ -77,6 +89,7 @@ impl ToAgent {
         Ok(match frame.tag {
             tag::SNAPSHOT => Self::Snapshot(frame.payload),
             tag::STATUS_REQUEST => Self::StatusRequest(json("a status request", &frame.payload)?),
+            tag::ANSWERS => Self::Answers(json("answers", &frame.payload)?),
             tag => Self::Unknown(tag),
         })
     }
@@ -86,6 +99,7 @@ impl ToAgent {
         match self {
             Self::Snapshot(snapshot) => Outgoing::new(tag::SNAPSHOT, snapshot),
             Self::StatusRequest(request) => frame(tag::STATUS_REQUEST, request),
+            Self::Answers(answers) => frame(tag::ANSWERS, answers),
             Self::Unknown(tag) => Outgoing::new(*tag, &[]),
         }
     }
@@ -105,6 +119,8 @@ impl ToOperator {
             tag::ACKNOWLEDGEMENT => Self::Acknowledgement(json("an acknowledgement", payload)?),
             tag::REJECTION => Self::Rejection(json("a rejection", payload)?),
             tag::GOODBYE => Self::Goodbye(json("a goodbye", payload)?),
+            tag::QUESTIONS => Self::Questions(json("questions", payload)?),
+            tag::LEVELS_SENT => Self::LevelsSent,
             tag => Self::Unknown(tag),
         })
     }
@@ -117,6 +133,8 @@ impl ToOperator {
             Self::Acknowledgement(reply) => frame(tag::ACKNOWLEDGEMENT, reply),
             Self::Rejection(rejection) => frame(tag::REJECTION, rejection),
             Self::Goodbye(goodbye) => frame(tag::GOODBYE, goodbye),
+            Self::Questions(questions) => frame(tag::QUESTIONS, questions),
+            Self::LevelsSent => Outgoing::new(tag::LEVELS_SENT, &[]),
             Self::Unknown(tag) => Outgoing::new(*tag, &[]),
         }
     }
@@ -134,7 +152,7 @@ fn json<T: DeserializeOwned>(kind: &'static str, payload: &[u8]) -> Result<T, In
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use weir_wire::{RejectionKind, SnapshotInForce, WIRE_VERSION};
+    use weir_wire::{Outcome, RejectionKind, SnapshotInForce, WIRE_VERSION};
 
     use super::*;
     use crate::frame::HEAD_BYTES;
@@ -143,6 +161,25 @@ mod tests {
         let mut buffer = frame.into_buf();
         let bytes = buffer.copy_to_bytes(buffer.remaining());
         Frame { tag: bytes[HEAD_BYTES - 1], payload: bytes[HEAD_BYTES..].to_vec() }
+    }
+
+    fn question() -> Question {
+        Question {
+            id: 7,
+            counters: "shop/api.all".to_owned(),
+            hash: "ff".to_owned(),
+            stamp: 3,
+            limits: "0 3 1 1000 5 0".to_owned(),
+            requests: 1,
+            cost: 1,
+            patience_micros: 0,
+            prefetch: 0,
+            guard_micros: 0,
+            lookahead_micros: 0,
+            owed: 0,
+            seen: None,
+            returned: None,
+        }
     }
 
     #[test]
@@ -166,6 +203,8 @@ mod tests {
             (18, ToOperator::Acknowledgement(ApplyReply { in_force })),
             (19, ToOperator::Rejection(Box::new(rejection))),
             (20, ToOperator::Goodbye(goodbye)),
+            (21, ToOperator::Questions(vec![question()])),
+            (22, ToOperator::LevelsSent),
             (99, ToOperator::Unknown(99)),
         ] {
             let frame = sent(message.frame().unwrap());
@@ -174,6 +213,7 @@ mod tests {
         for (tag, message) in [
             (1, ToAgent::Snapshot(b"{}".to_vec())),
             (2, ToAgent::StatusRequest(StatusRequest { every_millis: 1000 })),
+            (3, ToAgent::Answers(vec![Answer { id: 7, outcome: Outcome::Refused("no".to_owned()) }])),
             (99, ToAgent::Unknown(99)),
         ] {
             let frame = sent(message.frame().unwrap());
@@ -188,9 +228,11 @@ mod tests {
             let error = ToOperator::parse(&Frame { tag, payload: b"[]".to_vec() }).unwrap_err().to_string();
             assert!(error.starts_with("a"), "{error}");
         }
+        assert!(ToOperator::parse(&Frame { tag: 21, payload: b"{}".to_vec() }).is_err());
+        assert!(ToAgent::parse(Frame { tag: 3, payload: b"{}".to_vec() }).is_err());
         assert!(ToAgent::parse(Frame { tag: 2, payload: b"{}".to_vec() }).is_err());
-        let later = Frame { tag: 21, payload: b"\xff".to_vec() };
-        assert_eq!(ToOperator::parse(&later).unwrap(), ToOperator::Unknown(21));
-        assert_eq!(ToAgent::parse(later).unwrap(), ToAgent::Unknown(21));
+        let later = Frame { tag: 23, payload: b"\xff".to_vec() };
+        assert_eq!(ToOperator::parse(&later).unwrap(), ToOperator::Unknown(23));
+        assert_eq!(ToAgent::parse(later).unwrap(), ToAgent::Unknown(23));
     }
 }

@@ -33,6 +33,7 @@ mod bounds;
 mod error;
 mod key;
 mod memory;
+mod message;
 mod seats;
 mod take;
 mod value;

@@ -30,6 +30,7 @@ mod everything;
 mod explain;
 mod identity;
 mod logs;
+mod question;
 mod reply;
 mod snapshot;
 mod status;
@@ -44,6 +45,7 @@ pub use self::{
     logs::{
         DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, MOST_BAN_AFTER, check_ban, check_logs, log_bytes,
     },
+    question::{Answer, Granted, MOST_QUESTIONS, Mark, NextQuestion, Outcome, Question, Returned},
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
     snapshot::{
         Action, Ban, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,

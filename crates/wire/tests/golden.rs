@@ -3,8 +3,8 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_wire::{
-    ApplyReply, BanList, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply, IdentityRequest,
-    LiftedBans, Rejection, Snapshot, Status, StatusRequest, WIRE_VERSION,
+    Answer, ApplyReply, BanList, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply,
+    IdentityRequest, LiftedBans, Question, Rejection, Snapshot, Status, StatusRequest, WIRE_VERSION,
 };
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
@@ -44,6 +44,12 @@ fn replies_keep_their_form() {
 fn a_request_for_reports_and_a_goodbye_keep_their_form() {
     round_trip::<StatusRequest>(include_str!("golden/status_request.json"));
     round_trip::<Goodbye>(include_str!("golden/goodbye.json"));
+}
+
+#[test]
+fn questions_and_answers_keep_their_form() {
+    round_trip::<Vec<Question>>(include_str!("golden/questions.json"));
+    round_trip::<Vec<Answer>>(include_str!("golden/answers.json"));
 }
 
 #[test]

@@ -1,0 +1,136 @@
+//! Converts questions and answers to messages of `weir-wire` and back. A message comes from another process, so its
+//! numbers are checked: the arithmetic of this crate never overflows with the numbers that pass.
+
+use weir_wire::{Granted, NextQuestion, Question, Returned};
+
+use crate::{
+    key::Key,
+    state::{Mark, Reach},
+    take::{Answer, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
+    terms::{EXACT, Limit, MOST_UNITS, StoreTerms, text_of},
+};
+
+impl EncodedTake {
+    /// The message that asks this question about a key.
+    pub fn message(&self, id: u64, key: &Key) -> Question {
+        let (counters, hash) = key.parts();
+        Question {
+            id,
+            counters: counters.to_owned(),
+            hash: hash.to_owned(),
+            stamp: self.stamp,
+            limits: text_of(&self.limits),
+            requests: self.requests,
+            cost: self.cost,
+            patience_micros: self.patience,
+            prefetch: self.prefetch,
+            guard_micros: self.reach.guard,
+            lookahead_micros: self.reach.lookahead,
+            owed: self.owed,
+            seen: self.seen.clone(),
+            returned: self.returned.clone().map(|(birth, units, ends)| Returned { birth, units, ends }),
+        }
+    }
+
+    /// Reads a question and its key.
+    ///
+    /// # Errors
+    ///
+    /// The name of the invalid field.
+    pub fn read(message: &Question) -> Result<(Key, Self), &'static str> {
+        let hash = u128::from_str_radix(&message.hash, 16).map_err(|_| "hash")?;
+        let key = Key::new(&message.counters, hash).map_err(|_| "counters")?;
+        let terms = StoreTerms::parse(message.stamp, &message.limits).ok_or("limits")?;
+        let most = u64::from(MOST_UNITS);
+        if message.cost == 0 || message.cost > most {
+            return Err("cost");
+        }
+        let fits = |marks: &[Mark]| are_valid(marks, terms.raw());
+        if message.seen.as_deref().is_some_and(|marks| !fits(marks)) {
+            return Err("seen");
+        }
+        let is_valid = |returned: &Returned| {
+            returned.birth < 2 * EXACT && (1..=most).contains(&returned.units) && fits(&returned.ends)
+        };
+        if message.returned.as_ref().is_some_and(|returned| !is_valid(returned)) {
+            return Err("returned");
+        }
+        let returned = message.returned.clone().map(|Returned { birth, units, ends }| (birth, units, ends));
+        let encoded = Self {
+            stamp: message.stamp,
+            limits: terms.raw().to_vec(),
+            requests: message.requests.min(most / message.cost),
+            cost: message.cost,
+            patience: message.patience_micros.min(LONGEST_PATIENCE),
+            prefetch: message.prefetch.min(most),
+            reach: Reach {
+                guard: message.guard_micros.min(LARGEST_REACH),
+                lookahead: message.lookahead_micros.min(LARGEST_REACH),
+            },
+            owed: message.owed.min(most),
+            seen: message.seen.clone(),
+            returned,
+        };
+        Ok((key, encoded))
+    }
+}
+
+impl Answer {
+    /// The message with this answer.
+    pub fn message(self) -> Granted {
+        let [served, lent, level] = self.marks;
+        Granted {
+            granted: self.granted,
+            prefetched: self.prefetched,
+            time: self.time,
+            birth: self.birth,
+            next: match self.next {
+                Next::Now => NextQuestion::Now,
+                Next::At(at) => NextQuestion::At(at),
+                Next::Never => NextQuestion::Never,
+            },
+            stamp: self.stamp,
+            limits: self.limits.as_deref().map(text_of),
+            served,
+            lent,
+            level,
+        }
+    }
+
+    /// Reads the answer to a question. None if the message is not an answer to it.
+    pub fn read(message: Granted, question: &EncodedTake) -> Option<Self> {
+        let limits = match &message.limits {
+            Some(text) => Some(StoreTerms::parse(message.stamp, text)?.raw().to_vec()),
+            None => None,
+        };
+        let of = limits.as_deref().unwrap_or(&question.limits);
+        let marks = [message.served, message.lent, message.level];
+        let times = [message.time, message.birth, if let NextQuestion::At(at) = message.next { at } else { 0 }];
+        if !marks.iter().all(|marks| are_valid(marks, of)) || times.iter().any(|&time| time >= 2 * EXACT) {
+            return None;
+        }
+        Some(Self {
+            granted: message.granted,
+            prefetched: message.prefetched,
+            time: message.time,
+            birth: message.birth,
+            next: match message.next {
+                NextQuestion::Now => Next::Now,
+                NextQuestion::At(at) => Next::At(at),
+                NextQuestion::Never => Next::Never,
+            },
+            stamp: message.stamp,
+            limits,
+            marks,
+        })
+    }
+}
+
+/// Returns true if there is one mark for each limit, and all numbers are in the range of a store's script.
+fn are_valid(marks: &[Mark], limits: &[Limit]) -> bool {
+    let is_valid = |(mark, limit): (&Mark, &Limit)| {
+        let [_, parts, _] = mark;
+        mark.iter().all(|&number| number < 2 * EXACT) && (!limit.is_bucket() || *parts < limit.requests)
+    };
+    marks.len() == limits.len() && marks.iter().zip(limits).all(is_valid)
+}

@@ -1,0 +1,132 @@
+//! The questions of agents about rules of scope Fleet, which the operator counts, and its answers.
+//!
+//! A question takes units of all limits of a rule for one key, and an answer grants them. The operator decides as a
+//! store in Redis does. `weir-seats` explains the numbers, and converts them.
+
+use serde::{Deserialize, Serialize};
+
+/// The largest number of questions in one message, and of answers.
+pub const MOST_QUESTIONS: usize = 256;
+
+/// A position in the supply of a limit. The meaning of the numbers depends on the strategy.
+pub type Mark = [u64; 3];
+
+/// A question about one key of a rule. Later versions can add fields: the operator ignores unknown fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Question {
+    /// The number that the answer repeats. With the number 0, the agent expects no answer.
+    pub id: u64,
+    /// The [`crate::Shared::counters`] of the rule.
+    pub counters: String,
+    /// The hash of the key, as a hexadecimal number.
+    pub hash: String,
+    /// The [`crate::Shared::stamp`] of the limits.
+    pub stamp: u64,
+    /// The limits, with commas between them: number, strategy, requests, period, burst and debt.
+    pub limits: String,
+    /// The number of requests that wait for the answer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub requests: u64,
+    /// The cost of each request.
+    pub cost: u64,
+    /// The longest time that a request can wait for its slot.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub patience_micros: u64,
+    /// The number of units to take for later requests.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prefetch: u64,
+    /// Units for later requests begin this long after the answer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub guard_micros: u64,
+    /// The longest time from the answer until a unit for later requests can be used.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lookahead_micros: u64,
+    /// The units that the agent used without asking.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub owed: u64,
+    /// The last level that the agent received, one mark for each limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<Vec<Mark>>,
+    /// Units that the agent received and did not use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returned: Option<Returned>,
+}
+
+/// Units that an agent gives back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Returned {
+    /// The [`Granted::birth`] of the answer that brought the units.
+    pub birth: u64,
+    /// The number of units.
+    pub units: u64,
+    /// The marks at which the units end, one for each limit.
+    pub ends: Vec<Mark>,
+}
+
+/// The answer to a question. Later versions can add fields: agents ignore unknown fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// The [`Question::id`].
+    pub id: u64,
+    /// What the operator decided.
+    pub outcome: Outcome,
+}
+
+/// What the operator decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// The operator counted the question. It can have granted no request.
+    Counted(Granted),
+    /// The operator did not count the question. The text names the reason, for people.
+    Refused(String),
+}
+
+/// The units that the operator granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Granted {
+    /// The number of granted requests.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub granted: u64,
+    /// The number of units for later requests.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub prefetched: u64,
+    /// The time of the decision in microseconds of Unix time, by the operator's clock.
+    pub time: u64,
+    /// The time at which the operator began to count the key.
+    pub birth: u64,
+    /// The time from which the agent can usefully ask again.
+    pub next: NextQuestion,
+    /// The stamp of the limits with which the operator decided.
+    pub stamp: u64,
+    /// The limits with which the operator decided. Absent if they are those of the question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<String>,
+    /// The marks at which the units of the granted requests begin, one for each limit.
+    pub served: Vec<Mark>,
+    /// The marks at which the units for later requests begin.
+    pub lent: Vec<Mark>,
+    /// The marks after this decision.
+    pub level: Vec<Mark>,
+}
+
+/// The time from which an agent can usefully ask about a key again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NextQuestion {
+    /// All requests were granted.
+    Now,
+    /// At this time in microseconds of Unix time, by the operator's clock.
+    At(u64),
+    /// Never: the cost is larger than a limit.
+    Never,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
