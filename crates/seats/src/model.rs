@@ -4,7 +4,7 @@
 use crate::{
     state::{State, changed},
     take::{Answer, EncodedTake, Next},
-    terms::{Limit, StoreTerms},
+    terms::{Limit, MOST_UNITS, StoreTerms},
     value::Value,
 };
 
@@ -72,6 +72,16 @@ pub fn used_up(terms: &StoreTerms, now: u64) -> Value {
     let mut value = Value::new(terms.stamp(), terms.raw(), now);
     each(&mut value, |_, limit, state| state.charge(limit, now, limit.at_once()));
     value
+}
+
+/// The units that count at this time: so many fewer than at full credit can be used.
+pub fn used(value: &Value, now: u64) -> u64 {
+    let used = limits(value).map(|(limit, state)| {
+        let mut state = state.clone();
+        state.advance(limit, now);
+        limit.at_once().saturating_sub(state.fits(limit, now, (u64::from(MOST_UNITS), 1), 0))
+    });
+    used.max().unwrap_or(0)
 }
 
 /// The value under the newest terms. Also returns true if the caller has other terms than these.

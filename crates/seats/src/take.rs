@@ -163,6 +163,19 @@ pub struct Left {
 }
 
 impl Level {
+    /// Returns true if all limits are at full credit at this time. None if the level is of other terms.
+    pub fn is_full(&self, terms: &StoreTerms, now: u64) -> Option<bool> {
+        if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
+            return None;
+        }
+        let mut each = terms.raw().iter().zip(&self.marks);
+        Some(each.all(|(limit, &mark)| match State::of_numbers(limit, mark) {
+            Some(state) => state.full_at(limit) <= now,
+            // For a log, the mark contains the time of the answer.
+            None => mark[1] == 0 || mark[0].saturating_add(limit.period) <= now,
+        }))
+    }
+
     /// The remaining units of the tightest limit at this time of the store. None if the level is of other terms.
     pub fn left(&self, terms: &StoreTerms, now: u64) -> Option<Left> {
         if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {

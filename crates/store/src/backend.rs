@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{memcached::MemcachedStore, redis::RedisStore};
 use weir_seats::{Key, Memory, Reply, StoreError, Take};
+
+use crate::{memcached::MemcachedStore, operator::OperatorStore, redis::RedisStore};
 
 /// A store of any kind.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub enum Backend {
     Redis(RedisStore),
     /// Memcached.
     Memcached(MemcachedStore),
+    /// The operator, over the program's channel.
+    Operator(Arc<OperatorStore>),
     /// The memory of this process.
     Memory(Arc<Memory>),
 }
@@ -28,8 +31,14 @@ impl Backend {
         match self {
             Self::Redis(store) => store.take(key, question, deadline).await,
             Self::Memcached(store) => store.take(key, question, clock, deadline).await,
+            Self::Operator(store) => store.take(key, question, deadline).await,
             Self::Memory(store) => store.take(key, question, clock),
         }
+    }
+
+    /// The operator, if it is this store.
+    pub(crate) fn operator(&self) -> Option<&OperatorStore> {
+        if let Self::Operator(store) = self { Some(store) } else { None }
     }
 
     /// Returns true if the store takes unused seats back.

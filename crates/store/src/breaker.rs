@@ -97,6 +97,11 @@ impl Breaker {
         self.state = Condition::Open { pause, until: now + pause.mul_f64(share) };
     }
 
+    /// The time of the first missed answer since the last answer.
+    pub(crate) fn missed_since(&self) -> Option<Duration> {
+        self.since
+    }
+
     /// The time since which the store has not answered. None if it is not lost.
     pub fn lost_since(&self) -> Option<Duration> {
         match self.state {

@@ -17,9 +17,10 @@ use std::{
 
 use tokio::runtime::Handle;
 use weir_core::{Quota, Strategy};
+use weir_seats::{Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
+use weir_wire::Question;
 
 use crate::{backend::Backend, breaker::Breaker, deadline::Deadline};
-use weir_seats::{Key, Reply, StoreClock, StoreError, StoreTime, Take, terms::StoreTerms};
 
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
@@ -75,6 +76,9 @@ pub struct StoreClient {
 pub(crate) trait Sweep: Send + Sync {
     /// Does periodic work. The client's task calls it several times per second.
     fn sweep(self: Arc<Self>);
+
+    /// Adds the keys of the rule with their levels, at most `most` in all. Returns false if there are more keys.
+    fn levels(&self, most: usize, levels: &mut Vec<(Key, Arc<StoreTerms>, Level)>) -> bool;
 }
 
 #[derive(Debug, Default)]
@@ -285,6 +289,36 @@ impl StoreClient {
         Ok(new)
     }
 
+    /// The time at which this program can begin to use its share of the limits, while the store is lost.
+    pub(crate) fn share_begins(&self, now: Duration) -> Duration {
+        let (begun, lost) = {
+            let condition = lock(&self.condition);
+            (condition.begun, condition.breaker.missed_since().unwrap_or(now))
+        };
+        let backend = self.backend().ok();
+        backend.as_deref().and_then(Backend::operator).map_or(now, |operator| operator.share_begins(begun, lost, now))
+    }
+
+    /// Questions that tell a new operator the levels that this program knows. They take nothing. None if this program
+    /// knows more than `most` levels.
+    pub fn levels(&self, most: usize) -> Option<Vec<Question>> {
+        let mut levels = Vec::new();
+        let rules: Vec<_> = lock(&self.sweeps).iter().filter_map(Weak::upgrade).collect();
+        if !rules.iter().all(|rule| rule.levels(most, &mut levels)) {
+            return None;
+        }
+        let question = |(key, terms, level): &(Key, Arc<StoreTerms>, Level)| {
+            let question = Take { requests: 0, seen: Some(level), ..Take::new(terms) };
+            Some(question.encode()?.message(0, key))
+        };
+        Some(levels.iter().filter_map(question).collect())
+    }
+
+    /// Returns true if the store is the operator.
+    pub(crate) fn asks_operator(&self) -> bool {
+        self.backend().is_ok_and(|backend| backend.operator().is_some())
+    }
+
     pub(crate) fn takes_back(&self) -> bool {
         self.backend().is_ok_and(|backend| backend.takes_back())
     }
@@ -308,11 +342,19 @@ impl StoreClient {
     /// Returns whether to probe now, and whether the store is lost.
     fn next_probe(&self) -> (bool, bool) {
         let now = self.now();
+        let backend = self.backend().ok();
+        let operator = backend.as_deref().and_then(Backend::operator);
         let mut condition = lock(&self.condition);
         let is_lost = condition.breaker.lost_since().is_some();
         let is_idle = condition.asked.is_none_or(|asked| now.saturating_sub(asked) >= IDLE);
         let is_unknown = condition.reached_since.is_none() || condition.error.is_some();
-        let probes = if is_lost { condition.breaker.allows(now) } else { is_idle || is_unknown };
+        let probes = match (operator, is_lost) {
+            // An open channel shows that the operator is there, and a probe without a channel costs nothing.
+            (Some(operator), true) => operator.is_open() && condition.breaker.allows(now),
+            (Some(_), false) => is_unknown,
+            (None, true) => condition.breaker.allows(now),
+            (None, false) => is_idle || is_unknown,
+        };
         (probes, is_lost)
     }
 

@@ -30,6 +30,7 @@ mod client;
 mod deadline;
 mod link;
 mod memcached;
+mod operator;
 mod redis;
 mod shared;
 
@@ -47,6 +48,7 @@ pub use self::{
     client::{StoreClient, StoreCondition, StoreParts, StoreStats},
     deadline::Deadline,
     memcached::{InvalidMemcached, MemcachedStore},
+    operator::{OperatorChannel, OperatorStore},
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
     shared::{Claim, Denied, Grant, InvalidRule, Known, OnLoss, SharedKeys, SharedLimiter, SharedRule, Waits},
 };

@@ -16,18 +16,18 @@ mod pipe;
 use std::{sync::Arc, time::Duration};
 
 use weir_core::Strategy;
-
-use self::{
-    codec::{Condition, Response, get, increment, set},
-    pipe::Pipe,
-};
-use crate::link::Link;
 use weir_seats::{
     Answer, EncodedTake, Key, Next, Reply, StoreError, Take, Value,
     model::{Outcome, take},
     state::start_of,
     terms::Limit,
 };
+
+use self::{
+    codec::{Condition, Response, get, increment, set},
+    pipe::Pipe,
+};
+use crate::link::Link;
 
 /// The extra seconds for which a value is kept: the clocks of callers can differ, and Memcached counts whole seconds.
 const SLACK: u64 = 60;

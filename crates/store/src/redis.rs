@@ -15,10 +15,10 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::ClusterConnection,
 };
+use weir_seats::{EncodedTake, Key, Reply, StoreError, Take};
 
 use self::config::Connect;
 use crate::link::Link;
-use weir_seats::{EncodedTake, Key, Reply, StoreError, Take};
 
 pub use self::config::{Credentials, InvalidRedis, RedisConfig, RedisTls, Topology};
 

@@ -23,6 +23,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
+use weir_seats::{Key, Left, Level, Seats, StoreTerms, StoreTime};
 
 use self::{
     answer::Decision,
@@ -31,7 +32,6 @@ use self::{
     table::{Entry, Forgotten, Refused, Table, Waiter},
 };
 use crate::client::{StoreClient, Sweep};
-use weir_seats::{Left, Seats, StoreTime};
 
 pub use self::{
     answer::{Claim, Denied, Grant, Waits},
@@ -363,6 +363,7 @@ impl Sweep for SharedLimiter {
         }
         let now = self.client.now();
         let Some(time) = self.client.time(now) else { return };
+        let rule = self.rule();
         let (mut unused, mut owing) = (Vec::new(), Vec::new());
         let mut shard = self.table.shard(self.swept.fetch_add(1, Relaxed));
         for (&hash, entry) in shard.iter_mut() {
@@ -374,12 +375,37 @@ impl Sweep for SharedLimiter {
                 unused.push((hash, entry.set, entry.hand.drain()));
             }
         }
-        table::forget_idle(&mut shard, now.saturating_sub(IDLE), time.latest);
+        // The next operator learns from the agents what this one has counted.
+        let is_needed = |entry: &Entry| {
+            let terms = &rule.set(entry.set).terms;
+            self.client.asks_operator()
+                && entry.level.as_ref().is_some_and(|level| level.is_full(terms, time.earliest) == Some(false))
+        };
+        table::forget_idle(&mut shard, now.saturating_sub(IDLE), time.latest, is_needed);
         drop(shard);
         owing.into_iter().for_each(|hash| self.drive(hash));
         for (hash, set, all) in unused {
             all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
         }
+    }
+
+    fn levels(&self, most: usize, levels: &mut Vec<(Key, Arc<StoreTerms>, Level)>) -> bool {
+        let (rule, now) = (self.rule(), self.client.now());
+        let Some(time) = self.client.time(now) else { return true };
+        for index in 0..self.table.shards() {
+            for (&hash, entry) in self.table.shard(index).iter() {
+                let terms = &rule.set(entry.set).terms;
+                let (Some(level), Ok(key)) = (&entry.level, Key::new(&rule.counters, hash)) else { continue };
+                match level.is_full(terms, time.earliest) {
+                    // A key at full credit is as good as unknown.
+                    Some(true) => {}
+                    Some(false) if levels.len() < most => levels.push((key, Arc::clone(terms), level.clone())),
+                    // There are too many keys, or the limits have changed since the answer.
+                    Some(false) | None => return false,
+                }
+            }
+        }
+        true
     }
 }
 

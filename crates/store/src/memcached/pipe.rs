@@ -12,9 +12,9 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
 };
+use weir_seats::StoreError;
 
 use super::codec::{Garbled, Response, response};
-use weir_seats::StoreError;
 
 /// The maximum number of commands that wait to be sent, and of sent commands that wait for a response.
 const MOST_WAITING: usize = 1_024;

@@ -12,9 +12,9 @@ use tokio::{
     sync::oneshot,
     time::{Sleep, sleep},
 };
+use weir_seats::{Left, Seats};
 
 use super::SharedLimiter;
-use weir_seats::{Left, Seats};
 
 /// The right of one request to go. If the grant is dropped before [`settle`](Self::settle), other requests get its
 /// seats.

@@ -10,15 +10,15 @@ use tokio::{
     sync::{Notify, oneshot},
     time::timeout,
 };
+use weir_seats::{
+    Key, Level, Next, Reply, Seats, StoreError, Take,
+    terms::{MOST_UNITS, StoreTerms},
+};
 
 use super::{
     Decision, Denied, Entry, SharedLimiter, SharedRule, Waiter, hand::Found, micros, rule::reach, table::Refused,
 };
 use crate::client::Answered;
-use weir_seats::{
-    Key, Level, Next, Reply, Seats, StoreError, Take,
-    terms::{MOST_UNITS, StoreTerms},
-};
 
 /// The maximum number of requests in one question.
 const MOST_REQUESTS: usize = 4_096;
@@ -52,6 +52,8 @@ struct Owned {
     prefetch: u32,
     reach: Duration,
     owed: u32,
+    /// The part of `owed` that this program's share admitted while the store was lost, and all units that it admitted.
+    local: (u32, u64),
     seen: Option<Level>,
 }
 
@@ -59,6 +61,11 @@ struct Owned {
 type Decisions = Vec<(oneshot::Sender<Decision>, Decision)>;
 
 impl Owned {
+    /// The owed units, without those of this program's share: its count still has those.
+    fn explicit(&self) -> u32 {
+        self.owed.saturating_sub(self.local.0)
+    }
+
     fn take(&self) -> Take<'_> {
         Take {
             requests: self.requests,
@@ -201,6 +208,7 @@ impl SharedLimiter {
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
+        let local_owed = entry.local.as_ref().map_or(0, |local| local.owed(micros(now)).min(MOST_UNITS));
         let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
         let owned = Owned {
             key,
@@ -210,10 +218,11 @@ impl SharedLimiter {
             patience,
             prefetch: wanted.saturating_sub(entry.hand.units()),
             reach: reach(round),
-            owed: entry.owed.min(MOST_UNITS),
+            owed: entry.owed.saturating_add(local_owed).min(MOST_UNITS),
+            local: (local_owed, entry.local.as_ref().map_or(0, |local| local.admitted)),
             seen,
         };
-        entry.owed -= owned.owed;
+        entry.owed -= owned.explicit();
         Step::Asks(Box::new(Question { batch, owned }))
     }
 
@@ -228,7 +237,7 @@ impl SharedLimiter {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
             Ok(Ok(Err(_)) | Err(_)) => {
                 // The store has possibly charged the owed units. Charging them twice never admits too many requests.
-                self.note_owed(hash, owned.owed);
+                self.note_owed(hash, owned.explicit());
                 self.unanswered(hash, batch)
             }
             Err(_) => {
@@ -238,7 +247,7 @@ impl SharedLimiter {
                     match answer.await {
                         // No request waits for this answer, so its seats go to later requests.
                         Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
-                        _ => me.note_owed(hash, owned.owed),
+                        _ => me.note_owed(hash, owned.explicit()),
                     }
                 });
                 self.unanswered(hash, batch)
@@ -284,7 +293,11 @@ impl SharedLimiter {
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = newer.as_ref().unwrap_or(&owned.terms);
-        entry.local = None;
+        if let Some(local) = entry.local.take() {
+            // Units that the share admitted after the question was made.
+            let late = local.admitted.saturating_sub(owned.local.1);
+            entry.owed = entry.owed.saturating_add(u32::try_from(late).unwrap_or(u32::MAX));
+        }
         (entry.level, entry.level_breaks) = (Some(level), breaks);
         let mut served = served;
         let mut refused = Vec::new();

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use weir_seats::{
+    Next, Take,
+    model::{Outcome, take, used_up},
+};
+
 use super::{
     Entry, OnLoss, SOON, SharedLimiter, SharedRule,
     answer::{Denied, Grant},
     micros,
-};
-use weir_seats::{
-    Next, Take,
-    model::{Outcome, take, used_up},
+    table::Local,
 };
 
 impl SharedLimiter {
@@ -31,17 +33,20 @@ impl SharedLimiter {
                 };
                 let at = micros(now);
                 // The share begins without credit, because the store has given the credit to other programs.
-                let value = match entry.local.take() {
-                    Some((before, value)) if before == loss && value.stamp == terms.stamp() => value,
-                    _ => used_up(terms, at),
+                let begins = || used_up(terms, micros(self.client.share_begins(now)));
+                let (value, admitted) = match entry.local.take() {
+                    Some(Local { loss: before, value, admitted }) if before == loss => {
+                        (if value.stamp == terms.stamp() { value } else { begins() }, admitted)
+                    }
+                    _ => (begins(), 0),
                 };
                 let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
                     return Err(Denied { retry_after: None, left });
                 };
                 let Outcome { answer, value, .. } = take(Some(&value), &encoded, at);
-                entry.local = Some((loss, value));
-                if answer.granted > 0 {
-                    entry.owed = entry.owed.saturating_add(cost);
+                let granted = answer.granted * u64::from(cost);
+                entry.local = Some(Local { loss, value, admitted: admitted + granted });
+                if granted > 0 {
                     return Ok(self.grant(hash, entry.set, None, left));
                 }
                 let retry_after = match answer.next {

@@ -7,10 +7,10 @@ use std::{
 };
 
 use tokio::sync::{Notify, oneshot};
+use weir_seats::{Level, Value, model::used};
 
 use super::{answer::Decision, demand::DemandRate, hand::Hand};
 use crate::client::lock;
-use weir_seats::{Level, Value};
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
 const ROOM: usize = 64;
@@ -47,9 +47,26 @@ pub(super) struct Entry {
     pub(super) demand: DemandRate,
     /// The earliest time at which the program asks for more seats.
     pub(super) refill_after: Duration,
-    /// The count of this program's share while the store is lost, and the number of that loss.
-    pub(super) local: Option<(u64, Value)>,
+    pub(super) local: Option<Local>,
     pub(super) used: Duration,
+}
+
+/// The count of this program's share while the store is lost.
+#[derive(Debug)]
+pub(super) struct Local {
+    /// The number of the loss.
+    pub(super) loss: u64,
+    pub(super) value: Value,
+    /// The units that were admitted during this loss.
+    pub(super) admitted: u64,
+}
+
+impl Local {
+    /// The units of the share that still count at this time. The store must charge them when it returns. It must not
+    /// charge earlier ones, because the limit has refilled since.
+    pub(super) fn owed(&self, at: u64) -> u32 {
+        u32::try_from(self.admitted.min(used(&self.value, at))).unwrap_or(u32::MAX)
+    }
 }
 
 /// A request that waits.
@@ -126,10 +143,10 @@ impl Table {
     }
 }
 
-/// Forgets idle keys without seats, owed units and a valid refusal. The store has their counts.
-pub(super) fn forget_idle(shard: &mut Shard, before: Duration, time: u64) {
+/// Forgets idle keys without seats, owed units and a valid refusal, unless they are needed. The store has their counts.
+pub(super) fn forget_idle(shard: &mut Shard, before: Duration, time: u64, is_needed: impl Fn(&Entry) -> bool) {
     shard.retain(|_, entry| {
         let is_refused = entry.refused.is_some_and(|refused| refused.until > time);
-        !entry.is_quiet() || is_refused || entry.used > before || entry.hand.units() > 0
+        !entry.is_quiet() || is_refused || entry.used > before || entry.hand.units() > 0 || is_needed(entry)
     });
 }

@@ -12,14 +12,14 @@ use std::{
 
 use tokio::{runtime::Handle, time::Instant};
 use weir_core::{Quota, Strategy};
+use weir_seats::Memory;
 
-use super::{Claim, Denied, OnLoss, SharedLimiter, SharedRule};
+use super::{Claim, Denied, OnLoss, SharedLimiter, SharedRule, micros};
 use crate::{
     backend::Backend,
     client::{StoreClient, StoreParts},
     tests::oracle::excess,
 };
-use weir_seats::Memory;
 
 const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 
@@ -38,6 +38,21 @@ impl World {
         StoreClient::start(StoreParts {
             name: "shop/limits".to_owned(),
             open: Box::new(move || Ok(Backend::Memory(Arc::clone(&store)))),
+            clock: Box::new(move || EPOCH + start.elapsed()),
+            took: Box::new(|_| {}),
+            runtime: Handle::current(),
+        })
+    }
+
+    /// A client that reaches the store only while this is true.
+    fn client_while(&self, is_there: &Arc<AtomicBool>) -> Arc<StoreClient> {
+        let (start, store, there) = (self.start, Arc::clone(&self.store), Arc::clone(is_there));
+        StoreClient::start(StoreParts {
+            name: "shop/limits".to_owned(),
+            open: Box::new(move || match there.load(Relaxed) {
+                true => Ok(Backend::Memory(Arc::clone(&store))),
+                false => Err("gone".to_owned()),
+            }),
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
@@ -195,19 +210,8 @@ async fn a_change_counts_at_once() {
 async fn a_lost_store_decides_as_the_rule_says() {
     for (on_loss, expected) in [(OnLoss::Open, 40), (OnLoss::Closed, 0), (OnLoss::LocalShare, 10)] {
         let world = World::new();
-        let (start, store) = (world.start, Arc::clone(&world.store));
         let is_there = Arc::new(AtomicBool::new(true));
-        let there = Arc::clone(&is_there);
-        let client = StoreClient::start(StoreParts {
-            name: "shop/limits".to_owned(),
-            open: Box::new(move || match there.load(Relaxed) {
-                true => Ok(Backend::Memory(Arc::clone(&store))),
-                false => Err("gone".to_owned()),
-            }),
-            clock: Box::new(move || EPOCH + start.elapsed()),
-            took: Box::new(|_| {}),
-            runtime: Handle::current(),
-        });
+        let client = world.client_while(&is_there);
         let limiter = SharedLimiter::new(client, rule(1, quota(Strategy::TokenBucket, 40, 1, Some(40)), on_loss));
         assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
         is_there.store(false, Relaxed);
@@ -229,5 +233,45 @@ async fn a_lost_store_decides_as_the_rule_says() {
         while !limiter.client().condition().reached {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+}
+
+/// The limit refills while the store is lost. So when the store returns, it charges only what still counts, not all that
+/// the shares admitted since.
+#[tokio::test(start_paused = true)]
+async fn a_long_loss_does_not_use_up_the_limit_afterwards() {
+    for strategy in [Strategy::TokenBucket, Strategy::Gcra, Strategy::FixedWindow, Strategy::SlidingWindowCounter] {
+        let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+        let quota = quota(strategy, 100, 1, (strategy == Strategy::Gcra).then_some(100));
+        let limiters: Vec<_> = (0..4)
+            .map(|_| SharedLimiter::new(world.client_while(&is_there), rule(1, quota, OnLoss::LocalShare)))
+            .collect();
+        let mut admissions = Vec::new();
+        for (there, seconds) in [(true, 3), (false, 60), (true, 10)] {
+            is_there.store(there, Relaxed);
+            if !there {
+                limiters.iter().for_each(|limiter| limiter.client().forget_backend());
+            }
+            let end = world.start.elapsed() + Duration::from_secs(seconds);
+            let before = admissions.len();
+            while world.start.elapsed() < end {
+                for limiter in &limiters {
+                    if request(limiter, 1, Duration::ZERO).await.is_ok() {
+                        admissions.push((world.now(), 1));
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let (admitted, possible) = (admissions.len() - before, 100 * usize::try_from(seconds).expect("small"));
+            assert!(admitted * 100 >= possible * 80, "{strategy:?}, there: {there}: {admitted} of {possible}");
+        }
+        // While some programs have returned and others have not, the shares of the others are in addition. Before and
+        // after that, the limit is exact.
+        let [lost, settled] = [(3, 63), (69, 73)].map(|(from, to): (u64, u64)| {
+            let range = micros(EPOCH + Duration::from_secs(from))..micros(EPOCH + Duration::from_secs(to));
+            admissions.iter().copied().filter(|(at, _)| range.contains(at)).collect::<Vec<_>>()
+        });
+        assert_eq!(excess(quota, &lost).first(), None, "{strategy:?}");
+        assert_eq!(excess(quota, &settled).first(), None, "{strategy:?}");
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use weir_core::{Quota, Strategy};
+use weir_seats::{Memory, Next, Take, terms::StoreTerms};
 
 use super::suite::key;
-use weir_seats::{Memory, Next, Take, terms::StoreTerms};
 
 const START: u64 = 1_790_000_000_000_000;
 

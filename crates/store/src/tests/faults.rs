@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use weir_core::{Quota, Strategy};
+use weir_seats::{Level, Reply, StoreError, Take, terms::StoreTerms};
 
 use super::{
     servers::{Server, free_port, wait_until},
@@ -14,7 +15,6 @@ use crate::{
     memcached::MemcachedStore,
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
 };
-use weir_seats::{Level, Reply, StoreError, Take, terms::StoreTerms};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

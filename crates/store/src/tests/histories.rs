@@ -6,10 +6,10 @@ use std::time::Duration;
 use redis::{Client, Connection};
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
+use weir_seats::{EncodedTake, Level, Next, Reply, Seats, Take, Value, model, terms::StoreTerms};
 
 use super::servers::Server;
 use crate::redis::script;
-use weir_seats::{EncodedTake, Level, Next, Reply, Seats, Take, Value, model, terms::StoreTerms};
 
 const KEY: &str = "{limits.test.1}";
 

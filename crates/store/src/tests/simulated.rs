@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
+use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, Take, terms::StoreTerms};
 
 use super::oracle::{Admission, excess, possible};
-use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, Take, terms::StoreTerms};
 
 const START: u64 = 1_790_000_000_000_000;
 

@@ -11,6 +11,7 @@ use std::{
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
+use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTime, Take, terms::StoreTerms};
 
 use super::{
     oracle::{Admission, excess, possible},
@@ -20,7 +21,6 @@ use crate::{
     memcached::MemcachedStore,
     redis::{RedisConfig, RedisStore, Topology},
 };
-use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTime, Take, terms::StoreTerms};
 
 /// A deadline that is long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);

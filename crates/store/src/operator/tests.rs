@@ -1,0 +1,250 @@
+//! Programs that share a limit through an operator in this process. It reads the questions as the real one does.
+
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+use tokio::{runtime::Handle, task::JoinHandle, time::Instant};
+use weir_core::{Quota, Strategy};
+use weir_seats::{EncodedTake, Memory, Value, model};
+use weir_wire::Answer as Message;
+
+use super::*;
+use crate::{
+    Backend, Claim, Denied, OnLoss, SharedLimiter, SharedRule, StoreClient, StoreParts, tests::oracle::excess,
+};
+
+const EPOCH: Duration = Duration::from_secs(1_790_000_000);
+
+/// What the operator does with questions.
+#[derive(Default)]
+struct Operator {
+    values: Mutex<HashMap<Key, Value>>,
+    is_silent: std::sync::atomic::AtomicBool,
+    questions: std::sync::atomic::AtomicU64,
+}
+
+struct World {
+    start: Instant,
+    operator: Arc<Operator>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { start: Instant::now(), operator: Arc::default() }
+    }
+
+    fn program(&self) -> Program {
+        let (start, store) = (self.start, Arc::<OperatorStore>::default());
+        let opened = Arc::clone(&store);
+        let client = StoreClient::start(StoreParts {
+            name: "operator".to_owned(),
+            open: Box::new(move || Ok(Backend::Operator(Arc::clone(&opened)))),
+            clock: Box::new(move || EPOCH + start.elapsed()),
+            took: Box::new(|_| {}),
+            runtime: Handle::current(),
+        });
+        Program { store, client }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from((EPOCH + self.start.elapsed()).as_micros()).expect("fits")
+    }
+
+    /// Connects a program to the operator. Aborting the task ends the channel as the operator does.
+    fn connect(&self, program: &Program) -> JoinHandle<()> {
+        let (mut channel, operator, start) = (program.store.open(), Arc::clone(&self.operator), self.start);
+        channel.closed_by_operator();
+        channel.status_interval(Duration::from_secs(1));
+        tokio::spawn(async move {
+            loop {
+                let questions = channel.questions().await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                let now = u64::try_from((EPOCH + start.elapsed()).as_micros()).expect("fits");
+                let answers = questions.iter().filter_map(|question| operator.answer(question, now)).collect();
+                channel.answer(answers);
+            }
+        })
+    }
+}
+
+impl Operator {
+    fn answer(&self, question: &Question, now: u64) -> Option<Message> {
+        self.questions.fetch_add(1, Relaxed);
+        let (key, encoded) = EncodedTake::read(question).expect("a valid question");
+        let mut values = lock(&self.values);
+        let outcome = model::take(values.get(&key), &encoded, now);
+        values.insert(key, outcome.value);
+        let outcome = Outcome::Counted(outcome.answer.message());
+        (!self.is_silent.load(Relaxed)).then_some(Message { id: question.id, outcome })
+    }
+}
+
+struct Program {
+    store: Arc<OperatorStore>,
+    client: Arc<StoreClient>,
+}
+
+impl Program {
+    fn limiter(&self, quota: Quota) -> Arc<SharedLimiter> {
+        let rule = SharedRule::new("shop/api.all", 1, &[vec![(0, quota)]], OnLoss::LocalShare, 4, 1_000);
+        SharedLimiter::new(Arc::clone(&self.client), rule.expect("a rule"))
+    }
+}
+
+fn quota(strategy: Strategy, requests: u64, seconds: u64) -> Quota {
+    Quota::new(strategy, requests, Duration::from_secs(seconds), None).expect("a quota")
+}
+
+async fn request(limiter: &SharedLimiter) -> Result<(), Denied> {
+    match limiter.claim(7, 0, 1, Duration::ZERO) {
+        Claim::Granted(grant) => grant.settle(),
+        Claim::Denied(denied) => return Err(denied),
+        Claim::AskStore => limiter.ask(7, 0, 1, Duration::ZERO).await?.settle(),
+    }
+    Ok(())
+}
+
+/// Sends requests at this pace until the end, and records the admissions.
+async fn load(world: &World, limiters: &[&SharedLimiter], every: Duration, until: Duration) -> Vec<(u64, u64)> {
+    let mut admissions = Vec::new();
+    while world.start.elapsed() < until {
+        for limiter in limiters {
+            if request(limiter).await.is_ok() {
+                admissions.push((world.now(), 1));
+            }
+        }
+        tokio::time::sleep(every).await;
+    }
+    admissions
+}
+
+const MILLI: Duration = Duration::from_millis(1);
+
+#[tokio::test(start_paused = true)]
+async fn programs_share_a_limit_through_the_operator() {
+    for strategy in Strategy::ALL {
+        let world = World::new();
+        let programs: Vec<_> = (0..5).map(|_| world.program()).collect();
+        let _links: Vec<_> = programs.iter().map(|program| world.connect(program)).collect();
+        let quota = quota(strategy, 100, 2);
+        let limiters: Vec<_> = programs.iter().map(|program| program.limiter(quota)).collect();
+        let limiters: Vec<&SharedLimiter> = limiters.iter().map(AsRef::as_ref).collect();
+        let admissions = load(&world, &limiters, 10 * MILLI, Duration::from_secs(20)).await;
+        assert_eq!(excess(quota, &admissions).first(), None, "{strategy:?}");
+        // Ten periods of 100, and ten times that are asked for. A leaky bucket and GCRA with a burst of one admit
+        // one at a time, so a slot passes unused until the next requests arrive.
+        let is_paced = matches!(strategy, Strategy::LeakyBucket | Strategy::Gcra);
+        let least = if is_paced { 700 } else { 900 };
+        assert!(admissions.len() > least, "{strategy:?}: {}", admissions.len());
+    }
+}
+
+/// A program that is cut off has a quarter of the limit, which begins without credit.
+#[tokio::test(start_paused = true)]
+async fn a_program_begins_its_share_when_the_operator_closes_the_channel() {
+    let world = World::new();
+    let program = world.program();
+    let link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::TokenBucket, 100, 1));
+    load(&world, &[&limiter], MILLI, Duration::from_secs(3)).await;
+    link.abort();
+    let cut = world.now();
+    let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(13)).await;
+    let alone: Vec<_> = admissions.iter().filter(|(at, _)| *at > cut + 1_500_000).collect();
+    // 25 a second. Seats from before the break last for a moment.
+    assert!((190..=214).contains(&alone.len()), "{}", alone.len());
+    assert!(!program.client.condition().reached);
+    let share = quota(Strategy::TokenBucket, 25, 1);
+    let alone: Vec<_> = alone.into_iter().copied().collect();
+    assert_eq!(excess(share, &alone).first(), None);
+}
+
+/// The operator notices a silent program after its interval of one second and less than six seconds.
+#[tokio::test(start_paused = true)]
+async fn a_program_waits_with_its_share_while_the_operator_is_silent() {
+    let world = World::new();
+    let program = world.program();
+    let _link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 40, 1));
+    load(&world, &[&limiter], MILLI, Duration::from_secs(3)).await;
+    world.operator.is_silent.store(true, Relaxed);
+    let silent = world.now();
+    let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(20)).await;
+    let first = admissions.iter().find(|(at, _)| *at > silent + 1_000_000).expect("an admission").0;
+    assert!((7_000_000..=9_500_000).contains(&(first - silent)), "{}", first - silent);
+    // The operator answers again: the share ends, and the whole limit is there.
+    world.operator.is_silent.store(false, Relaxed);
+    let back = world.now();
+    let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(40)).await;
+    let later = admissions.iter().filter(|(at, _)| *at > back + 6_000_000).count();
+    assert!((520..=560).contains(&later), "{later} in 14 seconds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_without_any_channel_waits_twenty_seconds_for_its_share() {
+    let world = World::new();
+    let program = world.program();
+    let limiter = program.limiter(quota(Strategy::TokenBucket, 100, 1));
+    let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(30)).await;
+    let first = admissions.first().expect("an admission").0;
+    assert!(Duration::from_micros(first) >= EPOCH + Duration::from_secs(20), "{first}");
+    assert!((200..=250).contains(&admissions.len()), "{}", admissions.len());
+}
+
+/// The new operator knows nothing except for what the programs tell.
+#[tokio::test(start_paused = true)]
+async fn a_new_operator_learns_the_levels() {
+    let mut world = World::new();
+    let programs: Vec<_> = (0..3).map(|_| world.program()).collect();
+    let links: Vec<_> = programs.iter().map(|program| world.connect(program)).collect();
+    let quota = quota(Strategy::FixedWindow, 100, 3_600);
+    let limiters: Vec<_> = programs.iter().map(|program| program.limiter(quota)).collect();
+    let all: Vec<&SharedLimiter> = limiters.iter().map(AsRef::as_ref).collect();
+    let mut admissions = load(&world, &all, 100 * MILLI, Duration::from_secs(2)).await;
+    assert!((50..=60).contains(&admissions.len()), "{}", admissions.len());
+    links.iter().for_each(JoinHandle::abort);
+    world.operator = Arc::default();
+    let now = world.now();
+    for program in &programs {
+        let levels = program.client.levels(10).expect("few levels");
+        assert_eq!(levels.len(), 1);
+        levels.iter().for_each(|question| drop(world.operator.answer(question, now)));
+        assert_eq!(program.client.levels(0), None, "more levels than allowed");
+    }
+    let _links: Vec<_> = programs.iter().map(|program| world.connect(program)).collect();
+    admissions.extend(load(&world, &all, 100 * MILLI, Duration::from_secs(10)).await);
+    assert_eq!(admissions.len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_channel_replaces_an_earlier_one() {
+    let world = World::new();
+    let program = world.program();
+    let mut first = program.store.open();
+    let quota = quota(Strategy::FixedWindow, 10, 1);
+    let limiter = program.limiter(quota);
+    let _second = world.connect(&program);
+    assert!(request(&limiter).await.is_ok());
+    // The first channel has no effect: its answers and its end are ignored.
+    first.answer(vec![Message { id: 2, outcome: Outcome::Refused("no".to_owned()) }]);
+    let questions = tokio::time::timeout(Duration::from_secs(1), first.questions()).await;
+    assert!(questions.is_err(), "{questions:?}");
+    drop(first);
+    assert!(request(&limiter).await.is_ok());
+    assert!(program.client.condition().reached);
+}
+
+/// The memory store serves the same questions.
+#[test]
+fn a_message_has_the_same_answer_as_its_question() {
+    let terms = weir_seats::StoreTerms::new(3, &[(0, quota(Strategy::Gcra, 5, 60))]).expect("terms");
+    let key = Key::new("shop/api.all", 0xfeed).expect("a key");
+    let question = Take { requests: 7, prefetch: 3, owed: 1, ..Take::new(&terms) };
+    let now = 1_790_000_000_000_000;
+    let reply = Memory::new().take(&key, &question, || now).expect("an answer");
+    let encoded = question.encode().expect("valid");
+    let (read_key, read) = EncodedTake::read(&encoded.message(1, &key)).expect("valid");
+    assert_eq!(read_key, key);
+    let answer = model::take(None, &read, now).answer;
+    let answer = Answer::read(answer.message(), &encoded).and_then(|answer| answer.reply(&encoded));
+    assert_eq!(answer, Some(reply));
+}
