@@ -172,6 +172,7 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>) -> Result<Backend, Strin
             };
             RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
         }
+        StoreBackend::Operator => Err("this agent cannot ask the operator: use a newer agent".to_owned()),
     }
 }
 

@@ -52,7 +52,7 @@ pub use self::{
         Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot, Strategy,
     },
     status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},
-    store::{OnStoreLoss, Shared, Store, StoreBackend, Topology},
+    store::{OPERATOR_STORE, OnStoreLoss, Shared, Store, StoreBackend, Topology},
 };
 
 /// The largest sequence of a snapshot. Every JSON parser reads integers up to this number exactly. Microseconds of Unix

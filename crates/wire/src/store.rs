@@ -2,11 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The [`Store::name`] of the operator, which counts for the rules of scope Fleet. The name of a `RateLimitStore` contains
+/// a slash, so no other store has this name.
+pub const OPERATOR_STORE: &str = "operator";
+
 /// A store that rules of the snapshot use. This message contains no secret: the agent reads secrets from files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Store {
-    /// The `namespace/name` of the `RateLimitStore`. Unique in a snapshot.
+    /// The `namespace/name` of the `RateLimitStore`, or [`OPERATOR_STORE`]. Unique in a snapshot.
     pub name: String,
     /// The kind of the store, and its addresses.
     pub backend: StoreBackend,
@@ -39,6 +43,8 @@ pub enum StoreBackend {
         /// The servers as `host:port`. Each key belongs to one of them. At least one.
         servers: Vec<String>,
     },
+    /// The operator that leads. Agents ask it over the channel.
+    Operator,
 }
 
 /// The topology of Redis servers.

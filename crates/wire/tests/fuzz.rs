@@ -50,10 +50,11 @@ fn any_status_is_refused_or_read_as_it_was_written() {
 
 #[test]
 fn any_message_is_refused_or_read_as_it_was_written() {
-    let messages: [(&str, Reader, bool); 12] = [
+    let messages: [(&str, Reader, bool); 13] = [
         (include_str!("golden/snapshot.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-full.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-shared.json"), read::<Snapshot>, false),
+        (include_str!("golden/snapshot-fleet.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-ban.json"), read::<Snapshot>, false),
         (include_str!("golden/explain.json"), read::<ExplainRequest>, false),
         (include_str!("golden/identity-request.json"), read::<IdentityRequest>, false),
