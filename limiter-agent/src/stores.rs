@@ -1,4 +1,5 @@
-//! The stores of the snapshot in force: one client for each, which all rules share.
+//! The stores of the snapshot in force: one client for each, which all rules share. The operator is one of them: it
+//! counts the rules of scope Fleet.
 //!
 //! A client connects when a rule uses its store, and ends when no rule does. Secrets are files, which are read for each
 //! connection, so a changed password takes effect with the next connection.
@@ -15,11 +16,14 @@ use std::{
 use tokio::runtime::Handle;
 use weir_enforce::histogram::{self, Histogram};
 use weir_store::{
-    Backend, Credentials, MemcachedStore, RedisConfig, RedisStore, RedisTls, StoreClient, StoreParts, StoreStats,
-    Topology,
+    Backend, Credentials, MemcachedStore, OperatorChannel, OperatorStore, RedisConfig, RedisStore, RedisTls,
+    StoreClient, StoreParts, StoreStats, Topology,
 };
 use weir_tower::MonotonicClock;
-use weir_wire::{Fault, Snapshot, Store, StoreBackend, StoreStatus};
+use weir_wire::{Fault, Question, Snapshot, Store, StoreBackend, StoreStatus};
+
+/// The maximum number of keys of which the agent tells a new operator.
+const MOST_LEVELS: usize = 65_536;
 
 /// Makes the clients of stores, and keeps them while rules use them.
 #[derive(Debug)]
@@ -28,6 +32,7 @@ pub(crate) struct Stores {
     /// The directory of `--store-secrets`.
     secrets: Option<PathBuf>,
     held: Mutex<Vec<Held>>,
+    operator: Arc<OperatorStore>,
     runtime: OnceLock<Handle>,
 }
 
@@ -49,7 +54,7 @@ pub(crate) struct Scraped {
 
 impl Stores {
     pub(crate) fn new(clock: MonotonicClock, secrets: Option<PathBuf>) -> Self {
-        Self { clock, secrets, held: Mutex::default(), runtime: OnceLock::new() }
+        Self { clock, secrets, held: Mutex::default(), operator: Arc::default(), runtime: OnceLock::new() }
     }
 
     /// The clients of all stores that rules of this snapshot use. Stores that do not change keep their clients.
@@ -118,17 +123,27 @@ impl Stores {
             (None, _) => None,
         };
         // An invalid address is a fault of the snapshot. An invalid file is not, because it can be fixed later.
-        open(&store.backend, None)?;
+        let operator = Arc::clone(&self.operator);
+        open(&store.backend, None, &operator)?;
         let (took, clock, backend) = (Arc::<Histogram>::default(), self.clock, store.backend.clone());
         let record = Arc::clone(&took);
         let client = StoreClient::start(StoreParts {
             name: store.name.clone(),
-            open: Box::new(move || open(&backend, directory.as_deref())),
+            open: Box::new(move || open(&backend, directory.as_deref(), &operator)),
             clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
             took: Box::new(move |time| record.record(time)),
             runtime: self.runtime().map_err(|error| format!("cannot start a thread for stores: {error}"))?,
         });
         Ok(Held { store: store.clone(), client, took })
+    }
+
+    /// Begins to ask the operator over a new channel. Also returns what a new operator must know first, as questions
+    /// without answers. None if the agent knows too many keys.
+    pub(crate) fn open_operator(&self) -> (OperatorChannel, Option<Vec<Question>>) {
+        let channel = self.operator.open(Duration::from_nanos(self.clock.now().as_nanos()));
+        let is_operator = |held: &&Held| held.store.backend == StoreBackend::Operator;
+        let client = self.held().iter().find(is_operator).map(|held| Arc::clone(&held.client));
+        (channel, client.map_or(Some(Vec::new()), |client| client.levels(MOST_LEVELS)))
     }
 
     /// Returns the runtime for the clients of stores. It has a separate thread, so that neither a scrape nor a large
@@ -147,7 +162,7 @@ impl Stores {
 }
 
 /// Opens a store, with its secrets if it has any.
-fn open(backend: &StoreBackend, secrets: Option<&Path>) -> Result<Backend, String> {
+fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorStore>) -> Result<Backend, String> {
     match backend {
         StoreBackend::Memcached { servers } => {
             MemcachedStore::new(servers).map(Backend::Memcached).map_err(|invalid| invalid.to_string())
@@ -172,7 +187,7 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>) -> Result<Backend, Strin
             };
             RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
         }
-        StoreBackend::Operator => Err("this agent cannot ask the operator: use a newer agent".to_owned()),
+        StoreBackend::Operator => Ok(Backend::Operator(Arc::clone(operator))),
     }
 }
 

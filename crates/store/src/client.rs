@@ -20,7 +20,7 @@ use weir_core::{Quota, Strategy};
 use weir_seats::{Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::Question;
 
-use crate::{backend::Backend, breaker::Breaker, deadline::Deadline};
+use crate::{backend::Backend, breaker::Breaker, deadline::Deadline, operator::OperatorStore};
 
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
@@ -77,8 +77,18 @@ pub(crate) trait Sweep: Send + Sync {
     /// Does periodic work. The client's task calls it several times per second.
     fn sweep(self: Arc<Self>);
 
-    /// Adds the keys of the rule with their levels, at most `most` in all. Returns false if there are more keys.
-    fn levels(&self, most: usize, levels: &mut Vec<(Key, Arc<StoreTerms>, Level)>) -> bool;
+    /// Adds what a new operator must know about the keys of the rule, at most `most` keys in all. Returns false if there
+    /// are more.
+    fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool;
+}
+
+/// What a program knows about a key.
+pub(crate) struct KnownKey {
+    pub(crate) key: Key,
+    pub(crate) terms: Arc<StoreTerms>,
+    pub(crate) level: Option<Level>,
+    /// The units that the program used on its own.
+    pub(crate) owed: u32,
 }
 
 #[derive(Debug, Default)]
@@ -176,14 +186,22 @@ impl StoreClient {
 
     /// The number of the current loss. None if the store is not lost.
     pub(crate) fn lost(&self) -> Option<u64> {
+        let channels = self.channels();
         let condition = lock(&self.condition);
-        condition.breaker.lost_since().map(|_| condition.losses)
+        condition.breaker.lost_since().map(|_| condition.losses + channels)
     }
 
     /// The number of the current loss, or of the next one if the store is not lost.
     pub(crate) fn loss(&self) -> u64 {
+        let channels = self.channels();
         let condition = lock(&self.condition);
-        condition.losses + u64::from(condition.breaker.lost_since().is_none())
+        condition.losses + channels + u64::from(condition.breaker.lost_since().is_none())
+    }
+
+    /// The number of channels to the operator so far: each one ends the shares of before. Zero for other stores.
+    fn channels(&self) -> u64 {
+        let backend = lock(&self.backend);
+        backend.as_deref().and_then(Backend::operator).map_or(0, OperatorStore::channels)
     }
 
     pub(crate) fn breaks(&self) -> u64 {
@@ -299,16 +317,16 @@ impl StoreClient {
         backend.as_deref().and_then(Backend::operator).map_or(now, |operator| operator.share_begins(begun, lost, now))
     }
 
-    /// Questions that tell a new operator the levels that this program knows. They take nothing. None if this program
-    /// knows more than `most` levels.
+    /// Questions that tell a new operator what this program knows: levels, and units that it used on its own. They take
+    /// nothing. None if this program knows more than `most` keys.
     pub fn levels(&self, most: usize) -> Option<Vec<Question>> {
         let mut levels = Vec::new();
         let rules: Vec<_> = lock(&self.sweeps).iter().filter_map(Weak::upgrade).collect();
         if !rules.iter().all(|rule| rule.levels(most, &mut levels)) {
             return None;
         }
-        let question = |(key, terms, level): &(Key, Arc<StoreTerms>, Level)| {
-            let question = Take { requests: 0, seen: Some(level), ..Take::new(terms) };
+        let question = |KnownKey { key, terms, level, owed }: &KnownKey| {
+            let question = Take { requests: 0, seen: level.as_ref(), owed: *owed, ..Take::new(terms) };
             Some(question.encode()?.message(0, key))
         };
         Some(levels.iter().filter_map(question).collect())

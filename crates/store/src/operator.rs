@@ -5,8 +5,11 @@
 //! free. So a program must not begin its share before the operator has noticed that the program is cut off:
 //!
 //! - The operator closed the channel or has ended: immediately.
-//! - The channel is silent: after the longest time in which the operator notices it.
+//! - The channel is silent, or a new operator is not ready yet: after the longest time in which the operator notices
+//!   silence.
 //! - There was no channel yet: after the time in which an operator connects to a new pod.
+//!
+//! A share ends when a channel opens. So the operator can hand out the whole limit as soon as all programs are there.
 
 use std::{
     collections::HashMap,
@@ -53,7 +56,8 @@ struct State {
 enum Contact {
     /// There was no channel yet.
     Never,
-    Open(mpsc::Sender<Question>),
+    /// The channel is open since this time.
+    Open(mpsc::Sender<Question>, Duration),
     /// The operator closed the channel.
     Closed,
     /// The channel ended, and the operator has possibly not noticed.
@@ -84,11 +88,11 @@ impl Default for OperatorStore {
 }
 
 impl OperatorStore {
-    /// Begins to use a new channel. Questions on an earlier channel are lost.
-    pub fn open(self: &Arc<Self>) -> OperatorChannel {
+    /// Begins to use a new channel at this time of the program's clock. Questions on an earlier channel are lost.
+    pub fn open(self: &Arc<Self>, now: Duration) -> OperatorChannel {
         let (sender, questions) = mpsc::channel(MOST_QUEUED);
         let mut state = lock(&self.state);
-        state.contact = Contact::Open(sender);
+        state.contact = Contact::Open(sender, now);
         state.channels += 1;
         state.waiting.clear();
         OperatorChannel { store: Arc::clone(self), number: state.channels, questions, is_closed_by_operator: false }
@@ -96,7 +100,12 @@ impl OperatorStore {
 
     /// Returns true if there is a channel.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(lock(&self.state).contact, Contact::Open(_))
+        matches!(lock(&self.state).contact, Contact::Open(..))
+    }
+
+    /// The number of channels so far. Each one ends the shares of before.
+    pub(crate) fn channels(&self) -> u64 {
+        lock(&self.state).channels
     }
 
     /// The time at which a program can begin to use its share of a limit. `started` is the start of the program, and
@@ -106,7 +115,8 @@ impl OperatorStore {
         let begins = match state.contact {
             Contact::Never => started + FIRST_CHANNEL,
             Contact::Closed => now,
-            Contact::Open(_) | Contact::Broken => lost + state.status_interval + SILENCE,
+            Contact::Open(_, since) => lost.max(since) + state.status_interval + SILENCE,
+            Contact::Broken => lost + state.status_interval + SILENCE,
         };
         begins.max(now)
     }
@@ -129,7 +139,7 @@ impl OperatorStore {
 
     fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(u64, oneshot::Receiver<Outcome>), StoreError> {
         let mut state = lock(&self.state);
-        let Contact::Open(questions) = &state.contact else {
+        let Contact::Open(questions, _) = &state.contact else {
             return Err(StoreError::Lost("there is no channel to the operator".to_owned()));
         };
         let id = state.last_id + 1;

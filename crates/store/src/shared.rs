@@ -23,7 +23,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use weir_seats::{Key, Left, Level, Seats, StoreTerms, StoreTime};
+use weir_seats::{Key, Left, Seats, StoreTime};
 
 use self::{
     answer::Decision,
@@ -31,7 +31,7 @@ use self::{
     rule::reach,
     table::{Entry, Forgotten, Refused, Table, Waiter},
 };
-use crate::client::{StoreClient, Sweep};
+use crate::client::{KnownKey, StoreClient, Sweep};
 
 pub use self::{
     answer::{Claim, Denied, Grant, Waits},
@@ -367,6 +367,9 @@ impl Sweep for SharedLimiter {
         let (mut unused, mut owing) = (Vec::new(), Vec::new());
         let mut shard = self.table.shard(self.swept.fetch_add(1, Relaxed));
         for (&hash, entry) in shard.iter_mut() {
+            if let Some(local) = entry.local.take() {
+                entry.owed = entry.owed.saturating_add(local.owed(micros(now)));
+            }
             if entry.owed > 0 && !entry.asks {
                 entry.asks = true;
                 owing.push(hash);
@@ -389,19 +392,25 @@ impl Sweep for SharedLimiter {
         }
     }
 
-    fn levels(&self, most: usize, levels: &mut Vec<(Key, Arc<StoreTerms>, Level)>) -> bool {
+    fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool {
         let (rule, now) = (self.rule(), self.client.now());
         let Some(time) = self.client.time(now) else { return true };
         for index in 0..self.table.shards() {
-            for (&hash, entry) in self.table.shard(index).iter() {
+            for (&hash, entry) in self.table.shard(index).iter_mut() {
                 let terms = &rule.set(entry.set).terms;
-                let (Some(level), Ok(key)) = (&entry.level, Key::new(&rule.counters, hash)) else { continue };
-                match level.is_full(terms, time.earliest) {
-                    // A key at full credit is as good as unknown.
-                    Some(true) => {}
-                    Some(false) if levels.len() < most => levels.push((key, Arc::clone(terms), level.clone())),
+                let Ok(key) = Key::new(&rule.counters, hash) else { continue };
+                // A key at full credit is as good as unknown.
+                let is_full = entry.level.as_ref().map_or(Some(true), |level| level.is_full(terms, time.earliest));
+                let owes = entry.local.is_some();
+                match is_full {
+                    Some(true) if !owes => {}
+                    Some(_) if levels.len() < most => {
+                        let (terms, level) = (Arc::clone(terms), entry.level.clone());
+                        let owed = entry.local.take().map_or(0, |local| local.owed(micros(now)));
+                        levels.push(KnownKey { key, terms, level, owed });
+                    }
                     // There are too many keys, or the limits have changed since the answer.
-                    Some(false) | None => return false,
+                    Some(_) | None => return false,
                 }
             }
         }

@@ -2,8 +2,11 @@
 //!
 //! The agent speaks first, with its status. After that it answers each snapshot before it reads the next message, so
 //! operator and agent always agree on which snapshot an answer is about.
+//!
+//! After the first snapshot that comes into force, the agent asks this operator about its rules of scope Fleet. A leader
+//! of the past cannot become the one that the agent asks, because its snapshots are refused.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, io::ErrorKind, sync::Arc, time::Duration};
 
 use rand::Rng;
 use tokio::{
@@ -11,7 +14,8 @@ use tokio::{
     time::sleep_until,
 };
 use weir_channel::{Channel, ChannelError, ToAgent, ToOperator};
-use weir_wire::Goodbye;
+use weir_store::OperatorChannel;
+use weir_wire::{Goodbye, MOST_QUESTIONS, Question};
 
 use super::{
     Control, apply_snapshot,
@@ -40,36 +44,90 @@ pub(crate) async fn serve<W>(
     let mut sent = None;
     send_status(&mut channel, &control, &mut sent).await?;
     let mut every = None;
+    let mut operator: Option<OperatorChannel> = None;
     let mut next_at = clock::now();
     loop {
         tokio::select! {
-            frame = channel.next() => match ToAgent::parse(frame?)? {
+            frame = channel.next() => match ToAgent::parse(frame.inspect_err(|error| closed(operator.as_mut(), error))?)? {
                 ToAgent::Snapshot(body) => {
                     let writing = writing();
                     let answer = match apply_snapshot(Arc::clone(&control), Some(body)).await {
                         Ok(reply) => ToOperator::Acknowledgement(reply),
                         Err(rejection) => ToOperator::Rejection(Box::new(rejection)),
                     };
+                    let is_leader = matches!(answer, ToOperator::Acknowledgement(_));
                     send(&mut channel, &answer).await?;
                     drop(writing);
+                    if is_leader && operator.is_none() {
+                        operator = Some(open_operator(&mut channel, &control, every).await?);
+                    }
                 }
                 ToAgent::StatusRequest(request) => {
                     let (least, most) = EVERY_MILLIS;
                     let interval = Duration::from_millis(request.every_millis.clamp(least, most));
                     every = Some(interval);
+                    if let Some(operator) = &operator {
+                        operator.status_interval(interval);
+                    }
                     // The first delay is random, so that agents that connected at the same time do not all send at the
                     // same time.
                     let first = interval.mul_f64(rand::rng().random_range(0.0..=1.0));
                     next_at = clock::now() + until_next(first, clock::wall());
                 }
+                ToAgent::Answers(answers) => {
+                    if let Some(operator) = &operator {
+                        operator.answer(answers);
+                    }
+                }
                 ToAgent::Unknown(tag) => tracing::debug!(tag, "skipped a message of a later version"),
             },
+            questions = questions(&mut operator) => send(&mut channel, &ToOperator::Questions(questions)).await?,
             () = sleep_until(next_at), if every.is_some() => {
                 send_status(&mut channel, &control, &mut sent).await?;
                 // After a delayed status, the agent still waits a whole interval.
                 next_at = clock::now() + every.map_or(Duration::ZERO, |every| until_next(every, clock::wall()));
             }
         }
+    }
+}
+
+/// Begins to ask the operator: tells it what this agent knows, which a new leader must know before it counts.
+async fn open_operator<S: AsyncRead + AsyncWrite + Unpin>(
+    channel: &mut Channel<S>,
+    control: &Control,
+    every: Option<Duration>,
+) -> Result<OperatorChannel, ChannelError> {
+    let (operator, levels) = control.snapshots.stores().open_operator();
+    if let Some(interval) = every {
+        operator.status_interval(interval);
+    }
+    if let Some(levels) = levels {
+        for part in levels.chunks(MOST_QUESTIONS) {
+            send(channel, &ToOperator::Questions(part.to_vec())).await?;
+        }
+        send(channel, &ToOperator::LevelsSent).await?;
+    }
+    Ok(operator)
+}
+
+/// Waits for questions to the operator. Without such a channel, it waits forever.
+async fn questions(operator: &mut Option<OperatorChannel>) -> Vec<Question> {
+    match operator {
+        Some(operator) => operator.questions().await,
+        None => pending().await,
+    }
+}
+
+/// Records that the operator closed the channel, if that is the reason of this error. Then the operator knows that the
+/// agent no longer reaches it.
+fn closed(operator: Option<&mut OperatorChannel>, error: &ChannelError) {
+    let is_closed = match error {
+        ChannelError::Closed => true,
+        ChannelError::Io(error) => matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset),
+        _ => false,
+    };
+    if let Some(operator) = operator.filter(|_| is_closed) {
+        operator.closed_by_operator();
     }
 }
 

@@ -51,7 +51,8 @@ impl World {
 
     /// Connects a program to the operator. Aborting the task ends the channel as the operator does.
     fn connect(&self, program: &Program) -> JoinHandle<()> {
-        let (mut channel, operator, start) = (program.store.open(), Arc::clone(&self.operator), self.start);
+        let (mut channel, operator, start) =
+            (program.store.open(EPOCH + self.start.elapsed()), Arc::clone(&self.operator), self.start);
         channel.closed_by_operator();
         channel.status_interval(Duration::from_secs(1));
         tokio::spawn(async move {
@@ -219,7 +220,7 @@ async fn a_new_operator_learns_the_levels() {
 async fn a_later_channel_replaces_an_earlier_one() {
     let world = World::new();
     let program = world.program();
-    let mut first = program.store.open();
+    let mut first = program.store.open(EPOCH);
     let quota = quota(Strategy::FixedWindow, 10, 1);
     let limiter = program.limiter(quota);
     let _second = world.connect(&program);

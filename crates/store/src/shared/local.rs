@@ -38,7 +38,11 @@ impl SharedLimiter {
                     Some(Local { loss: before, value, admitted }) if before == loss => {
                         (if value.stamp == terms.stamp() { value } else { begins() }, admitted)
                     }
-                    _ => (begins(), 0),
+                    Some(earlier) => {
+                        entry.owed = entry.owed.saturating_add(earlier.owed(at));
+                        (begins(), 0)
+                    }
+                    None => (begins(), 0),
                 };
                 let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
                     return Err(Denied { retry_after: None, left });
