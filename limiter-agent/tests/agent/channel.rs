@@ -1,14 +1,21 @@
 //! Tests the operator's channel on the control port, which clients choose by ALPN.
 
-use std::time::Duration;
+#![expect(clippy::disallowed_methods, reason = "the operator of a test reads the clock")]
 
-use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt, net::TcpStream, select, time::timeout};
 use tokio_rustls::client::TlsStream;
 use weir_channel::{ALPN, Channel, Outgoing, ToAgent, ToOperator};
-use weir_wire::{MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, StatusRequest};
+use weir_seats::{self as seats, EncodedTake, Key, model};
+use weir_wire::{Answer, MAX_SNAPSHOT_BYTES, Outcome, Question, Rejection, RejectionKind, StatusRequest};
 
 use crate::{
-    support::{Agent, Authority, PATIENCE, TlsClient, json_of, policy, request, rule, snapshot, tls},
+    support::{Agent, Authority, PATIENCE, TlsClient, daily, json_of, policy, request, rule, snapshot, tls, with},
     tls::{OPERATOR, files, start},
 };
 
@@ -34,9 +41,44 @@ impl Operator {
         self.send(ToAgent::Snapshot(snapshot(sequence, &[]).to_string().into_bytes())).await;
     }
 
+    /// The next message, except for the one that every agent sends after its first snapshot.
     async fn next(&mut self) -> ToOperator {
+        loop {
+            let message = self.any().await;
+            if message != ToOperator::LevelsSent {
+                return message;
+            }
+        }
+    }
+
+    async fn any(&mut self) -> ToOperator {
         let frame = timeout(PATIENCE, self.0.next()).await.expect("a message in time").expect("a message");
         ToOperator::parse(&frame).expect("a message of an agent")
+    }
+
+    /// Pushes a rule that the operator counts, and returns the levels that the agent sends.
+    async fn lead(&mut self, sequence: u64) -> Vec<Question> {
+        assert!(matches!(self.any().await, ToOperator::Status(_)));
+        self.send(ToAgent::Snapshot(fleet(sequence).to_string().into_bytes())).await;
+        assert!(matches!(self.any().await, ToOperator::Acknowledgement(_)));
+        let mut levels = Vec::new();
+        loop {
+            match self.any().await {
+                ToOperator::Questions(questions) => levels.extend(questions),
+                ToOperator::LevelsSent => return levels,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Answers questions forever, as the operator does.
+    async fn count(&mut self, counter: &mut Counter) {
+        loop {
+            if let ToOperator::Questions(questions) = self.any().await {
+                let answers = questions.iter().map(|question| counter.answer(question)).collect();
+                self.send(ToAgent::Answers(answers)).await;
+            }
+        }
     }
 
     async fn rejection(&mut self) -> Rejection {
@@ -45,6 +87,60 @@ impl Operator {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The counts of an operator, by the arithmetic of `weir-seats`.
+#[derive(Default)]
+struct Counter(HashMap<Key, seats::Value>);
+
+impl Counter {
+    fn answer(&mut self, question: &Question) -> Answer {
+        let (key, encoded) = EncodedTake::read(question).expect("a valid question");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros();
+        let outcome = model::take(self.0.get(&key), &encoded, u64::try_from(now).expect("fits"));
+        self.0.insert(key, outcome.value);
+        Answer { id: question.id, outcome: Outcome::Counted(outcome.answer.message()) }
+    }
+}
+
+/// A snapshot with a limit of five in a day that the operator counts.
+fn fleet(sequence: u64) -> Value {
+    let shared = json!({
+        "store": "operator", "counters": "shop/api.all", "stamp": 1, "onStoreLoss": "LocalShare", "sharers": 2,
+    });
+    let rule = with(rule("all", &[daily("l", "FixedWindow", 5)]), json!({"shared": shared}));
+    let store = json!({"name": "operator", "backend": "operator"});
+    with(snapshot(sequence, &[policy("api", &[rule])]), json!({"stores": [store]}))
+}
+
+#[tokio::test]
+async fn the_operator_counts_and_the_next_one_learns_what_this_one_counted() {
+    let (agents, clients) = (Authority::new(), Authority::new());
+    let folder = files(&agents, &clients);
+    let (app, agent) = start(folder.path(), &[]).await;
+    let mut first = Operator::connect(&agent, &agents, &clients, "operator.test").await;
+    assert_eq!(first.lead(2).await, []);
+    let mut counter = Counter::default();
+    let statuses = select! {
+        statuses = agent.statuses("/", &[], 3) => statuses,
+        () = first.count(&mut counter) => unreachable!("it counts forever"),
+    };
+    assert_eq!(statuses, [200; 3]);
+
+    let mut second = Operator::connect(&agent, &agents, &clients, "operator.test").await;
+    let levels = second.lead(4).await;
+    let [level] = &levels[..] else { panic!("{levels:?}") };
+    assert_eq!((level.id, level.requests, level.seen.as_ref().map(|marks| marks[0][1])), (0, 0, Some(3)));
+    // The first one cannot lead again: its snapshot is old.
+    first.push(3).await;
+    assert_eq!(first.rejection().await.error, RejectionKind::Stale);
+    let mut counter = Counter::default();
+    counter.answer(level);
+    let statuses = select! {
+        statuses = agent.statuses("/", &[], 4) => statuses,
+        () = second.count(&mut counter) => unreachable!("it counts forever"),
+    };
+    assert_eq!((statuses, app.requests()), (vec![200, 200, 429, 429], 5));
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
             "weir-duration",
             "weir-enforce",
             "weir-fuzz",
+            "weir-seats",
             "weir-store",
             "weir-tower",
             "weir-wire",
