@@ -62,7 +62,8 @@ impl Deref for CompiledPolicy {
 /// The suffix of the name of a store that has been replaced, for rules that still use the old store.
 const REPLACED: &str = "@replaced";
 
-/// Returns the key of the `RateLimitStore` of a store on the wire.
+/// Returns the key of the `RateLimitStore` of a store on the wire. `None` for the operator, which counts for rules of
+/// scope Fleet.
 pub fn store_key(name: &str) -> Option<ObjectKey> {
     let (namespace, name) = name.strip_suffix(REPLACED).unwrap_or(name).split_once('/')?;
     Some(ObjectKey::new(namespace, name))
@@ -102,7 +103,7 @@ pub struct Compiled {
 #[derive(Debug, Default)]
 pub struct Compiler {
     compiled: BTreeMap<ObjectKey, Compiled>,
-    /// The number of pods for which the rules of scope Shared of each policy are compiled.
+    /// The number of pods for which the rules of scope Shared and Fleet of each policy are compiled.
     sharing_pods: BTreeMap<ObjectKey, u32>,
 }
 
@@ -141,8 +142,8 @@ impl Compiler {
         }
     }
 
-    /// Compiles each policy again if the number of pods for its rules of scope Shared has changed. `pods` returns the
-    /// number of pods that a policy targets. Returns the changed policies.
+    /// Compiles each policy again if the number of pods for its rules of scope Shared and Fleet has changed. `pods`
+    /// returns the number of pods that a policy targets. Returns the changed policies.
     pub fn count_pods(
         &mut self,
         world: &World,

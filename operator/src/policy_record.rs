@@ -9,7 +9,7 @@ use crate::{
     announcer::Announcer,
     compile::Compiled,
     report::{Stored, echo::Echo, pace::Pace},
-    store_status::LostStore,
+    store_status::LostConnections,
     traffic::Counts,
     world::StoredStatus,
 };
@@ -23,8 +23,8 @@ pub struct StatusInputs {
     pub rules: Vec<(String, Counts)>,
     /// The traffic of all rules.
     pub all: Counts,
-    /// The pods that do not reach a store of the policy.
-    pub lost: Vec<LostStore>,
+    /// The pods that do not reach a store of the policy, or the operator.
+    pub lost: LostConnections,
 }
 
 /// The record of a policy.
@@ -66,8 +66,9 @@ impl PolicyRecord {
 
     /// Returns true if a policy without traffic in the last minute needs no new report. This check is cheaper than
     /// [`Self::is_same`].
-    pub fn is_at_rest(&self, now: Instant, changes: u64, lost: &[LostStore]) -> bool {
-        let rests = |last: &StatusInputs| last.changes == changes && last.all == Counts::default() && last.lost == lost;
+    pub fn is_at_rest(&self, now: Instant, changes: u64, lost: &LostConnections) -> bool {
+        let rests =
+            |last: &StatusInputs| last.changes == changes && last.all == Counts::default() && last.lost == *lost;
         self.last_inputs.as_ref().is_some_and(rests) && !self.echo.is_foreign(now)
     }
 
@@ -147,14 +148,19 @@ mod tests {
         let now = crate::clock::now();
         let reported = |all: Counts| {
             let mut followed = begin(StoredStatus { status: Some(Box::new(status(1))), version: None });
-            followed
-                .record_report(&status(1), Some(StatusInputs { changes: 3, rules: Vec::new(), all, lost: Vec::new() }));
+            followed.record_report(
+                &status(1),
+                Some(StatusInputs { changes: 3, rules: Vec::new(), all, lost: LostConnections::default() }),
+            );
             followed
         };
         let idle = reported(Counts::default());
-        assert!(idle.is_at_rest(now, 3, &[]));
-        assert!(!idle.is_at_rest(now, 4, &[]), "a changed policy must be reported");
-        assert!(!reported(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &[]));
-        assert!(!begin(StoredStatus::default()).is_at_rest(now, 0, &[]), "a new record must be reported");
+        assert!(idle.is_at_rest(now, 3, &LostConnections::default()));
+        assert!(!idle.is_at_rest(now, 4, &LostConnections::default()), "a changed policy must be reported");
+        assert!(!reported(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &LostConnections::default()));
+        assert!(
+            !begin(StoredStatus::default()).is_at_rest(now, 0, &LostConnections::default()),
+            "a new record must be reported"
+        );
     }
 }

@@ -8,15 +8,17 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use weir_api::{
     Drift, DriftReason, Enforcement, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
-    condition_types::{ACCEPTED, BYPASSABLE, ENFORCED, PROGRAMMED, READY, RECONCILING, STALLED, STORE_REACHABLE},
+    condition_types::{
+        ACCEPTED, BYPASSABLE, ENFORCED, FLEET_DEGRADED, PROGRAMMED, READY, RECONCILING, STALLED, STORE_REACHABLE,
+    },
 };
-use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES};
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE};
 
 use crate::{
     compile::{Compiled, GoodGeneration, only_waits_for_stores, store_key},
     observed::Standing,
     pod_ports::Bypass,
-    store_status::{LostStore, store_reachable},
+    store_status::{LostConnections, fleet_degraded, store_reachable},
     traffic::Counts,
     world::{ObjectKey, Workload},
 };
@@ -53,8 +55,8 @@ pub struct Facts<'a> {
     pub others: &'a [(&'a ObjectKey, Standing)],
     /// The traffic in the last minute: of each rule, in the policy's order, and of all rules together.
     pub traffic: (&'a [(String, Counts)], Counts),
-    /// The targeted pods that do not reach a store of the policy.
-    pub lost: &'a [LostStore],
+    /// The targeted pods that do not reach a store of the policy, or the operator.
+    pub lost: &'a LostConnections,
 }
 
 /// The number of pods in each state.
@@ -111,7 +113,8 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
         matches!(health, Health::UnderWay(..)).then(|| (RECONCILING, health.said())),
         matches!(health, Health::Stalled(..)).then(|| (STALLED, health.said())),
         bypassable(facts.bypasses).map(|said| (BYPASSABLE, said)),
-        store_reachable(&stores(facts.compiled), facts.lost).map(|said| (STORE_REACHABLE, said)),
+        store_reachable(&stores(facts.compiled), &facts.lost.stores).map(|said| (STORE_REACHABLE, said)),
+        is_counted_by_operator(facts.compiled).then(|| (FLEET_DEGRADED, fleet(facts, tally))),
     ];
     RateLimitPolicyStatus {
         observed_generation: Some(facts.compiled.generation),
@@ -130,6 +133,18 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
             limited: share(facts.traffic.1),
         }),
     }
+}
+
+/// Returns true if a rule has scope Fleet.
+fn is_counted_by_operator(compiled: &Compiled) -> bool {
+    compiled.policy.iter().flat_map(|policy| &policy.stores).any(|store| store.name == OPERATOR_STORE)
+}
+
+fn fleet(facts: &Facts<'_>, tally: Tally) -> Said {
+    let unreachable = facts.others.iter().filter_map(|(pod, standing)| {
+        matches!(standing, Standing::Drifted(DriftReason::Unreachable, _)).then_some(&*pod.name)
+    });
+    fleet_degraded(&facts.lost.operator, &unreachable.collect(), tally.enforcing, tally.targeted)
 }
 
 fn stores(compiled: &Compiled) -> Vec<ObjectKey> {

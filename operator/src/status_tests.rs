@@ -6,6 +6,7 @@ use weir_api::DriftReason;
 use super::*;
 use crate::{
     compile::{Compiled, compile},
+    store_status::CutOffPod,
     world::{Fault, WorkloadKind},
 };
 
@@ -59,7 +60,7 @@ fn status_of(
         targeted,
         others: &others,
         traffic: (&rules, counts),
-        lost: &[],
+        lost: &LostConnections::default(),
     };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
 }
@@ -220,7 +221,7 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
             targeted: 3,
             others: &others,
             traffic,
-            lost: &[],
+            lost: &LostConnections::default(),
         };
         let status = build(&facts, None, Timestamp::UNIX_EPOCH);
         assert_eq!(said(&status, BYPASSABLE), Some(("True", reason)));
@@ -228,6 +229,46 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
         assert_eq!(said(&status, ENFORCED), Some(enforced), "{reason}");
         assert_eq!(said(&status, PROGRAMMED).map(|said| said.0), Some("True"), "{reason}");
         assert_eq!(said(&status, STALLED).is_some(), enforced.0 == "False", "{reason}");
+    }
+}
+
+/// The operator is no `RateLimitStore`, so a policy with only rules of scope Fleet has no condition about stores.
+#[test]
+fn only_a_policy_of_scope_fleet_has_the_condition_about_the_operator() {
+    let pods = ["a", "b", "c"].map(|name| ObjectKey::new("shop", name));
+    let others = [(&pods[1], drifted(DriftReason::Unreachable)), (&pods[2], waiting(DriftReason::Pending))];
+    let cut_off = CutOffPod { name: pods[0].name.clone(), since_unix_millis: 0, error: None };
+    let lost = LostConnections { operator: vec![cut_off], stores: Vec::new() };
+    let (none, nobody) = (LostConnections::default(), &others[..0]);
+    let status = |compiled: &Compiled, others: &[_], lost: &LostConnections| {
+        let facts = Facts {
+            compiled,
+            missing: &[],
+            bypasses: &[],
+            left_out: 0,
+            targeted: 3,
+            others,
+            traffic: (&[], Counts::default()),
+            lost,
+        };
+        build(&facts, None, Timestamp::UNIX_EPOCH)
+    };
+    let found = |status: &RateLimitPolicyStatus| status.conditions.iter().any(|it| it.type_ == FLEET_DEGRADED);
+    assert!(!found(&status(&compiled(true, vec![]), &others, &none)));
+    let spec = json!({"selector": {"matchLabels": {"app": "web"}},
+        "rules": [{"name": "all", "scope": "Fleet", "limits": [{"name": "a", "requests": 50, "per": "1s"}]}]});
+    let (rules, _) = compile(&ObjectKey::new("shop", "p"), "p", &serde_json::from_value(spec).unwrap()).unwrap();
+    let fleet = Compiled { policy: Some(Arc::new(rules)), ..compiled(true, vec![]) };
+    for (others, lost, expected, message) in [
+        (nobody, &none, ("False", "Counted"), "all 3 pods"),
+        (nobody, &lost, ("True", "PodsCutOff"), "1 of 3 pods"),
+        (&others[..], &none, ("True", "PodsCutOff"), "1 of 3 pods"),
+        (&others[..], &lost, ("True", "PodsCutOff"), "2 of 3 pods"),
+    ] {
+        let status = status(&fleet, others, lost);
+        assert_eq!(said(&status, FLEET_DEGRADED), Some(expected), "{status:#?}");
+        assert!(condition(&status, FLEET_DEGRADED).message.contains(message), "{status:#?}");
+        assert!(status.conditions.iter().all(|it| it.type_ != STORE_REACHABLE), "{status:#?}");
     }
 }
 
@@ -243,7 +284,7 @@ fn a_policy_that_does_not_fit_is_not_accepted() {
         targeted: 3,
         others: &others,
         traffic,
-        lost: &[],
+        lost: &LostConnections::default(),
     };
     let status = build(&facts, None, Timestamp::UNIX_EPOCH);
     for type_ in [ACCEPTED, ENFORCED, READY] {

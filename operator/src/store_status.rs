@@ -1,5 +1,7 @@
-//! Builds the status of a store, and a policy's condition about its stores. The module is pure: its inputs are the
-//! agents' reports.
+//! Builds the status of a store, and a policy's conditions about its stores and about the operator, which counts for
+//! rules of scope Fleet. The module is pure: its inputs are the agents' reports.
+
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -10,6 +12,8 @@ use crate::world::{ObjectKey, Store};
 
 /// The maximum number of pods that a status names.
 const NAMED: usize = 10;
+/// The maximum number of pods that the condition `FleetDegraded` names.
+const NAMED_OF_FLEET: usize = 3;
 /// The maximum length of a pod's message, in bytes.
 const LONGEST_MESSAGE: usize = 256;
 
@@ -36,8 +40,7 @@ impl LostStore {
     }
 
     fn since(&self) -> Timestamp {
-        let millis = i64::try_from(self.since_unix_millis).unwrap_or(i64::MAX);
-        Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
+        time(self.since_unix_millis)
     }
 
     fn why(&self) -> Option<String> {
@@ -48,6 +51,67 @@ impl LostStore {
         let why: Vec<&str> = restart.into_iter().chain(self.error.as_deref()).collect();
         (!why.is_empty()).then(|| shorten(&why.join("; ")))
     }
+}
+
+/// A pod whose agent answers the operator, but reports that its questions do not reach the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutOffPod {
+    /// The name of the pod.
+    pub name: Arc<str>,
+    /// The time since which the agent's questions do not reach the operator, in milliseconds of Unix time by the pod's
+    /// clock.
+    pub since_unix_millis: u64,
+    /// The reason, as far as the agent knows it.
+    pub error: Option<String>,
+}
+
+/// The pods of a policy that do not reach its stores, or the operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LostConnections {
+    /// The pods that do not reach a `RateLimitStore` of the policy.
+    pub stores: Vec<LostStore>,
+    /// The pods that do not reach the operator. Empty if no rule has scope Fleet.
+    pub operator: Vec<CutOffPod>,
+}
+
+/// Returns the `FleetDegraded` condition of a policy with a rule of scope Fleet: whether it is true, its reason, and its
+/// message. `unreachable` contains the names of the pods that do not answer the operator, and `enforcing` is the number
+/// of pods that enforce the policy, out of `targeted`.
+pub fn fleet_degraded(
+    cut_off: &[CutOffPod],
+    unreachable: &BTreeSet<&str>,
+    enforcing: usize,
+    targeted: usize,
+) -> (bool, &'static str, String) {
+    // The last report of a pod that does not answer is old.
+    let mut cut_off: Vec<&CutOffPod> = cut_off.iter().filter(|pod| !unreachable.contains(&*pod.name)).collect();
+    cut_off.sort_by_key(|pod| (pod.since_unix_millis, &pod.name));
+    let count = cut_off.len() + unreachable.len();
+    if count == 0 && enforcing == 0 {
+        return (false, "Counted", "no pod enforces the policy".to_owned());
+    }
+    if count == 0 {
+        let who = if enforcing == targeted {
+            format!("all {enforcing} pods")
+        } else {
+            format!("the {enforcing} pods that enforce the policy")
+        };
+        return (false, "Counted", format!("the operator counts for {who}"));
+    }
+    let reported = cut_off.into_iter().map(|pod| {
+        let why = pod.error.as_deref().map(|why| format!(" ({})", shorten(why))).unwrap_or_default();
+        format!("{} since {:.0}{why}", pod.name, time(pod.since_unix_millis))
+    });
+    let silent = unreachable.iter().map(|name| format!("{name}, which does not answer"));
+    let mut told: Vec<String> = reported.chain(silent).take(NAMED_OF_FLEET).collect();
+    if count > NAMED_OF_FLEET {
+        told.push(format!("{} more", count - NAMED_OF_FLEET));
+    }
+    let message = format!(
+        "{count} of {targeted} pods do not reach the operator and enforce their share of the limits: {}",
+        told.join("; ")
+    );
+    (true, "PodsCutOff", message)
 }
 
 /// Returns the `StoreReachable` condition of a policy: whether it is true, its reason, and its message. `lost` contains
@@ -134,6 +198,11 @@ fn backend(spec: &RateLimitStoreSpec) -> &'static str {
         Some(Topology::Cluster) => "Redis Cluster",
         None => "Memcached",
     }
+}
+
+fn time(unix_millis: u64) -> Timestamp {
+    let millis = i64::try_from(unix_millis).unwrap_or(i64::MAX);
+    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 fn shorten(text: &str) -> String {

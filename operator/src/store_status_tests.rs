@@ -43,6 +43,35 @@ fn a_policy_names_the_pods_that_are_cut_off_and_since_when() {
 }
 
 #[test]
+fn a_policy_of_scope_fleet_names_the_pods_for_which_the_operator_does_not_count() {
+    let cut_off = |name: &str, since: u64, error: Option<&str>| CutOffPod {
+        name: name.into(),
+        since_unix_millis: since * 1000,
+        error: error.map(str::to_owned),
+    };
+    let said = |cut: &[CutOffPod], silent: &[&str], enforcing: usize| {
+        fleet_degraded(cut, &silent.iter().copied().collect(), enforcing, 6)
+    };
+    assert_eq!(said(&[], &[], 6), (false, "Counted", "the operator counts for all 6 pods".to_owned()));
+    let some = "the operator counts for the 4 pods that enforce the policy".to_owned();
+    assert_eq!(said(&[], &[], 4), (false, "Counted", some));
+    assert_eq!(said(&[], &[], 0), (false, "Counted", "no pod enforces the policy".to_owned()));
+
+    let cut = [cut_off("b", 3600, None), cut_off("c", 60, Some("no certificate")), cut_off("a", 60, None)];
+    let message = "3 of 6 pods do not reach the operator and enforce their share of the limits: \
+                   a since 1970-01-01T00:01:00Z; c since 1970-01-01T00:01:00Z (no certificate); b since 1970-01-01T01:00:00Z";
+    assert_eq!(said(&cut, &[], 6), (true, "PodsCutOff", message.to_owned()));
+    // A pod that does not answer counts once, and its old report is not repeated.
+    let message = "4 of 6 pods do not reach the operator and enforce their share of the limits: \
+                   a since 1970-01-01T00:01:00Z; b since 1970-01-01T01:00:00Z; c, which does not answer; 1 more";
+    assert_eq!(said(&cut, &["d", "c"], 4), (true, "PodsCutOff", message.to_owned()));
+
+    let many: Vec<_> = (0..30).map(|number| cut_off(&format!("p{number}"), 1, Some(&"x".repeat(500)))).collect();
+    let (_, _, message) = said(&many, &[], 6);
+    assert!(message.ends_with("; 27 more") && message.len() < 4096, "{} bytes: {message}", message.len());
+}
+
+#[test]
 fn a_store_says_how_many_pods_reach_it() {
     let build = |using: usize, lost: &[LostStore], previous: Option<&RateLimitStoreStatus>, now: i64| {
         build_store(&store(), using, lost, previous, at(now))

@@ -64,8 +64,8 @@ use crate::{Ban, Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, Resp
     validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || self.per != 'Message'")
         .message("concurrent is not valid with per Message, because only requests are in flight: use per Request")
         .field_path(".per"),
-    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || self.scope != 'Shared'")
-        .message("concurrent is not valid with scope Shared, because each pod counts its requests in flight: use scope Pod")
+    validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || self.scope == 'Pod'")
+        .message("concurrent is not valid with scope Shared or Fleet, because each pod counts its requests in flight: use scope Pod")
         .field_path(".scope"),
     validation = Rule::new("!has(self.limits) || self.limits.size() == 0 || !has(self.limits[0].concurrent) || !has(self.onLimit) || self.onLimit.action != 'Wait'")
         .message("onLimit must have action Reject with a concurrent limit, which does not know when a request ends: use action Reject")
@@ -89,22 +89,22 @@ use crate::{Ban, Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, Resp
         .message("onLimit must have onMessage only in a rule with per Message: remove onMessage, or add per: Message")
         .field_path(".onLimit"),
     validation = Rule::new("self.scope != 'Shared' || has(self.shared)")
-        .message("shared is required with scope Shared: name the store with shared.storeRef, or use scope Pod")
+        .message("shared is required with scope Shared: name the store with shared.storeRef, or use scope Pod or Fleet")
         .field_path(".shared"),
     validation = Rule::new("self.scope == 'Shared' || !has(self.shared)")
         .message("shared is valid only with scope Shared: remove shared, or add scope: Shared")
         .field_path(".shared"),
-    validation = Rule::new("self.scope != 'Shared' || self.action == 'Limit'")
-        .message("scope Shared is not valid with action Bypass or Deny, which count nothing: remove scope and shared, or use action Limit")
+    validation = Rule::new("self.scope == 'Pod' || self.action == 'Limit'")
+        .message("scope Shared or Fleet is not valid with action Bypass or Deny, which count nothing: remove scope and shared, or use action Limit")
         .field_path(".scope"),
-    validation = Rule::new("self.scope != 'Shared' || self.per != 'Message'")
-        .message("scope Shared is not valid with per Message: a message cannot wait for the store; use scope Pod, or per Request")
+    validation = Rule::new("self.scope == 'Pod' || self.per != 'Message'")
+        .message("scope Shared or Fleet is not valid with per Message: a message cannot wait for the store or the operator; use scope Pod, or per Request")
         .field_path(".scope"),
-    validation = Rule::new("self.scope != 'Shared' || !has(self.limits) || self.limits.all(l, l.strategy != 'SlidingWindowLog' || !has(l.requests) || l.requests <= 8192)")
-        .message("limits must have at most 8192 requests with strategy SlidingWindowLog in a rule of scope Shared, because the store remembers each of them: use SlidingWindowCounter for more")
+    validation = Rule::new("self.scope == 'Pod' || !has(self.limits) || self.limits.all(l, l.strategy != 'SlidingWindowLog' || !has(l.requests) || l.requests <= 8192)")
+        .message("limits must have at most 8192 requests with strategy SlidingWindowLog in a rule of scope Shared or Fleet, because the store or the operator remembers each of them: use SlidingWindowCounter for more")
         .field_path(".limits"),
-    validation = Rule::new("self.scope != 'Shared' || !has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.requests) || l.requests <= 8192 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
-        .message("overrides must have at most 8192 requests for a limit whose strategy is SlidingWindowLog in a rule of scope Shared: use SlidingWindowCounter for more")
+    validation = Rule::new("self.scope == 'Pod' || !has(self.overrides) || !has(self.limits) || self.overrides.all(o, o.limits.all(l, !has(l.requests) || l.requests <= 8192 || !self.limits.exists(m, m.name == l.name && m.strategy == 'SlidingWindowLog')))")
+        .message("overrides must have at most 8192 requests for a limit whose strategy is SlidingWindowLog in a rule of scope Shared or Fleet: use SlidingWindowCounter for more")
         .field_path(".overrides")
 )]
 pub struct Rule {
@@ -168,7 +168,7 @@ pub struct Rule {
     #[x_kube(validation = Rule::new("self != 0")
         .message("maxKeys must not be 0, which never means unlimited: use 1 to 1000000, or remove maxKeys for 65536"))]
     pub max_keys: i32,
-    /// Whether each pod counts alone, or all pods count together in a store.
+    /// Whether each pod counts alone, or all pods count together: in a store, or in the operator.
     #[serde(default)]
     pub scope: Scope,
     /// The store that counts, and the behaviour while it is unreachable. Required with scope Shared, and allowed only
@@ -213,6 +213,9 @@ pub enum Scope {
     Pod,
     /// All pods count together, in the store that `shared` names: a limit applies to all pods together.
     Shared,
+    /// All pods count together, without a store: the operator counts, and a limit applies to all pods together. A pod
+    /// that does not reach the operator enforces its share: the limit divided by the number of pods.
+    Fleet,
 }
 
 /// Other numbers for some keys.

@@ -23,6 +23,9 @@ pub mod condition_types {
     pub const STALLED: &str = "Stalled";
     /// Every targeted pod reaches the stores of the policy. Absent if no rule has scope Shared.
     pub const STORE_REACHABLE: &str = "StoreReachable";
+    /// Some targeted pods do not reach the operator, which counts for rules of scope Fleet. These pods enforce their
+    /// share of the limits. Absent if no rule has scope Fleet.
+    pub const FLEET_DEGRADED: &str = "FleetDegraded";
     /// A condition of a store: every pod that uses the store reaches it.
     pub const REACHABLE: &str = "Reachable";
 }
@@ -36,7 +39,8 @@ pub struct RateLimitPolicyStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
     /// `Accepted`, `Programmed`, `Enforced` and `Ready`; `Reconciling`, `Stalled` and `Bypassable` while they are true;
-    /// `StoreReachable` if a rule has scope Shared. Each condition contains the generation that it describes.
+    /// `StoreReachable` if a rule has scope Shared; `FleetDegraded` if a rule has scope Fleet. Each condition contains
+    /// the generation that it describes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -35,7 +35,7 @@ pub(super) fn concurrency(rule: &api::Rule, path: &str, faults: &mut Faults) -> 
     for (field, given) in [
         ("per", rule.per == api::Per::Message),
         ("cost", rule.cost.as_ref().is_some_and(is_later)),
-        ("scope", rule.scope == api::Scope::Shared),
+        ("scope", rule.scope != api::Scope::Pod),
         ("onLimit.action", waits),
     ] {
         if given {

@@ -1,4 +1,5 @@
-//! Compiles rules of scope Shared: finds their store, and refuses limits that the store cannot count.
+//! Compiles rules of scope Shared and Fleet: finds their store, and refuses limits that the store cannot count. For a
+//! rule of scope Fleet, the store is the operator.
 
 use std::collections::BTreeMap;
 
@@ -85,8 +86,8 @@ pub(super) fn rounded(pods: usize, before: Option<u32>) -> u32 {
     }
 }
 
-/// Returns the store of a rule and the values that agents need to share its counters. `None` if the rule has scope Pod
-/// or a fault.
+/// Returns the store of a rule and the values that agents need to share its counters. The store of scope Fleet is the
+/// operator. `None` if the rule has scope Pod or a fault.
 pub(super) fn shared(
     rule: &api::Rule,
     sharing: Sharing<'_>,
@@ -95,31 +96,42 @@ pub(super) fn shared(
 ) -> Option<(wire::Shared, Option<StoreWithSecrets>)> {
     let shared = match (rule.scope, &rule.shared) {
         (api::Scope::Pod, None) => return None,
-        (api::Scope::Shared, Some(shared)) => shared,
-        (api::Scope::Pod, Some(_)) => {
+        (api::Scope::Fleet, None) => None,
+        (api::Scope::Shared, Some(shared)) => Some(shared),
+        (api::Scope::Pod | api::Scope::Fleet, Some(_)) => {
             faults.add(format!("{path}.shared"), "is valid only with scope Shared: remove it, or add scope: Shared");
             return None;
         }
         (api::Scope::Shared, None) => {
-            faults.add(format!("{path}.shared"), "is required with scope Shared: name the store, or use scope Pod");
+            faults.add(
+                format!("{path}.shared"),
+                "is required with scope Shared: name the store, or use scope Pod or Fleet",
+            );
             return None;
         }
     };
     if rule.per == api::Per::Message {
         faults.add(format!("{path}.scope"), "is not valid with per Message: use scope Pod, or per Request");
     }
+    let compiled = wire::Shared {
+        store: wire::OPERATOR_STORE.to_owned(),
+        counters: format!("{}.{}", sharing.policy, rule.name),
+        stamp: sharing.stamp,
+        on_store_loss: wire::OnStoreLoss::LocalShare,
+        sharers: sharing.pods,
+    };
+    let Some(shared) = shared else { return Some((compiled, Some((operator_store(), None)))) };
     let key = ObjectKey::new(sharing.policy.namespace.clone(), &*shared.store_ref.name);
     let clusters: u32 = faults.number(format!("{path}.shared.clusters"), shared.clusters.into(), 1);
     let compiled = wire::Shared {
         store: key.to_string(),
-        counters: format!("{}.{}", sharing.policy, rule.name),
-        stamp: sharing.stamp,
         on_store_loss: match shared.on_store_loss {
             api::OnStoreLoss::FailOpen => wire::OnStoreLoss::FailOpen,
             api::OnStoreLoss::FailClosed => wire::OnStoreLoss::FailClosed,
             api::OnStoreLoss::LocalShare => wire::OnStoreLoss::LocalShare,
         },
         sharers: sharing.pods.saturating_mul(clusters),
+        ..compiled
     };
     let Stores::Known(stores) = sharing.stores else { return Some((compiled, None)) };
     let (name, namespace) = (&key.name, &key.namespace);
@@ -145,6 +157,12 @@ pub(super) fn shared(
             None
         }
     }
+}
+
+/// Returns the store of rules with scope Fleet. It has no `RateLimitStore` and no Secrets.
+fn operator_store() -> wire::Store {
+    let (name, backend) = (wire::OPERATOR_STORE.to_owned(), wire::StoreBackend::Operator);
+    wire::Store { name, backend, secrets: None }
 }
 
 const STORE_NAME: &str = ".shared.storeRef.name";
@@ -219,13 +237,13 @@ pub(super) fn check_cost(cost: &wire::Cost, path: &str, faults: &mut Faults) {
         wire::Cost::RequestHeader { most, .. } => (*most, "header.most"),
         wire::Cost::ResponseHeader { .. } => return,
         wire::Cost::RequestBytes | wire::Cost::ResponseBytes => {
-            return faults.add(path, "bytes cannot be counted in a store: use another cost, or scope Pod");
+            return faults.add(path, "bytes can be counted only with scope Pod: use scope Pod, or another cost");
         }
     };
     if u128::from(most) > MOST_UNITS {
         faults.add(
             format!("{path}.{field}"),
-            format!("{most} is more than the maximum of {MOST_UNITS} per request in a store: count in larger units"),
+            format!("{most} is more than the maximum of {MOST_UNITS} per request with scope Shared or Fleet: count in larger units"),
         );
     }
 }
@@ -248,7 +266,7 @@ pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults
         SlidingWindowLog => faults.add(
             format!("{path}.requests"),
             format!(
-                "{} is more than the {LONGEST_LOG} that a log in a store can contain: use SlidingWindowCounter",
+                "{} is more than the {LONGEST_LOG} that a log of scope Shared or Fleet can contain: use SlidingWindowCounter",
                 limit.requests
             ),
         ),
@@ -262,8 +280,8 @@ pub(super) fn check_numbers(limit: &wire::Limit, path: &str, faults: &mut Faults
             if parts >= EXACT || time >= EXACT / 4 || period >= EXACT / 4 {
                 faults.add(
                     format!("{path}.requests"),
-                    "the numbers are too large or too irregular for a store: lower burst, or write the rate with \
-                     smaller or rounder numbers",
+                    "the numbers are too large or too irregular for scope Shared or Fleet: lower burst, or write the \
+                     rate with smaller or rounder numbers",
                 );
             }
         }

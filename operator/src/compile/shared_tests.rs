@@ -1,4 +1,4 @@
-//! Tests rules of scope Shared: their stores, their stamps, and the number of pods that share them.
+//! Tests rules of scope Shared and Fleet: their stores, their stamps, and the number of pods that share them.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -24,6 +24,12 @@ fn store_key_of(name: &str) -> ObjectKey {
 fn rule(limit: &Value, more: &Value) -> Value {
     let mut rule =
         json!({"name": "all", "scope": "Shared", "shared": {"storeRef": {"name": "limits"}}, "limits": [limit]});
+    rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    rule
+}
+
+fn fleet_rule(limit: &Value, more: &Value) -> Value {
+    let mut rule = json!({"name": "all", "scope": "Fleet", "limits": [limit]});
     rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     rule
 }
@@ -123,6 +129,80 @@ fn a_shared_rule_names_its_store_and_its_counters() {
     );
     let [credentials, authorities] = ["redis", "ca"].map(|name| Some(name.to_owned()));
     assert_eq!(rules.secrets, [StoreSecrets { directory, credentials, authorities }]);
+}
+
+/// For a rule of scope Fleet, the operator is the store. It has no `RateLimitStore`.
+#[test]
+fn a_fleet_rule_counts_in_the_operator() {
+    let mut bench = Bench::default();
+    let compiled = bench.policy(policy(7, &fleet_rule(&window(100), &json!({}))));
+    assert_eq!(faults(compiled), [""; 0]);
+    let expected = wire::Shared {
+        store: "operator".to_owned(),
+        counters: "shop/checkout.all".to_owned(),
+        stamp: 7,
+        on_store_loss: OnStoreLoss::LocalShare,
+        sharers: 1,
+    };
+    assert_eq!(shared_of(compiled), expected);
+    let store = wire::Store { name: "operator".to_owned(), backend: StoreBackend::Operator, secrets: None };
+    let rules = compiled.policy.clone().unwrap();
+    assert_eq!((&rules.stores[..], &rules.secrets[..], store_key("operator")), (&[store][..], &[][..], None));
+    // Without a cluster, the result is the same.
+    let spec = policy(7, &fleet_rule(&window(100), &json!({}))).spec.unwrap();
+    let (checked, _) = compile(&key(), "uid", &spec).unwrap();
+    assert_eq!((&checked.stores, checked.rules[0].shared.is_some()), (&rules.stores, true));
+    // The number of pods follows the targets.
+    assert_eq!([bench.pods(6), bench.pods(6)], [(true, 8), (false, 8)]);
+    // A policy can have rules of several scopes, and the operator is listed once.
+    bench.world.stores.insert(store_key_of("limits"), redis("r:1"));
+    let mut mixed = policy(8, &rule(&window(5), &json!({})));
+    let mut spec = serde_json::to_value(mixed.spec.as_ref().unwrap().as_ref()).unwrap();
+    for name in ["b", "c"] {
+        spec["rules"].as_array_mut().unwrap().push(fleet_rule(&window(5), &json!({"name": name})));
+    }
+    mixed.spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
+    let compiled = bench.policy(mixed);
+    let names: Vec<_> = compiled.policy.as_ref().unwrap().stores.iter().map(|store| store.name.as_str()).collect();
+    assert_eq!((faults(compiled), names), (Vec::new(), vec!["shop/limits", "operator"]));
+    // A change of the store recompiles the policy, and the operator stays.
+    let compiled = bench.store(Some(redis("r:2")));
+    assert_eq!(compiled.policy.as_ref().unwrap().stores[1].name, "operator");
+}
+
+/// The limits of the operator are those of a store on Redis.
+#[test]
+fn a_fleet_rule_that_the_operator_cannot_count_is_a_fault_with_its_fix() {
+    let long = json!({"name": "a", "requests": 9000, "per": "1s", "strategy": "SlidingWindowLog"});
+    let odd = json!({"name": "a", "requests": 999_999_937, "per": "23h59m59s999ms", "burst": 1_000_000_000});
+    let debt = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "TokenBucketWithDebt", "debt": 5});
+    let leaky = json!({"name": "a", "requests": 5, "per": "1s", "strategy": "LeakyBucket"});
+    let in_flight = json!({"name": "a", "concurrent": 5});
+    let waits = json!({"onLimit": {"action": "Wait", "maxWait": "1s"}});
+    let costly = json!({"cost": {"header": {"name": "x", "most": 2_000_000}}});
+    let bytes = json!({"cost": {"requestBytes": {}}});
+    let shared = json!({"shared": {"storeRef": {"name": "limits"}}});
+    for (rule, expected) in [
+        (fleet_rule(&leaky, &waits), None),
+        (fleet_rule(&debt, &json!({})), None),
+        (fleet_rule(&long, &json!({})), Some(("limits[0].requests", "use SlidingWindowCounter"))),
+        (fleet_rule(&odd, &json!({})), Some(("limits[0].requests", "lower burst"))),
+        (fleet_rule(&window(5), &costly), Some(("cost.header.most", "larger units"))),
+        (fleet_rule(&debt, &bytes), Some(("cost", "use scope Pod"))),
+        (fleet_rule(&in_flight, &json!({})), Some(("scope", "is not valid with a concurrent limit"))),
+        (fleet_rule(&window(5), &shared), Some(("shared", "remove it"))),
+        (fleet_rule(&window(5), &json!({"per": "Message"})), Some(("scope", "use scope Pod"))),
+    ] {
+        let mut bench = Bench::default();
+        let found = faults(bench.policy(policy(1, &rule)));
+        match expected {
+            None => assert_eq!(found, [""; 0], "{rule}"),
+            Some((path, fix)) => {
+                let [fault] = &found[..] else { panic!("{rule}: {found:?}") };
+                assert!(fault.starts_with(&format!("spec.rules[0].{path}: ")) && fault.contains(fix), "{fault}");
+            }
+        }
+    }
 }
 
 #[test]

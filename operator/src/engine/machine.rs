@@ -245,7 +245,7 @@ impl EngineMachine {
             let stored_good = |key: &ObjectKey| self.found.get(key)?.status.as_ref()?.last_known_good.as_ref();
             self.compiler.update(&self.world, &mut dirty, stored_good);
             let Planned { mut pods, mut policies } = self.plan.update(&self.world, self.compiler.compiled(), &dirty);
-            // The rules of scope Shared contain the number of pods, which only the plan can compute.
+            // The rules of scope Shared and Fleet contain the number of pods, which only the plan can compute.
             let targeted = |key: &ObjectKey| self.plan.targets(key).map_or(0, |targets| targets.pods);
             let recounted = self.compiler.count_pods(&self.world, &policies, targeted);
             if !recounted.is_empty() {

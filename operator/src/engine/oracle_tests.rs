@@ -7,12 +7,15 @@ use weir_api::{
     DriftReason::{self, NoAgent, Outdated, Pending, Refused, Unreachable},
     RateLimitPolicyStatus,
 };
+use weir_wire::StoreBackend;
 
 use super::simulation::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
 use crate::world::ObjectKey;
 
 /// The maximum number of pods that a status names.
 const NAMED: usize = 10;
+/// The maximum number of pods that the condition `FleetDegraded` names.
+const NAMED_OF_FLEET: usize = 3;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Expected {
@@ -29,6 +32,8 @@ pub(super) struct Expected {
     /// The pods that do not reach the store, if the policy uses it. Silent agents are not included: their connection to
     /// the store is unknown.
     lost: Option<BTreeSet<String>>,
+    /// The number of pods for which the operator cannot count, if the policy has scope Fleet, and the first of them.
+    degraded: Option<(usize, Vec<String>)>,
     /// The number of admitted requests of all rules together, and of each rule.
     traffic: (u64, Vec<(String, u64)>),
 }
@@ -54,6 +59,7 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
         _ if others.iter().all(|(_, reason)| *reason == Pending) => (false, "Pending"),
         _ => (false, "Drifted"),
     };
+    let degraded = good(policy).is_some_and(Spec::is_fleet).then(|| degraded(cluster, &pods, &others));
     // Pods that may still converge come last. The other pods are sorted by reason and name.
     let mut drifted = others.into_iter().map(|(pod, reason)| (pod.name.to_string(), reason)).collect::<Vec<_>>();
     drifted.sort_by_key(|(pod, reason)| (*reason == Pending, *reason, pod.clone()));
@@ -68,17 +74,36 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
         enforcing,
         drifted,
         lost: good(policy).is_some_and(Spec::is_shared).then(|| lost(cluster, &pods)),
+        degraded,
         traffic: traffic(cluster, policy),
     }
 }
 
 /// Returns the pods that do not reach the store, as far as their agents can report it.
 fn lost(cluster: &Cluster, pods: &[(&ObjectKey, &Pod)]) -> BTreeSet<String> {
+    cut_off(cluster, pods, Agent::uses_store)
+}
+
+/// Returns the pods whose agents report that they are cut off from what they use.
+fn cut_off(cluster: &Cluster, pods: &[(&ObjectKey, &Pod)], uses: impl Fn(&Agent) -> bool) -> BTreeSet<String> {
     let is_lost = |pod: &Pod| {
         let Address::At(url) = &pod.address else { return false };
-        cluster.agents.get(url).is_some_and(|agent| !agent.is_silent && agent.is_cut_off && agent.uses_store())
+        cluster.agents.get(url).is_some_and(|agent| !agent.is_silent && agent.is_cut_off && uses(agent))
     };
     pods.iter().filter(|(_, pod)| is_lost(pod)).map(|(key, _)| key.name.to_string()).collect()
+}
+
+/// Returns the number of pods for which the operator cannot count, and the first of them: first those that report it,
+/// then those that do not answer.
+fn degraded(
+    cluster: &Cluster,
+    pods: &[(&ObjectKey, &Pod)],
+    others: &[(&ObjectKey, DriftReason)],
+) -> (usize, Vec<String>) {
+    let silent: BTreeSet<String> =
+        others.iter().filter(|(_, why)| *why == Unreachable).map(|(pod, _)| pod.name.to_string()).collect();
+    let names: Vec<String> = cut_off(cluster, pods, Agent::uses_operator).into_iter().chain(silent).collect();
+    (names.len(), names.into_iter().take(NAMED_OF_FLEET).collect())
 }
 
 /// Returns true if the agent of this pod can report its status.
@@ -127,6 +152,17 @@ pub(super) fn told(cluster: &Cluster, status: &RateLimitPolicyStatus) -> Expecte
             let pods = it.message.split(", ").filter_map(|told| told.split_once(" has not reached limits"));
             let named = pods.map(|(pod, _)| pod.to_owned());
             named.filter(|pod| is_heard(cluster, pod)).collect()
+        }),
+        degraded: condition("FleetDegraded").map(|it| {
+            assert_eq!(it.status == "True", it.reason == "PodsCutOff", "{it:?}");
+            let Some((count, pods)) = it.message.split_once(" pods do not reach the operator") else {
+                return (0, Vec::new());
+            };
+            let (count, of) = count.split_once(" of ").unwrap();
+            assert_eq!(of, enforcement.pods_targeted.to_string(), "{it:?}");
+            let named = pods.split_once(": ").unwrap().1.split("; ").filter(|pod| !pod.ends_with(" more"));
+            let name = |pod: &str| pod.split([' ', ',']).next().unwrap().to_owned();
+            (count.parse().unwrap(), named.map(name).collect())
         }),
         drifted: enforcement.drifted.iter().map(|drift| (drift.pod.clone(), drift.reason)).collect(),
         traffic: (
@@ -180,14 +216,19 @@ fn enforces(agent: &Agent, policy: &Policy, spec: &Spec) -> bool {
         if rules.get(&policy.uid) == Some(&vec![*requests; if *is_large { 2 } else { 1 }]))
 }
 
-/// Returns true if a rule of scope Shared has a sufficient number of pods, not far too many, and the current store.
+/// Returns true if a rule of scope Shared or Fleet has a sufficient number of pods, not far too many, and the current
+/// store.
 fn shares(cluster: &Cluster, agent: &Agent, policy: &Policy, spec: &Spec) -> bool {
     let targeted = cluster.pods.values().filter(|pod| selects(cluster, policy, pod)).count();
     match agent.sharers(&policy.uid) {
-        None => !spec.is_shared(),
+        None => !spec.is_shared() && !spec.is_fleet(),
         Some((sharers, backend)) => {
             let sharers = usize::try_from(sharers).unwrap();
-            spec.is_shared() && (targeted..4 * targeted.max(1)).contains(&sharers) && *backend == cluster.backend()
+            let is_right = match backend {
+                StoreBackend::Operator => spec.is_fleet(),
+                backend => spec.is_shared() && *backend == cluster.backend(),
+            };
+            is_right && (targeted..4 * targeted.max(1)).contains(&sharers)
         }
     }
 }

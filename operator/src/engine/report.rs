@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
+use weir_wire::OPERATOR_STORE;
 
 use super::{
     event::{EngineAction, EngineMoment},
@@ -18,7 +19,7 @@ use crate::{
     policy_record::{PolicyRecord, StatusInputs},
     report::{Announcement, Message, Report, StoreReport},
     status::{self, Facts, Tally},
-    store_status::{LostStore, build_store},
+    store_status::{CutOffPod, LostConnections, LostStore, build_store},
     traffic::{Counts, Traffic},
     world::{Agent, ObjectKey, World},
 };
@@ -42,7 +43,7 @@ impl EngineMachine {
             let targets = self.plan.targets(key).expect("every compiled policy is planned");
             let others = others.remove(key).unwrap_or_default();
             let is_idle = !self.traffic.has(&compiled.uid);
-            let lost = lost_stores(key, compiled, &self.world, &self.plan, &self.observed);
+            let lost = lost_connections(key, compiled, &self.world, &self.plan, &self.observed);
             if others.is_empty() && is_idle && record.is_at_rest(now, targets.changes, &lost) {
                 continue;
             }
@@ -175,23 +176,32 @@ fn judge<'a>(
     Judged { pods: PodCounts { enforcing, pending, drifted }, others }
 }
 
-/// Returns the pods of a policy that do not reach one of its stores.
-fn lost_stores(
+/// Returns the pods of a policy that do not reach one of its stores, or the operator.
+fn lost_connections(
     policy: &ObjectKey,
     compiled: &Compiled,
     world: &World,
     plan: &Plan,
     observed: &Observed,
-) -> Vec<LostStore> {
-    let Some(rules) = &compiled.policy else { return Vec::new() };
-    let mut lost = Vec::new();
+) -> LostConnections {
+    let mut lost = LostConnections::default();
+    let Some(rules) = &compiled.policy else { return lost };
+    let is_targeted = |pod: &ObjectKey| plan.cohort(pod).is_some_and(|cohort| cohort.policies.contains(policy));
     for store in &rules.stores {
+        if store.name == OPERATOR_STORE {
+            let cut_off = observed.stores().lost_in(&store.name, &policy.namespace).filter(|(pod, _)| is_targeted(pod));
+            lost.operator.extend(cut_off.map(|(pod, said)| CutOffPod {
+                name: pod.name.clone(),
+                since_unix_millis: said.since_unix_millis,
+                error: said.error.clone(),
+            }));
+            continue;
+        }
         let secrets = store.secrets.as_ref().and_then(|name| rules.secrets.iter().find(|it| it.directory == *name));
         for (pod, said) in observed.stores().lost(&store.name) {
-            let is_targeted = plan.cohort(pod).is_some_and(|cohort| cohort.policies.contains(policy));
-            if let (true, Some(key), Some(of)) = (is_targeted, store_key(&store.name), world.pods.get(pod)) {
+            if let (true, Some(key), Some(of)) = (is_targeted(pod), store_key(&store.name), world.pods.get(pod)) {
                 let needs_restart = secrets.is_some_and(|secrets| !secrets.are_in(of.store_secrets.as_deref()));
-                lost.push(LostStore::new(pod, key, said, needs_restart));
+                lost.stores.push(LostStore::new(pod, key, said, needs_restart));
             }
         }
     }

@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::json;
 use tokio::time::Instant;
 use weir_api::{LastKnownGood, RateLimitPolicyStatus, RateLimitStoreStatus};
-use weir_wire::{PolicyStatus, RuleStatus, SnapshotInForce, Status, StoreBackend, StoreStatus};
+use weir_wire::{OPERATOR_STORE, PolicyStatus, RuleStatus, SnapshotInForce, Status, StoreBackend, StoreStatus};
 
 use super::{
     oracle::{expected, told},
@@ -73,8 +73,9 @@ pub(super) struct Policy {
 #[derive(Clone)]
 pub(super) enum Spec {
     Invalid,
-    /// `requests` is different in each spec. A small policy with an odd number has scope Shared. The two logs of a
-    /// large policy take 96 MiB each, so a second large policy does not fit into a pod.
+    /// `requests` is different in each spec. A small policy with an odd number has scope Shared, and every second one
+    /// with an even number has scope Fleet. The two logs of a large policy take 96 MiB each, so a second large policy
+    /// does not fit into a pod.
     Valid {
         requests: u64,
         is_large: bool,
@@ -122,7 +123,7 @@ impl Agent {
         policies.map(|policy| (policy.uid.clone(), numbers(&policy.rules))).collect()
     }
 
-    /// Returns the number of pods and the store of this policy's rule of scope Shared, if the agent has one.
+    /// Returns the number of pods and the store of this policy's rule of scope Shared or Fleet, if the agent has one.
     pub(super) fn sharers(&self, uid: &str) -> Option<(u32, &StoreBackend)> {
         let policy = self.in_force.as_ref()?.policies.iter().find(|policy| policy.uid == uid)?;
         Some((policy.rules[0].shared.as_ref()?.sharers, &policy.stores.first()?.backend))
@@ -130,7 +131,17 @@ impl Agent {
 
     /// Returns true if a rule in force uses the store.
     pub(super) fn uses_store(&self) -> bool {
-        self.in_force.iter().flat_map(|content| &content.policies).any(|policy| !policy.stores.is_empty())
+        self.uses("shop/limits")
+    }
+
+    /// Returns true if a rule in force has scope Fleet.
+    pub(super) fn uses_operator(&self) -> bool {
+        self.uses(OPERATOR_STORE)
+    }
+
+    fn uses(&self, name: &str) -> bool {
+        let policies = self.in_force.iter().flat_map(|content| &content.policies);
+        policies.flat_map(|policy| &policy.stores).any(|store| store.name == name)
     }
 
     fn count(&mut self, rng: &mut SmallRng, is_burst: bool) {
@@ -170,7 +181,7 @@ impl Agent {
                     rules: policy.rules.iter().map(|it| rule(&policy.uid, &it.name)).collect(),
                 })
                 .collect(),
-            stores: if self.uses_store() { vec![self.store()] } else { Vec::new() },
+            stores: self.stores(),
         }
     }
 }
@@ -1026,9 +1037,12 @@ impl Pod {
 }
 
 impl Agent {
-    fn store(&self) -> StoreStatus {
-        let error = self.is_cut_off.then(|| "refused".to_owned());
-        StoreStatus { name: "shop/limits".to_owned(), reached: !self.is_cut_off, since_unix_millis: 7000, error }
+    fn stores(&self) -> Vec<StoreStatus> {
+        let status = |name: &str| {
+            let error = self.is_cut_off.then(|| "refused".to_owned());
+            StoreStatus { name: name.to_owned(), reached: !self.is_cut_off, since_unix_millis: 7000, error }
+        };
+        ["shop/limits", OPERATOR_STORE].into_iter().filter(|name| self.uses(name)).map(status).collect()
     }
 
     fn restart(&mut self, number: u64, now: f64) {
@@ -1041,6 +1055,10 @@ impl Agent {
 impl Spec {
     pub(super) fn is_shared(&self) -> bool {
         matches!(self, Self::Valid { requests, is_large: false, .. } if requests % 2 == 1)
+    }
+
+    pub(super) fn is_fleet(&self) -> bool {
+        matches!(self, Self::Valid { requests, is_large: false, .. } if requests % 4 == 2)
     }
 
     fn json(&self) -> serde_json::Value {
@@ -1059,6 +1077,9 @@ impl Spec {
             if self.is_shared() {
                 rule["scope"] = "Shared".into();
                 rule["shared"] = json!({"storeRef": {"name": "limits"}});
+            }
+            if self.is_fleet() {
+                rule["scope"] = "Fleet".into();
             }
             rule
         };

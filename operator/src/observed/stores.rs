@@ -1,6 +1,9 @@
 //! The pods that reach the stores of their rules, by the last reports of their agents.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use weir_wire::StoreStatus;
 
@@ -68,6 +71,14 @@ impl ReachedStores {
     pub fn lost(&self, name: &str) -> impl Iterator<Item = (&ObjectKey, &StoreStatus)> {
         self.lost.get(name).into_iter().flatten()
     }
+
+    /// Returns the pods of a namespace that do not reach a store, with their reports. Only the operator is a store of
+    /// several namespaces.
+    pub fn lost_in(&self, name: &str, namespace: &Arc<str>) -> impl Iterator<Item = (&ObjectKey, &StoreStatus)> {
+        let from = ObjectKey::new(namespace.clone(), "");
+        let lost = self.lost.get(name).into_iter().flat_map(move |lost| lost.range(from.clone()..));
+        lost.take_while(move |(pod, _)| pod.namespace == *namespace)
+    }
 }
 
 #[cfg(test)]
@@ -92,8 +103,15 @@ mod tests {
         assert_eq!(stores.set(&pod("b"), &[says("s", true), says("t", true)]), ["s"]);
         assert_eq!(lost(&stores), [""; 0]);
         assert_eq!(stores.set(&pod("b"), &[says("t", false)]), ["s", "t"]);
+        for namespace in ["before", "shopping"] {
+            stores.set(&ObjectKey::new(namespace, "b"), &[says("t", false)]);
+        }
+        let lost: Vec<_> = stores.lost_in("t", &"shop".into()).map(|(pod, _)| pod.clone()).collect();
+        assert_eq!((lost, stores.lost("t").count()), (vec![pod("b")], 3));
         assert_eq!((stores.using("s"), stores.forget(&pod("b"))), (1, vec!["t".to_owned()]));
-        stores.forget(&pod("a"));
+        for pod in [pod("a"), ObjectKey::new("before", "b"), ObjectKey::new("shopping", "b")] {
+            stores.forget(&pod);
+        }
         assert!(stores.using.is_empty() && stores.lost.is_empty() && stores.by_pod.is_empty(), "{stores:?}");
     }
 }
