@@ -21,6 +21,7 @@ use self::{
 };
 use crate::{
     clock,
+    fleet::Fleet,
     inject::Question,
     leader::{Term, TermReceiver},
     link::{Link, LinkContext, Observation},
@@ -116,6 +117,7 @@ impl Engine {
                 () = sleep_until(due.unwrap_or_else(clock::now)), if due.is_some() => EngineEvent::Due,
                 _ = tick.tick() => {
                     self.heartbeat.beat(clock::since_boot());
+                    self.shared.fleet.tick();
                     EngineEvent::Tick
                 }
             };
@@ -136,7 +138,9 @@ impl Engine {
             EngineAction::StartTerm(term) => {
                 self.links.clear();
                 metrics.forget_pods();
-                Arc::make_mut(&mut self.shared).term = term.unwrap_or_else(Term::over);
+                let (term, metrics) = (term.unwrap_or_else(Term::over), metrics.clone());
+                let shared = Arc::make_mut(&mut self.shared);
+                (shared.term, shared.fleet) = (term.clone(), Fleet::new(term, metrics));
             }
             EngineAction::Link { pod, uid, url, content } => {
                 let link = Link::start(self.shared.clone(), pod.clone(), uid, &url, content);
@@ -148,6 +152,8 @@ impl Engine {
                 }
             }
             EngineAction::Unlink(pod) => drop(self.links.remove(&pod)),
+            EngineAction::Expect { uid, content } => self.shared.fleet.expect(&uid, content.as_deref()),
+            EngineAction::Planned => self.shared.fleet.planned(),
             EngineAction::SpreadStatuses(agents) => self.shared.status_interval.spread(agents),
             EngineAction::LogListed { policies, pods } => {
                 tracing::info!(policies, pods, "all policies and pods are listed");

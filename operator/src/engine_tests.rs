@@ -8,6 +8,7 @@ use tokio::{
 
 use super::*;
 use crate::{
+    fleet::Fleet,
     link::{Lanes, StatusInterval, Timing},
     metrics::Metrics,
     world::{Agent, Change, Membership, Pod, Policy, StoredStatus},
@@ -23,6 +24,7 @@ fn engine(observations: mpsc::Sender<Observation>, reports: mpsc::UnboundedSende
         observations,
         metrics: Metrics::default(),
         term: Term::over(),
+        fleet: Fleet::new(Term::over(), Metrics::default()),
         status_interval: Arc::new(StatusInterval::new(timing)),
     };
     Engine::new(shared, Ready::default(), Heartbeat::new(Duration::ZERO), reports, Duration::from_secs(10))

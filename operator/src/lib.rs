@@ -24,6 +24,7 @@ pub mod clock;
 pub mod compile;
 pub mod documents;
 pub mod engine;
+pub mod fleet;
 mod host;
 pub mod identity;
 pub mod inject;

@@ -34,6 +34,7 @@ use weir_wire::{Rejection, Status};
 use self::dial::Dial;
 use crate::{
     calling::{Held, TlsFiles},
+    fleet::Fleet,
     identity::{Peer, PodIdentity},
     leader::Term,
     metrics::Metrics,
@@ -145,6 +146,8 @@ pub struct LinkContext {
     pub metrics: Metrics,
     /// The leader's term. The link must not push outside of it.
     pub term: Term,
+    /// The counter of that term.
+    pub fleet: Arc<Fleet>,
     /// The interval at which agents send their status.
     pub status_interval: Arc<StatusInterval>,
 }

@@ -31,6 +31,10 @@ pub struct Metrics {
     status_writes: IntCounterVec,
     reviews: IntCounterVec,
     identities: IntCounterVec,
+    fleet_questions: IntCounterVec,
+    fleet_keys: IntGauge,
+    fleet_absent_pods: IntGauge,
+    fleet_collecting: IntGauge,
     leader: IntGauge,
     leader_transitions: IntCounter,
     lease_age: Gauge,
@@ -55,6 +59,9 @@ pub(crate) const PUSH_RESULTS: [&str; 6] = ["applied", "timeout", "unreachable",
 
 /// The results of a status write.
 const WRITE_RESULTS: [&str; 2] = ["ok", "error"];
+
+/// What the operator did with questions about limits of scope Fleet.
+const FLEET_OUTCOMES: [&str; 2] = ["counted", "refused"];
 
 /// The number of pods in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,6 +176,21 @@ impl Default for Metrics {
                 "result",
                 &[],
             ),
+            fleet_questions: counters(
+                "weir_operator_fleet_questions_total",
+                "Questions of agents about limits of scope Fleet, by whether the operator counted or refused them.",
+                "outcome",
+                &FLEET_OUTCOMES,
+            ),
+            fleet_keys: gauge("weir_operator_fleet_keys", "Keys of limits of scope Fleet that are not at full credit."),
+            fleet_absent_pods: gauge(
+                "weir_operator_fleet_absent_pods",
+                "Pods with limits of scope Fleet whose agents may decide with their share of the limits.",
+            ),
+            fleet_collecting: gauge(
+                "weir_operator_fleet_collecting",
+                "1 while a new leader collects the levels that agents know, and counts no question; otherwise 0.",
+            ),
             leader: gauge("weir_operator_leader", "1 while this operator leads, 0 while it is a standby."),
             leader_transitions: counter(
                 "weir_operator_leader_transitions_total",
@@ -209,6 +231,20 @@ impl Metrics {
     /// Records the result of a status write.
     pub fn status_written(&self, ok: bool) {
         self.status_writes.with_label_values(&[WRITE_RESULTS[usize::from(!ok)]]).inc();
+    }
+
+    /// Counts questions about limits of scope Fleet.
+    pub(crate) fn asked(&self, counted: usize, refused: usize) {
+        for (outcome, count) in FLEET_OUTCOMES.into_iter().zip([counted, refused]) {
+            self.fleet_questions.with_label_values(&[outcome]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Sets the state of the counter of scope Fleet.
+    pub(crate) fn set_fleet(&self, keys: usize, absent_pods: usize, collecting: bool) {
+        self.fleet_keys.set(gauge(keys));
+        self.fleet_absent_pods.set(gauge(absent_pods));
+        self.fleet_collecting.set(collecting.into());
     }
 
     pub(crate) fn identified(&self, result: &str) {

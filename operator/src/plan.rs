@@ -26,7 +26,10 @@ use crate::{
     world::{DirtySet, Membership, ObjectKey, Workload, WorkloadKind, World},
 };
 
-pub use self::{content::Content, selecting::content_for_new_pod};
+pub use self::{
+    content::{Content, FleetRule},
+    selecting::content_for_new_pod,
+};
 
 /// The plan: the content that every agent should enforce.
 #[derive(Debug, Default)]

@@ -34,6 +34,7 @@ mod error;
 mod key;
 mod memory;
 mod message;
+mod reserve;
 mod seats;
 mod take;
 mod value;
@@ -43,6 +44,7 @@ pub use self::{
     error::StoreError,
     key::{InvalidKey, Key},
     memory::Memory,
+    reserve::{Absent, Reserved},
     seats::Seats,
     take::{Answer, EncodedTake, Left, Level, Next, Reply, Take},
     terms::{InvalidStoreTerms, StoreTerms},

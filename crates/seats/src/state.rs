@@ -135,6 +135,24 @@ impl State {
         }
     }
 
+    /// Converts a mark that a counter with another clock made. That clock was up to `margin` behind the clock of `now`,
+    /// or ahead of it by any time. The result never allows more than the mark did at that time.
+    pub fn rebased(limit: &Limit, [a, b, c]: Mark, now: u64, margin: u64) -> Mark {
+        let window = start_of(limit, now);
+        match limit.strategy {
+            Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
+                let is_recent = a < window && a + limit.period + margin > now;
+                if a > window || is_recent { [window, b, c] } else { [a, b, c] }
+            }
+            Strategy::SlidingWindowLog => [(a + margin).min(now), b, c],
+            _ => {
+                let full = Point::at(now).plus(limit, capacity(limit));
+                let later = Point { us: a + margin, parts: b }.min(full);
+                [later.us, later.parts, 0]
+            }
+        }
+    }
+
     /// Takes back units that end at this mark, if other requests can still use them.
     pub fn give_back(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
         match self {

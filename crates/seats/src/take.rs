@@ -85,6 +85,32 @@ impl<'a> Take<'a> {
     }
 }
 
+impl EncodedTake {
+    /// A question that charges nothing, with these terms.
+    pub fn empty(terms: &StoreTerms) -> Self {
+        Self {
+            stamp: terms.stamp(),
+            limits: terms.raw().to_vec(),
+            requests: 0,
+            cost: 1,
+            patience: 0,
+            prefetch: 0,
+            reach: Reach { guard: 0, lookahead: 0 },
+            owed: 0,
+            seen: None,
+            returned: None,
+        }
+    }
+
+    /// Converts the level that the caller has seen, if a counter with another clock made it. That clock was up to
+    /// `margin` microseconds behind the clock of `now`, or ahead of it by any time.
+    pub fn rebase_seen(&mut self, now: u64, margin: u64) {
+        for (limit, mark) in self.limits.iter().zip(self.seen.iter_mut().flatten()) {
+            *mark = State::rebased(limit, *mark, now, margin);
+        }
+    }
+}
+
 /// A question as numbers.
 #[derive(Clone, Debug)]
 pub struct EncodedTake {

@@ -37,6 +37,15 @@ impl Value {
         Self { stamp, birth: now, limits: limits.to_vec(), states }
     }
 
+    /// Raises the value to what it is if all limits were used up at this time.
+    pub fn use_up(&mut self, at: u64) {
+        for (limit, state) in self.limits.iter().zip(&mut self.states) {
+            let mut used = State::new(limit, at);
+            used.charge(limit, at, limit.at_once());
+            state.raise(limit, used.mark(limit, at));
+        }
+    }
+
     /// Formats the value as a line.
     pub fn text(&self) -> String {
         let mut text = format!("{} {}|{}|", self.stamp, self.birth, text_of(&self.limits));

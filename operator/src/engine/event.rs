@@ -52,6 +52,10 @@ pub(super) enum EngineAction {
     Push { pod: ObjectKey, content: Arc<Content> },
     /// End the pod's link, if there is one.
     Unlink(ObjectKey),
+    /// The counter of scope Fleet should expect this pod with this content; `None` if the pod is gone.
+    Expect { uid: String, content: Option<Arc<Content>> },
+    /// All known pods are planned, and the counter expects them.
+    Planned,
     /// Set the interval at which agents send their statuses, for this number of agents.
     SpreadStatuses(usize),
     /// Log that everything that existed at the start is listed.

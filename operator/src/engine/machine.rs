@@ -60,6 +60,8 @@ pub(super) struct EngineMachine {
     found: HashMap<ObjectKey, StoredStatus>,
     /// The stores that changed since the last report, or whose state an agent reported since.
     pub(super) dirty_stores: BTreeSet<ObjectKey>,
+    /// The UIDs of the pods that the counter of scope Fleet expects.
+    fleet_pods: HashMap<ObjectKey, String>,
     /// The last status of each store, from the source or sent by this operator.
     pub(super) store_statuses: HashMap<ObjectKey, RateLimitStoreStatus>,
     /// The time of the first change that is not planned yet.
@@ -89,6 +91,7 @@ impl EngineMachine {
             policies: HashMap::new(),
             found: HashMap::new(),
             dirty_stores: BTreeSet::new(),
+            fleet_pods: HashMap::new(),
             store_statuses: HashMap::new(),
             changed_at: None,
             plan_at: None,
@@ -133,6 +136,7 @@ impl EngineMachine {
         self.observed = Observed::default();
         self.unconverged_pods.clear();
         self.traffic = Traffic::default();
+        self.fleet_pods.clear();
         // A policy may have been replaced by one of the same name since the last plan. The new policy has its own
         // status.
         let is_same = |key: &ObjectKey, uid: &str| self.world.policies.get(key).is_some_and(|it| it.uid == uid);
@@ -276,6 +280,19 @@ impl EngineMachine {
         actions.push(EngineAction::SpreadStatuses(self.observed.agents() + pods.len()));
         for pod in pods {
             let planned = self.world.pods.get(&pod).zip(self.plan.cohort(&pod));
+            let counted =
+                planned.filter(|(pod, cohort)| matches!(pod.agent, Agent::At(_)) && !cohort.content.fleet.is_empty());
+            let before = match &counted {
+                Some((known, _)) => self.fleet_pods.insert(pod.clone(), known.uid.clone()),
+                None => self.fleet_pods.remove(&pod),
+            };
+            if let Some(uid) = before.filter(|before| counted.is_none_or(|(known, _)| known.uid != *before)) {
+                actions.push(EngineAction::Expect { uid, content: None });
+            }
+            if let Some((known, cohort)) = counted {
+                let (uid, content) = (known.uid.clone(), Some(cohort.content.clone()));
+                actions.push(EngineAction::Expect { uid, content });
+            }
             let action = if let Some((Pod { uid, agent: Agent::At(url), .. }, cohort)) = planned {
                 let content = cohort.content.clone();
                 if self.observed.track(now, &pod, uid, url) {
@@ -291,6 +308,7 @@ impl EngineMachine {
             self.record_convergence(&pod);
             actions.push(action);
         }
+        actions.push(EngineAction::Planned);
         actions.push(EngineAction::SpreadStatuses(self.observed.agents()));
     }
 

@@ -10,7 +10,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use weir_channel::{ALPN, Channel, ChannelError, Outgoing, ToAgent, ToOperator};
-use weir_wire::StatusRequest;
+use weir_wire::{Answer, StatusRequest};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{
@@ -172,6 +172,23 @@ impl Connection {
                 Ok(())
             }
         }
+    }
+
+    /// Sends answers to questions. Plain HTTP carries none.
+    ///
+    /// # Errors
+    ///
+    /// The agent did not read the message within `limit`.
+    pub(super) async fn answer(&mut self, answers: Vec<Answer>, limit: Duration) -> Result<(), ContactError> {
+        match self {
+            Self::Mutual(channel) => send(channel, ToAgent::Answers(answers).frame(), limit).await,
+            Self::Plain(_) => Ok(()),
+        }
+    }
+
+    /// Returns true if the connection can carry questions.
+    pub(super) fn is_channel(&self) -> bool {
+        matches!(self, Self::Mutual(_))
     }
 
     /// Sends a snapshot. All agents with the same content share its bytes.

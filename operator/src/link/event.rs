@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use weir_channel::ToOperator;
+use weir_wire::Question;
 
 use super::{ContactError, Seen};
 use crate::plan::Content;
@@ -34,6 +35,8 @@ pub(super) enum LinkEvent {
         not_after: u64,
         greeting: ToOperator,
     },
+    /// The counter of scope Fleet has collected the levels of agents.
+    Collected,
     /// The agent sent this message.
     Received(ToOperator),
     /// The connection ended, or could not be opened.
@@ -55,6 +58,15 @@ pub(super) enum LinkAction {
     RequestStatus(Duration),
     /// Send this content.
     Push { content: Arc<Content>, sequence: u64 },
+    /// Record a message from an agent with rules of scope Fleet. Without another one within this time, the agent counts
+    /// as cut off.
+    Heard(Duration),
+    /// Tell the agent that its share is over, if it does not know that.
+    Release,
+    /// Record that the agent has sent all levels that it knows.
+    LevelsSent,
+    /// Answer questions about these contents, which the agent can have in force.
+    Answer { questions: Vec<Question>, contents: [Option<Arc<Content>>; 2] },
     /// Count a push by its outcome.
     Count(&'static str, Duration),
     /// Report this result to the engine.

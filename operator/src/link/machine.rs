@@ -14,7 +14,7 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
 use weir_channel::ToOperator;
-use weir_wire::{ApplyReply, Goodbye, Rejection, RejectionKind, SnapshotInForce, Status};
+use weir_wire::{ApplyReply, Goodbye, MOST_QUESTIONS, Rejection, RejectionKind, SnapshotInForce, Status};
 
 use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
@@ -38,6 +38,9 @@ const LONGEST_AWAY: Duration = Duration::from_secs(10);
 const LATE: Duration = Duration::from_millis(500);
 /// The time to wait for those unread messages.
 const GRACE: Duration = Duration::from_secs(2);
+/// The time for which a silent agent counts as present, in addition to the interval between two statuses. Agents use
+/// their share of limits of scope Fleet 6 s after the interval without a message from the operator.
+const PRESENCE: Duration = Duration::from_secs(4);
 /// The maximum number of early messages from an agent before its next status can be scheduled.
 const MOST_EARLY: u32 = 1000;
 
@@ -53,9 +56,9 @@ pub(super) struct LinkMachine {
     called_at: Instant,
     /// The end of the pause that the agent requested with a goodbye.
     away_until: Option<Instant>,
-    /// True if the agent has acknowledged any content on this link. A new leader pushes to every agent once, even if
+    /// The last content that the agent has acknowledged on this link. A new leader pushes to every agent once, even if
     /// the agent has the content in force, because the push carries the sequence that fences off the old leader.
-    has_acknowledged: bool,
+    acknowledged: Option<Arc<Content>>,
     /// The number of failed pushes in a row.
     attempts: u32,
     /// The number of failed calls and silent connections in a row.
@@ -120,7 +123,7 @@ impl LinkMachine {
             call_at: now,
             called_at: now,
             away_until: None,
-            has_acknowledged: false,
+            acknowledged: None,
             attempts: 0,
             misses: 0,
             reported: None,
@@ -157,6 +160,7 @@ impl LinkMachine {
                 actions.push(LinkAction::RequestStatus(every));
                 self.received(greeting, at, &mut actions);
             }
+            LinkEvent::Collected => actions.push(LinkAction::Release),
             LinkEvent::Received(message) => self.received(message, at, &mut actions),
             LinkEvent::Ended(error) => self.ended(error, at, &mut actions),
         }
@@ -195,9 +199,10 @@ impl LinkMachine {
 
     fn received(&mut self, message: ToOperator, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Connection::Open(open) = &mut self.connection else { return };
-        // The answer to a push can arrive at any time, so it is never early.
+        // The answer to a push can arrive at any time, so it is never early. The number of questions depends on requests.
         let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));
-        if !is_answer {
+        let is_question = matches!(message, ToOperator::Questions(_) | ToOperator::LevelsSent);
+        if !is_answer && !is_question {
             if at.now.duration_since(open.on_time_at) < open.every / 2 {
                 open.early += 1;
             } else {
@@ -210,6 +215,11 @@ impl LinkMachine {
         if !matches!(message, ToOperator::Unknown(_)) {
             (open.deadline, open.is_graced) = (at.now + open.every + self.timing.timeout, false);
         }
+        let silence = open.every + PRESENCE;
+        let counted = |content: &Arc<Content>| !content.fleet.is_empty();
+        if counted(&self.wanted) || self.acknowledged.as_ref().is_some_and(counted) {
+            actions.push(LinkAction::Heard(silence));
+        }
         match message {
             ToOperator::Status(status) => self.status(status, at, actions),
             ToOperator::Unchanged => self.misses = 0,
@@ -220,6 +230,14 @@ impl LinkMachine {
                 self.away_until = Some(at.now + Duration::from_millis(retry_after_millis).min(LONGEST_AWAY));
                 self.ended(ContactError::Goodbye(reason), at, actions);
             }
+            ToOperator::Questions(questions) if questions.len() > MOST_QUESTIONS => {
+                self.protocol_error("it sent too many questions in one message", at, actions);
+            }
+            ToOperator::Questions(questions) => {
+                let contents = [Some(self.wanted.clone()), self.acknowledged.clone()];
+                actions.push(LinkAction::Answer { questions, contents });
+            }
+            ToOperator::LevelsSent => actions.push(LinkAction::LevelsSent),
             ToOperator::Unknown(_) => {}
         }
     }
@@ -253,7 +271,7 @@ impl LinkMachine {
         match (in_force, &self.push) {
             // The answer to the push will arrive later, and is more recent than this status.
             (_, Push::Sent { .. }) => {}
-            (Some(in_force), _) if in_force.revision == self.wanted.revision && self.has_acknowledged => {
+            (Some(in_force), _) if in_force.revision == self.wanted.revision && self.acknowledged.is_some() => {
                 self.push = Push::Idle;
                 self.attempts = 0;
             }
@@ -279,7 +297,7 @@ impl LinkMachine {
         actions.push(LinkAction::Count("applied", at.now.duration_since(sent_at)));
         let told = reply.in_force.revision;
         if told == content.revision {
-            self.has_acknowledged = true;
+            self.acknowledged = Some(content.clone());
             self.attempts = 0;
             self.push = if content.revision == self.wanted.revision { Push::Idle } else { Push::At(at.now) };
             self.report(Seen::Applied(content), actions);

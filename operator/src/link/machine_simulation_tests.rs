@@ -406,7 +406,11 @@ impl World {
                 self.is_unanswered = true;
                 self.send(Sent::Push { revision, sequence });
             }
-            LinkAction::Count(..) => {}
+            LinkAction::Count(..)
+            | LinkAction::Heard(_)
+            | LinkAction::Release
+            | LinkAction::LevelsSent
+            | LinkAction::Answer { .. } => {}
             LinkAction::Report(Seen::Contested(contested)) => {
                 assert_ne!(contested, self.is_contested, "the other operator was reported twice");
                 self.is_contested = contested;

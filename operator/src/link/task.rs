@@ -7,13 +7,15 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use weir_wire::Answer;
+
 use super::{
     ContactError, LinkContext, Observation, Seen,
     dial::{Connection, Dial, Dialed},
     event::{LinkAction, LinkEvent, LinkMoment},
     machine::LinkMachine,
 };
-use crate::{clock, metrics::Contest, plan::Content, world::ObjectKey};
+use crate::{clock, fleet::Presence, metrics::Contest, plan::Content, world::ObjectKey};
 
 /// A rare operation in progress. It is boxed, because most of the thousands of links are idle, and it must not enlarge
 /// each of them.
@@ -27,6 +29,8 @@ pub(super) struct Task {
     desired: watch::Receiver<Arc<Content>>,
     machine: LinkMachine,
     connection: Option<Connection>,
+    /// The agent's presence at the counter of scope Fleet, while there is a channel.
+    presence: Option<Presence>,
     calling: InProgress<Result<Dialed, ContactError>>,
     acquiring: InProgress<OwnedSemaphorePermit>,
     permit: Option<OwnedSemaphorePermit>,
@@ -47,8 +51,8 @@ impl Task {
     ) -> Self {
         let wanted = desired.borrow_and_update().clone();
         let machine = LinkMachine::new(shared.timing, wanted, clock::now(), rand::random());
-        let (connection, calling, acquiring, permit, contest) = (None, None, None, None, None);
-        Self { shared, pod, pod_uid, dial, desired, machine, connection, calling, acquiring, permit, contest }
+        let (connection, presence, calling, acquiring, permit, contest) = (None, None, None, None, None, None);
+        Self { shared, pod, pod_uid, dial, desired, machine, connection, presence, calling, acquiring, permit, contest }
     }
 
     /// Runs until it is dropped or the engine has ended.
@@ -69,7 +73,7 @@ impl Task {
             received = receive(&mut self.connection) => match received {
                 Ok(message) => LinkEvent::Received(message),
                 Err(error) => {
-                    self.connection = None;
+                    self.close();
                     LinkEvent::Ended(error)
                 }
             },
@@ -77,6 +81,7 @@ impl Task {
                 self.calling = None;
                 match called {
                     Ok(Dialed { connection, not_after, greeting }) => {
+                        self.presence = connection.is_channel().then(|| self.shared.fleet.connected(&self.pod_uid));
                         self.connection = Some(connection);
                         LinkEvent::Connected { not_after, greeting }
                     }
@@ -87,6 +92,7 @@ impl Task {
                 (self.acquiring, self.permit) = (None, Some(permit));
                 LinkEvent::PermitGranted
             },
+            () = collected(&mut self.presence) => LinkEvent::Collected,
             changed = self.desired.changed() => match changed {
                 Ok(()) => LinkEvent::Wanted(self.desired.borrow_and_update().clone()),
                 Err(_) => return Err(Over),
@@ -100,12 +106,16 @@ impl Task {
         while let Some(event) = next.take() {
             for action in self.machine.handle(event, &self.moment()) {
                 if let Err(error) = self.perform(action).await? {
-                    self.connection = None;
+                    self.close();
                     next = Some(LinkEvent::Ended(error));
                 }
             }
         }
         Ok(())
+    }
+
+    fn close(&mut self) {
+        (self.presence, self.connection) = (None, None);
     }
 
     fn moment(&self) -> LinkMoment {
@@ -130,7 +140,7 @@ impl Task {
             }
             LinkAction::ReleasePermit => self.permit = None,
             LinkAction::Call => self.calling = Some(Box::pin(self.dial.clone().connect(limit))),
-            LinkAction::HangUp => self.connection = None,
+            LinkAction::HangUp => self.close(),
             LinkAction::RequestStatus(every) => {
                 if let Some(connection) = &mut self.connection {
                     return Ok(Box::pin(connection.request_status(every, limit)).await);
@@ -141,10 +151,46 @@ impl Task {
                     return Ok(Box::pin(connection.push(&content, sequence, limit)).await);
                 }
             }
+            LinkAction::Heard(silence) => {
+                if self.presence.as_ref().is_some_and(|presence| presence.heard(silence)) {
+                    return Ok(self.send_answers(Vec::new()).await);
+                }
+                return Ok(self.release().await);
+            }
+            LinkAction::Release => return Ok(self.release().await),
+            LinkAction::LevelsSent => {
+                if let Some(presence) = &self.presence {
+                    presence.levels_sent();
+                }
+                return Ok(self.release().await);
+            }
+            LinkAction::Answer { questions, contents } => {
+                let contents = contents.each_ref().map(Option::as_deref);
+                let answers = self.presence.as_ref().map(|presence| presence.answer(&questions, contents));
+                if let Some(answers) = answers.filter(|answers| !answers.is_empty()) {
+                    return Ok(self.send_answers(answers).await);
+                }
+            }
             LinkAction::Count(result, took) => self.shared.metrics.pushed(result, took),
             LinkAction::Report(seen) => self.report(seen).await?,
         }
         Ok(Ok(()))
+    }
+
+    /// Tells the agent that its share is over, if it does not know that.
+    async fn release(&mut self) -> Result<(), ContactError> {
+        if self.presence.as_ref().is_some_and(Presence::release) {
+            return self.send_answers(Vec::new()).await;
+        }
+        Ok(())
+    }
+
+    async fn send_answers(&mut self, answers: Vec<Answer>) -> Result<(), ContactError> {
+        let limit = self.shared.timing.timeout;
+        match &mut self.connection {
+            Some(connection) => Box::pin(connection.answer(answers, limit)).await,
+            None => Ok(()),
+        }
     }
 
     async fn report(&mut self, seen: Seen) -> Result<(), Over> {
@@ -172,6 +218,14 @@ impl Task {
 async fn receive(connection: &mut Option<Connection>) -> Result<weir_channel::ToOperator, ContactError> {
     match connection {
         Some(connection) => connection.next().await,
+        None => pending().await,
+    }
+}
+
+/// Waits until the counter has collected the levels of agents. Without a channel, it waits forever.
+async fn collected(presence: &mut Option<Presence>) {
+    match presence {
+        Some(presence) => presence.collected().await,
         None => pending().await,
     }
 }

@@ -8,6 +8,7 @@ use weir_wire::{ApplyReply, Goodbye, Snapshot, SnapshotInForce};
 
 use super::*;
 use crate::{
+    fleet::Fleet,
     identity::PodIdentity,
     leader::Term,
     link::{
@@ -30,6 +31,7 @@ fn shared(timing: Timing, observations: mpsc::Sender<Observation>) -> LinkContex
         observations,
         metrics: Metrics::default(),
         term: Term::unbounded(),
+        fleet: Fleet::new(Term::unbounded(), Metrics::default()),
         status_interval: Arc::new(StatusInterval::new(timing)),
     }
 }

@@ -21,9 +21,27 @@ pub struct Content {
     pub revision: String,
     /// The policies, the oldest first, then by name.
     pub policies: Vec<Arc<CompiledPolicy>>,
+    /// The rules of scope Fleet, by the name of their counters.
+    pub fleet: Vec<FleetRule>,
     /// The end of the snapshot's JSON: the policies, their stores, and the brace after them.
     json: Bytes,
 }
+
+/// A rule that the operator counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FleetRule {
+    /// The name of the rule's counters.
+    pub counters: String,
+    /// The namespace and the name of the policy.
+    pub policy: Arc<str>,
+    /// The stamp of the limits.
+    pub stamp: u64,
+    /// The number of agents that divide the limits while they are cut off.
+    pub sharers: u32,
+}
+
+/// The name of the store whose counters are in the operator.
+const OPERATOR_STORE: &str = "operator";
 
 impl Content {
     /// Returns a content of these policies, as far as they fit, in this order.
@@ -46,7 +64,8 @@ impl Content {
             json.extend(serde_json::to_vec(&stores).expect("stores are plain data, which always serializes to JSON"));
         }
         json.push(b'}');
-        Self { revision, policies, json: json.into() }
+        let fleet = fleet(&policies);
+        Self { revision, policies, fleet, json: json.into() }
     }
 
     fn fits(&self) -> bool {
@@ -144,6 +163,23 @@ fn stores(policies: &[Arc<CompiledPolicy>]) -> Vec<&Store> {
         }
     }
     stores
+}
+
+/// Returns the rules that the operator counts, in order.
+fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<FleetRule> {
+    let mut rules = Vec::new();
+    for policy in policies {
+        let shared = policy.rules.iter().filter_map(|rule| rule.shared.as_ref());
+        let counted = shared.filter(|shared| shared.store == OPERATOR_STORE);
+        rules.extend(counted.map(|shared| FleetRule {
+            counters: shared.counters.clone(),
+            policy: format!("{}/{}", policy.namespace, policy.name).into(),
+            stamp: shared.stamp,
+            sharers: shared.sharers,
+        }));
+    }
+    rules.sort_unstable();
+    rules
 }
 
 /// Returns the number of bytes of a value as JSON, and of the comma before the next one.

@@ -1,0 +1,130 @@
+//! Counts the limits of scope Fleet: one limit for all pods of a policy, without a store.
+//!
+//! The leader counts. Agents send it the questions that they send to a store in scope Shared, over their channels, and
+//! the leader answers as a store does (`weir-seats`). A pure machine (`fleet/counter.rs`) decides, and owns the counts.
+//! Each term of leadership has its own machine. A new one first collects the levels that agents know
+//! (`fleet/pods.rs`), and it keeps the shares of cut-off pods free. `docs/design/fleet.md` explains the rules.
+//!
+//! A counter admits nothing without proof: outside of its term, while it collects levels, or for a rule that the pod
+//! does not have, it refuses.
+
+mod counter;
+mod pods;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use weir_wire::{Answer, Outcome, Question};
+
+use self::counter::Counter;
+use crate::{clock, leader::Term, metrics::Metrics, plan::Content};
+
+/// The counter of one term, which all links share.
+#[derive(Debug)]
+pub struct Fleet {
+    counter: Mutex<Counter>,
+    /// True once agents that have sent their levels can end their shares.
+    releasing: watch::Sender<bool>,
+    metrics: Metrics,
+}
+
+impl Fleet {
+    /// Returns the counter of a term that begins now.
+    pub fn new(term: Term, metrics: Metrics) -> Arc<Self> {
+        let counter = Counter::new(term, clock::since_boot(), clock::unix_micros());
+        Arc::new(Self { counter: Mutex::new(counter), releasing: watch::Sender::new(false), metrics })
+    }
+
+    /// Sets the content that the engine has planned for a pod. `None` if the pod is gone.
+    pub fn expect(&self, pod: &str, content: Option<&Content>) {
+        self.with(|counter, now| counter.expect(pod, content.map_or(&[], |content| &content.fleet), now));
+    }
+
+    /// Records that the engine has planned all pods that it knows.
+    pub fn planned(&self) {
+        self.with(Counter::planned);
+    }
+
+    /// Handles the passage of time.
+    pub fn tick(&self) {
+        self.with(Counter::advance);
+    }
+
+    /// Registers a new channel to this pod.
+    pub fn connected(self: &Arc<Self>, pod: &str) -> Presence {
+        let number = self.with(|counter, now| counter.connected(pod, now));
+        Presence { fleet: self.clone(), pod: pod.into(), number, releasing: self.releasing.subscribe() }
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Counter, Duration) -> T) -> T {
+        let mut counter = self.lock();
+        let result = change(&mut counter, clock::since_boot());
+        let (is_counting, releases) = (counter.is_counting(), counter.releases());
+        let (keys, absent) = (counter.keys(), counter.absent());
+        drop(counter);
+        self.metrics.set_fleet(keys, absent, !is_counting);
+        self.releasing.send_if_modified(|before| std::mem::replace(before, releases) != releases);
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counter> {
+        self.counter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The presence of a pod's agent on one channel. Dropping it records that the channel has ended.
+#[derive(Debug)]
+pub struct Presence {
+    fleet: Arc<Fleet>,
+    pod: Arc<str>,
+    number: u64,
+    releasing: watch::Receiver<bool>,
+}
+
+impl Presence {
+    /// Records a message from the agent. Returns true if the agent expects signs of life. Without another message
+    /// within `silence`, the pod counts as cut off.
+    pub fn heard(&self, silence: Duration) -> bool {
+        self.fleet.with(|counter, now| counter.heard(&self.pod, self.number, silence, now))
+    }
+
+    /// Returns true if the agent must be told now, by empty answers, that the counter counts and its share is over.
+    pub fn release(&self) -> bool {
+        self.fleet.with(|counter, now| counter.release(&self.pod, self.number, now))
+    }
+
+    /// Records that the agent has sent all levels that it knows.
+    pub fn levels_sent(&self) {
+        self.fleet.with(|counter, now| counter.levels_sent(&self.pod, self.number, now));
+    }
+
+    /// Answers questions. `contents` are the contents that the agent can have in force.
+    pub fn answer(&self, questions: &[Question], contents: [Option<&Content>; 2]) -> Vec<Answer> {
+        let rules = contents.map(|content| content.map_or(&[][..], |content| &content.fleet));
+        let answers = self.fleet.with(|counter, now| counter.answer(questions, rules, now));
+        let refused = answers.iter().filter(|answer| matches!(answer.outcome, Outcome::Refused(_))).count();
+        self.fleet.metrics.asked(answers.len() - refused, refused);
+        answers
+    }
+
+    /// Waits until the counter has collected the levels of agents.
+    pub async fn collected(&mut self) {
+        let is_over = self.releasing.changed().await.is_err();
+        if is_over {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.fleet.with(|counter, now| counter.ended(&self.pod, self.number, now));
+    }
+}
+
+#[cfg(test)]
+#[path = "fleet/counter_tests.rs"]
+mod tests;

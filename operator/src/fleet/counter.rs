@@ -1,0 +1,280 @@
+//! Decides about questions: a pure function of the questions and their times. The machine does no I/O and reads no
+//! clock; [`Fleet`](super::Fleet) does.
+//!
+//! ```text
+//! Collecting ── all pods have sent their levels, or 10 s ──► Settling ── all of them are present, or 4 s ──► Counting
+//! ```
+//!
+//! While the machine collects and settles, it only raises its counts to the levels that agents know, and charges what
+//! their shares used. If a pod was missing at the end, its agent may have used any unit, so all limits count as used up
+//! at that time.
+
+use std::{
+    collections::{HashMap, hash_map},
+    time::Duration,
+};
+
+use weir_seats::{
+    Absent, EncodedTake, Key, Reserved, StoreTerms, Value,
+    model::{self, take, used_up},
+};
+use weir_wire::{Answer, Outcome, Question};
+
+use super::pods::Pods;
+use crate::{leader::Term, plan::FleetRule};
+
+/// The maximum number of keys.
+const MOST_KEYS: usize = 1_000_000;
+/// With fewer keys than this, the machine does not look for keys to forget.
+const FEW_KEYS: usize = 1_024;
+/// The shortest time between two searches of a full table.
+const BETWEEN_SEARCHES: u64 = 1_000_000;
+/// The time for which a new term waits for the levels of agents.
+const COLLECTING: u64 = 10_000_000;
+/// The time for which a new term waits for agents that have sent their levels.
+const SETTLING: u64 = 5_000_000;
+/// The clock of a new leader can be ahead of the clock of the leader before by this time. If it is further ahead, the
+/// change of leaders frees at most one burst.
+const MARGIN: u64 = 1_000_000;
+
+/// The counts of one term.
+#[derive(Debug)]
+pub(super) struct Counter {
+    term: Term,
+    /// The begin of the term, as time since boot and in microseconds of Unix time. The counter's clock continues from
+    /// there with the monotonic clock.
+    began: (Duration, u64),
+    phase: Phase,
+    /// True once the engine has planned all pods that it knows.
+    is_planned: bool,
+    /// The time at which all limits count as used up, if a pod was missing.
+    used_up_at: Option<u64>,
+    pods: Pods,
+    keys: HashMap<Key, Entry>,
+    /// The number of keys above which the machine looks for keys to forget.
+    enough: usize,
+    search_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Collecting,
+    /// Since this time.
+    Settling(u64),
+    Counting,
+}
+
+#[derive(Debug)]
+struct Entry {
+    value: Value,
+    /// The time from which the key is at full credit again.
+    full_at: u64,
+    reserved: Reserved,
+    /// The sum of absent times of the policy that is reserved.
+    absent_sum: u64,
+    /// True if the value must be raised to what counts as used up.
+    is_collected: bool,
+}
+
+/// The reason why a question is not counted, for people.
+type Refusal = String;
+
+impl Counter {
+    /// Returns the counter of a term that begins at `now`.
+    pub(super) fn new(term: Term, now: Duration, unix_micros: u64) -> Self {
+        Self {
+            term,
+            began: (now, unix_micros),
+            phase: Phase::Collecting,
+            is_planned: false,
+            used_up_at: None,
+            pods: Pods::default(),
+            keys: HashMap::new(),
+            enough: 0,
+            search_at: 0,
+        }
+    }
+
+    /// The counter's time in microseconds of Unix time. It never goes back.
+    fn time(&self, now: Duration) -> u64 {
+        let (began, unix) = self.began;
+        unix.saturating_add(micros(now.saturating_sub(began)))
+    }
+
+    /// Returns true if the counter has collected the levels of agents.
+    pub(super) fn is_counting(&self) -> bool {
+        self.phase == Phase::Counting
+    }
+
+    /// Returns true if agents that have sent their levels can end their shares.
+    pub(super) fn releases(&self) -> bool {
+        self.phase != Phase::Collecting
+    }
+
+    /// The number of keys.
+    pub(super) fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The number of pods whose agents may decide with their share.
+    pub(super) fn absent(&self) -> usize {
+        self.pods.absent
+    }
+
+    /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected.
+    pub(super) fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
+        let at = self.advance(now);
+        self.pods.expect(pod, rules, self.is_counting(), at);
+    }
+
+    /// Records that the engine has planned all pods that it knows.
+    pub(super) fn planned(&mut self, now: Duration) {
+        self.is_planned = true;
+        self.advance(now);
+    }
+
+    /// Registers a new channel to a pod, and returns its number.
+    pub(super) fn connected(&mut self, pod: &str, now: Duration) -> u64 {
+        let at = self.advance(now);
+        self.pods.connected(pod, at)
+    }
+
+    /// Records a message from a pod. Without another one within `silence`, the pod counts as cut off.
+    pub(super) fn heard(&mut self, pod: &str, channel: u64, silence: Duration, now: Duration) -> bool {
+        let at = self.advance(now);
+        self.pods.heard(pod, channel, at + micros(silence), at)
+    }
+
+    /// Returns true if the agent must be told now that its share is over.
+    pub(super) fn release(&mut self, pod: &str, channel: u64, now: Duration) -> bool {
+        let at = self.advance(now);
+        self.releases() && self.term.is_current(now) && self.pods.release(pod, channel, at)
+    }
+
+    /// Records that a pod has sent all levels that it knows.
+    pub(super) fn levels_sent(&mut self, pod: &str, channel: u64, now: Duration) {
+        let at = self.advance(now);
+        self.pods.levels_sent(pod, channel, at);
+        self.advance(now);
+    }
+
+    /// Records the end of a channel.
+    pub(super) fn ended(&mut self, pod: &str, channel: u64, now: Duration) {
+        let at = self.advance(now);
+        self.pods.ended(pod, channel, at);
+    }
+
+    /// Handles the passage of time, and returns the counter's time.
+    pub(super) fn advance(&mut self, now: Duration) -> u64 {
+        let (at, began) = (self.time(now), self.began.1);
+        self.pods.advance(at);
+        if self.phase == Phase::Collecting {
+            let has_all = self.is_planned && self.pods.unknown == 0;
+            if has_all || at >= began + COLLECTING {
+                self.phase = Phase::Settling(at);
+            }
+        }
+        if let Phase::Settling(since) = self.phase
+            && (self.pods.arriving == 0 || at >= since + SETTLING)
+        {
+            self.phase = Phase::Counting;
+            let is_missing = !self.is_planned || self.pods.unknown + self.pods.arriving > 0;
+            self.used_up_at = is_missing.then_some(at);
+        }
+        at
+    }
+
+    /// Answers questions of a pod with these rules. Questions with the number 0 get no answer.
+    pub(super) fn answer(&mut self, questions: &[Question], rules: [&[FleetRule]; 2], now: Duration) -> Vec<Answer> {
+        let at = self.advance(now);
+        let mut answers = Vec::new();
+        for question in questions {
+            let outcome = if self.term.is_current(now) {
+                self.count(question, rules, at).unwrap_or_else(Outcome::Refused)
+            } else {
+                Outcome::Refused("another operator leads".to_owned())
+            };
+            if question.id != 0 {
+                answers.push(Answer { id: question.id, outcome });
+            }
+        }
+        answers
+    }
+
+    fn count(&mut self, question: &Question, rules: [&[FleetRule]; 2], now: u64) -> Result<Outcome, Refusal> {
+        let rule = rule(rules, question).ok_or("the pod has no such rule")?;
+        let (key, mut encoded) = EncodedTake::read(question).map_err(|field| format!("invalid {field}"))?;
+        if question.id == 0 {
+            // A level can come from an earlier leader. It takes nothing.
+            (encoded.requests, encoded.prefetch, encoded.returned) = (0, 0, None);
+            encoded.rebase_seen(now, MARGIN);
+        } else if !self.is_counting() {
+            return Err("collecting levels".to_owned());
+        }
+        let (absent, sum, sharers) = self.pods.absence(&rule.policy, now);
+        self.make_room(&key, now)?;
+        let (collected, used_up_at) = (!self.is_counting(), self.used_up_at);
+        let terms = StoreTerms::parse(question.stamp, &question.limits).ok_or("invalid limits")?;
+        let entry = match self.keys.entry(key) {
+            hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            hash_map::Entry::Vacant(entry) => entry.insert(Entry {
+                value: used_up_at.map_or_else(
+                    || Value::new(terms.stamp(), terms.raw(), now),
+                    |used_up_at| used_up(&terms, used_up_at),
+                ),
+                full_at: now,
+                reserved: Reserved::default(),
+                absent_sum: sum,
+                is_collected: collected,
+            }),
+        };
+        entry.bring_up(&terms, used_up_at, now);
+        if !collected {
+            let elapsed = sum.saturating_sub(entry.absent_sum);
+            entry.reserved.update(&mut entry.value, Absent { programs: absent, elapsed, sharers }, now);
+            entry.absent_sum = sum;
+        }
+        let model::Outcome { answer, value, full_at } = take(Some(&entry.value), &encoded, now);
+        (entry.value, entry.full_at) = (value, full_at);
+        Ok(Outcome::Counted(answer.message()))
+    }
+
+    /// Makes room for a key. Forgets keys at full credit.
+    fn make_room(&mut self, key: &Key, now: u64) -> Result<(), Refusal> {
+        if self.keys.contains_key(key) {
+            return Ok(());
+        }
+        let is_full = self.keys.len() >= MOST_KEYS;
+        if self.keys.len() > self.enough.max(FEW_KEYS) || (is_full && now >= self.search_at) {
+            self.keys.retain(|_, entry| entry.is_collected || entry.full_at > now);
+            self.enough = 2 * self.keys.len();
+            self.search_at = now + BETWEEN_SEARCHES;
+        }
+        if self.keys.len() >= MOST_KEYS { Err(format!("more than {MOST_KEYS} keys")) } else { Ok(()) }
+    }
+}
+
+impl Entry {
+    /// Brings the value to the newest terms, and to what counts as used up.
+    fn bring_up(&mut self, terms: &StoreTerms, used_up_at: Option<u64>, now: u64) {
+        if self.value.stamp < terms.stamp() {
+            self.value = take(Some(&self.value), &EncodedTake::empty(terms), now).value;
+        }
+        if let Some(at) = used_up_at.filter(|_| std::mem::take(&mut self.is_collected)) {
+            self.value.use_up(at);
+        }
+    }
+}
+
+/// Returns the rule of a question. Limits that are newer than all of the pod's limits are refused.
+fn rule<'a>(rules: [&'a [FleetRule]; 2], question: &Question) -> Option<&'a FleetRule> {
+    let known = rules.into_iter().filter_map(|rules| {
+        let index = rules.binary_search_by(|rule| rule.counters.as_str().cmp(&question.counters)).ok()?;
+        rules.get(index)
+    });
+    known.filter(|rule| question.stamp <= rule.stamp).next()
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

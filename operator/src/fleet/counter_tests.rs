@@ -1,0 +1,1 @@
+//! Tests single decisions of the counter.

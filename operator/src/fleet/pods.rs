@@ -1,0 +1,280 @@
+//! The pods that can use a share of a limit: which of them are expected, and which are cut off from the counter.
+//!
+//! A pod is *present* from the moment its agent has confirmed that it asks the counter, until its channel ends or is
+//! silent. All other expected pods are *absent*: their agents may decide with their share.
+//!
+//! ```text
+//!                LevelsSent              empty Answers             LevelsSent, or 4 s
+//! channel ──────────────────► Ready ──────────────────► Released ──────────────────► Present
+//!          levels of all keys        when counting                units of the share
+//! ```
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use crate::plan::FleetRule;
+
+/// The time after which an agent has certainly received a message, or its channel has ended.
+const DELIVERY: u64 = 4_000_000;
+/// The time for which a new agent refuses requests instead of using its share.
+const NEW: u64 = 10_000_000;
+
+/// The pods of one term. Times are microseconds of the counter's clock.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    pods: HashMap<Arc<str>, Pod>,
+    policies: HashMap<Arc<str>, Absence>,
+    /// The times at which pods must be judged again.
+    timers: BTreeSet<(u64, Arc<str>)>,
+    channels: u64,
+    /// The number of expected pods whose levels are unknown.
+    pub(super) unknown: usize,
+    /// The number of expected pods that have sent their levels and are not present yet.
+    pub(super) arriving: usize,
+    /// The number of absent pods.
+    pub(super) absent: usize,
+}
+
+#[derive(Debug, Default)]
+struct Pod {
+    /// The policies with rules of scope Fleet that the pod has. Empty if the pod is not expected.
+    policies: Vec<Arc<str>>,
+    /// The time until which the pod is new.
+    new_until: u64,
+    channel: Option<Channel>,
+    is_absent: bool,
+    timer: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    number: u64,
+    stage: Stage,
+    /// The time of the last message.
+    heard: u64,
+    /// The time at which the pod becomes absent if no message arrives.
+    until: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The agent is sending the levels that it knows.
+    Greeted,
+    /// The agent has sent its levels.
+    Ready,
+    /// The agent was told, at this time, that the counter counts.
+    Released(u64),
+    /// The agent asks the counter, and uses no share.
+    Present,
+}
+
+/// The absent pods of one policy.
+#[derive(Debug, Default)]
+struct Absence {
+    absent: u32,
+    /// The sum of the times for which pods were absent, until `at`.
+    sum: u64,
+    at: u64,
+    /// The smallest number of sharers in this term. Cut-off pods can have an older number.
+    sharers: u32,
+}
+
+impl Absence {
+    fn sum_at(&self, now: u64) -> u64 {
+        self.sum + u64::from(self.absent) * now.saturating_sub(self.at)
+    }
+}
+
+impl Pod {
+    fn is_present(&self, now: u64) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.stage == Stage::Present && now < channel.until)
+    }
+
+    /// The time at which the pod must be judged again.
+    fn due(&self, now: u64) -> Option<u64> {
+        let channel = self.channel.as_ref().and_then(|channel| match channel.stage {
+            Stage::Released(at) => Some(at + DELIVERY),
+            Stage::Present => Some(channel.until),
+            Stage::Greeted | Stage::Ready => None,
+        });
+        [channel, (!self.policies.is_empty()).then_some(self.new_until)]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    /// Adds the pod to the totals, or removes it.
+    fn tally(&self) -> [usize; 3] {
+        let stage = self.channel.as_ref().map_or(Stage::Greeted, |channel| channel.stage);
+        let is_expected = !self.policies.is_empty();
+        let is = [stage == Stage::Greeted, matches!(stage, Stage::Ready | Stage::Released(_)), self.is_absent];
+        is.map(|is| usize::from(is_expected && is))
+    }
+}
+
+impl Pods {
+    /// Sets the rules of a pod. A pod without rules is not expected. If `is_new`, the pod's agent may still be
+    /// starting.
+    pub(super) fn expect(&mut self, pod: &str, rules: &[FleetRule], is_new: bool, now: u64) {
+        let mut policies: Vec<Arc<str>> = rules.iter().map(|rule| rule.policy.clone()).collect();
+        policies.sort_unstable();
+        policies.dedup();
+        for rule in rules {
+            let absence = self.policies.entry(rule.policy.clone()).or_default();
+            absence.sharers = if absence.sharers == 0 { rule.sharers } else { absence.sharers.min(rule.sharers) };
+        }
+        if rules.is_empty() && !self.pods.contains_key(pod) {
+            return;
+        }
+        self.change(pod, now, |pod| {
+            if pod.policies.is_empty() && is_new {
+                pod.new_until = now + NEW;
+            }
+            pod.policies = policies;
+        });
+    }
+
+    /// Registers a new channel, and returns its number.
+    pub(super) fn connected(&mut self, pod: &str, now: u64) -> u64 {
+        self.channels += 1;
+        let number = self.channels;
+        let channel = Channel { number, stage: Stage::Greeted, heard: now, until: now };
+        self.change(pod, now, |pod| pod.channel = Some(channel));
+        number
+    }
+
+    /// Records a message. Returns true if the agent has a share that ends or is over, so that it expects signs of life.
+    pub(super) fn heard(&mut self, pod: &str, number: u64, until: u64, now: u64) -> bool {
+        let mut is_released = false;
+        self.on_channel(pod, number, now, |channel, is_expected| {
+            (channel.heard, channel.until) = (now, until);
+            is_released = is_expected && matches!(channel.stage, Stage::Released(_) | Stage::Present);
+        });
+        is_released
+    }
+
+    /// Ends the share of an agent that has sent its levels. Returns true if the agent must be told now.
+    pub(super) fn release(&mut self, pod: &str, number: u64, now: u64) -> bool {
+        let mut is_new = false;
+        self.on_channel(pod, number, now, |channel, is_expected| {
+            is_new = is_expected && channel.stage == Stage::Ready;
+            if is_new {
+                channel.stage = Stage::Released(now);
+            }
+        });
+        is_new
+    }
+
+    pub(super) fn levels_sent(&mut self, pod: &str, number: u64, now: u64) {
+        self.on_channel(pod, number, now, |channel, _| {
+            channel.stage = match channel.stage {
+                Stage::Greeted => Stage::Ready,
+                Stage::Released(_) => Stage::Present,
+                stage => stage,
+            };
+        });
+    }
+
+    pub(super) fn ended(&mut self, pod: &str, number: u64, now: u64) {
+        let Some(before) = self.pods.get(pod) else { return };
+        let Some(channel) = before.channel.as_ref().filter(|channel| channel.number == number) else { return };
+        let (heard, was_absent) = (channel.heard, before.is_absent);
+        self.change(pod, now, |pod| pod.channel = None);
+        if !was_absent {
+            self.backdate(pod, heard, now);
+        }
+    }
+
+    /// Handles the passage of time.
+    pub(super) fn advance(&mut self, now: u64) {
+        while let Some((at, pod)) = self.timers.first().cloned().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, pod.clone()));
+            if let Some(pod) = self.pods.get_mut(&pod) {
+                pod.timer = None;
+            }
+            self.change(&pod, now, |pod| {
+                if let Some(channel) = &mut pod.channel
+                    && let Stage::Released(at) = channel.stage
+                    && now >= at + DELIVERY
+                {
+                    channel.stage = Stage::Present;
+                }
+            });
+        }
+    }
+
+    /// Returns the number of a policy's absent pods, the sum of their times, and the number of sharers.
+    pub(super) fn absence(&self, policy: &str, now: u64) -> (u32, u64, u32) {
+        self.policies.get(policy).map_or((0, 0, 1), |it| (it.absent, it.sum_at(now), it.sharers.max(1)))
+    }
+
+    fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel, bool)) {
+        if !self.pods.contains_key(pod) {
+            return;
+        }
+        self.change(pod, now, |pod| {
+            let is_expected = !pod.policies.is_empty();
+            if let Some(channel) = pod.channel.as_mut().filter(|channel| channel.number == number) {
+                change(channel, is_expected);
+            }
+        });
+    }
+
+    /// Changes a pod, and everything that is computed from it.
+    fn change(&mut self, name: &str, now: u64, change: impl FnOnce(&mut Pod)) {
+        let (name, mut pod) = self.pods.remove_entry(name).unwrap_or_else(|| (name.into(), Pod::default()));
+        let before = pod.tally();
+        if pod.is_absent {
+            self.count(&pod.policies, -1, now);
+        }
+        change(&mut pod);
+        pod.is_absent = !pod.policies.is_empty() && !pod.is_present(now) && now >= pod.new_until;
+        if pod.is_absent {
+            self.count(&pod.policies, 1, now);
+        }
+        for (total, (before, after)) in [&mut self.unknown, &mut self.arriving, &mut self.absent]
+            .into_iter()
+            .zip(before.into_iter().zip(pod.tally()))
+        {
+            *total = *total - before + after;
+        }
+        let due = pod.due(now);
+        if pod.timer.is_none_or(|timer| due.is_some_and(|due| due < timer)) {
+            if let Some(timer) = pod.timer.take() {
+                self.timers.remove(&(timer, name.clone()));
+            }
+            if let Some(due) = due {
+                self.timers.insert((due, name.clone()));
+                pod.timer = Some(due);
+            }
+        }
+        if pod.policies.is_empty() && pod.channel.is_none() {
+            if let Some(timer) = pod.timer {
+                self.timers.remove(&(timer, name));
+            }
+        } else {
+            self.pods.insert(name, pod);
+        }
+    }
+
+    fn count(&mut self, policies: &[Arc<str>], change: i32, now: u64) {
+        for policy in policies {
+            let absence = self.policies.entry(policy.clone()).or_default();
+            (absence.sum, absence.at) = (absence.sum_at(now), now.max(absence.at));
+            absence.absent = absence.absent.saturating_add_signed(change);
+        }
+    }
+
+    /// Counts a pod as absent since its last message, because its agent may have noticed the end of the channel first.
+    fn backdate(&mut self, pod: &str, since: u64, now: u64) {
+        let Some(pod) = self.pods.get(pod).filter(|pod| pod.is_absent) else { return };
+        for policy in &pod.policies {
+            if let Some(absence) = self.policies.get_mut(policy) {
+                absence.sum += now.saturating_sub(since);
+            }
+        }
+    }
+}
