@@ -54,7 +54,8 @@ pub(crate) struct Scraped {
 
 impl Stores {
     pub(crate) fn new(clock: MonotonicClock, secrets: Option<PathBuf>) -> Self {
-        Self { clock, secrets, held: Mutex::default(), operator: Arc::default(), runtime: OnceLock::new() }
+        let operator = OperatorStore::new(move || Duration::from_nanos(clock.now().as_nanos()));
+        Self { clock, secrets, held: Mutex::default(), operator, runtime: OnceLock::new() }
     }
 
     /// The clients of all stores that rules of this snapshot use. Stores that do not change keep their clients.
@@ -137,13 +138,21 @@ impl Stores {
         Ok(Held { store: store.clone(), client, took })
     }
 
-    /// Begins to ask the operator over a new channel. Also returns what a new operator must know first, as questions
-    /// without answers. None if the agent knows too many keys.
-    pub(crate) fn open_operator(&self) -> (OperatorChannel, Option<Vec<Question>>) {
-        let channel = self.operator.open(Duration::from_nanos(self.clock.now().as_nanos()));
+    /// Begins to use a new channel to the operator. Also returns the levels that a new operator must know, as questions
+    /// without answers. None if the agent knows too many.
+    pub(crate) fn join_operator(&self) -> (OperatorChannel, Option<Vec<Question>>) {
+        let channel = self.operator.open();
+        (channel, self.operator_client().map_or(Some(Vec::new()), |client| client.levels(MOST_LEVELS)))
+    }
+
+    /// Ends the shares of this agent, and returns questions without answers that tell the operator what they used.
+    pub(crate) fn end_shares(&self) -> Vec<Question> {
+        self.operator_client().map_or(Vec::new(), |client| client.end_shares())
+    }
+
+    fn operator_client(&self) -> Option<Arc<StoreClient>> {
         let is_operator = |held: &&Held| held.store.backend == StoreBackend::Operator;
-        let client = self.held().iter().find(is_operator).map(|held| Arc::clone(&held.client));
-        (channel, client.map_or(Some(Vec::new()), |client| client.levels(MOST_LEVELS)))
+        self.held().iter().find(is_operator).map(|held| Arc::clone(&held.client))
     }
 
     /// Returns the runtime for the clients of stores. It has a separate thread, so that neither a scrape nor a large

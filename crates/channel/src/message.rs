@@ -38,7 +38,8 @@ pub enum ToAgent {
     Snapshot(Vec<u8>),
     /// The interval at which the agent should send its status.
     StatusRequest(StatusRequest),
-    /// The answers to questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`].
+    /// The answers to questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`]. The first message of
+    /// this kind says that the operator counts; it can have no answers.
     Answers(Vec<Answer>),
     /// A message that only later versions define.
     Unknown(u8),
@@ -59,7 +60,8 @@ pub enum ToOperator {
     Goodbye(Goodbye),
     /// Questions about rules of scope Fleet, at most [`weir_wire::MOST_QUESTIONS`].
     Questions(Vec<Question>),
-    /// The agent has sent a question for each level that it knew when the channel opened.
+    /// The agent has sent a question for each level that it knew when the channel opened, and later, when the operator
+    /// counts, for each key that it has admitted on its own.
     LevelsSent,
     /// A message that only later versions define.
     Unknown(u8),

@@ -77,9 +77,11 @@ pub(crate) trait Sweep: Send + Sync {
     /// Does periodic work. The client's task calls it several times per second.
     fn sweep(self: Arc<Self>);
 
-    /// Adds what a new operator must know about the keys of the rule, at most `most` keys in all. Returns false if there
-    /// are more.
+    /// Adds the levels that a new operator must know, at most `most` in all. Returns false if there are more.
     fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool;
+
+    /// Ends the shares of this program, and adds the units that they used. Drops seats of an earlier operator.
+    fn end_shares(&self, used: &mut Vec<KnownKey>);
 }
 
 /// What a program knows about a key.
@@ -89,6 +91,14 @@ pub(crate) struct KnownKey {
     pub(crate) level: Option<Level>,
     /// The units that the program used on its own.
     pub(crate) owed: u32,
+}
+
+impl KnownKey {
+    fn question(&self) -> Option<Question> {
+        let Self { key, terms, level, owed } = self;
+        let question = Take { requests: 0, seen: level.as_ref(), owed: *owed, ..Take::new(terms) };
+        Some(question.encode()?.message(0, key))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +116,16 @@ struct Condition {
     asked: Option<Duration>,
     /// The number of times that the store was lost.
     losses: u64,
+    /// The number of times that the operator began to count, as far as the background task has noticed.
+    releases: u64,
+}
+
+impl Condition {
+    fn answered(&mut self, now: Duration) {
+        self.breaker.answered();
+        self.error = None;
+        self.reached_since.get_or_insert(now);
+    }
 }
 
 /// The condition of a store: whether it answers.
@@ -186,22 +206,22 @@ impl StoreClient {
 
     /// The number of the current loss. None if the store is not lost.
     pub(crate) fn lost(&self) -> Option<u64> {
-        let channels = self.channels();
+        let releases = self.releases();
         let condition = lock(&self.condition);
-        condition.breaker.lost_since().map(|_| condition.losses + channels)
+        condition.breaker.lost_since().map(|_| condition.losses + releases)
     }
 
     /// The number of the current loss, or of the next one if the store is not lost.
     pub(crate) fn loss(&self) -> u64 {
-        let channels = self.channels();
+        let releases = self.releases();
         let condition = lock(&self.condition);
-        condition.losses + channels + u64::from(condition.breaker.lost_since().is_none())
+        condition.losses + releases + u64::from(condition.breaker.lost_since().is_none())
     }
 
-    /// The number of channels to the operator so far: each one ends the shares of before. Zero for other stores.
-    fn channels(&self) -> u64 {
+    /// The number of times that the operator began to count: each one ends the shares of before. Zero for other stores.
+    fn releases(&self) -> u64 {
         let backend = lock(&self.backend);
-        backend.as_deref().and_then(Backend::operator).map_or(0, OperatorStore::channels)
+        backend.as_deref().and_then(Backend::operator).map_or(0, OperatorStore::releases)
     }
 
     pub(crate) fn breaks(&self) -> u64 {
@@ -267,10 +287,7 @@ impl StoreClient {
     }
 
     fn answered(&self, now: Duration) {
-        let mut condition = lock(&self.condition);
-        condition.breaker.answered();
-        condition.error = None;
-        condition.reached_since.get_or_insert(now);
+        lock(&self.condition).answered(now);
     }
 
     /// Records that the deadline passed without an answer. The answer can still arrive later.
@@ -317,19 +334,23 @@ impl StoreClient {
         backend.as_deref().and_then(Backend::operator).map_or(now, |operator| operator.share_begins(begun, lost, now))
     }
 
-    /// Questions that tell a new operator what this program knows: levels, and units that it used on its own. They take
-    /// nothing. None if this program knows more than `most` keys.
+    /// Questions that tell a new operator the levels that this program knows. They take nothing. None if there are more
+    /// than `most`.
     pub fn levels(&self, most: usize) -> Option<Vec<Question>> {
         let mut levels = Vec::new();
-        let rules: Vec<_> = lock(&self.sweeps).iter().filter_map(Weak::upgrade).collect();
-        if !rules.iter().all(|rule| rule.levels(most, &mut levels)) {
-            return None;
-        }
-        let question = |KnownKey { key, terms, level, owed }: &KnownKey| {
-            let question = Take { requests: 0, seen: level.as_ref(), owed: *owed, ..Take::new(terms) };
-            Some(question.encode()?.message(0, key))
-        };
-        Some(levels.iter().filter_map(question).collect())
+        let is_all = self.rules().iter().all(|rule| rule.levels(most, &mut levels));
+        is_all.then(|| levels.iter().filter_map(KnownKey::question).collect())
+    }
+
+    /// Ends the shares of this program, and returns questions that tell the operator what they used.
+    pub fn end_shares(&self) -> Vec<Question> {
+        let mut used = Vec::new();
+        self.rules().iter().for_each(|rule| rule.end_shares(&mut used));
+        used.iter().filter_map(KnownKey::question).collect()
+    }
+
+    fn rules(&self) -> Vec<Arc<dyn Sweep>> {
+        lock(&self.sweeps).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns true if the store is the operator.
@@ -363,13 +384,19 @@ impl StoreClient {
         let backend = self.backend().ok();
         let operator = backend.as_deref().and_then(Backend::operator);
         let mut condition = lock(&self.condition);
+        if let Some(operator) = operator
+            && std::mem::replace(&mut condition.releases, operator.releases()) != operator.releases()
+        {
+            // The operator has said that it counts. That is as good as an answer.
+            condition.answered(now);
+        }
         let is_lost = condition.breaker.lost_since().is_some();
         let is_idle = condition.asked.is_none_or(|asked| now.saturating_sub(asked) >= IDLE);
         let is_unknown = condition.reached_since.is_none() || condition.error.is_some();
         let probes = match (operator, is_lost) {
-            // An open channel shows that the operator is there, and a probe without a channel costs nothing.
-            (Some(operator), true) => operator.is_open() && condition.breaker.allows(now),
-            (Some(_), false) => is_unknown,
+            // An operator that counts is there, so it needs no probes while nothing is wrong.
+            (Some(operator), true) => operator.is_counting() && condition.breaker.allows(now),
+            (Some(operator), false) => is_unknown && operator.is_counting(),
             (None, true) => condition.breaker.allows(now),
             (None, false) => is_idle || is_unknown,
         };

@@ -5,14 +5,15 @@
 //! free. So a program must not begin its share before the operator has noticed that the program is cut off:
 //!
 //! - The operator closed the channel or has ended: immediately.
-//! - The channel is silent, or a new operator is not ready yet: after the longest time in which the operator notices
-//!   silence.
+//! - The channel is silent, or failed: after the longest time in which the operator notices it.
 //! - There was no channel yet: after the time in which an operator connects to a new pod.
 //!
-//! A share ends when a channel opens. So the operator can hand out the whole limit as soon as all programs are there.
+//! A new channel begins as *joining*: the operator collects the levels that programs know, and the share continues. When
+//! the operator says that it counts, the share ends, and the program asks.
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -36,32 +37,35 @@ const FIRST_CHANNEL: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(6);
 
 /// The operator, as a program with a channel reaches it.
-#[derive(Debug)]
 pub struct OperatorStore {
     state: Mutex<State>,
+    clock: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     contact: Contact,
     /// The number of channels so far.
     channels: u64,
+    /// The number of times that the operator began to count.
+    releases: u64,
     last_id: u64,
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     /// The interval of statuses that the operator requested.
     status_interval: Duration,
+    /// The time from which the share can be used, if the program does not reach the operator. None before the operator
+    /// was reached for the first time.
+    share_from: Option<Duration>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Contact {
-    /// There was no channel yet.
-    Never,
-    /// The channel is open since this time.
-    Open(mpsc::Sender<Question>, Duration),
-    /// The operator closed the channel.
-    Closed,
-    /// The channel ended, and the operator has possibly not noticed.
-    Broken,
+    #[default]
+    None,
+    /// There is a channel, and the operator does not count yet.
+    Joining(mpsc::Sender<Question>),
+    /// The operator counts since this time.
+    Counting(mpsc::Sender<Question>, Duration),
 }
 
 /// One channel to the operator. Dropping it ends the use of the channel.
@@ -73,50 +77,47 @@ pub struct OperatorChannel {
     is_closed_by_operator: bool,
 }
 
-impl Default for OperatorStore {
-    fn default() -> Self {
-        Self {
-            state: Mutex::new(State {
-                contact: Contact::Never,
-                channels: 0,
-                last_id: 0,
-                waiting: HashMap::new(),
-                status_interval: Duration::ZERO,
-            }),
-        }
+impl fmt::Debug for OperatorStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OperatorStore").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
 impl OperatorStore {
-    /// Begins to use a new channel at this time of the program's clock. Questions on an earlier channel are lost.
-    pub fn open(self: &Arc<Self>, now: Duration) -> OperatorChannel {
+    /// Creates a store without a channel. `clock` is the clock of the program's [`StoreClient`](crate::StoreClient).
+    pub fn new(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), clock: Box::new(clock) })
+    }
+
+    /// Begins to use a new channel. Questions on an earlier channel are lost.
+    pub fn open(self: &Arc<Self>) -> OperatorChannel {
         let (sender, questions) = mpsc::channel(MOST_QUEUED);
+        let now = (self.clock)();
         let mut state = lock(&self.state);
-        state.contact = Contact::Open(sender, now);
+        state.leave(false, now);
+        state.contact = Contact::Joining(sender);
         state.channels += 1;
-        state.waiting.clear();
         OperatorChannel { store: Arc::clone(self), number: state.channels, questions, is_closed_by_operator: false }
     }
 
-    /// Returns true if there is a channel.
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(lock(&self.state).contact, Contact::Open(..))
+    /// The number of times that the operator began to count. Each one ends the shares of before.
+    pub(crate) fn releases(&self) -> u64 {
+        lock(&self.state).releases
     }
 
-    /// The number of channels so far. Each one ends the shares of before.
-    pub(crate) fn channels(&self) -> u64 {
-        lock(&self.state).channels
+    /// Returns true if the operator counts.
+    pub(crate) fn is_counting(&self) -> bool {
+        matches!(lock(&self.state).contact, Contact::Counting(..))
     }
 
     /// The time at which a program can begin to use its share of a limit. `started` is the start of the program, and
     /// `lost` is the time of the first missed answer.
     pub(crate) fn share_begins(&self, started: Duration, lost: Duration, now: Duration) -> Duration {
         let state = lock(&self.state);
-        let begins = match state.contact {
-            Contact::Never => started + FIRST_CHANNEL,
-            Contact::Closed => now,
-            Contact::Open(_, since) => lost.max(since) + state.status_interval + SILENCE,
-            Contact::Broken => lost + state.status_interval + SILENCE,
+        let begins = match (&state.contact, state.share_from) {
+            (Contact::Counting(_, since), _) => lost.max(*since) + state.silence(),
+            (_, Some(share_from)) => share_from,
+            (_, None) => started + FIRST_CHANNEL,
         };
         begins.max(now)
     }
@@ -139,8 +140,10 @@ impl OperatorStore {
 
     fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(u64, oneshot::Receiver<Outcome>), StoreError> {
         let mut state = lock(&self.state);
-        let Contact::Open(questions, _) = &state.contact else {
-            return Err(StoreError::Lost("there is no channel to the operator".to_owned()));
+        let questions = match &state.contact {
+            Contact::Counting(questions, _) => questions,
+            Contact::Joining(_) => return Err(StoreError::Lost("the operator does not count yet".to_owned())),
+            Contact::None => return Err(StoreError::Lost("there is no channel to the operator".to_owned())),
         };
         let id = state.last_id + 1;
         if questions.try_send(encoded.message(id, key)).is_err() {
@@ -153,7 +156,43 @@ impl OperatorStore {
     }
 }
 
+impl State {
+    /// The time after which the operator has noticed that a program is silent.
+    fn silence(&self) -> Duration {
+        self.status_interval + SILENCE
+    }
+
+    /// Ends the use of the current channel.
+    fn leave(&mut self, is_closed_by_operator: bool, now: Duration) {
+        if let Contact::Counting(..) = std::mem::take(&mut self.contact) {
+            self.share_from = Some(if is_closed_by_operator { now } else { now + self.silence() });
+        }
+        self.waiting.clear();
+    }
+}
+
 impl OperatorChannel {
+    /// Records that the operator counts. Returns true for the first time on this channel: then the shares end, and the
+    /// program must report what they used.
+    pub fn counts(&self) -> bool {
+        let now = (self.store.clock)();
+        let mut state = lock(&self.store.state);
+        if state.channels != self.number {
+            return false;
+        }
+        match std::mem::take(&mut state.contact) {
+            Contact::Joining(questions) => {
+                state.contact = Contact::Counting(questions, now);
+                state.releases += 1;
+                true
+            }
+            contact => {
+                state.contact = contact;
+                false
+            }
+        }
+    }
+
     /// Waits for questions to send, at most [`MOST_QUESTIONS`]. Cancel safe.
     pub async fn questions(&mut self) -> Vec<Question> {
         let mut batch = Vec::new();
@@ -194,10 +233,10 @@ impl OperatorChannel {
 
 impl Drop for OperatorChannel {
     fn drop(&mut self) {
+        let now = (self.store.clock)();
         let mut state = lock(&self.store.state);
         if state.channels == self.number {
-            state.contact = if self.is_closed_by_operator { Contact::Closed } else { Contact::Broken };
-            state.waiting.clear();
+            state.leave(self.is_closed_by_operator, now);
         }
     }
 }

@@ -393,28 +393,40 @@ impl Sweep for SharedLimiter {
     }
 
     fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool {
-        let (rule, now) = (self.rule(), self.client.now());
-        let Some(time) = self.client.time(now) else { return true };
+        let rule = self.rule();
+        let Some(time) = self.client.time(self.client.now()) else { return true };
         for index in 0..self.table.shards() {
-            for (&hash, entry) in self.table.shard(index).iter_mut() {
+            for (&hash, entry) in self.table.shard(index).iter() {
                 let terms = &rule.set(entry.set).terms;
-                let Ok(key) = Key::new(&rule.counters, hash) else { continue };
-                // A key at full credit is as good as unknown.
-                let is_full = entry.level.as_ref().map_or(Some(true), |level| level.is_full(terms, time.earliest));
-                let owes = entry.local.is_some();
-                match is_full {
-                    Some(true) if !owes => {}
-                    Some(_) if levels.len() < most => {
-                        let (terms, level) = (Arc::clone(terms), entry.level.clone());
-                        let owed = entry.local.take().map_or(0, |local| local.owed(micros(now)));
-                        levels.push(KnownKey { key, terms, level, owed });
+                let (Some(level), Ok(key)) = (&entry.level, Key::new(&rule.counters, hash)) else { continue };
+                match level.is_full(terms, time.earliest) {
+                    // A key at full credit is as good as unknown.
+                    Some(true) => {}
+                    Some(false) if levels.len() < most => {
+                        let (terms, level) = (Arc::clone(terms), Some(level.clone()));
+                        levels.push(KnownKey { key, terms, level, owed: 0 });
                     }
                     // There are too many keys, or the limits have changed since the answer.
-                    Some(_) | None => return false,
+                    Some(false) | None => return false,
                 }
             }
         }
         true
+    }
+
+    fn end_shares(&self, used: &mut Vec<KnownKey>) {
+        let (rule, now) = (self.rule(), micros(self.client.now()));
+        for index in 0..self.table.shards() {
+            for (&hash, entry) in self.table.shard(index).iter_mut() {
+                let seats = std::mem::take(&mut entry.hand).units();
+                self.client.stats.count_lost(seats);
+                let owed = entry.local.take().map_or(0, |local| local.owed(now)).saturating_add(entry.owed);
+                let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
+                entry.owed = 0;
+                let terms = Arc::clone(&rule.set(entry.set).terms);
+                used.push(KnownKey { key, terms, level: None, owed });
+            }
+        }
     }
 }
 

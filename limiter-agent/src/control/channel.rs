@@ -59,7 +59,7 @@ pub(crate) async fn serve<W>(
                     send(&mut channel, &answer).await?;
                     drop(writing);
                     if is_leader && operator.is_none() {
-                        operator = Some(open_operator(&mut channel, &control, every).await?);
+                        operator = Some(join(&mut channel, &control, every).await?);
                     }
                 }
                 ToAgent::StatusRequest(request) => {
@@ -75,9 +75,11 @@ pub(crate) async fn serve<W>(
                     next_at = clock::now() + until_next(first, clock::wall());
                 }
                 ToAgent::Answers(answers) => {
-                    if let Some(operator) = &operator {
-                        operator.answer(answers);
+                    let Some(operator) = &operator else { continue };
+                    if operator.counts() {
+                        report(&mut channel, &control.snapshots.stores().end_shares()).await?;
                     }
+                    operator.answer(answers);
                 }
                 ToAgent::Unknown(tag) => tracing::debug!(tag, "skipped a message of a later version"),
             },
@@ -91,23 +93,32 @@ pub(crate) async fn serve<W>(
     }
 }
 
-/// Begins to ask the operator: tells it what this agent knows, which a new leader must know before it counts.
-async fn open_operator<S: AsyncRead + AsyncWrite + Unpin>(
+/// Joins the agents that the operator counts for: tells it the levels that this agent knows. The operator answers with no
+/// answers when it counts.
+async fn join<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     control: &Control,
     every: Option<Duration>,
 ) -> Result<OperatorChannel, ChannelError> {
-    let (operator, levels) = control.snapshots.stores().open_operator();
+    let (operator, levels) = control.snapshots.stores().join_operator();
     if let Some(interval) = every {
         operator.status_interval(interval);
     }
     if let Some(levels) = levels {
-        for part in levels.chunks(MOST_QUESTIONS) {
-            send(channel, &ToOperator::Questions(part.to_vec())).await?;
-        }
-        send(channel, &ToOperator::LevelsSent).await?;
+        report(channel, &levels).await?;
     }
     Ok(operator)
+}
+
+/// Sends questions without answers, and that these were all.
+async fn report<S: AsyncRead + AsyncWrite + Unpin>(
+    channel: &mut Channel<S>,
+    questions: &[Question],
+) -> Result<(), ChannelError> {
+    for part in questions.chunks(MOST_QUESTIONS) {
+        send(channel, &ToOperator::Questions(part.to_vec())).await?;
+    }
+    send(channel, &ToOperator::LevelsSent).await
 }
 
 /// Waits for questions to the operator. Without such a channel, it waits forever.

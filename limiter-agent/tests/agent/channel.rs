@@ -73,6 +73,7 @@ impl Operator {
 
     /// Answers questions forever, as the operator does.
     async fn count(&mut self, counter: &mut Counter) {
+        self.send(ToAgent::Answers(Vec::new())).await;
         loop {
             if let ToOperator::Questions(questions) = self.any().await {
                 let answers = questions.iter().map(|question| counter.answer(question)).collect();

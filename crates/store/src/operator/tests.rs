@@ -33,7 +33,8 @@ impl World {
     }
 
     fn program(&self) -> Program {
-        let (start, store) = (self.start, Arc::<OperatorStore>::default());
+        let start = self.start;
+        let store = OperatorStore::new(move || EPOCH + start.elapsed());
         let opened = Arc::clone(&store);
         let client = StoreClient::start(StoreParts {
             name: "operator".to_owned(),
@@ -51,8 +52,10 @@ impl World {
 
     /// Connects a program to the operator. Aborting the task ends the channel as the operator does.
     fn connect(&self, program: &Program) -> JoinHandle<()> {
-        let (mut channel, operator, start) =
-            (program.store.open(EPOCH + self.start.elapsed()), Arc::clone(&self.operator), self.start);
+        let (mut channel, operator, start) = (program.store.open(), Arc::clone(&self.operator), self.start);
+        assert!(channel.counts() && !channel.counts());
+        let now = self.now();
+        program.client.end_shares().iter().for_each(|question| drop(operator.answer(question, now)));
         channel.closed_by_operator();
         channel.status_interval(Duration::from_secs(1));
         tokio::spawn(async move {
@@ -220,14 +223,14 @@ async fn a_new_operator_learns_the_levels() {
 async fn a_later_channel_replaces_an_earlier_one() {
     let world = World::new();
     let program = world.program();
-    let mut first = program.store.open(EPOCH);
+    let mut first = program.store.open();
     let quota = quota(Strategy::FixedWindow, 10, 1);
     let limiter = program.limiter(quota);
     let _second = world.connect(&program);
     assert!(request(&limiter).await.is_ok());
     // The first channel has no effect: its answers and its end are ignored.
     first.answer(vec![Message { id: 2, outcome: Outcome::Refused("no".to_owned()) }]);
-    let questions = tokio::time::timeout(Duration::from_secs(1), first.questions()).await;
+    let questions = timeout(Duration::from_secs(1), first.questions()).await;
     assert!(questions.is_err(), "{questions:?}");
     drop(first);
     assert!(request(&limiter).await.is_ok());
