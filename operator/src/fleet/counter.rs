@@ -106,6 +106,11 @@ impl Counter {
         self.phase == Phase::Counting
     }
 
+    /// Returns true if the term has begun and the counter does not count yet.
+    pub(super) fn is_collecting(&self, now: Duration) -> bool {
+        !self.is_counting() && self.term.is_current(now)
+    }
+
     /// Returns true if agents that have sent their levels can end their shares.
     pub(super) fn releases(&self) -> bool {
         self.phase != Phase::Collecting
