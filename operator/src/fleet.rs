@@ -127,9 +127,5 @@ impl Drop for Presence {
 }
 
 #[cfg(test)]
-#[path = "fleet/counter_tests.rs"]
-mod tests;
-
-#[cfg(test)]
 #[path = "fleet/simulation_tests.rs"]
 mod simulation;

@@ -283,3 +283,7 @@ fn rule<'a>(rules: [&'a [FleetRule]; 2], question: &Question) -> Option<&'a Flee
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+#[path = "counter_tests.rs"]
+mod tests;
