@@ -209,9 +209,11 @@ impl Counter {
     fn count(&mut self, question: &Question, rules: [&[FleetRule]; 2], now: u64) -> Result<Outcome, Refusal> {
         let rule = rule(rules, question).ok_or("the pod has no such rule")?;
         let (key, mut encoded) = EncodedTake::read(question).map_err(|field| format!("invalid {field}"))?;
+        let mut owed = 0;
         if question.id == 0 {
             // A level can come from an earlier leader. It takes nothing.
             (encoded.requests, encoded.prefetch, encoded.returned) = (0, 0, None);
+            owed = std::mem::take(&mut encoded.owed);
             encoded.rebase_seen(now, MARGIN);
         } else if !self.is_counting() {
             return Err("collecting levels".to_owned());
@@ -241,6 +243,10 @@ impl Counter {
         }
         let model::Outcome { answer, value, full_at } = take(Some(&entry.value), &encoded, now);
         (entry.value, entry.full_at) = (value, full_at);
+        if owed > 0 {
+            entry.value.owe(now, owed);
+            entry.full_at = entry.value.full_at();
+        }
         Ok(Outcome::Counted(answer.message()))
     }
 

@@ -128,8 +128,8 @@ impl World {
         let mut random = Random::new(seed);
         let pods = 2 + random.below(11);
         let sharers = u32::try_from(pods.next_power_of_two()).expect("few") * 2;
-        let requests = u64::from(sharers) * (1 + random.below(12) as u64);
-        let period = [500 * MILLI, SECOND, 3 * SECOND, 20 * SECOND][random.below(4)];
+        let requests = u64::from(sharers) * (1 + random.below(4) as u64);
+        let period = [SECOND, 3 * SECOND, 10 * SECOND, 30 * SECOND][random.below(4)];
         let quotas = [1, 2, 1].map(|times| {
             let is_bucket = !matches!(
                 strategy,
@@ -273,7 +273,7 @@ impl World {
             self.deliver_down(index);
             self.agent_time(index);
         }
-        for _ in 0..self.random.below(4) {
+        for _ in 0..self.random.below(8) {
             let (agent, key, count) =
                 (self.random.below(self.agents.len()), self.random.below(self.keys), self.below(9));
             for _ in 0..count {
@@ -447,7 +447,7 @@ impl World {
     fn owed(&mut self, index: usize, key: usize) -> u64 {
         let (now, period) = (self.now, self.period());
         let agent = &mut self.agents[index];
-        let (quota, offset) = (self.quotas[agent.content], agent.offset);
+        let offset = agent.offset;
         let used = std::mem::take(&mut agent.keys[key].used);
         match self.strategy {
             Strategy::FixedWindow => {
@@ -457,16 +457,7 @@ impl World {
                 used.iter().filter(|&&at| (at + offset) / period + 1 >= (now + offset) / period).count() as u64
             }
             Strategy::SlidingWindowLog => used.iter().filter(|&&at| at + period > now).count() as u64,
-            _ => {
-                // The backlog in units, times requests, times sharers.
-                let (unit, mut backlog, mut before) = (u128::from(period) * u128::from(self.sharers), 0_u128, 0);
-                for at in used.into_iter().chain([now]) {
-                    backlog = backlog.saturating_sub(u128::from(at - before) * u128::from(quota.requests()));
-                    backlog += if at == now { 0 } else { unit };
-                    before = at;
-                }
-                u64::try_from(backlog.div_ceil(unit)).expect("few")
-            }
+            _ => used.len() as u64,
         }
     }
 
@@ -623,7 +614,7 @@ impl World {
         let content = self.agents[index].content;
         let (terms, share) = (self.terms(content), self.share(content));
         let lends = terms.raw().iter().all(|limit| limit.lends());
-        let [requests, prefetch] = [1 + self.below(3), if lends { self.below(12) } else { 0 }];
+        let [requests, prefetch] = [1 + self.below(8), if lends { self.below(12) } else { 0 }];
         let agent = &mut self.agents[index];
         if let Some(at) = agent.clock.at(duration(now)) {
             let hand = &mut agent.keys[key].hand;
