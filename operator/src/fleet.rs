@@ -61,11 +61,12 @@ impl Fleet {
 
     fn with<T>(&self, change: impl FnOnce(&mut Counter, Duration) -> T) -> T {
         let mut counter = self.lock();
-        let result = change(&mut counter, clock::since_boot());
-        let (is_counting, releases) = (counter.is_counting(), counter.releases());
+        let now = clock::since_boot();
+        let result = change(&mut counter, now);
+        let (is_collecting, releases) = (counter.is_collecting(now), counter.releases());
         let (keys, absent) = (counter.keys(), counter.absent());
         drop(counter);
-        self.metrics.set_fleet(keys, absent, !is_counting);
+        self.metrics.set_fleet(keys, absent, is_collecting);
         self.releasing.send_if_modified(|before| std::mem::replace(before, releases) != releases);
         result
     }
@@ -126,5 +127,5 @@ impl Drop for Presence {
 }
 
 #[cfg(test)]
-#[path = "fleet/counter_tests.rs"]
-mod tests;
+#[path = "fleet/simulation_tests.rs"]
+mod simulation;

@@ -53,7 +53,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
         each(&mut value, |index, limit, state| state.lend(limit, now, lent[index], prefetched));
     }
 
-    let full_at = limits(&value).map(|(limit, state)| state.full_at(limit)).max().unwrap_or(0);
+    let full_at = value.full_at();
     let answer = Answer {
         granted,
         prefetched,

@@ -13,6 +13,7 @@
 use std::fmt::Write as _;
 
 use crate::{
+    bucket::{Point, capacity},
     state::State,
     terms::{Limit, StoreTerms, numbers, text_of},
 };
@@ -44,6 +45,26 @@ impl Value {
             used.charge(limit, at, limit.at_once());
             state.raise(limit, used.mark(limit, at));
         }
+    }
+
+    /// Charges units that shares used at any time before `now`. A bucket that is empty is not charged more, because it
+    /// refills from `now` as if the units had been used just before.
+    pub fn owe(&mut self, now: u64, units: u64) {
+        for (limit, state) in self.limits.iter().zip(&mut self.states) {
+            state.advance(limit, now);
+            match state {
+                State::Bucket(level) => {
+                    let empty = Point::at(now).plus(limit, capacity(limit));
+                    *level = level.after(limit, units).min(empty).max(*level);
+                }
+                _ => state.charge(limit, now, units),
+            }
+        }
+    }
+
+    /// The time from which all limits are at full credit again.
+    pub fn full_at(&self) -> u64 {
+        self.limits.iter().zip(&self.states).map(|(limit, state)| state.full_at(limit)).max().unwrap_or(0)
     }
 
     /// Formats the value as a line.

@@ -106,6 +106,11 @@ impl Counter {
         self.phase == Phase::Counting
     }
 
+    /// Returns true if the term has begun and the counter does not count yet.
+    pub(super) fn is_collecting(&self, now: Duration) -> bool {
+        !self.is_counting() && self.term.is_current(now)
+    }
+
     /// Returns true if agents that have sent their levels can end their shares.
     pub(super) fn releases(&self) -> bool {
         self.phase != Phase::Collecting
@@ -204,9 +209,11 @@ impl Counter {
     fn count(&mut self, question: &Question, rules: [&[FleetRule]; 2], now: u64) -> Result<Outcome, Refusal> {
         let rule = rule(rules, question).ok_or("the pod has no such rule")?;
         let (key, mut encoded) = EncodedTake::read(question).map_err(|field| format!("invalid {field}"))?;
+        let mut owed = 0;
         if question.id == 0 {
             // A level can come from an earlier leader. It takes nothing.
             (encoded.requests, encoded.prefetch, encoded.returned) = (0, 0, None);
+            owed = std::mem::take(&mut encoded.owed);
             encoded.rebase_seen(now, MARGIN);
         } else if !self.is_counting() {
             return Err("collecting levels".to_owned());
@@ -236,6 +243,10 @@ impl Counter {
         }
         let model::Outcome { answer, value, full_at } = take(Some(&entry.value), &encoded, now);
         (entry.value, entry.full_at) = (value, full_at);
+        if owed > 0 {
+            entry.value.owe(now, owed);
+            entry.full_at = entry.value.full_at();
+        }
         Ok(Outcome::Counted(answer.message()))
     }
 
@@ -278,3 +289,7 @@ fn rule<'a>(rules: [&'a [FleetRule]; 2], question: &Question) -> Option<&'a Flee
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+#[path = "counter_tests.rs"]
+mod tests;

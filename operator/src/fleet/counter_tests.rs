@@ -1,1 +1,267 @@
 //! Tests single decisions of the counter.
+
+use weir_core::{Quota, Strategy};
+use weir_seats::{Key, StoreTerms, Take};
+use weir_wire::Granted;
+
+use super::*;
+use crate::plan::FleetRule;
+
+const UNIX: u64 = 1_790_000_000_000_000;
+const SILENCE: Duration = Duration::from_secs(5);
+
+struct Bench {
+    counter: Counter,
+    now: Duration,
+    rules: Vec<FleetRule>,
+    terms: StoreTerms,
+}
+
+fn rule(counters: &str, stamp: u64) -> FleetRule {
+    FleetRule { counters: counters.to_owned(), policy: "shop/api".into(), stamp, sharers: 4 }
+}
+
+impl Bench {
+    /// Returns a counter that expects pods `a` and `b`, with a limit of 40 in a day.
+    fn new() -> Self {
+        Self::with(Strategy::FixedWindow, Term::ending(Duration::from_secs(1000)))
+    }
+
+    fn with(strategy: Strategy, term: Term) -> Self {
+        let quota = Quota::new(strategy, 40, Duration::from_secs(86_400), None).expect("a quota");
+        let terms = StoreTerms::new(7, &[(0, quota)]).expect("terms");
+        let now = Duration::from_secs(100);
+        let counter = Counter::new(term, now, UNIX);
+        let mut bench = Self { counter, now, rules: vec![rule("shop/api.all", 7)], terms };
+        for pod in ["a", "b"] {
+            bench.counter.expect(pod, &bench.rules, now);
+        }
+        bench.counter.planned(now);
+        bench
+    }
+
+    /// Returns a counter that counts, and the channels of both pods.
+    fn counting() -> (Self, [u64; 2]) {
+        let mut bench = Self::new();
+        let channels = ["a", "b"].map(|pod| bench.ready(pod));
+        for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+            bench.confirm(pod, channel);
+        }
+        assert!(bench.counter.is_counting());
+        (bench, channels)
+    }
+
+    /// Opens a channel whose agent has sent its levels.
+    fn ready(&mut self, pod: &str) -> u64 {
+        let channel = self.counter.connected(pod, self.now);
+        self.counter.heard(pod, channel, SILENCE, self.now);
+        self.counter.levels_sent(pod, channel, self.now);
+        channel
+    }
+
+    fn hear(&mut self, pod: &str, channel: u64) {
+        self.counter.heard(pod, channel, SILENCE, self.now);
+    }
+
+    fn confirm(&mut self, pod: &str, channel: u64) {
+        assert!(self.counter.release(pod, channel, self.now), "the agent must be told that its share is over");
+        self.counter.levels_sent(pod, channel, self.now);
+    }
+
+    fn after(&mut self, seconds: u64) -> &mut Self {
+        self.now += Duration::from_secs(seconds);
+        self.counter.advance(self.now);
+        self
+    }
+
+    fn question(&self, requests: u32) -> Question {
+        let key = Key::new("shop/api.all", 1).expect("a key");
+        Take { requests, ..Take::new(&self.terms) }.encode().expect("a question").message(1, &key)
+    }
+
+    fn ask(&mut self, question: Question) -> Outcome {
+        let mut answers = self.counter.answer(&[question], [&self.rules, &[]], self.now);
+        answers.pop().expect("an answer").outcome
+    }
+
+    fn granted(&mut self, requests: u32) -> u64 {
+        match self.ask(self.question(requests)) {
+            Outcome::Counted(Granted { granted, .. }) => granted,
+            Outcome::Refused(reason) => panic!("{reason}"),
+        }
+    }
+
+    fn refusal(&mut self, question: Question) -> String {
+        match self.ask(question) {
+            Outcome::Refused(reason) => reason,
+            Outcome::Counted(granted) => panic!("{granted:?}"),
+        }
+    }
+}
+
+#[test]
+fn present_pods_share_the_whole_limit() {
+    let (mut bench, _) = Bench::counting();
+    assert_eq!((bench.granted(30), bench.granted(30)), (30, 10));
+    assert_eq!((bench.counter.keys(), bench.counter.absent()), (1, 0));
+}
+
+#[test]
+fn after_its_term_a_counter_counts_nothing() {
+    let (mut bench, _) = Bench::counting();
+    bench.now = Duration::from_micros(999_999_999);
+    assert_eq!(bench.granted(1), 1);
+    bench.now = Duration::from_secs(1000);
+    assert_eq!(bench.refusal(bench.question(1)), "another operator leads");
+    let channel = bench.ready("b");
+    assert!(!bench.counter.release("b", channel, bench.now), "the share of an agent must not end now");
+}
+
+#[test]
+fn a_pod_asks_only_about_its_own_rules_and_known_limits() {
+    let (mut bench, _) = Bench::counting();
+    let counters = "shop/other.all".to_owned();
+    assert_eq!(bench.refusal(Question { counters, ..bench.question(1) }), "the pod has no such rule");
+    assert_eq!(bench.refusal(Question { stamp: 8, ..bench.question(1) }), "the pod has no such rule");
+    // The agent has acknowledged an older content, and the newer one is wanted.
+    let wanted = [rule("shop/api.all", 9)];
+    let old = bench.question(1);
+    let answers = bench.counter.answer(&[old], [&wanted, &bench.rules], bench.now);
+    assert!(matches!(answers[0].outcome, Outcome::Counted(_)));
+}
+
+#[test]
+fn a_malformed_question_is_refused_with_the_name_of_the_field() {
+    let (mut bench, _) = Bench::counting();
+    let question = bench.question(1);
+    for (field, question) in [
+        ("hash", Question { hash: "x".to_owned(), ..question.clone() }),
+        ("limits", Question { limits: "1".to_owned(), ..question.clone() }),
+        ("cost", Question { cost: 0, ..question.clone() }),
+        ("seen", Question { seen: Some(Vec::new()), ..question.clone() }),
+    ] {
+        assert_eq!(bench.refusal(question), format!("invalid {field}"));
+    }
+}
+
+/// The new leader learns what the leader before granted, and counts only then.
+#[test]
+fn a_new_term_collects_levels_first() {
+    let mut bench = Bench::new();
+    let channels = ["a", "b"].map(|pod| bench.counter.connected(pod, bench.now));
+    assert_eq!(bench.refusal(bench.question(1)), "collecting levels");
+    let window = UNIX - UNIX % 86_400_000_000;
+    for (pod, channel, seen, owed) in [("a", channels[0], 25, 0), ("b", channels[1], 20, 3)] {
+        let level = Question { id: 0, requests: 0, seen: Some(vec![[window, seen, 0]]), owed, ..bench.question(1) };
+        assert!(bench.counter.answer(&[level], [&bench.rules, &[]], bench.now).is_empty(), "no answer");
+        bench.counter.levels_sent(pod, channel, bench.now);
+    }
+    bench.counter.heard("a", channels[0], SILENCE, bench.now);
+    bench.counter.heard("b", channels[1], SILENCE, bench.now);
+    assert_eq!(bench.refusal(bench.question(1)), "collecting levels", "the shares have not ended");
+    bench.confirm("a", channels[0]);
+    assert_eq!(bench.refusal(bench.question(1)), "collecting levels", "one share has not ended");
+    bench.confirm("b", channels[1]);
+    assert_eq!(bench.granted(40), 40 - 25 - 3);
+}
+
+#[test]
+fn if_a_pod_is_missing_all_limits_count_as_used_up() {
+    let mut bench = Bench::new();
+    let channel = bench.ready("a");
+    let window = UNIX - UNIX % 86_400_000_000;
+    let level = Question { id: 0, requests: 0, seen: Some(vec![[window, 1, 0]]), ..bench.question(1) };
+    bench.counter.answer(&[level], [&bench.rules, &[]], bench.now);
+    for _ in 0..9 {
+        bench.after(1).hear("a", channel);
+        assert!(!bench.counter.release("a", channel, bench.now));
+    }
+    bench.after(1).hear("a", channel);
+    bench.confirm("a", channel);
+    assert_eq!((bench.counter.is_counting(), bench.counter.absent()), (true, 1));
+    assert_eq!(bench.granted(1), 0, "a known key is used up");
+    let unknown = Question { hash: "2".to_owned(), ..bench.question(1) };
+    assert!(matches!(bench.ask(unknown), Outcome::Counted(granted) if granted.granted == 0));
+    // The next day, the limit is free again, except for the share of the missing pod.
+    bench.counter.term = Term::unbounded();
+    bench.after(86_400).hear("a", channel);
+    assert_eq!(bench.granted(40), 30);
+}
+
+#[test]
+fn the_share_of_an_absent_pod_stays_free_until_it_is_back() {
+    let (mut bench, [a, b]) = Bench::counting();
+    bench.counter.ended("b", b, bench.now);
+    assert_eq!(bench.counter.absent(), 1);
+    assert_eq!(bench.granted(100), 30);
+    let again = bench.ready("b");
+    assert_eq!((bench.granted(100), bench.counter.absent()), (0, 1), "its share has not ended");
+    bench.counter.heard("a", a, SILENCE, bench.now);
+    let owed = Question { id: 0, requests: 0, owed: 4, ..bench.question(1) };
+    bench.counter.answer(&[owed], [&bench.rules, &[]], bench.now);
+    bench.confirm("b", again);
+    assert_eq!((bench.granted(100), bench.counter.absent()), (6, 0));
+}
+
+#[test]
+fn a_silent_pod_is_absent_and_an_end_of_an_old_channel_is_not() {
+    let (mut bench, [a, b]) = Bench::counting();
+    bench.counter.ended("b", a, bench.now);
+    assert_eq!(bench.after(4).counter.absent(), 0);
+    bench.counter.heard("a", a, SILENCE, bench.now);
+    assert_eq!(bench.after(1).counter.absent(), 1, "b was silent for 5 s");
+    bench.counter.heard("b", b, SILENCE, bench.now);
+    assert_eq!(bench.counter.absent(), 0, "a message on the same channel");
+    assert_eq!(bench.after(5).counter.absent(), 2);
+}
+
+#[test]
+fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
+    let (mut bench, channels) = Bench::counting();
+    bench.counter.expect("c", &bench.rules, bench.now);
+    let alive = |bench: &mut Bench| {
+        for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+            bench.counter.heard(pod, channel, Duration::from_secs(60), bench.now);
+        }
+    };
+    alive(&mut bench);
+    assert_eq!(bench.after(9).counter.absent(), 0);
+    assert_eq!(bench.after(1).counter.absent(), 1);
+    bench.counter.expect("c", &[], bench.now);
+    assert_eq!(bench.counter.absent(), 0);
+    assert_eq!(bench.granted(100), 40);
+}
+
+#[test]
+fn the_clock_of_a_term_never_goes_back() {
+    let bench = Bench::new();
+    assert_eq!(bench.counter.time(Duration::from_secs(101)), UNIX + 1_000_000);
+    assert_eq!(bench.counter.time(Duration::from_secs(99)), UNIX, "a time before the term");
+}
+
+/// Without faults, no request is refused below the limit, and the whole limit is used above it.
+#[test]
+fn the_whole_limit_is_used() {
+    for strategy in Strategy::ALL {
+        for (percent, least_granted, most_refused) in [(80, 0, 1), (300, 95, 100)] {
+            let (mut bench, channels) = Bench::counting();
+            let quota = Quota::new(strategy, 1000, Duration::from_secs(1), None).expect("a quota");
+            bench.terms = StoreTerms::new(7, &[(0, quota)]).expect("terms");
+            let (mut asked, mut granted) = (0, 0);
+            for step in 0..20_000_u64 {
+                bench.now += Duration::from_millis(1);
+                if step % 1000 == 0 {
+                    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+                        bench.counter.heard(pod, channel, SILENCE, bench.now);
+                    }
+                }
+                for _ in asked..step * percent / 100 {
+                    asked += 1;
+                    granted += bench.granted(1);
+                }
+            }
+            assert!((asked - granted) * 100 <= asked * most_refused, "{strategy:?}: {granted} of {asked}");
+            assert!(granted * 100 >= 20_000 * least_granted, "{strategy:?}: {granted} of 20000");
+        }
+    }
+}

@@ -73,6 +73,12 @@ impl Term {
         Self::new(Duration::ZERO, Duration::MAX, number)
     }
 
+    /// Returns a term that ends at this time.
+    #[cfg(test)]
+    pub(crate) fn ending(until: Moment) -> Self {
+        Self::new(Duration::ZERO, until, 0)
+    }
+
     pub(super) fn is(&self, tenure: &Tenure) -> bool {
         self.0.since == tenure.since
     }

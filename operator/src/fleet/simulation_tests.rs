@@ -1,0 +1,748 @@
+//! A world of agents, links and leaders: links with delays that break, partitions, leaders that stop, resume or are
+//! replaced, clocks that differ, pods that come and go, and limits that change. An oracle checks all admissions with
+//! whole numbers. It shares no code with the counter.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use weir_core::{Quota, Strategy};
+use weir_fuzz::Random;
+use weir_seats::{
+    EncodedTake, Key, Reply, Seats, StoreClock, StoreTerms, Take, Value,
+    model::{take, used_up},
+};
+use weir_wire::{Answer, Mark, Outcome, Question};
+
+use super::counter::Counter;
+use crate::{leader::Term, plan::FleetRule};
+
+const MILLI: u64 = 1_000;
+const SECOND: u64 = 1_000_000;
+const EVERY: u64 = SECOND;
+/// The silence of the operator after which an agent begins its share.
+const SILENCE: u64 = EVERY + 6 * SECOND;
+/// The silence of an agent after which the operator counts it as absent.
+const PRESENCE: u64 = EVERY + 4 * SECOND;
+/// The time of a link that loses data: then both kernels end the connection.
+const USER_TIMEOUT: usize = 3_000_000;
+const UNIX: u64 = 1_790_000_000_000_000;
+const NAME: &str = "shop/api.all";
+
+/// What happens in a run.
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    breaks: bool,
+    leaders: bool,
+    churn: bool,
+    jumps: bool,
+    retunes: bool,
+}
+
+struct World {
+    random: Random,
+    now: u64,
+    faults: Faults,
+    strategy: Strategy,
+    /// The limits, by their stamp.
+    quotas: Vec<Quota>,
+    sharers: u32,
+    content: usize,
+    leaders: Vec<Leader>,
+    agents: Vec<Agent>,
+    keys: usize,
+    /// The real time of each admission, by key.
+    admitted: Vec<Vec<u64>>,
+    asked: u64,
+    /// Units that the rules do not bound: what only lost agents knew, and jumps of clocks.
+    excess: u64,
+    born: usize,
+    next_leader_at: u64,
+}
+
+struct Leader {
+    counter: Counter,
+    /// The difference of its clock and the real time.
+    offset: u64,
+    ends: u64,
+    is_alive: bool,
+    paused_until: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Up {
+    Status,
+    Questions(Vec<Question>),
+    LevelsSent,
+}
+
+struct Link {
+    leader: usize,
+    number: u64,
+    up: Vec<(u64, Up)>,
+    down: Vec<(u64, Vec<Answer>)>,
+    /// The times at which the two ends notice that the link is broken.
+    operator_sees: u64,
+    agent_sees: u64,
+    is_broken: bool,
+    is_clean: bool,
+}
+
+struct Agent {
+    name: String,
+    content: usize,
+    content_at: u64,
+    link: Option<Link>,
+    cut_off_until: u64,
+    clock: StoreClock,
+    offset: u64,
+    /// The time of the last message from an operator.
+    heard: Option<u64>,
+    /// The agent asks, and uses no share.
+    asks: bool,
+    /// The time at which the share begins.
+    share_at: u64,
+    status_at: u64,
+    keys: Vec<Local>,
+    ids: u64,
+    confirms: bool,
+}
+
+#[derive(Default)]
+struct Local {
+    hand: Vec<Seats>,
+    level: Option<Vec<Mark>>,
+    level_stamp: u64,
+    pending: Option<(u64, u64, EncodedTake)>,
+    share: Option<Value>,
+    /// The times of requests that the share admitted and that are not reported.
+    used: Vec<u64>,
+}
+
+const NEVER: u64 = u64::MAX / 4;
+
+fn duration(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+impl World {
+    fn new(seed: u64, strategy: Strategy, faults: Faults) -> Self {
+        let mut random = Random::new(seed);
+        let pods = 2 + random.below(11);
+        let sharers = u32::try_from(pods.next_power_of_two()).expect("few") * 2;
+        let requests = u64::from(sharers) * (1 + random.below(4) as u64);
+        let period = [SECOND, 3 * SECOND, 10 * SECOND, 30 * SECOND][random.below(4)];
+        let quotas = [1, 2, 1].map(|times| {
+            let is_bucket = !matches!(
+                strategy,
+                Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog
+            );
+            let burst = is_bucket.then_some(requests * times);
+            Quota::new(strategy, requests * times, duration(period), burst).expect("a quota")
+        });
+        let mut world = Self {
+            random,
+            now: SECOND,
+            faults,
+            strategy,
+            quotas: quotas.to_vec(),
+            sharers,
+            content: 0,
+            leaders: Vec::new(),
+            agents: Vec::new(),
+            keys: 2,
+            admitted: vec![Vec::new(); 2],
+            asked: 0,
+            excess: 0,
+            born: 0,
+            next_leader_at: 0,
+        };
+        for _ in 0..pods {
+            world.add_agent();
+        }
+        world.lead();
+        world
+    }
+
+    fn below(&mut self, count: usize) -> u64 {
+        self.random.below(count) as u64
+    }
+
+    fn chance(&mut self, one_in: usize) -> bool {
+        self.random.below(one_in) == 0
+    }
+
+    fn terms(&self, content: usize) -> StoreTerms {
+        StoreTerms::new(content as u64 + 1, &[(0, self.quotas[content])]).expect("terms")
+    }
+
+    /// The limits of a share, as agents compute them.
+    fn share(&self, content: usize) -> StoreTerms {
+        let (quota, of) = (self.quotas[content], u64::from(self.sharers));
+        let part = match self.strategy {
+            Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
+                Quota::new(self.strategy, quota.requests() / of, quota.period(), None)
+            }
+            _ => Quota::new(
+                self.strategy,
+                quota.requests(),
+                quota.period() * self.sharers,
+                Some((quota.burst() / of).max(1)),
+            ),
+        };
+        StoreTerms::new(content as u64 + 1, &[(0, part.expect("a quota"))]).expect("terms")
+    }
+
+    fn rules(&self, content: usize) -> Vec<FleetRule> {
+        vec![FleetRule {
+            counters: NAME.to_owned(),
+            policy: Arc::from("shop/api"),
+            stamp: content as u64 + 1,
+            sharers: self.sharers,
+        }]
+    }
+
+    fn period(&self) -> u64 {
+        u64::try_from(self.quotas[0].period().as_micros()).expect("short")
+    }
+
+    fn most_requests(&self) -> u64 {
+        self.quotas[..=self.content].iter().map(|quota| quota.requests()).max().unwrap_or(0)
+    }
+
+    fn add_agent(&mut self) {
+        self.born += 1;
+        let (name, offset) = (format!("pod-{}", self.born), UNIX + self.below(1_000_000));
+        let confirms = !self.chance(4);
+        let agent = Agent {
+            name,
+            content: self.content,
+            content_at: NEVER,
+            link: None,
+            cut_off_until: 0,
+            clock: StoreClock::default(),
+            offset,
+            heard: None,
+            asks: false,
+            share_at: self.now + 20 * SECOND,
+            status_at: NEVER,
+            keys: (0..self.keys).map(|_| Local::default()).collect(),
+            ids: 0,
+            confirms,
+        };
+        self.agents.push(agent);
+        let (name, rules, now) = (format!("pod-{}", self.born), self.rules(self.content), duration(self.now));
+        for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
+            leader.counter.expect(&name, &rules, now);
+        }
+    }
+
+    /// Starts the next leader.
+    fn lead(&mut self) {
+        let before = self.leaders.last().map_or(UNIX + 3_600 * SECOND, |leader| leader.offset);
+        let offset = match self.random.below(4) {
+            0 | 1 if !self.leaders.is_empty() => before + self.below(2_000) - 1_000,
+            2 if self.faults.jumps => before + self.below(7_200_000_000) - 3_600_000_000,
+            _ if self.leaders.is_empty() => before,
+            _ => before - self.below(500_000),
+        };
+        if offset > before {
+            // The clock is ahead, so old windows and levels count as older than they are.
+            self.excess += if offset > before + 1_000_000 { 2 * self.most_requests() } else { 0 };
+        }
+        let ends = if self.faults.leaders { self.now + 5 * SECOND + self.below(20_000_000) } else { NEVER };
+        let counter = Counter::new(Term::ending(duration(ends)), duration(self.now), self.now + offset);
+        let mut leader = Leader { counter, offset, ends, is_alive: true, paused_until: 0 };
+        let rules = self.rules(self.content);
+        for agent in &self.agents {
+            leader.counter.expect(&agent.name, &rules, duration(self.now));
+        }
+        leader.counter.planned(duration(self.now));
+        self.next_leader_at = ends.saturating_add(2 * SECOND);
+        self.leaders.push(leader);
+    }
+
+    fn step(&mut self) {
+        let most = [20_000, 100_000, 400_000][self.random.below(3)];
+        self.now += 1 + self.below(most);
+        if self.now >= self.next_leader_at {
+            self.lead();
+        }
+        self.trouble();
+        for index in 0..self.agents.len() {
+            self.dial(index);
+            self.deliver_up(index);
+            self.deliver_down(index);
+            self.agent_time(index);
+        }
+        for _ in 0..self.random.below(8) {
+            let (agent, key, count) =
+                (self.random.below(self.agents.len()), self.random.below(self.keys), self.below(9));
+            for _ in 0..count {
+                self.request(agent, key);
+            }
+        }
+    }
+
+    fn trouble(&mut self) {
+        let count = self.agents.len();
+        if self.faults.breaks && self.chance(30) {
+            let index = self.random.below(count);
+            self.break_link(index, false);
+            if self.chance(2) {
+                let long = self.below(40_000_000);
+                self.agents[index].cut_off_until = self.now + long;
+            }
+        }
+        if self.faults.leaders && self.chance(100) {
+            let pause = self.below(12_000_000);
+            let now = self.now;
+            let last = self.leaders.last_mut().expect("a leader");
+            last.paused_until = now + pause;
+        }
+        if self.faults.leaders && self.chance(200) {
+            let last = self.leaders.len() - 1;
+            if self.leaders[last].is_alive {
+                self.leaders[last].is_alive = false;
+                for index in 0..count {
+                    if self.agents[index].link.as_ref().is_some_and(|link| link.leader == last) {
+                        self.break_link(index, true);
+                    }
+                }
+                self.next_leader_at = self.next_leader_at.min(self.leaders[last].ends + 2 * SECOND);
+            }
+        }
+        if self.faults.churn && self.chance(40) {
+            self.add_agent();
+        }
+        if self.faults.churn && self.chance(40) && count > 2 {
+            let agent = self.agents.swap_remove(self.random.below(count));
+            // Nobody reports what its share used, or the levels that only it knew.
+            self.excess +=
+                if self.faults.leaders { self.most_requests() } else { self.most_requests() / u64::from(self.sharers) };
+            for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
+                leader.counter.expect(&agent.name, &[], duration(self.now));
+                if let Some(link) = &agent.link {
+                    leader.counter.ended(&agent.name, link.number, duration(self.now));
+                }
+            }
+        }
+        if self.faults.retunes && self.content + 1 < self.quotas.len() && self.chance(150) {
+            self.content += 1;
+            let rules = self.rules(self.content);
+            for index in 0..self.agents.len() {
+                let delay = self.below(2_000_000);
+                let agent = &mut self.agents[index];
+                agent.content_at = self.now + delay;
+                for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
+                    leader.counter.expect(&agent.name, &rules, duration(self.now));
+                }
+            }
+        }
+    }
+
+    /// Breaks a link. If the break is clean, the agent learns that the operator has closed it.
+    fn break_link(&mut self, index: usize, is_clean: bool) {
+        let (first, second) = (self.below(USER_TIMEOUT), self.below(USER_TIMEOUT));
+        let now = self.now;
+        if let Some(link) = self.agents[index].link.as_mut().filter(|link| !link.is_broken) {
+            (link.is_broken, link.is_clean) = (true, is_clean);
+            (link.operator_sees, link.agent_sees) =
+                if is_clean { (now, now + first / 10) } else { (now + first, now + second) };
+        }
+    }
+
+    /// Opens a link to an agent without one.
+    fn dial(&mut self, index: usize) {
+        let (now, last) = (self.now, self.leaders.len() - 1);
+        if self.agents[index].link.as_ref().is_some_and(|link| !link.is_broken && link.leader != last) && self.chance(3)
+        {
+            self.replace_link(index);
+        }
+        let leader = &mut self.leaders[last];
+        let agent = &mut self.agents[index];
+        if agent.link.is_some() || now < agent.cut_off_until || !leader.is_alive || now < leader.paused_until {
+            return;
+        }
+        let number = leader.counter.connected(&agent.name, duration(now));
+        agent.link = Some(Link {
+            leader: last,
+            number,
+            up: Vec::new(),
+            down: Vec::new(),
+            operator_sees: NEVER,
+            agent_sees: NEVER,
+            is_broken: false,
+            is_clean: false,
+        });
+        // The agent greets.
+        agent.asks = false;
+        agent.status_at = now + EVERY;
+        self.send_up(index, Up::Status);
+        self.report(index);
+        self.send_up(index, Up::LevelsSent);
+    }
+
+    /// A new leader's channel replaces the channel of the leader before.
+    fn replace_link(&mut self, index: usize) {
+        let now = self.now;
+        if let Some(link) = self.agents[index].link.take() {
+            let leader = &mut self.leaders[link.leader];
+            if leader.is_alive {
+                leader.counter.ended(&self.agents[index].name, link.number, duration(now));
+            }
+            self.lose(index, true);
+        }
+    }
+
+    /// The agent has no channel.
+    fn lose(&mut self, index: usize, is_clean: bool) {
+        let agent = &mut self.agents[index];
+        if agent.asks {
+            agent.asks = false;
+            agent.share_at =
+                if is_clean { self.now } else { agent.heard.map_or(NEVER, |heard| heard + SILENCE).max(self.now) };
+            for local in &mut agent.keys {
+                local.share = None;
+            }
+        }
+        for local in &mut self.agents[index].keys {
+            local.pending = None;
+        }
+    }
+
+    fn send_up(&mut self, index: usize, message: Up) {
+        let delay = 1 + self.below(30_000);
+        let now = self.now;
+        if let Some(link) = self.agents[index].link.as_mut().filter(|link| !link.is_broken) {
+            let at = link.up.last().map_or(0, |(at, _)| *at).max(now + delay);
+            link.up.push((at, message));
+        }
+    }
+
+    fn send_down(&mut self, index: usize, answers: Vec<Answer>) {
+        let delay = 1 + self.below(30_000);
+        let now = self.now;
+        if let Some(link) = self.agents[index].link.as_mut().filter(|link| !link.is_broken) {
+            let at = link.down.last().map_or(0, |(at, _)| *at).max(now + delay);
+            link.down.push((at, answers));
+        }
+    }
+
+    /// Sends the levels that the agent knows, and the units that its share used.
+    fn report(&mut self, index: usize) {
+        for key in 0..self.keys {
+            let owed = self.owed(index, key);
+            let agent = &self.agents[index];
+            let terms = self.terms(agent.content);
+            let mut encoded = EncodedTake::empty(&terms);
+            encoded.owed = owed;
+            encoded.seen = agent.keys[key].level.clone().filter(|_| agent.keys[key].level_stamp == terms.stamp());
+            if encoded.owed > 0 || encoded.seen.is_some() {
+                let question = encoded.message(0, &key_of(key));
+                self.send_up(index, Up::Questions(vec![question]));
+            }
+        }
+    }
+
+    /// The units that the share used and that still count.
+    fn owed(&mut self, index: usize, key: usize) -> u64 {
+        let (now, period) = (self.now, self.period());
+        let agent = &mut self.agents[index];
+        let offset = agent.offset;
+        let used = std::mem::take(&mut agent.keys[key].used);
+        match self.strategy {
+            Strategy::FixedWindow => {
+                used.iter().filter(|&&at| (at + offset) / period == (now + offset) / period).count() as u64
+            }
+            Strategy::SlidingWindowCounter => {
+                used.iter().filter(|&&at| (at + offset) / period + 1 >= (now + offset) / period).count() as u64
+            }
+            Strategy::SlidingWindowLog => used.iter().filter(|&&at| at + period > now).count() as u64,
+            _ => used.len() as u64,
+        }
+    }
+
+    fn deliver_up(&mut self, index: usize) {
+        let now = self.now;
+        loop {
+            let Some(link) = &mut self.agents[index].link else { return };
+            let leader = &mut self.leaders[link.leader];
+            if !leader.is_alive || now < leader.paused_until {
+                return;
+            }
+            let (number, at) = (link.number, duration(now));
+            if link.is_broken {
+                if now >= link.operator_sees {
+                    link.operator_sees = NEVER;
+                    leader.counter.ended(&self.agents[index].name, number, at);
+                }
+                return;
+            }
+            if link.up.first().is_none_or(|(due, _)| *due > now) {
+                leader.counter.advance(at);
+                if leader.counter.release(&self.agents[index].name, number, at) {
+                    self.send_down(index, Vec::new());
+                }
+                return;
+            }
+            let (_, message) = link.up.remove(0);
+            let name = &self.agents[index].name;
+            let mut replies = Vec::new();
+            if leader.counter.heard(name, number, duration(PRESENCE), at) || leader.counter.release(name, number, at) {
+                replies.push(Vec::new());
+            }
+            match message {
+                Up::Status => {}
+                Up::LevelsSent => {
+                    leader.counter.levels_sent(name, number, at);
+                    if leader.counter.release(name, number, at) {
+                        replies.push(Vec::new());
+                    }
+                }
+                Up::Questions(questions) => {
+                    let (wanted, acked) = (self.content, self.agents[index].content);
+                    let rule = |stamp: usize| FleetRule {
+                        counters: NAME.to_owned(),
+                        policy: Arc::from("shop/api"),
+                        stamp: stamp as u64 + 1,
+                        sharers: self.sharers,
+                    };
+                    let answers = leader.counter.answer(&questions, [&[rule(wanted)], &[rule(acked)]], at);
+                    let is_over = now >= leader.ends;
+                    assert!(
+                        !is_over || answers.iter().all(|answer| matches!(answer.outcome, Outcome::Refused(_))),
+                        "a leader counted after its term"
+                    );
+                    if !answers.is_empty() {
+                        replies.push(answers);
+                    }
+                }
+            }
+            for reply in replies {
+                self.send_down(index, reply);
+            }
+        }
+    }
+
+    fn deliver_down(&mut self, index: usize) {
+        loop {
+            let now = self.now;
+            let Some(link) = &mut self.agents[index].link else { return };
+            if link.is_broken {
+                if now >= link.agent_sees && link.operator_sees == NEVER {
+                    let is_clean = link.is_clean;
+                    self.agents[index].link = None;
+                    self.lose(index, is_clean);
+                } else if now >= link.agent_sees {
+                    let is_clean = link.is_clean;
+                    self.lose(index, is_clean);
+                    // A dead leader never notices.
+                    if !self.leaders[self.agents[index].link.as_ref().expect("a link").leader].is_alive {
+                        self.agents[index].link = None;
+                    }
+                }
+                return;
+            }
+            if link.down.first().is_none_or(|(due, _)| *due > now) {
+                return;
+            }
+            let (_, answers) = link.down.remove(0);
+            let leader = link.leader;
+            self.agents[index].heard = Some(now);
+            let is_release =
+                answers.is_empty() || answers.iter().any(|answer| matches!(answer.outcome, Outcome::Counted(_)));
+            if is_release && !self.agents[index].asks {
+                self.agents[index].asks = true;
+                self.report(index);
+                if self.agents[index].confirms {
+                    self.send_up(index, Up::LevelsSent);
+                }
+                self.agents[index].offset = self.leaders[leader].offset;
+                for local in &mut self.agents[index].keys {
+                    local.share = None;
+                }
+            }
+            for answer in answers {
+                self.answered(index, leader, answer);
+            }
+        }
+    }
+
+    fn answered(&mut self, index: usize, leader: usize, answer: Answer) {
+        let now = self.now;
+        let key = self.agents[index]
+            .keys
+            .iter()
+            .position(|local| local.pending.as_ref().is_some_and(|(id, ..)| *id == answer.id));
+        let Some(key) = key else { return };
+        let local = &mut self.agents[index].keys[key];
+        let Some((_, sent, encoded)) = local.pending.take() else { return };
+        let Outcome::Counted(granted) = answer.outcome else { return };
+        let read = weir_seats::Answer::read(granted, &encoded).expect("an answer to the question");
+        let (time, level, stamp) = (read.time, read.marks[2].clone(), read.stamp);
+        let Reply { granted, served, prefetched, .. } = read.reply(&encoded).expect("an answer to the question");
+        (local.level, local.level_stamp) = (Some(level), stamp);
+        local.hand.extend(prefetched);
+        let is_late = now > sent + 400 * MILLI;
+        if is_late {
+            local.hand.extend(served);
+        } else {
+            let decided = time - self.leaders[leader].offset;
+            self.admitted[key].extend((0..granted).map(|_| decided));
+        }
+        self.agents[index].clock.learn(time, duration(sent), duration(now));
+    }
+
+    fn agent_time(&mut self, index: usize) {
+        let now = self.now;
+        if now >= self.agents[index].status_at {
+            self.agents[index].status_at = now + EVERY;
+            self.send_up(index, Up::Status);
+        }
+        let agent = &mut self.agents[index];
+        if now >= agent.content_at {
+            agent.content_at = NEVER;
+            agent.content = self.content;
+        }
+        if agent.asks && agent.heard.is_some_and(|heard| now >= heard + SILENCE) {
+            self.lose(index, true);
+        }
+    }
+
+    fn request(&mut self, index: usize, key: usize) {
+        self.asked += 1;
+        let now = self.now;
+        let content = self.agents[index].content;
+        let (terms, share) = (self.terms(content), self.share(content));
+        let lends = terms.raw().iter().all(|limit| limit.lends());
+        let [requests, prefetch] = [1 + self.below(8), if lends { self.below(12) } else { 0 }];
+        let agent = &mut self.agents[index];
+        if let Some(at) = agent.clock.at(duration(now)) {
+            let hand = &mut agent.keys[key].hand;
+            hand.retain(|seats| seats.left() > 0 && seats.is_of(&terms));
+            if hand.iter_mut().any(|seats| seats.claim(&terms, 1, at)) {
+                return self.admitted[key].push(now);
+            }
+        }
+        if agent.asks {
+            let local = &mut agent.keys[key];
+            if local.pending.as_ref().is_some_and(|(_, sent, _)| now > sent + 2 * SECOND) {
+                local.pending = None;
+            }
+            if local.pending.is_none() {
+                let reach = Duration::from_millis(200);
+                let question = Take {
+                    requests: u32::try_from(requests).expect("few"),
+                    prefetch: u32::try_from(prefetch).expect("few"),
+                    guard: reach,
+                    lookahead: reach,
+                    ..Take::new(&terms)
+                };
+                let encoded = question.encode().expect("a question");
+                agent.ids += 1;
+                let message = encoded.message(agent.ids, &key_of(key));
+                local.pending = Some((agent.ids, now, encoded));
+                self.send_up(index, Up::Questions(vec![message]));
+            }
+        } else if now >= agent.share_at {
+            // The windows of a share are those of the last leader.
+            let at = now + agent.offset;
+            let local = &mut agent.keys[key];
+            let began = agent.share_at + agent.offset;
+            // A share begins without credit, also under new terms.
+            let before = match local.share.take() {
+                Some(value) if value.stamp == share.stamp() => value,
+                Some(_) => used_up(&share, at),
+                None => used_up(&share, began),
+            };
+            let encoded = Take::new(&share).encode().expect("a question");
+            let outcome = take(Some(&before), &encoded, at);
+            local.share = Some(outcome.value);
+            if outcome.answer.granted > 0 {
+                local.used.push(now);
+                self.admitted[key].push(now);
+            }
+        }
+    }
+
+    /// Checks all admissions by the definition of the strategy.
+    fn check(&mut self, context: &str) {
+        let (period, most) = (self.period(), self.most_requests());
+        let burst = self.quotas[..=self.content].iter().map(|quota| quota.burst()).max().unwrap_or(0);
+        for times in &mut self.admitted {
+            times.sort_unstable();
+            match self.strategy {
+                Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
+                    let times_limit = if self.strategy == Strategy::SlidingWindowLog { 1 } else { 2 };
+                    let allowed = times_limit * most + self.excess;
+                    let mut first = 0;
+                    for (last, &at) in times.iter().enumerate() {
+                        while times[first] + period <= at {
+                            first += 1;
+                        }
+                        let count = (last + 1 - first) as u64;
+                        assert!(count <= allowed, "{count} of {allowed} in a period that ends at {at}: {context}");
+                    }
+                    if self.strategy == Strategy::FixedWindow && self.leaders.len() == 1 {
+                        let offset = self.leaders[0].offset;
+                        let mut windows = BTreeMap::new();
+                        for at in times.iter() {
+                            *windows.entry((at + offset) / period).or_insert(0_u64) += 1;
+                        }
+                        for (window, count) in windows {
+                            assert!(count <= most + self.excess, "{count} of {most} in window {window}: {context}");
+                        }
+                    }
+                }
+                strategy => {
+                    // A share has at least one unit, and a leaky bucket has no more.
+                    let shares = if self.faults.breaks || self.faults.leaders { self.born as u64 } else { 0 };
+                    let at_once = if strategy == Strategy::LeakyBucket { 1 + shares } else { burst };
+                    let allowed = i128::from(at_once + self.excess) * i128::from(period);
+                    let mut least = i128::MAX;
+                    for (index, &at) in times.iter().enumerate() {
+                        let base = index as i128 * i128::from(period) - i128::from(most) * i128::from(at);
+                        least = least.min(base);
+                        let over = base + i128::from(period) - least - allowed;
+                        let units = over / i128::from(period) + 1;
+                        assert!(over <= 0, "{units} too many until {at}: {context}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn key_of(key: usize) -> Key {
+    Key::new(NAME, key as u128).expect("a key")
+}
+
+const NO_FAULTS: Faults = Faults { breaks: false, leaders: false, churn: false, jumps: false, retunes: false };
+
+fn run(seed: u64, strategy: Strategy, faults: Faults, steps: usize) -> World {
+    let mut world = World::new(seed, strategy, faults);
+    for _ in 0..steps {
+        world.step();
+    }
+    world.check(&format!("{strategy:?}, seed {seed}, {faults:?}"));
+    world
+}
+
+#[test]
+fn all_pods_together_stay_within_the_limit() {
+    let all = [
+        NO_FAULTS,
+        Faults { breaks: true, ..NO_FAULTS },
+        Faults { leaders: true, ..NO_FAULTS },
+        Faults { breaks: true, leaders: true, ..NO_FAULTS },
+        Faults { breaks: true, retunes: true, ..NO_FAULTS },
+        Faults { breaks: true, churn: true, ..NO_FAULTS },
+        Faults { breaks: true, leaders: true, churn: true, jumps: true, retunes: true },
+    ];
+    for strategy in Strategy::ALL {
+        for (index, faults) in all.into_iter().enumerate() {
+            for seed in 0..25 {
+                run(seed + 1000 * index as u64, strategy, faults, 600);
+            }
+        }
+    }
+}
