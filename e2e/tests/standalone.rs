@@ -5,6 +5,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for other programs")]
 
+#[path = "standalone/fleet.rs"]
+mod fleet;
 mod programs;
 
 use std::{

@@ -116,8 +116,8 @@ struct Condition {
     asked: Option<Duration>,
     /// The number of times that the store was lost.
     losses: u64,
-    /// The number of times that the operator began to count, as far as the background task has noticed.
-    releases: u64,
+    /// The time of the last missed answer.
+    missed: Duration,
 }
 
 impl Condition {
@@ -168,6 +168,8 @@ impl StoreClient {
             random: AtomicU64::new(RandomState::new().hash_one(now)),
             sweeps: Mutex::default(),
         });
+        // Whether the operator is there is known without a question.
+        drop(client.backend());
         runtime.spawn(run_background_task(Arc::downgrade(&client)));
         client
     }
@@ -184,6 +186,9 @@ impl StoreClient {
 
     /// The condition of the store. Before the first question, the store counts as reached.
     pub fn condition(&self) -> StoreCondition {
+        if let Some((error, since)) = self.away() {
+            return StoreCondition { reached: false, since, error: Some(error.to_owned()) };
+        }
         let condition = lock(&self.condition);
         match (condition.breaker.lost_since(), condition.reached_since) {
             (None, since) => StoreCondition { reached: true, since: since.unwrap_or(condition.begun), error: None },
@@ -206,9 +211,9 @@ impl StoreClient {
 
     /// The number of the current loss. None if the store is not lost.
     pub(crate) fn lost(&self) -> Option<u64> {
-        let releases = self.releases();
+        let (releases, is_away) = (self.releases(), self.away().is_some());
         let condition = lock(&self.condition);
-        condition.breaker.lost_since().map(|_| condition.losses + releases)
+        (is_away || condition.breaker.lost_since().is_some()).then_some(condition.losses + releases)
     }
 
     /// The number of the current loss, or of the next one if the store is not lost.
@@ -222,6 +227,11 @@ impl StoreClient {
     fn releases(&self) -> u64 {
         let backend = lock(&self.backend);
         backend.as_deref().and_then(Backend::operator).map_or(0, OperatorStore::releases)
+    }
+
+    /// The reason why the operator does not count, if it is this store, and since when.
+    fn away(&self) -> Option<(&'static str, Duration)> {
+        lock(&self.backend).as_deref().and_then(Backend::operator).and_then(OperatorStore::away)
     }
 
     pub(crate) fn breaks(&self) -> u64 {
@@ -304,6 +314,7 @@ impl StoreClient {
         let (now, jitter) = (self.now(), self.random());
         let mut condition = lock(&self.condition);
         let was_lost = condition.breaker.lost_since().is_some();
+        condition.missed = now;
         condition.breaker.missed(now, jitter);
         condition.error = Some(error.to_string());
         if !was_lost && condition.breaker.lost_since().is_some() {
@@ -384,22 +395,17 @@ impl StoreClient {
         let backend = self.backend().ok();
         let operator = backend.as_deref().and_then(Backend::operator);
         let mut condition = lock(&self.condition);
-        if let Some(operator) = operator
-            && std::mem::replace(&mut condition.releases, operator.releases()) != operator.releases()
-        {
-            // The operator has said that it counts. That is as good as an answer.
-            condition.answered(now);
+        if let Some(operator) = operator {
+            // A sign of life is as good as an answer, so the operator is not probed.
+            if operator.away().is_none() && operator.heard() > condition.missed {
+                condition.answered(now);
+            }
+            return (false, condition.breaker.lost_since().is_some());
         }
         let is_lost = condition.breaker.lost_since().is_some();
         let is_idle = condition.asked.is_none_or(|asked| now.saturating_sub(asked) >= IDLE);
         let is_unknown = condition.reached_since.is_none() || condition.error.is_some();
-        let probes = match (operator, is_lost) {
-            // An operator that counts is there, so it needs no probes while nothing is wrong.
-            (Some(operator), true) => operator.is_counting() && condition.breaker.allows(now),
-            (Some(operator), false) => is_unknown && operator.is_counting(),
-            (None, true) => condition.breaker.allows(now),
-            (None, false) => is_idle || is_unknown,
-        };
+        let probes = if is_lost { condition.breaker.allows(now) } else { is_idle || is_unknown };
         (probes, is_lost)
     }
 

@@ -51,6 +51,10 @@ struct State {
     releases: u64,
     last_id: u64,
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
+    /// The time since which the operator does not count, if it does not.
+    away_since: Duration,
+    /// The time of the operator's last message.
+    heard: Duration,
     /// The interval of statuses that the operator requested.
     status_interval: Duration,
     /// The time from which the share can be used, if the program does not reach the operator. None before the operator
@@ -86,7 +90,8 @@ impl fmt::Debug for OperatorStore {
 impl OperatorStore {
     /// Creates a store without a channel. `clock` is the clock of the program's [`StoreClient`](crate::StoreClient).
     pub fn new(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), clock: Box::new(clock) })
+        let state = State { away_since: clock(), ..State::default() };
+        Arc::new(Self { state: Mutex::new(state), clock: Box::new(clock) })
     }
 
     /// Begins to use a new channel. Questions on an earlier channel are lost.
@@ -105,9 +110,15 @@ impl OperatorStore {
         lock(&self.state).releases
     }
 
-    /// Returns true if the operator counts.
-    pub(crate) fn is_counting(&self) -> bool {
-        matches!(lock(&self.state).contact, Contact::Counting(..))
+    /// The reason why the operator does not count for this program, and since when. None if it counts.
+    pub(crate) fn away(&self) -> Option<(&'static str, Duration)> {
+        let state = lock(&self.state);
+        Some((state.contact.away()?, state.away_since))
+    }
+
+    /// The time of the operator's last message. Zero before the first one.
+    pub(crate) fn heard(&self) -> Duration {
+        lock(&self.state).heard
     }
 
     /// The time at which a program can begin to use its share of a limit. `started` is the start of the program, and
@@ -140,10 +151,8 @@ impl OperatorStore {
 
     fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(u64, oneshot::Receiver<Outcome>), StoreError> {
         let mut state = lock(&self.state);
-        let questions = match &state.contact {
-            Contact::Counting(questions, _) => questions,
-            Contact::Joining(_) => return Err(StoreError::Lost("the operator does not count yet".to_owned())),
-            Contact::None => return Err(StoreError::Lost("there is no channel to the operator".to_owned())),
+        let Contact::Counting(questions, _) = &state.contact else {
+            return Err(StoreError::Lost(state.contact.away().unwrap_or_default().to_owned()));
         };
         let id = state.last_id + 1;
         if questions.try_send(encoded.message(id, key)).is_err() {
@@ -153,6 +162,18 @@ impl OperatorStore {
         state.last_id = id;
         state.waiting.insert(id, sender);
         Ok((id, receiver))
+    }
+}
+
+impl Contact {
+    fn away(&self) -> Option<&'static str> {
+        match self {
+            Self::None => Some(
+                "the operator has no channel to this agent: it must reach the control port, over TLS with certificates",
+            ),
+            Self::Joining(_) => Some("the operator does not count yet"),
+            Self::Counting(..) => None,
+        }
     }
 }
 
@@ -166,6 +187,7 @@ impl State {
     fn leave(&mut self, is_closed_by_operator: bool, now: Duration) {
         if let Contact::Counting(..) = std::mem::take(&mut self.contact) {
             self.share_from = Some(if is_closed_by_operator { now } else { now + self.silence() });
+            self.away_since = now;
         }
         self.waiting.clear();
     }
@@ -204,12 +226,14 @@ impl OperatorChannel {
         batch
     }
 
-    /// Passes answers to the questions.
+    /// Passes answers to the questions. A message without answers is a sign of life.
     pub fn answer(&self, answers: Vec<weir_wire::Answer>) {
+        let now = (self.store.clock)();
         let mut state = lock(&self.store.state);
         if state.channels != self.number {
             return;
         }
+        state.heard = now;
         for answer in answers {
             if let Some(waits) = state.waiting.remove(&answer.id) {
                 let _ = waits.send(answer.outcome);

@@ -60,11 +60,18 @@ impl World {
         channel.status_interval(Duration::from_secs(1));
         tokio::spawn(async move {
             loop {
-                let questions = channel.questions().await;
+                let Ok(questions) = timeout(Duration::from_secs(1), channel.questions()).await else {
+                    if !operator.is_silent.load(Relaxed) {
+                        channel.answer(Vec::new());
+                    }
+                    continue;
+                };
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 let now = u64::try_from((EPOCH + start.elapsed()).as_micros()).expect("fits");
-                let answers = questions.iter().filter_map(|question| operator.answer(question, now)).collect();
-                channel.answer(answers);
+                let answers: Vec<_> = questions.iter().filter_map(|question| operator.answer(question, now)).collect();
+                if !answers.is_empty() {
+                    channel.answer(answers);
+                }
             }
         })
     }

@@ -1,0 +1,135 @@
+//! A rule of scope Fleet: the operator counts for three agents. The tests end and pause the operator.
+
+use super::*;
+
+/// Three agents, and the operator that counts for them.
+struct Fleet {
+    _folder: TempDir,
+    agents: Vec<Agent>,
+    stage: Stage,
+    urls: Vec<String>,
+    args: Vec<String>,
+}
+
+impl Fleet {
+    async fn start(rule: &str) -> Result<Self> {
+        build_programs().await?;
+        let folder = tempfile::tempdir()?;
+        let (authority, operators) = (Authority::new()?, Authority::new()?);
+        let mut agents = Vec::new();
+        for name in ["one", "two", "three"] {
+            let identity = authority.issue("127.0.0.1", DAY)?;
+            agents.push(Agent::start(&folder.path().join(name), &identity, &operators, &[]).await?);
+        }
+        let identity = operators.issue("operator.test", DAY)?;
+        let files = OperatorFiles::write(&folder.path().join("operator"), &authority, &identity)?;
+        let stage = Stage { folder: tempfile::tempdir()?, name: "limits" };
+        let urls = agents.iter().map(|agent| agent.url("https")).collect();
+        let fleet = Self { _folder: folder, agents, stage, urls, args: files.args() };
+        fleet.write(rule)?;
+        Ok(fleet)
+    }
+
+    fn write(&self, rule: &str) -> Result<()> {
+        let text = format!(
+            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: limits}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  \
+             rules:\n  - {{name: all, scope: Fleet, {rule}}}\n"
+        );
+        Ok(fs::write(self.stage.folder.path().join("policy.yaml"), text)?)
+    }
+
+    /// Starts an operator, and waits until it counts for all agents.
+    async fn operator(&self) -> Result<Operator> {
+        let operator = Operator::start(&self.stage, &self.urls, &self.args)?;
+        self.until_counted(3).await?;
+        Ok(operator)
+    }
+
+    /// Waits until this number of agents reach the operator.
+    async fn until_counted(&self, wanted: u64) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let mut up = 0;
+            for agent in &self.agents {
+                up += agent.metric("weir_store_up{store=\"operator\"}").await.unwrap_or_default();
+            }
+            if up == wanted {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "{up} agents reach the operator, and not {wanted}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    /// Sends this number of requests to each agent, and returns the number of admitted ones.
+    async fn passes(&self, each: u32) -> Result<u32> {
+        let mut passed = 0;
+        for agent in &self.agents {
+            passed += agent.passes(each).await?;
+        }
+        Ok(passed)
+    }
+}
+
+#[tokio::test]
+async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Result<()> {
+    let fleet = Fleet::start("limits: [{name: day, requests: 30, per: 24h}]").await?;
+    let operator = fleet.operator().await?;
+    // More than a third of the limit through one agent, so no agent has a fixed part.
+    ensure!(fleet.agents[0].passes(22).await? == 22, "one agent has less than the limit");
+    let passed = fleet.passes(12).await?;
+    ensure!(passed == 8, "{passed} of the other 8 were admitted");
+    // Refused requests ask nobody.
+    let trips = fleet.agents[0].metric("weir_store_trips_total{store=\"operator\"}").await?;
+    ensure!(fleet.agents[0].passes(20).await? == 0, "an agent admitted more than the limit");
+    let later = fleet.agents[0].metric("weir_store_trips_total{store=\"operator\"}").await?;
+    ensure!(later <= trips + 2, "{} questions for 20 refused requests", later - trips);
+
+    // The next operator knows what this one has counted.
+    operator.program.kill().await?;
+    fleet.until_counted(0).await?;
+    ensure!(fleet.passes(10).await? == 0, "a share began with credit");
+    let operator = fleet.operator().await?;
+    let passed = fleet.passes(10).await?;
+    ensure!(passed == 0, "{passed} more were admitted by the next operator");
+    // A higher limit has effect at once, for all agents together.
+    fleet.write("limits: [{name: day, requests: 45, per: 24h}]")?;
+    fleet.stage.until("the change", |it| it["status"]["observedGeneration"] == 2 && enforced(it) == "3/3").await?;
+    let passed = fleet.passes(20).await?;
+    ensure!(passed == 15, "{passed} instead of 15 more were admitted");
+    operator.program.kill().await
+}
+
+/// While the operator is away, each agent has a quarter of the limit: three agents, rounded up. After the operator has
+/// paused, it counts for nobody without proof, and all agents come back.
+#[tokio::test]
+async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
+    let fleet =
+        Fleet::start("limits: [{name: second, requests: 400, per: 1s, strategy: TokenBucket, burst: 400}]").await?;
+    let operator = fleet.operator().await?;
+    ensure!(fleet.passes(30).await? == 90, "a request was refused below the limit");
+    operator.program.kill().await?;
+    fleet.until_counted(0).await?;
+    // The shares begin without credit, and then each agent admits about 100 a second.
+    let agent = &fleet.agents[0];
+    let start = Instant::now();
+    let (mut sent, mut passed) = (0_u32, 0);
+    while start.elapsed() < Duration::from_secs(2) {
+        passed += agent.passes(1).await?;
+        sent += 1;
+    }
+    let possible = 100.0 * start.elapsed().as_secs_f64() + 1.0;
+    ensure!(f64::from(passed) <= possible, "{passed} of {sent} were admitted, and the share allows {possible}");
+    ensure!(passed > 0, "the agent has no share");
+
+    let operator = fleet.operator().await?;
+    ensure!(fleet.passes(5).await? > 0, "the operator admits nothing");
+    operator.signal(Signal::STOP)?;
+    let start = Instant::now();
+    while fleet.passes(1).await? > 0 || start.elapsed() < Duration::from_secs(2) {
+        ensure!(start.elapsed() < Duration::from_secs(6), "agents use their share before the operator has noticed");
+    }
+    operator.signal(Signal::CONT)?;
+    fleet.until_counted(3).await?;
+    operator.program.kill().await
+}
