@@ -20,7 +20,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, oneshot},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use weir_seats::{Answer, EncodedTake, Key, Reply, StoreError, Take};
 use weir_wire::{MOST_QUESTIONS, Outcome, Question};
@@ -35,6 +35,9 @@ const FIRST_CHANNEL: Duration = Duration::from_secs(20);
 
 /// The operator notices a silent program after the interval of its statuses and less than this time.
 const SILENCE: Duration = Duration::from_secs(6);
+
+/// The pause before a question that came too early is asked again.
+const NOT_YET: Duration = Duration::from_millis(10);
 
 /// The operator, as a program with a channel reaches it.
 pub struct OperatorStore {
@@ -135,17 +138,26 @@ impl OperatorStore {
 
     pub(crate) async fn take(&self, key: &Key, question: &Take<'_>, deadline: Duration) -> Result<Reply, StoreError> {
         let encoded = question.encode().ok_or(StoreError::Cost)?;
-        let (id, answer) = self.send(key, &encoded)?;
-        match timeout(deadline, answer).await {
-            Ok(Ok(Outcome::Counted(granted))) => {
-                Answer::read(granted, &encoded).and_then(|answer| answer.reply(&encoded)).ok_or(StoreError::Garbled)
-            }
-            Ok(Ok(Outcome::Refused(reason))) => Err(StoreError::Refused(reason)),
-            Ok(Err(_)) => Err(StoreError::Lost("the channel to the operator was closed".to_owned())),
-            Err(_) => {
-                lock(&self.state).waiting.remove(&id);
-                Err(StoreError::Late)
-            }
+        let latest = (self.clock)() + deadline;
+        loop {
+            let (id, answer) = self.send(key, &encoded)?;
+            let outcome = timeout(latest.saturating_sub((self.clock)()), answer).await;
+            return match outcome {
+                Ok(Ok(Outcome::Counted(granted))) => {
+                    let answer = Answer::read(granted, &encoded);
+                    answer.and_then(|answer| answer.reply(&encoded)).ok_or(StoreError::Garbled)
+                }
+                Ok(Ok(Outcome::NotYet)) => {
+                    sleep(NOT_YET).await;
+                    continue;
+                }
+                Ok(Ok(Outcome::Refused(reason))) => Err(StoreError::Refused(reason)),
+                Ok(Err(_)) => Err(StoreError::Lost("the channel to the operator was closed".to_owned())),
+                Err(_) => {
+                    lock(&self.state).waiting.remove(&id);
+                    Err(StoreError::Late)
+                }
+            };
         }
     }
 

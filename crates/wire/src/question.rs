@@ -81,6 +81,8 @@ pub struct Answer {
 pub enum Outcome {
     /// The operator counted the question. It can have granted no request.
     Counted(Granted),
+    /// The operator does not count yet. The agent should ask again soon.
+    NotYet,
     /// The operator did not count the question. The text names the reason, for people.
     Refused(String),
 }

@@ -73,7 +73,7 @@ impl Fleet {
 
 #[tokio::test]
 async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Result<()> {
-    let fleet = Fleet::start("limits: [{name: day, requests: 30, per: 24h}]").await?;
+    let fleet = Fleet::start("limits: [{name: day, requests: 30, per: 24h, strategy: SlidingWindowLog}]").await?;
     let operator = fleet.operator().await?;
     // More than a third of the limit through one agent, so no agent has a fixed part.
     ensure!(fleet.agents[0].passes(22).await? == 22, "one agent has less than the limit");
@@ -93,7 +93,7 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
     let passed = fleet.passes(10).await?;
     ensure!(passed == 0, "{passed} more were admitted by the next operator");
     // A higher limit has effect at once, for all agents together.
-    fleet.write("limits: [{name: day, requests: 45, per: 24h}]")?;
+    fleet.write("limits: [{name: day, requests: 45, per: 24h, strategy: SlidingWindowLog}]")?;
     fleet.stage.until("the change", |it| it["status"]["observedGeneration"] == 2 && enforced(it) == "3/3").await?;
     let passed = fleet.passes(20).await?;
     ensure!(passed == 15, "{passed} instead of 15 more were admitted");

@@ -185,6 +185,12 @@ impl Counter {
             self.phase = Phase::Counting;
             let is_missing = !self.is_planned || self.pods.unknown + self.pods.arriving > 0;
             self.used_up_at = is_missing.then_some(at);
+            tracing::info!(
+                unknown = self.pods.unknown,
+                arriving = self.pods.arriving,
+                planned = self.is_planned,
+                "DEBUG counting"
+            );
         }
         at
     }
@@ -216,7 +222,7 @@ impl Counter {
             owed = std::mem::take(&mut encoded.owed);
             encoded.rebase_seen(now, MARGIN);
         } else if !self.is_counting() {
-            return Err("collecting levels".to_owned());
+            return Ok(Outcome::NotYet);
         }
         let (absent, sum, sharers) = self.pods.absence(&rule.policy, now);
         self.make_room(&key, now)?;
