@@ -157,6 +157,10 @@ mod tests {
         StoreTerms::new(1, &[(0, quota.expect("a quota"))]).expect("terms")
     }
 
+    fn small(number: usize) -> u32 {
+        u32::try_from(number).expect("a small number")
+    }
+
     fn granted(value: &mut Value, terms: &StoreTerms, requests: u32, now: u64) -> u64 {
         let question = Take { requests, ..Take::new(terms) }.encode().expect("a question");
         let outcome = take(Some(value), &question, now);
@@ -216,15 +220,15 @@ mod tests {
                     match random.below(8) {
                         0 if shares.len() + 1 < sharers as usize => shares.push(used_up(&part, now)),
                         1..=4 => {
-                            let absent = Absent { programs: shares.len() as u32, elapsed, sharers };
+                            let absent = Absent { programs: small(shares.len()), elapsed, sharers };
                             reserved.update(&mut value, absent, now);
                             elapsed = 0;
-                            let granted = granted(&mut value, &whole, 1 + random.below(9) as u32, now);
+                            let granted = granted(&mut value, &whole, 1 + small(random.below(9)), now);
                             times.extend((0..granted).map(|_| now));
                         }
                         _ => {
                             for share in &mut shares {
-                                let granted = granted(share, &part, random.below(4) as u32, now);
+                                let granted = granted(share, &part, small(random.below(4)), now);
                                 times.extend((0..granted).map(|_| now));
                             }
                         }
