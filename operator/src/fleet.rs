@@ -115,7 +115,7 @@ impl Presence {
     pub async fn collected(&mut self) {
         let is_over = self.releasing.changed().await.is_err();
         if is_over {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -59,14 +59,17 @@ impl Reserved {
         self.rest = elapsed % sharers;
         self.units.resize(value.limits.len(), (0, 0));
         for ((limit, state), units) in value.limits.iter().zip(&mut value.states).zip(&mut self.units) {
-            state.advance(limit, now);
             let part = u64::from(absent.programs).saturating_mul(share(limit, sharers));
+            if let State::Bucket(level) = state {
+                *level = taken_level(limit, *level, moved, now);
+            }
+            state.advance(limit, now);
             match state {
-                State::Bucket(level) => *level = reserved_level(limit, *level, (moved, part), now),
+                State::Bucket(level) => *level = (*level).max(saved_level(limit, part, now)),
+                State::Log(_) => reserve_log(limit, state, units, part.min(limit.requests), now),
                 State::Window { .. } | State::Counter { .. } => {
                     reserve_window(limit, state, units, part.min(limit.requests), now);
                 }
-                State::Log(_) => reserve_log(limit, state, units, part.min(limit.requests), now),
             }
         }
         if absent.programs == 0 {
@@ -86,13 +89,17 @@ fn share(limit: &Limit, sharers: u64) -> u64 {
     }
 }
 
-/// The level after the shares took their part of the supply for `moved` microseconds. The credit that they can have
-/// saved is not available to others. One unit always is, so that a small bucket does not starve.
-fn reserved_level(limit: &Limit, level: Point, (moved, part): (u64, u64), now: u64) -> Point {
-    let full = Point::at(now).plus(limit, capacity(limit));
-    let taken = level.plus(limit, Point::at(moved)).min(full).max(level);
-    let saved = Point::at(now).after(limit, part.min(limit.at_once().saturating_sub(1)));
-    taken.max(saved)
+/// The level after the shares took their part of the supply for `moved` microseconds. They take it while it is made, so
+/// nothing is added to the supply that is over.
+fn taken_level(limit: &Limit, level: Point, moved: u64, now: u64) -> Point {
+    let empty = Point::at(now).plus(limit, capacity(limit));
+    level.plus(limit, Point::at(moved)).min(empty).max(level)
+}
+
+/// The level that leaves the credit that shares of `part` units can have saved. One unit is always available to others,
+/// so that a small bucket does not starve.
+fn saved_level(limit: &Limit, part: u64, now: u64) -> Point {
+    Point::at(now).after(limit, part.min(limit.at_once().saturating_sub(1)))
 }
 
 /// Reserves `part` units of the current window.
@@ -123,5 +130,138 @@ fn reserve_log(limit: &Limit, state: &mut State, units: &mut (u64, u64), part: u
     } else if part > charged {
         state.charge(limit, now, part - charged);
         *units = (at, part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::Quota;
+    use weir_fuzz::Random;
+
+    use super::*;
+    use crate::{
+        model::{take, used_up},
+        take::Take,
+        terms::StoreTerms,
+    };
+
+    const START: u64 = 1_790_000_000_000_000;
+    const PERIOD: u64 = 1_000_000;
+
+    fn terms(strategy: Strategy, requests: u64, period: u64, burst: u64) -> StoreTerms {
+        let is_bucket =
+            !matches!(strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog);
+        let quota = Quota::new(strategy, requests, Duration::from_micros(period), is_bucket.then_some(burst));
+        StoreTerms::new(1, &[(0, quota.expect("a quota"))]).expect("terms")
+    }
+
+    fn small(number: usize) -> u32 {
+        u32::try_from(number).expect("a small number")
+    }
+
+    fn granted(value: &mut Value, terms: &StoreTerms, requests: u32, now: u64) -> u64 {
+        let question = Take { requests, ..Take::new(terms) }.encode().expect("a question");
+        let outcome = take(Some(value), &question, now);
+        *value = outcome.value;
+        outcome.answer.granted
+    }
+
+    /// The largest number of units that the definition of the strategy allows to be exceeded, or zero.
+    fn excess(strategy: Strategy, requests: u64, times: &[u64]) -> u64 {
+        let in_period = |at: u64| times.iter().filter(|&&time| time > at - PERIOD && time <= at).count() as u64;
+        let in_window =
+            |at: u64| times.iter().filter(|&&time| time / PERIOD == at / PERIOD && time <= at).count() as u64;
+        let over = |at: u64| match strategy {
+            Strategy::FixedWindow => in_window(at).saturating_sub(requests),
+            Strategy::SlidingWindowLog => in_period(at).saturating_sub(requests),
+            Strategy::SlidingWindowCounter => {
+                let before = in_window(at - at % PERIOD - 1);
+                let weight = (before * (PERIOD - at % PERIOD)).div_ceil(PERIOD);
+                (weight + in_window(at)).saturating_sub(requests)
+            }
+            _ => {
+                // The intervals that end at `at` and begin with an admission.
+                let spans = times.iter().filter(|&&time| time <= at).map(|&time| {
+                    let count = times.iter().filter(|&&other| (time..=at).contains(&other)).count() as u64;
+                    count.saturating_sub(requests + (at - time) * requests / PERIOD)
+                });
+                spans.max().unwrap_or(0)
+            }
+        };
+        times.iter().map(|&at| over(at)).max().unwrap_or(0)
+    }
+
+    /// The counter and the shares of programs that are cut off one after the other never exceed the limit.
+    #[test]
+    fn counter_and_shares_together_stay_within_the_limit() {
+        for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::LeakyBucket) {
+            for seed in 0..60 {
+                let mut random = Random::new(seed);
+                let sharers = 2_u32 << random.below(3);
+                let requests = u64::from(sharers) * (1 + random.below(4) as u64);
+                let whole = terms(strategy, requests, PERIOD, requests);
+                let share = requests / u64::from(sharers);
+                let part = match strategy {
+                    Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
+                        terms(strategy, share, PERIOD, share)
+                    }
+                    _ => terms(strategy, requests, PERIOD * u64::from(sharers), share),
+                };
+                let mut now = START + random.below(1_000_000) as u64;
+                let (mut value, mut reserved) = (Value::new(1, whole.raw(), now), Reserved::default());
+                let (mut shares, mut elapsed, mut times) = (Vec::new(), 0, Vec::new());
+                for _ in 0..150 {
+                    let most = [2_000, 50_000, 400_000][random.below(3)];
+                    let step = random.below(most) as u64;
+                    now += step;
+                    elapsed += step * shares.len() as u64;
+                    match random.below(8) {
+                        0 if shares.len() + 1 < sharers as usize => shares.push(used_up(&part, now)),
+                        1..=4 => {
+                            let absent = Absent { programs: small(shares.len()), elapsed, sharers };
+                            reserved.update(&mut value, absent, now);
+                            elapsed = 0;
+                            let granted = granted(&mut value, &whole, 1 + small(random.below(9)), now);
+                            times.extend((0..granted).map(|_| now));
+                        }
+                        _ => {
+                            for share in &mut shares {
+                                let granted = granted(share, &part, small(random.below(4)), now);
+                                times.extend((0..granted).map(|_| now));
+                            }
+                        }
+                    }
+                }
+                assert_eq!(excess(strategy, requests, &times), 0, "{strategy:?}, seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reserve_ends_when_a_program_is_back() {
+        let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        for (programs, free) in [(1, 30), (2, 20), (0, 40), (4, 0), (0, 40)] {
+            reserved.update(&mut value, Absent { programs, elapsed: 0, sharers: 4 }, START);
+            assert_eq!(granted(&mut value.clone(), &whole, 99, START), free, "{programs}");
+        }
+    }
+
+    /// A leaky bucket and a bucket of one unit can only keep the rate free.
+    #[test]
+    fn a_small_bucket_does_not_starve() {
+        for strategy in [Strategy::LeakyBucket, Strategy::Gcra] {
+            let whole = terms(strategy, 10, PERIOD, 1);
+            let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+            let mut count = 0;
+            for step in 1..=1_000 {
+                let now = START + step * 10_000;
+                reserved.update(&mut value, Absent { programs: 2, elapsed: 20_000, sharers: 4 }, now);
+                count += granted(&mut value, &whole, 1, now);
+            }
+            assert!((45..=52).contains(&count), "{strategy:?}: half of 100 units, not {count}");
+        }
     }
 }

@@ -86,20 +86,10 @@ impl<'a> Take<'a> {
 }
 
 impl EncodedTake {
-    /// A question that charges nothing, with these terms.
-    pub fn empty(terms: &StoreTerms) -> Self {
-        Self {
-            stamp: terms.stamp(),
-            limits: terms.raw().to_vec(),
-            requests: 0,
-            cost: 1,
-            patience: 0,
-            prefetch: 0,
-            reach: Reach { guard: 0, lookahead: 0 },
-            owed: 0,
-            seen: None,
-            returned: None,
-        }
+    /// A question with these terms that charges nothing.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self { requests: 0, prefetch: 0, owed: 0, seen: None, returned: None, limits: self.limits.clone(), ..*self }
     }
 
     /// Converts the level that the caller has seen, if a counter with another clock made it. That clock was up to

@@ -96,3 +96,58 @@ impl Value {
         bounded.then(|| Self { stamp, birth, limits: terms.raw().to_vec(), states })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_core::{Quota, Strategy};
+
+    use super::*;
+
+    const NOW: u64 = 1_790_000_000_000_000;
+
+    fn value(strategy: Strategy) -> Value {
+        let quota = Quota::new(strategy, 10, Duration::from_secs(1), None).expect("a quota");
+        Value::new(1, StoreTerms::new(1, &[(0, quota)]).expect("terms").raw(), NOW)
+    }
+
+    #[test]
+    fn what_shares_used_empties_a_bucket_at_most() {
+        let mut bucket = value(Strategy::TokenBucket);
+        bucket.owe(NOW, 4);
+        assert_eq!(bucket.full_at(), NOW + 400_000);
+        bucket.owe(NOW, 1_000);
+        assert_eq!(bucket.full_at(), NOW + 1_000_000);
+        let mut window = value(Strategy::FixedWindow);
+        window.owe(NOW, 25);
+        assert_eq!(window.states[0].numbers(), [NOW, 25, 0]);
+    }
+
+    #[test]
+    fn a_used_up_value_has_no_credit_at_that_time() {
+        for strategy in Strategy::ALL {
+            let mut value = value(strategy);
+            value.use_up(NOW + 1);
+            let limit = value.limits[0];
+            value.states[0].advance(&limit, NOW + 1);
+            assert_eq!(value.states[0].fits(&limit, NOW + 1, (1, 1), 0), 0, "{strategy:?}");
+        }
+    }
+
+    /// The clock of the counter that made the mark was ahead by an hour, or behind.
+    #[test]
+    fn a_mark_of_another_clock_allows_no_more_than_before() {
+        const HOUR: u64 = 3_600_000_000;
+        let limit = |strategy| value(strategy).limits[0];
+        let bucket = |us, now, margin| State::rebased(&limit(Strategy::TokenBucket), [us, 3, 0], now, margin);
+        assert_eq!(bucket(NOW + HOUR, NOW, 0), [NOW + 1_000_000, 0, 0], "empty, and no more");
+        assert_eq!(bucket(NOW + 5, NOW, 100), [NOW + 105, 3, 0]);
+        let window = |start, now, margin| State::rebased(&limit(Strategy::FixedWindow), [start, 7, 0], now, margin);
+        assert_eq!(window(NOW + HOUR, NOW + 5, 0), [NOW, 7, 0]);
+        assert_eq!(window(NOW, NOW + 1_000_005, 100), [NOW + 1_000_000, 7, 0], "it has possibly not ended");
+        assert_eq!(window(NOW, NOW + 1_000_105, 100), [NOW, 7, 0]);
+        let log = |at, now, margin| State::rebased(&limit(Strategy::SlidingWindowLog), [at, 7, 0], now, margin);
+        assert_eq!((log(NOW + HOUR, NOW, 0), log(NOW - 50, NOW, 100)), ([NOW, 7, 0], [NOW, 7, 0]));
+    }
+}

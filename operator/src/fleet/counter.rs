@@ -15,8 +15,8 @@ use std::{
 };
 
 use weir_seats::{
-    Absent, EncodedTake, Key, Reserved, StoreTerms, Value,
-    model::{self, take, used_up},
+    Absent, EncodedTake, Key, Reserved, Value,
+    model::{self, take},
 };
 use weir_wire::{Answer, Outcome, Question};
 
@@ -72,8 +72,8 @@ struct Entry {
     reserved: Reserved,
     /// The sum of absent times of the policy that is reserved.
     absent_sum: u64,
-    /// True if the value must be raised to what counts as used up.
-    is_collected: bool,
+    /// True if the value must still be raised to what counts as used up, if a pod was missing.
+    is_unraised: bool,
 }
 
 /// The reason why a question is not counted, for people.
@@ -129,7 +129,7 @@ impl Counter {
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected.
     pub(super) fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
         let at = self.advance(now);
-        self.pods.expect(pod, rules, self.is_counting(), at);
+        self.pods.expect(pod, rules, self.releases(), at);
     }
 
     /// Records that the engine has planned all pods that it knows.
@@ -147,7 +147,7 @@ impl Counter {
     /// Records a message from a pod. Without another one within `silence`, the pod counts as cut off.
     pub(super) fn heard(&mut self, pod: &str, channel: u64, silence: Duration, now: Duration) -> bool {
         let at = self.advance(now);
-        self.pods.heard(pod, channel, at + micros(silence), at)
+        self.pods.heard(pod, channel, at + micros(silence), at) && self.term.is_current(now)
     }
 
     /// Returns true if the agent must be told now that its share is over.
@@ -227,21 +227,17 @@ impl Counter {
         let (absent, sum, sharers) = self.pods.absence(&rule.policy, now);
         self.make_room(&key, now)?;
         let (collected, used_up_at) = (!self.is_counting(), self.used_up_at);
-        let terms = StoreTerms::parse(question.stamp, &question.limits).ok_or("invalid limits")?;
         let entry = match self.keys.entry(key) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hash_map::Entry::Vacant(entry) => entry.insert(Entry {
-                value: used_up_at.map_or_else(
-                    || Value::new(terms.stamp(), terms.raw(), now),
-                    |used_up_at| used_up(&terms, used_up_at),
-                ),
+                value: Value::new(encoded.stamp, &encoded.limits, used_up_at.unwrap_or(now)),
                 full_at: now,
                 reserved: Reserved::default(),
                 absent_sum: sum,
-                is_collected: collected,
+                is_unraised: true,
             }),
         };
-        entry.bring_up(&terms, used_up_at, now);
+        entry.bring_up(&encoded, used_up_at, now);
         if !collected {
             let elapsed = sum.saturating_sub(entry.absent_sum);
             entry.reserved.update(&mut entry.value, Absent { programs: absent, elapsed, sharers }, now);
@@ -263,7 +259,7 @@ impl Counter {
         }
         let is_full = self.keys.len() >= MOST_KEYS;
         if self.keys.len() > self.enough.max(FEW_KEYS) || (is_full && now >= self.search_at) {
-            self.keys.retain(|_, entry| entry.is_collected || entry.full_at > now);
+            self.keys.retain(|_, entry| entry.full_at > now);
             self.enough = 2 * self.keys.len();
             self.search_at = now + BETWEEN_SEARCHES;
         }
@@ -273,11 +269,11 @@ impl Counter {
 
 impl Entry {
     /// Brings the value to the newest terms, and to what counts as used up.
-    fn bring_up(&mut self, terms: &StoreTerms, used_up_at: Option<u64>, now: u64) {
-        if self.value.stamp < terms.stamp() {
-            self.value = take(Some(&self.value), &EncodedTake::empty(terms), now).value;
+    fn bring_up(&mut self, encoded: &EncodedTake, used_up_at: Option<u64>, now: u64) {
+        if self.value.stamp < encoded.stamp {
+            self.value = take(Some(&self.value), &encoded.emptied(), now).value;
         }
-        if let Some(at) = used_up_at.filter(|_| std::mem::take(&mut self.is_collected)) {
+        if let Some(at) = used_up_at.filter(|_| std::mem::take(&mut self.is_unraised)) {
             self.value.use_up(at);
         }
     }
@@ -285,11 +281,11 @@ impl Entry {
 
 /// Returns the rule of a question. Limits that are newer than all of the pod's limits are refused.
 fn rule<'a>(rules: [&'a [FleetRule]; 2], question: &Question) -> Option<&'a FleetRule> {
-    let known = rules.into_iter().filter_map(|rules| {
+    let mut known = rules.into_iter().filter_map(|rules| {
         let index = rules.binary_search_by(|rule| rule.counters.as_str().cmp(&question.counters)).ok()?;
         rules.get(index)
     });
-    known.filter(|rule| question.stamp <= rule.stamp).next()
+    known.find(|rule| question.stamp <= rule.stamp)
 }
 
 fn micros(time: Duration) -> u64 {

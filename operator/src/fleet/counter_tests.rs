@@ -255,7 +255,7 @@ fn the_whole_limit_is_used() {
                         bench.counter.heard(pod, channel, SILENCE, bench.now);
                     }
                 }
-                for _ in asked..step * percent / 100 {
+                while asked < step * percent / 100 {
                     asked += 1;
                     granted += bench.granted(1);
                 }

@@ -29,7 +29,7 @@ pub(super) struct Pods {
     /// The times at which pods must be judged again.
     timers: BTreeSet<(u64, Arc<str>)>,
     channels: u64,
-    /// The number of expected pods whose levels are unknown.
+    /// The number of expected pods whose levels are unknown. New pods do not count.
     pub(super) unknown: usize,
     /// The number of expected pods that have sent their levels and are not present yet.
     pub(super) arriving: usize,
@@ -110,7 +110,9 @@ impl Pod {
     fn tally(&self) -> [usize; 3] {
         let stage = self.channel.as_ref().map_or(Stage::Greeted, |channel| channel.stage);
         let is_expected = !self.policies.is_empty();
-        let is = [stage == Stage::Greeted, matches!(stage, Stage::Ready | Stage::Released(_)), self.is_absent];
+        // A pod that is new in this term knows no level of an earlier one.
+        let is_unknown = stage == Stage::Greeted && self.new_until == 0;
+        let is = [is_unknown, matches!(stage, Stage::Ready | Stage::Released(_)), self.is_absent];
         is.map(|is| usize::from(is_expected && is))
     }
 }

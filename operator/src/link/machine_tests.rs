@@ -150,6 +150,44 @@ fn an_answer_to_nothing_is_nonsense() {
     }
 }
 
+fn questions(count: usize) -> ToOperator {
+    let question = r#"{"id":1,"counters":"shop/api.all","hash":"1","stamp":1,"limits":"0 0 1 1 1 0","cost":1}"#;
+    let question: weir_wire::Question = serde_json::from_str(question).unwrap();
+    ToOperator::Questions(vec![question; count])
+}
+
+/// The number of questions depends on the requests of clients.
+#[test]
+fn questions_are_answered_prove_life_and_are_never_too_early() {
+    let mut bench = Bench::converged();
+    for _ in 0..5_000 {
+        assert_eq!(bench.does(LinkEvent::Received(questions(256))), ["answer 256"]);
+    }
+    assert_eq!(bench.does(LinkEvent::Received(ToOperator::LevelsSent)), ["levels sent"]);
+    assert_eq!(bench.does(LinkEvent::Collected), ["release"]);
+    bench.after(EVERY);
+    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);
+    assert_eq!(bench.due(), EVERY + Timing::default().timeout);
+    let does = bench.does(LinkEvent::Received(questions(257)));
+    assert_eq!(does[0], "hang up");
+    assert!(does[1].contains("too many questions"), "{does:?}");
+}
+
+#[test]
+fn an_agent_with_rules_of_scope_fleet_counts_as_present_while_it_talks() {
+    let mut bench = Bench::converged();
+    let content = Content::counted("two");
+    assert_eq!(bench.does(LinkEvent::Wanted(content))[1..], ["push two 101"]);
+    let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
+    assert_eq!(does, ["heard 14s"]);
+    // The agent has the old content until it acknowledges another one, and possibly afterwards.
+    bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+    bench.does(LinkEvent::Wanted(Content::claiming("three")));
+    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["heard 14s", "answer 1"]);
+    bench.does(LinkEvent::Received(acknowledgement(102, "three")));
+    assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);
+}
+
 #[test]
 fn an_agent_that_talks_too_much_is_left() {
     let mut bench = Bench::converged();

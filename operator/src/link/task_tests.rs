@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use weir_channel::{ToAgent, ToOperator};
-use weir_wire::{ApplyReply, Goodbye, Snapshot, SnapshotInForce};
+use weir_wire::{Answer, ApplyReply, Goodbye, Outcome, Question, Snapshot, SnapshotInForce};
 
 use super::*;
 use crate::{
@@ -139,4 +139,58 @@ async fn a_call_waits_for_a_permit() {
     timeout(Duration::from_millis(500), listener.accept()).await.expect_err("the link called without a permit");
     drop(permits);
     timeout(LONG, listener.accept()).await.expect("the link must call with the free permit").unwrap();
+}
+
+fn question(id: u64, owed: u64) -> Question {
+    Question {
+        id,
+        counters: "shop/api.all".to_owned(),
+        hash: "1".to_owned(),
+        stamp: 1,
+        limits: "0 0 10 1000000000 10 0".to_owned(),
+        requests: 8,
+        cost: 1,
+        patience_micros: 0,
+        prefetch: 0,
+        guard_micros: 0,
+        lookahead_micros: 0,
+        owed,
+        seen: None,
+        returned: None,
+    }
+}
+
+#[tokio::test]
+async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
+    let (address, mut calls, held) = agent().await;
+    let (observations, _observed) = mpsc::channel(64);
+    let shared = LinkContext { credentials: Some(held), ..shared(Timing::default(), observations) };
+    let (content, pod, fleet) = (Content::counted("one"), pod("web"), shared.fleet.clone());
+    fleet.expect(&pod.uid, Some(&content));
+    fleet.planned();
+    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &format!("https://{address}"), content);
+    let mut served = timeout(LONG, calls.recv()).await.expect("the link must call the agent").unwrap();
+    let answers = async |served: &mut Served| loop {
+        if let ToAgent::Answers(answers) = timeout(LONG, served.received()).await.unwrap().expect("a message") {
+            return answers;
+        }
+    };
+
+    served.say(status(None)).await;
+    served.say(ToOperator::Questions(vec![question(1, 0)])).await;
+    let refused = Outcome::Refused("collecting levels".to_owned());
+    assert_eq!(answers(&mut served).await, [Answer { id: 1, outcome: refused }]);
+
+    served.say(ToOperator::Questions(vec![question(0, 3)])).await;
+    served.say(ToOperator::LevelsSent).await;
+    assert_eq!(answers(&mut served).await, [], "the share of the agent is over");
+    served.say(ToOperator::LevelsSent).await;
+    assert_eq!(answers(&mut served).await, [], "a sign of life");
+    served.say(ToOperator::Questions(vec![question(2, 0)])).await;
+    loop {
+        if let [Answer { id, outcome: Outcome::Counted(granted) }] = &answers(&mut served).await[..] {
+            assert_eq!((*id, granted.granted), (2, 7));
+            break;
+        }
+    }
 }

@@ -103,6 +103,13 @@ impl Content {
     pub(crate) fn claiming(revision: &str) -> Arc<Self> {
         Arc::new(Self::named(revision.to_owned(), Vec::new()))
     }
+
+    /// Returns a content like [`claiming`](Self::claiming) with a rule of scope Fleet.
+    pub(crate) fn counted(revision: &str) -> Arc<Self> {
+        let policy = Arc::from("shop/api");
+        let rule = FleetRule { counters: "shop/api.all".to_owned(), policy, stamp: 1, sharers: 2 };
+        Arc::new(Self { fleet: vec![rule], ..Self::named(revision.to_owned(), Vec::new()) })
+    }
 }
 
 /// The contents in use, by revision.
