@@ -5,6 +5,7 @@ mod deleted_and_early;
 mod drained;
 mod features;
 mod first_light;
+mod fleet;
 mod injected;
 mod live_patch;
 mod operator_killed;
@@ -55,6 +56,8 @@ pub(crate) enum Scenario {
     Scale,
     /// Six pods share one limit in Redis, and the status reports when pods cannot reach Redis
     Shared,
+    /// Six pods have one limit that the operator counts, and the next leader knows what was counted
+    Fleet,
     /// Agents that restart keep their limits, and a rolling update fails no request
     PodLife,
     /// Pods of a drained machine, including the operators, start on another machine with their limits
@@ -90,6 +93,7 @@ impl Scenario {
             Self::Rotated => rotated::run(space).await,
             Self::Scale => scale::run(space).await,
             Self::Shared => shared::run(space).await,
+            Self::Fleet => fleet::run(space).await,
             Self::PodLife => pod_life::run(space).await,
             Self::Drained => drained::run(space).await,
             Self::Released => released::run(space, release).await,

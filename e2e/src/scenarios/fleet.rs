@@ -1,0 +1,90 @@
+//! Six pods have one limit that the operator counts. Together they admit exactly the limit, also after the leader was
+//! killed: the next leader learns from the agents what was counted. While no operator runs, the agents refuse what was
+//! used up.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    agents,
+    conditions::{Seen, wait_for},
+    load::Load,
+    namespace::TestNamespace,
+    operator, policy, report, workload,
+};
+
+const PODS: i32 = 6;
+const SOON: Duration = Duration::from_secs(90);
+const LOAD: Duration = Duration::from_secs(6);
+
+/// A policy with a sliding window log, which counts exactly, so no new window can begin during the load.
+fn limit(requests: u64) -> String {
+    format!(
+        "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {{name: {}}}
+spec:
+  targetRefs: [{{group: apps, kind: Deployment, name: web}}]
+  rules:
+  - name: {}
+    scope: Fleet
+    limits: [{{name: together, requests: {requests}, per: 10m, strategy: SlidingWindowLog}}]
+",
+        policy::NAME,
+        policy::RULE
+    )
+}
+
+pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
+    workload::create(space, PODS).await?;
+    workload::ready(space, 6).await?;
+    space.apply(&limit(100)).await?;
+    policy::wait_enforced(space, policy::NAME, 6, SOON).await?;
+    counted(space).await?;
+    admits(space, "first", 100).await?;
+
+    let pods = operator::pods(&space.cluster.client).await?;
+    ensure!(!pods.is_empty(), "no operator runs");
+    operator::kill(&space.cluster.client).await?;
+    let away = admits(space, "away", 0).await;
+    // The operator is started again also after a failure, because the next scenarios need it.
+    operator::bring_back(&space.cluster.client).await?;
+    away?;
+    counted(space).await?;
+    admits(space, "later", 0).await?;
+
+    // A higher limit has effect for all pods together.
+    space.apply(&limit(160)).await?;
+    policy::wait_enforced(space, policy::NAME, 6, SOON).await?;
+    admits(space, "raised", 60).await
+}
+
+/// Sends 600 requests to the six pods, and checks the number of admitted ones.
+async fn admits(space: &TestNamespace, name: &'static str, wanted: u64) -> Result<()> {
+    let load = Load { name, url: workload::PODS_URL, addresses: 6, rate: 100, duration: LOAD };
+    let told = load.run(space).await?;
+    // An answer that is late on a busy machine can lose some of the limit, but no unit is admitted twice.
+    let is_right = told.offered == 600 && (wanted * 9 / 10..=wanted).contains(&told.allowed);
+    ensure!(is_right, "{name}: {wanted} of 600 should be admitted: {told:?}");
+    report::note(format!("{name}: {} of {} requests to six pods admitted", told.allowed, told.offered));
+    Ok(())
+}
+
+/// Waits until the operator counts for all pods, by the status and by the agents themselves.
+async fn counted(space: &TestNamespace) -> Result<()> {
+    let query = "--output=jsonpath={.status.conditions[?(@.type==\"FleetDegraded\")]['status','reason']}";
+    wait_for("all pods to reach the operator", SOON, || async {
+        let told = space.kubectl(&["get", "rlp", policy::NAME, query]).await?;
+        let pods = workload::ready(space, 6).await?;
+        let reached = agents::statuses(space, &pods)
+            .await?
+            .iter()
+            .filter(|it| it.stores.iter().all(|store| store.reached))
+            .count();
+        Ok(Seen::when(told == "False Counted" && reached == 6, format!("{told}, and {reached} agents reach it")))
+    })
+    .await?;
+    Ok(())
+}
