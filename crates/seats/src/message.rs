@@ -134,3 +134,87 @@ fn are_valid(marks: &[Mark], limits: &[Limit]) -> bool {
     };
     marks.len() == limits.len() && marks.iter().zip(limits).all(is_valid)
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_fuzz::Random;
+
+    use super::*;
+    use crate::{model::take, value::Value};
+
+    /// A number that a hostile program could choose: often near a bound.
+    fn number(random: &mut Random) -> u64 {
+        let bounds = [0, 1, 2, 1_000, 1 << 20, 1 << 32, EXACT, 2 * EXACT, u64::MAX, 1_790_000_000_000_000];
+        let near = bounds[random.below(bounds.len())];
+        match random.below(4) {
+            0 => near.wrapping_add(random.below(3) as u64),
+            1 => near.wrapping_sub(random.below(3) as u64),
+            2 => near,
+            _ => random.below(1_000_000) as u64,
+        }
+    }
+
+    fn marks(random: &mut Random, count: usize) -> Vec<Mark> {
+        (0..count).map(|_| [number(random), number(random), number(random)]).collect()
+    }
+
+    fn question(random: &mut Random) -> Question {
+        let limits = [
+            "0 3 1 10000 100 0",
+            "1 0 5000 60000000 5000 0",
+            "2 1 7 1000000 7 0",
+            "3 2 8192 3600000000 8192 0",
+            "4 5 1 333333 1 0",
+            "5 6 3 1000000 64 0",
+            "6 4 1 180000000 5 50",
+        ];
+        let count = 1 + random.below(3);
+        let first = random.below(limits.len() - count);
+        Question {
+            id: number(random),
+            counters: "shop/api.all".to_owned(),
+            hash: format!("{:x}", number(random)),
+            stamp: 1 + random.below(3) as u64,
+            limits: limits[first..first + count].join(","),
+            requests: number(random),
+            cost: number(random),
+            patience_micros: number(random),
+            prefetch: number(random),
+            guard_micros: number(random),
+            lookahead_micros: number(random),
+            owed: number(random),
+            seen: (random.below(3) == 0).then(|| marks(random, count)),
+            returned: (random.below(3) == 0).then(|| Returned {
+                birth: number(random),
+                units: number(random),
+                ends: marks(random, count),
+            }),
+        }
+    }
+
+    /// The operator lives, whatever numbers a question has, and its answer can be read.
+    #[test]
+    fn hostile_numbers_are_refused_or_counted() {
+        let (mut counted, mut refused) = (0, 0);
+        for seed in 0..2_000 {
+            let mut random = Random::new(seed);
+            let (mut value, mut now) = (None::<Value>, 1_790_000_000_000_000);
+            for _ in 0..20 {
+                let question = question(&mut random);
+                let Ok((_, encoded)) = EncodedTake::read(&question) else {
+                    refused += 1;
+                    continue;
+                };
+                let outcome = take(value.as_ref(), &encoded, now);
+                let again = Answer::read(outcome.answer.clone().message(), &encoded);
+                if let Some(answer) = &again {
+                    assert_eq!(*answer, outcome.answer, "{question:?}");
+                }
+                counted += 1;
+                value = Some(outcome.value);
+                now += random.below(100_000_000) as u64;
+            }
+        }
+        assert!(counted > 5_000 && refused > 5_000, "{counted} counted, {refused} refused");
+    }
+}
