@@ -340,14 +340,16 @@ impl World {
         }
     }
 
-    /// Breaks a link. If the break is clean, the agent learns that the operator has closed it.
+    /// Breaks a link. If the break is clean, the agent learns that the operator has closed it. Otherwise both kernels
+    /// detect the break, or nobody does for a long time.
     fn break_link(&mut self, index: usize, is_clean: bool) {
         let (first, second) = (self.below(USER_TIMEOUT), self.below(USER_TIMEOUT));
+        let hidden = if self.chance(3) { 15 * SECOND } else { 0 };
         let now = self.now;
         if let Some(link) = self.agents[index].link.as_mut().filter(|link| !link.is_broken) {
             (link.is_broken, link.is_clean) = (true, is_clean);
             (link.operator_sees, link.agent_sees) =
-                if is_clean { (now, now + first / 10) } else { (now + first, now + second) };
+                if is_clean { (now, now + first / 10) } else { (now + hidden + first, now + hidden + second) };
         }
     }
 
