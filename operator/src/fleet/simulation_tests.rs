@@ -730,6 +730,31 @@ fn run(seed: u64, strategy: Strategy, faults: Faults, steps: usize) -> World {
     world
 }
 
+/// After the last fault, all pods are present again, and keys get units.
+#[test]
+fn after_any_trouble_all_pods_ask_the_counter() {
+    for strategy in Strategy::ALL {
+        for seed in 0..4 {
+            let all = Faults { breaks: true, leaders: true, churn: true, jumps: true, retunes: true };
+            let mut world = run(seed, strategy, all, 300);
+            world.faults = NO_FAULTS;
+            let calm_from = world.now + 60 * SECOND;
+            // A window can be used up until its end, and a counter until the end of the next one.
+            while world.now < calm_from + 2 * world.period() {
+                world.step();
+            }
+            let counter = &world.leaders.last().expect("a leader").counter;
+            assert!(counter.is_counting() && counter.absent() == 0, "{} absent, seed {seed}", counter.absent());
+            for times in &world.admitted {
+                let count = times.iter().filter(|&&at| at > calm_from).count() as u64;
+                // A leaky bucket admits one request at a time, and agents of this world ask a few times per second.
+                let least = if strategy == Strategy::LeakyBucket { 10 } else { world.quotas[0].requests() };
+                assert!(count >= least, "{count} of {least}: {strategy:?}, seed {seed}");
+            }
+        }
+    }
+}
+
 #[test]
 fn all_pods_together_stay_within_the_limit() {
     let all = [
