@@ -8,8 +8,8 @@
 //!                       └──► observed, traffic ──► status, announcer ──► report ──► apiserver or files
 //! ```
 //!
-//! The operator never decides about single requests and is not in their path. If the operator is down, agents continue
-//! to enforce their rules.
+//! The operator never decides about single requests and is not in their path, with one exception: it counts the limits
+//! of scope Fleet ([`fleet`]). If the operator is down, agents continue to enforce their rules.
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 pub mod announcer;

@@ -14,6 +14,7 @@
 
 mod dial;
 mod dial_error;
+mod digest;
 mod event;
 mod http;
 mod machine;

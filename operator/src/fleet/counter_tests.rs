@@ -215,6 +215,21 @@ fn a_silent_pod_is_absent_and_an_end_of_an_old_channel_is_not() {
     assert_eq!(bench.after(5).counter.absent(), 2);
 }
 
+/// An agent can notice the end of its channel before the operator does.
+#[test]
+fn a_pod_counts_as_absent_since_its_last_message() {
+    let (mut bench, [a, b]) = Bench::counting();
+    bench.after(2).hear("a", a);
+    bench.hear("b", b);
+    bench.after(3);
+    bench.counter.ended("b", b, bench.now);
+    let absence = |bench: &Bench| bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
+    assert_eq!(absence(&bench), (1, 3_000_000, 4));
+    bench.hear("a", a);
+    bench.after(1);
+    assert_eq!(absence(&bench), (1, 4_000_000, 4));
+}
+
 #[test]
 fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     let (mut bench, channels) = Bench::counting();
@@ -230,6 +245,24 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     bench.counter.expect("c", &[], bench.now);
     assert_eq!(bench.counter.absent(), 0);
     assert_eq!(bench.granted(100), 40);
+}
+
+#[test]
+fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
+    let (mut bench, channels) = Bench::counting();
+    let key = |bench: &Bench, number: usize| Question { hash: format!("{number:x}"), ..bench.question(1) };
+    for number in 0..MOST_KEYS {
+        assert!(matches!(bench.ask(key(&bench, number)), Outcome::Counted(_)), "{number}");
+    }
+    assert_eq!(bench.refusal(key(&bench, MOST_KEYS)), "more than 2000 keys");
+    assert!(matches!(bench.ask(key(&bench, 7)), Outcome::Counted(_)), "a known key");
+    bench.counter.term = Term::unbounded();
+    bench.after(86_400);
+    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+        bench.hear(pod, channel);
+    }
+    assert!(matches!(bench.ask(key(&bench, MOST_KEYS)), Outcome::Counted(_)));
+    assert_eq!(bench.counter.keys(), 1);
 }
 
 #[test]

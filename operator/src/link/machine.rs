@@ -5,11 +5,7 @@
 //! snapshot at a time, and it expects a status at each interval. A simulation (`machine_simulation_tests.rs`) tests the
 //! machine with agents that restart, reject snapshots, fall silent and close connections.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
@@ -18,6 +14,7 @@ use weir_wire::{ApplyReply, Goodbye, MOST_QUESTIONS, Rejection, RejectionKind, S
 
 use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
+    digest::digest,
     event::{LinkAction, LinkEvent, LinkMoment},
     rivals::Rivals,
 };
@@ -477,20 +474,6 @@ impl LinkMachine {
 /// Returns true if the interval `asked`, at which an agent sends its status, is close enough to the interval `wanted`.
 fn is_as_often(asked: Duration, wanted: Duration) -> bool {
     wanted.saturating_mul(4) <= asked.saturating_mul(5) && asked.saturating_mul(4) <= wanted.saturating_mul(5)
-}
-
-/// Returns a hash of a status, without the elapsed time.
-fn digest(status: &Status) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let in_force = status.in_force.as_ref().map(|in_force| (in_force.sequence, &in_force.revision));
-    (&status.instance, in_force).hash(&mut hasher);
-    for policy in &status.policies {
-        (&policy.uid, &policy.revision, policy.rules.len()).hash(&mut hasher);
-        for rule in &policy.rules {
-            (&rule.name, rule.allowed, rule.limited, rule.shadow_limited, rule.waited).hash(&mut hasher);
-        }
-    }
-    hasher.finish()
 }
 
 /// Returns the longest pause after this number of failed pushes in a row.

@@ -176,13 +176,14 @@ fn questions_are_answered_prove_life_and_are_never_too_early() {
 #[test]
 fn an_agent_with_rules_of_scope_fleet_counts_as_present_while_it_talks() {
     let mut bench = Bench::converged();
-    let content = Content::counted("two");
-    assert_eq!(bench.does(LinkEvent::Wanted(content))[1..], ["push two 101"]);
+    bench.does(LinkEvent::Wanted(Content::counted("two")));
+    assert_eq!(bench.does(LinkEvent::PermitGranted), ["push two 101"]);
     let does = bench.does(LinkEvent::Received(ToOperator::Unchanged));
     assert_eq!(does, ["heard 14s"]);
     // The agent has the old content until it acknowledges another one, and possibly afterwards.
     bench.does(LinkEvent::Received(acknowledgement(101, "two")));
     bench.does(LinkEvent::Wanted(Content::claiming("three")));
+    bench.does(LinkEvent::PermitGranted);
     assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["heard 14s", "answer 1"]);
     bench.does(LinkEvent::Received(acknowledgement(102, "three")));
     assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);

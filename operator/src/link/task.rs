@@ -6,7 +6,6 @@ use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::{Instant, sleep_until},
 };
-
 use weir_wire::Answer;
 
 use super::{
