@@ -9,7 +9,7 @@ use std::{
     fmt,
     hash::{BuildHasher as _, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -20,7 +20,7 @@ use weir_core::{Quota, Strategy};
 use weir_seats::{Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::Question;
 
-use crate::{backend::Backend, breaker::Breaker, deadline::Deadline, operator::OperatorStore};
+use crate::{backend::Backend, breaker::Breaker, deadline::Deadline, lock::lock, operator::OperatorStore};
 
 pub(crate) use self::stats::Stats;
 pub use self::stats::StoreStats;
@@ -431,9 +431,4 @@ async fn run_background_task(client: Weak<StoreClient>) {
         drop(store);
         tokio::time::sleep(pause).await;
     }
-}
-
-/// Locks a mutex, also if it is poisoned. No code panics, awaits or does I/O while it holds one of these locks.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -29,6 +29,7 @@ mod breaker;
 mod client;
 mod deadline;
 mod link;
+mod lock;
 mod memcached;
 mod operator;
 mod redis;
@@ -36,11 +37,6 @@ mod shared;
 
 #[cfg(test)]
 mod tests;
-
-pub use weir_seats::{
-    InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTerms,
-    StoreTime, Take,
-};
 
 pub use self::{
     backend::Backend,
@@ -51,4 +47,8 @@ pub use self::{
     operator::{OperatorChannel, OperatorStore},
     redis::{Credentials, InvalidRedis, RedisConfig, RedisStore, RedisTls, Topology},
     shared::{Claim, Denied, Grant, InvalidRule, Known, OnLoss, SharedKeys, SharedLimiter, SharedRule, Waits},
+};
+pub use weir_seats::{
+    InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTerms,
+    StoreTime, Take,
 };

@@ -11,7 +11,6 @@ use std::{
 };
 
 use tokio::{sync::watch, time::timeout};
-
 use weir_seats::StoreError;
 
 /// The number of late answers in a row after which the connection counts as half open, and is replaced.

@@ -25,7 +25,7 @@ use tokio::{
 use weir_seats::{Answer, EncodedTake, Key, Reply, StoreError, Take};
 use weir_wire::{MOST_QUESTIONS, Outcome, Question};
 
-use crate::client::lock;
+use crate::lock::lock;
 
 /// The maximum number of questions that wait to be sent.
 const MOST_QUEUED: usize = 4_096;

@@ -121,7 +121,7 @@ async fn talk(
                     // Like real agents, not all agents send at the same time.
                     next_at = clock::timer_now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));
                 }
-                ToAgent::Unknown(_) => {}
+                ToAgent::Answers(_) | ToAgent::Unknown(_) => {}
             },
             () = sleep_until(next_at), if every.is_some() => {}
         }

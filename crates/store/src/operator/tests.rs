@@ -66,7 +66,7 @@ impl World {
                     }
                     continue;
                 };
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                sleep(Duration::from_millis(1)).await;
                 let now = u64::try_from((EPOCH + start.elapsed()).as_micros()).expect("fits");
                 let answers: Vec<_> = questions.iter().filter_map(|question| operator.answer(question, now)).collect();
                 if !answers.is_empty() {
@@ -123,7 +123,7 @@ async fn load(world: &World, limiters: &[&SharedLimiter], every: Duration, until
                 admissions.push((world.now(), 1));
             }
         }
-        tokio::time::sleep(every).await;
+        sleep(every).await;
     }
     admissions
 }

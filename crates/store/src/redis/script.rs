@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use redis::Value as Raw;
-
 use weir_seats::{
     Answer, EncodedTake, Next,
     state::Mark,

@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{Quota, Strategy};
-
 use weir_seats::{
     InvalidKey, Key,
     bucket::capacity,

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use weir_seats::{Level, Value, model::used};
 
 use super::{answer::Decision, demand::DemandRate, hand::Hand};
-use crate::client::lock;
+use crate::lock::lock;
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
 const ROOM: usize = 64;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
-
 use weir_seats::{Key, Memory, Next, Take, terms::StoreTerms};
 
 const START: u64 = 1_790_000_000_000_000;

@@ -110,7 +110,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate {
         root: "crates/store/src/lib.rs",
         layers: &[
-            &["breaker", "deadline", "link"],
+            &["breaker", "deadline", "link", "lock"],
             &["memcached", "operator", "redis"],
             &["backend"],
             &["client"],
