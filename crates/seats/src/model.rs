@@ -84,6 +84,22 @@ pub fn used(value: &Value, now: u64) -> u64 {
     used.max().unwrap_or(0)
 }
 
+/// The units that a new counter must charge for a share: all units of the current windows. For a bucket there is no
+/// bound, because the new counter does not know what was used before.
+pub fn charged(value: &Value, now: u64) -> u64 {
+    let charged = limits(value).map(|(limit, state)| {
+        let mut state = state.clone();
+        state.advance(limit, now);
+        match state {
+            State::Bucket(_) => u64::MAX,
+            State::Window { count, .. } => count,
+            State::Counter { current, previous, .. } => current.saturating_add(previous),
+            State::Log(_) => state.mark(limit, now)[1],
+        }
+    });
+    charged.max().unwrap_or(0)
+}
+
 /// The value under the newest terms. Also returns true if the caller has other terms than these.
 fn in_force(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> (Value, bool) {
     let Some(stored) = stored else { return (Value::new(encoded.stamp, &encoded.limits, now), false) };

@@ -186,6 +186,11 @@ impl Limit {
         }
     }
 
+    /// Returns true if the limit counts in windows that begin at fixed times.
+    pub fn has_windows(&self) -> bool {
+        matches!(self.strategy, Strategy::FixedWindow | Strategy::SlidingWindowCounter)
+    }
+
     /// Returns true if requests leave the bucket one by one.
     pub fn is_leaky(&self) -> bool {
         self.strategy == Strategy::LeakyBucket

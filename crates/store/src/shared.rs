@@ -368,7 +368,7 @@ impl Sweep for SharedLimiter {
         let mut shard = self.table.shard(self.swept.fetch_add(1, Relaxed));
         for (&hash, entry) in shard.iter_mut() {
             if let Some(local) = entry.local.take() {
-                entry.owed = entry.owed.saturating_add(local.owed(micros(now)));
+                entry.owed = entry.owed.saturating_add(local.owed(self.share_time(now)));
             }
             if entry.owed > 0 && !entry.asks {
                 entry.asks = true;
@@ -415,12 +415,12 @@ impl Sweep for SharedLimiter {
     }
 
     fn end_shares(&self, used: &mut Vec<KnownKey>) {
-        let (rule, now) = (self.rule(), micros(self.client.now()));
+        let (rule, now) = (self.rule(), self.share_time(self.client.now()));
         for index in 0..self.table.shards() {
             for (&hash, entry) in self.table.shard(index).iter_mut() {
                 let seats = std::mem::take(&mut entry.hand).units();
                 self.client.stats.count_lost(seats);
-                let owed = entry.local.take().map_or(0, |local| local.owed(now)).saturating_add(entry.owed);
+                let owed = entry.local.take().map_or(0, |local| local.owed_to_new(now)).saturating_add(entry.owed);
                 let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
                 entry.owed = 0;
                 let terms = Arc::clone(&rule.set(entry.set).terms);

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use serde::Serialize;
-use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, PolicyRules, Store, log_bytes};
+use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE, PolicyRules, Store, log_bytes};
 
 use crate::compile::{CompiledPolicy, StoreSecrets, revision_of};
 
@@ -39,9 +39,6 @@ pub struct FleetRule {
     /// The number of agents that divide the limits while they are cut off.
     pub sharers: u32,
 }
-
-/// The name of the store whose counters are in the operator.
-const OPERATOR_STORE: &str = "operator";
 
 impl Content {
     /// Returns a content of these policies, as far as they fit, in this order.

@@ -208,7 +208,7 @@ impl SharedLimiter {
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
-        let local_owed = entry.local.as_ref().map_or(0, |local| local.owed(micros(now)).min(MOST_UNITS));
+        let local_owed = entry.local.as_ref().map_or(0, |local| local.owed(self.share_time(now)).min(MOST_UNITS));
         let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
         let owned = Owned {
             key,

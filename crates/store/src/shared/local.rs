@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use weir_seats::{
-    Next, Take,
+    Next, StoreTerms, StoreTime, Take,
     model::{Outcome, take, used_up},
+    state::start_of,
+    terms::Limit,
 };
 
 use super::{
@@ -15,6 +17,23 @@ use super::{
 };
 
 impl SharedLimiter {
+    /// The time of this program's share: the store's time, so that the windows of all shares begin when the store's
+    /// windows begin. The program's own time before the first answer.
+    pub(super) fn share_time(&self, now: Duration) -> u64 {
+        self.client.time(now).map_or(micros(now), |time| time.earliest)
+    }
+
+    /// Returns how long the store's time can be in either of two windows. Then the share admits nothing. After a long
+    /// loss, the store's time is not known well enough for short windows, and their beginnings are not respected.
+    fn between_windows(&self, terms: &StoreTerms, now: Duration) -> Option<Duration> {
+        let StoreTime { earliest, latest } = self.client.time(now)?;
+        let gap = latest - earliest;
+        let is_between = |limit: &Limit| {
+            limit.has_windows() && start_of(limit, earliest) != start_of(limit, latest) && gap <= limit.period / 10
+        };
+        terms.raw().iter().any(is_between).then_some(Duration::from_micros(gap))
+    }
+
     /// Decides as the rule defines for a lost store. `loss` is the number of this loss.
     pub(super) fn without_store(
         &self,
@@ -31,9 +50,12 @@ impl SharedLimiter {
                 let Some(terms) = &rule.set(entry.set).local else {
                     return Err(Denied { retry_after: Some(SOON), left });
                 };
-                let at = micros(now);
+                if let Some(gap) = self.between_windows(terms, now) {
+                    return Err(Denied { retry_after: Some(gap), left });
+                }
+                let at = self.share_time(now);
                 // The share begins without credit, because the store has given the credit to other programs.
-                let begins = || used_up(terms, micros(self.client.share_begins(now)));
+                let begins = || used_up(terms, at + micros(self.client.share_begins(now).saturating_sub(now)));
                 let (value, admitted) = match entry.local.take() {
                     Some(Local { loss: before, value, admitted }) if before == loss => {
                         (if value.stamp == terms.stamp() { value } else { begins() }, admitted)

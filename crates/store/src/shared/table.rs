@@ -7,7 +7,10 @@ use std::{
 };
 
 use tokio::sync::{Notify, oneshot};
-use weir_seats::{Level, Value, model::used};
+use weir_seats::{
+    Level, Value,
+    model::{charged, used},
+};
 
 use super::{answer::Decision, demand::DemandRate, hand::Hand};
 use crate::lock::lock;
@@ -65,7 +68,16 @@ impl Local {
     /// The units of the share that still count at this time. The store must charge them when it returns. It must not
     /// charge earlier ones, because the limit has refilled since.
     pub(super) fn owed(&self, at: u64) -> u32 {
-        u32::try_from(self.admitted.min(used(&self.value, at))).unwrap_or(u32::MAX)
+        self.at_most(used(&self.value, at))
+    }
+
+    /// The units that a new operator must charge. Unlike a store, it has not counted anything before.
+    pub(super) fn owed_to_new(&self, at: u64) -> u32 {
+        self.at_most(charged(&self.value, at))
+    }
+
+    fn at_most(&self, units: u64) -> u32 {
+        u32::try_from(self.admitted.min(units)).unwrap_or(u32::MAX)
     }
 }
 
