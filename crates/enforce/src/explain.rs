@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Method, Uri};
 use weir_core::{Tightest, Time};
 use weir_store::Known;
 use weir_tower::MonotonicClock;
-use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, Per};
+use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, OPERATOR_STORE, Per};
 
 use super::{
     charge::{Demand, opens_after},
@@ -235,11 +235,14 @@ fn explain_shared(demand: Demand<'_, '_>, now: Time, explained: &mut ExplainedRu
         remaining: left.units,
         reset_after_millis: millis(left.full_in),
     });
-    let store = shared.store();
+    let (counter, fallback) = match shared.store() {
+        OPERATOR_STORE => ("the operator".to_owned(), "this pod's share of the limit decides"),
+        store => (format!("store {store}"), "onStoreLoss decides"),
+    };
     explained.source = Some(match (is_lost, left) {
-        (true, _) => format!("store {store} is lost: onStoreLoss decides"),
-        (false, Some(_)) => format!("last answer of store {store}; seats in hand: {seats}"),
-        (false, None) => format!("no answer of store {store} for this key yet"),
+        (true, _) => format!("{counter} is lost: {fallback}"),
+        (false, Some(_)) => format!("last answer of {counter}; seats in hand: {seats}"),
+        (false, None) => format!("no answer of {counter} for this key yet"),
     });
 }
 

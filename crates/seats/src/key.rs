@@ -30,6 +30,11 @@ impl Key {
         Ok(Self(format!("{{{}.{hash:x}}}", name.replace(' ', "."))))
     }
 
+    /// The name of the counters, in which spaces are dots.
+    pub fn counters(&self) -> &str {
+        self.parts().0
+    }
+
     /// The name of the counters, and the hash as a hexadecimal number.
     pub(crate) fn parts(&self) -> (&str, &str) {
         let inner = self.0.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));

@@ -28,6 +28,10 @@ pub use self::stats::StoreStats;
 /// The deadline of a question until enough answers were measured. 50 ms would be too short for a distant store.
 const FIRST: Duration = Duration::from_millis(500);
 
+/// The shortest deadline of a question to the operator. Its answers pass the thread that also receives snapshots and
+/// serves scrapes.
+const LEAST_OF_OPERATOR: Duration = Duration::from_millis(250);
+
 /// The number of answers after which [`Deadline`] decides.
 const ENOUGH: u32 = 16;
 
@@ -240,8 +244,9 @@ impl StoreClient {
 
     /// The longest time that a request waits for an answer.
     pub(crate) fn deadline(&self) -> Duration {
+        let least = if self.asks_operator() { LEAST_OF_OPERATOR } else { Duration::ZERO };
         let condition = lock(&self.condition);
-        if condition.answers >= ENOUGH { condition.deadline.within(FIRST) } else { FIRST }
+        if condition.answers >= ENOUGH { condition.deadline.within(FIRST).max(least) } else { FIRST }
     }
 
     /// The average duration of a question, zero before the first answer.
@@ -307,7 +312,13 @@ impl StoreClient {
     }
 
     fn failed(&self, error: &StoreError) {
-        if matches!(error, StoreError::Cost | StoreError::Unsupported(_)) {
+        let is_of_question = match error {
+            StoreError::Cost | StoreError::Unsupported(_) => true,
+            // The operator refuses single questions, for example because it has too many keys. It counts others.
+            StoreError::Refused(_) => self.asks_operator(),
+            _ => false,
+        };
+        if is_of_question {
             return;
         }
         self.breaks.fetch_add(1, Relaxed);

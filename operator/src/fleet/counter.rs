@@ -25,6 +25,8 @@ use crate::{leader::Term, plan::FleetRule};
 
 /// The maximum number of keys.
 const MOST_KEYS: usize = if cfg!(test) { 2_000 } else { 1_000_000 };
+/// The maximum number of keys of one rule. So the clients of one policy cannot use up the room of all others.
+const MOST_OF_RULE: usize = MOST_KEYS / 4;
 /// With fewer keys than this, the machine does not look for keys to forget.
 const FEW_KEYS: usize = 1_024;
 /// The shortest time between two searches of a full table.
@@ -51,6 +53,8 @@ pub(super) struct Counter {
     used_up_at: Option<u64>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
+    /// The number of keys of each rule, by the name of its counters.
+    of_rule: HashMap<String, usize>,
     /// The number of keys above which the machine looks for keys to forget.
     enough: usize,
     search_at: u64,
@@ -90,6 +94,7 @@ impl Counter {
             used_up_at: None,
             pods: Pods::default(),
             keys: HashMap::new(),
+            of_rule: HashMap::new(),
             enough: 0,
             search_at: 0,
         }
@@ -203,7 +208,8 @@ impl Counter {
             let outcome = if self.term.is_current(now) {
                 self.count(question, rules, at).unwrap_or_else(Outcome::Refused)
             } else {
-                Outcome::Refused("another operator leads".to_owned())
+                // The next leader will count. The agent must not decide by the word of a leader of the past.
+                Outcome::NotYet
             };
             if question.id != 0 {
                 answers.push(Answer { id: question.id, outcome });
@@ -226,7 +232,7 @@ impl Counter {
             return Ok(Outcome::NotYet);
         }
         let (absent, sum, sharers) = self.pods.absence(&rule.policy, now);
-        self.make_room(&key, now)?;
+        self.make_room(&key, &question.counters, now)?;
         let (collected, used_up_at) = (!self.is_counting(), self.used_up_at);
         let entry = match self.keys.entry(key) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -253,18 +259,40 @@ impl Counter {
         Ok(Outcome::Counted(answer.message()))
     }
 
-    /// Makes room for a key. Forgets keys at full credit.
-    fn make_room(&mut self, key: &Key, now: u64) -> Result<(), Refusal> {
+    /// Makes room for a key of a rule, which the caller then adds. Forgets keys at full credit.
+    fn make_room(&mut self, key: &Key, counters: &str, now: u64) -> Result<(), Refusal> {
         if self.keys.contains_key(key) {
             return Ok(());
         }
-        let is_full = self.keys.len() >= MOST_KEYS;
+        let of_rule = self.of_rule.get(counters).copied().unwrap_or(0);
+        let is_full = self.keys.len() >= MOST_KEYS || of_rule >= MOST_OF_RULE;
         if self.keys.len() > self.enough.max(FEW_KEYS) || (is_full && now >= self.search_at) {
-            self.keys.retain(|_, entry| entry.full_at > now);
-            self.enough = 2 * self.keys.len();
-            self.search_at = now + BETWEEN_SEARCHES;
+            self.forget(now);
         }
-        if self.keys.len() >= MOST_KEYS { Err(format!("more than {MOST_KEYS} keys")) } else { Ok(()) }
+        if self.keys.len() >= MOST_KEYS {
+            return Err(format!("more than {MOST_KEYS} keys"));
+        }
+        let of_rule = self.of_rule.entry(counters.to_owned()).or_default();
+        if *of_rule >= MOST_OF_RULE {
+            return Err(format!("more than {MOST_OF_RULE} keys of the rule"));
+        }
+        *of_rule += 1;
+        Ok(())
+    }
+
+    /// Forgets keys at full credit.
+    fn forget(&mut self, now: u64) {
+        let of_rule = &mut self.of_rule;
+        self.keys.retain(|key, entry| {
+            let keeps = entry.full_at > now;
+            if !keeps && let Some(count) = of_rule.get_mut(key.counters()) {
+                *count -= 1;
+            }
+            keeps
+        });
+        of_rule.retain(|_, count| *count > 0);
+        self.enough = 2 * self.keys.len();
+        self.search_at = now + BETWEEN_SEARCHES;
     }
 }
 

@@ -112,7 +112,7 @@ fn after_its_term_a_counter_counts_nothing() {
     bench.now = Duration::from_micros(999_999_999);
     assert_eq!(bench.granted(1), 1);
     bench.now = Duration::from_secs(1000);
-    assert_eq!(bench.refusal(bench.question(1)), "another operator leads");
+    assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet);
     let channel = bench.ready("b");
     assert!(!bench.counter.release("b", channel, bench.now), "the share of an agent must not end now");
 }
@@ -251,10 +251,19 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
 fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     let (mut bench, channels) = Bench::counting();
     let key = |bench: &Bench, number: usize| Question { hash: format!("{number:x}"), ..bench.question(1) };
-    for number in 0..MOST_KEYS {
-        assert!(matches!(bench.ask(key(&bench, number)), Outcome::Counted(_)), "{number}");
+    let rules = ["shop/api.all", "shop/b.all", "shop/c.all", "shop/d.all", "shop/e.all"];
+    bench.rules = rules.map(|counters| rule(counters, 7)).into();
+    let of = |bench: &Bench, counters: &str, number| Question { counters: counters.to_owned(), ..key(bench, number) };
+    for counters in &rules[..4] {
+        for number in 0..MOST_OF_RULE {
+            assert!(matches!(bench.ask(of(&bench, counters, number)), Outcome::Counted(_)), "{counters} {number}");
+        }
+        if *counters != rules[3] {
+            let reason = bench.refusal(of(&bench, counters, MOST_KEYS));
+            assert_eq!(reason, "more than 500 keys of the rule", "the others have room");
+        }
     }
-    assert_eq!(bench.refusal(key(&bench, MOST_KEYS)), "more than 2000 keys");
+    assert_eq!(bench.refusal(of(&bench, rules[4], 1)), "more than 2000 keys");
     assert!(matches!(bench.ask(key(&bench, 7)), Outcome::Counted(_)), "a known key");
     bench.counter.term = Term::unbounded();
     bench.after(86_400);

@@ -259,3 +259,24 @@ fn a_message_has_the_same_answer_as_its_question() {
     let answer = Answer::read(answer.message(), &encoded).and_then(|answer| answer.reply(&encoded));
     assert_eq!(answer, Some(reply));
 }
+
+/// A refused question is not a sign that the operator is lost: it counts other keys.
+#[tokio::test(start_paused = true)]
+async fn a_refused_question_does_not_lose_the_operator() {
+    let world = World::new();
+    let program = world.program();
+    let mut channel = program.store.open();
+    assert!(channel.counts());
+    tokio::spawn(async move {
+        loop {
+            let questions = channel.questions().await;
+            let refusal = || Outcome::Refused("more than 1000000 keys".to_owned());
+            channel.answer(questions.iter().map(|question| Message { id: question.id, outcome: refusal() }).collect());
+        }
+    });
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 10, 1));
+    for _ in 0..20 {
+        assert!(request(&limiter).await.is_err());
+    }
+    assert!(program.client.condition().reached);
+}
