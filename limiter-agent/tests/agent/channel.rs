@@ -61,11 +61,20 @@ impl Operator {
         assert!(matches!(self.any().await, ToOperator::Status(_)));
         self.send(ToAgent::Snapshot(fleet(sequence).to_string().into_bytes())).await;
         assert!(matches!(self.any().await, ToOperator::Acknowledgement(_)));
-        let mut levels = Vec::new();
+        let levels = self.reports().await;
+        // The agent's share ends, and the agent asks from now on.
+        self.send(ToAgent::Answers(Vec::new())).await;
+        assert_eq!(self.reports().await, [], "the share was not used");
+        levels
+    }
+
+    /// The questions without answers that the agent sends before it says that these are all.
+    async fn reports(&mut self) -> Vec<Question> {
+        let mut reports = Vec::new();
         loop {
             match self.any().await {
-                ToOperator::Questions(questions) => levels.extend(questions),
-                ToOperator::LevelsSent => return levels,
+                ToOperator::Questions(questions) => reports.extend(questions),
+                ToOperator::LevelsSent => return reports,
                 other => panic!("{other:?}"),
             }
         }
@@ -73,7 +82,6 @@ impl Operator {
 
     /// Answers questions forever, as the operator does.
     async fn count(&mut self, counter: &mut Counter) {
-        self.send(ToAgent::Answers(Vec::new())).await;
         loop {
             if let ToOperator::Questions(questions) = self.any().await {
                 let answers = questions.iter().map(|question| counter.answer(question)).collect();

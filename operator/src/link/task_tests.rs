@@ -178,8 +178,8 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
 
     served.say(status(None)).await;
     served.say(ToOperator::Questions(vec![question(1, 0)])).await;
-    let refused = Outcome::Refused("collecting levels".to_owned());
-    assert_eq!(answers(&mut served).await, [Answer { id: 1, outcome: refused }]);
+    let early = Outcome::NotYet;
+    assert_eq!(answers(&mut served).await, [Answer { id: 1, outcome: early }]);
 
     served.say(ToOperator::Questions(vec![question(0, 3)])).await;
     served.say(ToOperator::LevelsSent).await;
