@@ -1,5 +1,7 @@
 //! A rule of scope Fleet: the operator counts for three agents. The tests end and pause the operator.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 
 /// Three agents, and the operator that counts for them.
@@ -131,5 +133,61 @@ async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
     }
     operator.signal(Signal::CONT)?;
     fleet.until_counted(3).await?;
+    operator.program.kill().await
+}
+
+/// Three clients send as fast as they can, while operators are killed, paused, and started again. All admissions together
+/// stay within what one bucket allows, and most of it is used.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_happens_to_operators_the_limit_holds() -> Result<()> {
+    const RATE: f64 = 200.0;
+    const BURST: f64 = 100.0;
+    let fleet =
+        Fleet::start("limits: [{name: second, requests: 200, per: 1s, strategy: TokenBucket, burst: 100}]").await?;
+    let mut operator = fleet.operator().await?;
+    let start = Instant::now();
+    let is_over = AtomicBool::new(false);
+    let client = async |agent: &Agent| {
+        let mut times = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            if agent.passes(1).await? == 1 {
+                times.push(start.elapsed());
+            }
+        }
+        anyhow::Ok(times)
+    };
+    let trouble = async {
+        for round in 0..3 {
+            sleep(Duration::from_secs(1)).await;
+            operator.signal(Signal::STOP)?;
+            sleep(Duration::from_millis(500) * (round + 1)).await;
+            operator.signal(Signal::CONT)?;
+            sleep(Duration::from_secs(1)).await;
+            operator.program.kill().await?;
+            sleep(Duration::from_millis(700)).await;
+            operator = fleet.operator().await?;
+        }
+        sleep(Duration::from_secs(2)).await;
+        is_over.store(true, Ordering::Relaxed);
+        anyhow::Ok(operator)
+    };
+    let [one, two, three] = &fleet.agents[..] else { bail!("not three agents") };
+    let (one, two, three, operator) = tokio::try_join!(client(one), client(two), client(three), trouble)?;
+    let mut times: Vec<f64> = [one, two, three].concat().iter().map(Duration::as_secs_f64).collect();
+    times.sort_by(f64::total_cmp);
+    // No interval has more than the burst and what refills in it. Times are those of responses, which come some
+    // milliseconds after the decisions.
+    let (mut tokens, mut at, mut least) = (BURST, 0.0, BURST);
+    for time in &times {
+        tokens = (tokens + RATE * (time - at)).min(BURST) - 1.0;
+        at = *time;
+        least = least.min(tokens);
+    }
+    ensure!(least > -RATE * 0.1, "{} too many of {} were admitted", -least, times.len());
+    let possible = BURST + RATE * start.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a small number")]
+    let used = times.len() as f64 / possible;
+    eprintln!("{} admitted, {used:.2} of what is possible; fewest tokens {least:.1}", times.len());
+    ensure!(used > 0.3, "only {used} of what is possible was admitted");
     operator.program.kill().await
 }
