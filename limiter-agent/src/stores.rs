@@ -25,6 +25,10 @@ use weir_wire::{Fault, Question, Snapshot, Store, StoreBackend, StoreStatus};
 /// The maximum number of keys of which the agent tells a new operator.
 const MOST_LEVELS: usize = 65_536;
 
+/// The time in which an agent joins an operator. The status does not report a shorter absence, so that each new pod does
+/// not change the conditions of its policies.
+const JOINING: Duration = Duration::from_secs(3);
+
 /// Makes the clients of stores, and keeps them while rules use them.
 #[derive(Debug)]
 pub(crate) struct Stores {
@@ -87,13 +91,16 @@ impl Stores {
 
     /// The status of each store, which shows whether the store answers.
     pub(crate) fn statuses(&self) -> Vec<StoreStatus> {
+        let now = Duration::from_nanos(self.clock.now().as_nanos());
         let status = |held: &Held| {
             let condition = held.client.condition();
+            let lasts = now.saturating_sub(condition.since);
+            let is_joining = held.store.backend == StoreBackend::Operator && lasts < JOINING;
             StoreStatus {
                 name: held.store.name.clone(),
-                reached: condition.reached,
+                reached: condition.reached || is_joining,
                 since_unix_millis: u64::try_from(condition.since.as_millis()).unwrap_or_default(),
-                error: condition.error,
+                error: condition.error.filter(|_| !is_joining),
             }
         };
         self.held().iter().map(status).collect()
