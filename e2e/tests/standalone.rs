@@ -415,8 +415,7 @@ impl Operator {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(kill_process(id.context("the operator has ended")?, signal)?)
+        send_signal(&self.program, signal)
     }
 
     async fn metric(&self, series: &str) -> Result<u64> {
@@ -444,8 +443,13 @@ impl Operator {
     }
 }
 
+fn send_signal(program: &Program, signal: Signal) -> Result<()> {
+    let id = program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    Ok(kill_process(id.context("the program has ended")?, signal)?)
+}
+
 struct Agent {
-    _program: Program,
+    program: Program,
     listen: String,
     control: String,
     telemetry: String,
@@ -481,7 +485,7 @@ impl Agent {
             {
                 let address = |name: &str| Ok::<_, anyhow::Error>(bound[name].as_str().context("bound")?.to_owned());
                 let (listen, control) = (address("listen")?, address("control")?);
-                return Ok(Self { _program: program, listen, control, telemetry: address("telemetry")? });
+                return Ok(Self { program, listen, control, telemetry: address("telemetry")? });
             }
             ensure!(start.elapsed() < PATIENCE, "the agent has not written its addresses");
             sleep(BETWEEN_LOOKS).await;

@@ -18,6 +18,7 @@ mod digest;
 mod event;
 mod http;
 mod machine;
+mod open;
 mod rivals;
 mod status_interval;
 mod task;

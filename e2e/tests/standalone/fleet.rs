@@ -40,6 +40,13 @@ impl Fleet {
         Ok(fs::write(self.stage.folder.path().join("policy.yaml"), text)?)
     }
 
+    /// Replaces the policy with one of scope Pod.
+    fn write_pod(&self) -> Result<()> {
+        let path = self.stage.folder.path().join("policy.yaml");
+        let text = fs::read_to_string(&path)?.replace("scope: Fleet, ", "");
+        Ok(fs::write(path, text)?)
+    }
+
     /// Starts an operator, and waits until it counts for all agents.
     async fn operator(&self) -> Result<Operator> {
         let operator = Operator::start(&self.stage, &self.urls, &self.args)?;
@@ -75,8 +82,14 @@ impl Fleet {
 
 #[tokio::test]
 async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Result<()> {
-    let fleet = Fleet::start("limits: [{name: day, requests: 30, per: 24h, strategy: SlidingWindowLog}]").await?;
-    let operator = fleet.operator().await?;
+    let rule = "limits: [{name: day, requests: 30, per: 24h, strategy: SlidingWindowLog}]";
+    let fleet = Fleet::start(rule).await?;
+    // The agents have channels before they have the rule.
+    fleet.write_pod()?;
+    let operator = Operator::start(&fleet.stage, &fleet.urls, &fleet.args)?;
+    fleet.stage.until("the policy of scope Pod", |it| enforced(it) == "3/3").await?;
+    fleet.write(rule)?;
+    fleet.until_counted(3).await?;
     // More than a third of the limit through one agent, so no agent has a fixed part.
     ensure!(fleet.agents[0].passes(22).await? == 22, "one agent has less than the limit");
     let passed = fleet.passes(12).await?;
@@ -96,7 +109,7 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
     ensure!(passed == 0, "{passed} more were admitted by the next operator");
     // A higher limit has effect at once, for all agents together.
     fleet.write("limits: [{name: day, requests: 45, per: 24h, strategy: SlidingWindowLog}]")?;
-    fleet.stage.until("the change", |it| it["status"]["observedGeneration"] == 2 && enforced(it) == "3/3").await?;
+    fleet.stage.until("the change", |it| it["status"]["observedGeneration"] == 3 && enforced(it) == "3/3").await?;
     let passed = fleet.passes(20).await?;
     ensure!(passed == 15, "{passed} instead of 15 more were admitted");
     operator.program.kill().await
@@ -133,6 +146,30 @@ async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
     }
     operator.signal(Signal::CONT)?;
     fleet.until_counted(3).await?;
+    operator.program.kill().await
+}
+
+/// An agent is paused until the operator has closed its channel. While it is away, its share is not available to the
+/// others. Then it has a new channel, and the whole limit is there again.
+#[tokio::test]
+async fn an_agent_that_was_paused_asks_on_a_new_channel() -> Result<()> {
+    let fleet = Fleet::start("limits: [{name: day, requests: 40, per: 24h, strategy: SlidingWindowLog}]").await?;
+    let operator = fleet.operator().await?;
+    let [paused, other, _] = &fleet.agents[..] else { bail!("not three agents") };
+    ensure!(paused.passes(5).await? == 5, "a request was refused below the limit");
+    send_signal(&paused.program, Signal::STOP)?;
+    let start = Instant::now();
+    while operator.metric("weir_operator_fleet_absent_pods").await? == 0 {
+        ensure!(start.elapsed() < PATIENCE, "the operator does not notice the paused agent");
+        sleep(BETWEEN_LOOKS).await;
+    }
+    // A share is a quarter: three agents, rounded up.
+    let passed = other.passes(60).await?;
+    ensure!(passed == 25, "{passed} instead of 25 of the rest were admitted");
+    send_signal(&paused.program, Signal::CONT)?;
+    fleet.until_counted(3).await?;
+    ensure!(operator.metric("weir_operator_fleet_absent_pods").await? == 0, "a pod is absent that asks");
+    ensure!(fleet.passes(20).await? <= 10, "more than the limit was admitted");
     operator.program.kill().await
 }
 

@@ -16,6 +16,7 @@ use super::{
     ContactError, Failure, FailureKind, Seen, Timing,
     digest::digest,
     event::{LinkAction, LinkEvent, LinkMoment},
+    open::{Open, Received},
     rivals::Rivals,
 };
 use crate::plan::Content;
@@ -38,8 +39,6 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The time for which a silent agent counts as present, in addition to the interval between two statuses. Agents use
 /// their share of limits of scope Fleet 6 s after the interval without a message from the operator.
 const PRESENCE: Duration = Duration::from_secs(4);
-/// The maximum number of early messages from an agent before its next status can be scheduled.
-const MOST_EARLY: u32 = 1000;
 
 #[derive(Debug)]
 pub(super) struct LinkMachine {
@@ -74,20 +73,6 @@ enum Connection {
     None,
     Calling,
     Open(Open),
-}
-
-#[derive(Debug)]
-struct Open {
-    not_after: u64,
-    /// The interval that was requested from the agent.
-    every: Duration,
-    /// The time before which the agent must send a message.
-    deadline: Instant,
-    /// True if the deadline was extended because the operator itself was late.
-    is_graced: bool,
-    /// The time of the last message that was not early. `early` counts the early messages since then.
-    on_time_at: Instant,
-    early: u32,
 }
 
 /// The permit of a lane, which each call and each push needs.
@@ -151,9 +136,8 @@ impl LinkMachine {
             LinkEvent::Due => self.check_deadlines(at, &mut actions),
             LinkEvent::PermitGranted => self.permit = Permit::Held,
             LinkEvent::Connected { not_after, greeting } => {
-                let (every, deadline) = (at.every, at.now + at.every + self.timing.timeout);
-                let (on_time_at, is_graced, early) = (at.now, false, 0);
-                self.connection = Connection::Open(Open { not_after, every, deadline, is_graced, on_time_at, early });
+                let every = at.every;
+                self.connection = Connection::Open(Open::new(not_after, every, at.now, self.timing.timeout));
                 actions.push(LinkAction::RequestStatus(every));
                 self.received(greeting, at, &mut actions);
             }
@@ -196,21 +180,8 @@ impl LinkMachine {
 
     fn received(&mut self, message: ToOperator, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Connection::Open(open) = &mut self.connection else { return };
-        // The answer to a push can arrive at any time, so it is never early. The number of questions depends on requests.
-        let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));
-        let is_question = matches!(message, ToOperator::Questions(_) | ToOperator::LevelsSent);
-        if !is_answer && !is_question {
-            if at.now.duration_since(open.on_time_at) < open.every / 2 {
-                open.early += 1;
-            } else {
-                (open.on_time_at, open.early) = (at.now, 0);
-            }
-            if open.early > MOST_EARLY {
-                return self.protocol_error("it sends its status more often than requested", at, actions);
-            }
-        }
-        if !matches!(message, ToOperator::Unknown(_)) {
-            (open.deadline, open.is_graced) = (at.now + open.every + self.timing.timeout, false);
+        if open.received(&message, at.now, self.timing.timeout) == Received::TooOften {
+            return self.protocol_error("it sends its status more often than requested", at, actions);
         }
         let silence = open.every + PRESENCE;
         let counted = |content: &Arc<Content>| !content.fleet.is_empty();
@@ -268,7 +239,7 @@ impl LinkMachine {
         match (in_force, &self.push) {
             // The answer to the push will arrive later, and is more recent than this status.
             (_, Push::Sent { .. }) => {}
-            (Some(in_force), _) if in_force.revision == self.wanted.revision && self.acknowledged.is_some() => {
+            (Some(in_force), _) if in_force.revision == self.wanted.revision && self.is_fenced() => {
                 self.push = Push::Idle;
                 self.attempts = 0;
             }
@@ -287,6 +258,13 @@ impl LinkMachine {
         }
     }
 
+    /// Returns true if the agent needs no push while it has the content in force. It asks only an operator whose snapshot
+    /// it has acknowledged on this connection.
+    fn is_fenced(&self) -> bool {
+        let on_this = matches!(&self.connection, Connection::Open(open) if open.has_acknowledged);
+        self.acknowledged.is_some() && (on_this || self.wanted.fleet.is_empty())
+    }
+
     fn acknowledged(&mut self, reply: ApplyReply, at: &LinkMoment, actions: &mut Vec<LinkAction>) {
         let Some((content, sent_at)) = self.answered() else {
             return self.protocol_error("it acknowledged a snapshot although no push was open", at, actions);
@@ -295,6 +273,9 @@ impl LinkMachine {
         let told = reply.in_force.revision;
         if told == content.revision {
             self.acknowledged = Some(content.clone());
+            if let Connection::Open(open) = &mut self.connection {
+                open.has_acknowledged = true;
+            }
             self.attempts = 0;
             self.push = if content.revision == self.wanted.revision { Push::Idle } else { Push::At(at.now) };
             self.report(Seen::Applied(content), actions);

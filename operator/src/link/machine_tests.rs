@@ -189,6 +189,24 @@ fn an_agent_with_rules_of_scope_fleet_counts_as_present_while_it_talks() {
     assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);
 }
 
+/// The agent asks the operator whose snapshot it accepted on this channel, so each channel needs one.
+#[test]
+fn an_agent_with_rules_of_scope_fleet_gets_its_snapshot_on_each_channel() {
+    for (content, pushes) in [(Content::counted("two"), true), (Content::claiming("two"), false)] {
+        let mut bench = Bench::converged();
+        bench.does(LinkEvent::Wanted(content));
+        bench.does(LinkEvent::PermitGranted);
+        bench.does(LinkEvent::Received(acknowledgement(101, "two")));
+        bench.does(LinkEvent::Ended(ContactError::Closed { is_silent: false }));
+        let pause = bench.due();
+        bench.after(pause).does(LinkEvent::Due);
+        bench.does(LinkEvent::PermitGranted);
+        let greeting = status(Some((101, "two")));
+        let does = bench.does(LinkEvent::Connected { not_after: NOT_AFTER, greeting });
+        assert_eq!(does.iter().any(|action| action.starts_with("push two")), pushes, "{does:?}");
+    }
+}
+
 #[test]
 fn an_agent_that_talks_too_much_is_left() {
     let mut bench = Bench::converged();

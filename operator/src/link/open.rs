@@ -1,0 +1,61 @@
+//! The open connection of a link: when its agent must send the next message, and whether it sends too many.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir_channel::ToOperator;
+
+/// The maximum number of early messages from an agent before its next status can be scheduled.
+const MOST_EARLY: u32 = 1000;
+
+#[derive(Debug)]
+pub(super) struct Open {
+    /// The time at which the connection's certificates expire, in seconds of Unix time.
+    pub(super) not_after: u64,
+    /// The interval that was requested from the agent.
+    pub(super) every: Duration,
+    /// The time before which the agent must send a message.
+    pub(super) deadline: Instant,
+    /// True if the deadline was extended because the operator itself was late.
+    pub(super) is_graced: bool,
+    /// The time of the last message that was not early. `early` counts the early messages since then.
+    on_time_at: Instant,
+    early: u32,
+    /// True if the agent has acknowledged a snapshot on this connection.
+    pub(super) has_acknowledged: bool,
+}
+
+/// Whether the agent may send the message that it sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    InTime,
+    TooOften,
+}
+
+impl Open {
+    pub(super) fn new(not_after: u64, every: Duration, now: Instant, timeout: Duration) -> Self {
+        let deadline = now + every + timeout;
+        Self { not_after, every, deadline, is_graced: false, on_time_at: now, early: 0, has_acknowledged: false }
+    }
+
+    /// Records a message.
+    pub(super) fn received(&mut self, message: &ToOperator, now: Instant, timeout: Duration) -> Received {
+        // The answer to a push can arrive at any time, so it is never early. The number of questions depends on requests.
+        let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));
+        let is_question = matches!(message, ToOperator::Questions(_) | ToOperator::LevelsSent);
+        if !is_answer && !is_question {
+            if now.duration_since(self.on_time_at) < self.every / 2 {
+                self.early += 1;
+            } else {
+                (self.on_time_at, self.early) = (now, 0);
+            }
+            if self.early > MOST_EARLY {
+                return Received::TooOften;
+            }
+        }
+        if !matches!(message, ToOperator::Unknown(_)) {
+            (self.deadline, self.is_graced) = (now + self.every + timeout, false);
+        }
+        Received::InTime
+    }
+}
