@@ -190,12 +190,6 @@ impl Counter {
             self.phase = Phase::Counting;
             let is_missing = !self.is_planned || self.pods.unknown + self.pods.arriving > 0;
             self.used_up_at = is_missing.then_some(at);
-            tracing::info!(
-                unknown = self.pods.unknown,
-                arriving = self.pods.arriving,
-                planned = self.is_planned,
-                "DEBUG counting"
-            );
         }
         at
     }
