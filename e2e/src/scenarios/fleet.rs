@@ -39,6 +39,7 @@ spec:
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     // Only injected agents have certificates, which the channel to the operator needs.
     policy::before_its_pods(space).await?;
+    space.apply(include_str!("../manifests/headless.yaml")).await?;
     workload::scale(space, PODS).await?;
     workload::ready(space, 6).await?;
     space.apply(&limit(100)).await?;
