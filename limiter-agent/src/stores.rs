@@ -22,7 +22,7 @@ use weir_store::{
 use weir_tower::MonotonicClock;
 use weir_wire::{Fault, Question, Snapshot, Store, StoreBackend, StoreStatus};
 
-/// The maximum number of keys of which the agent tells a new operator.
+/// The maximum number of levels that the agent reports to a new operator.
 const MOST_LEVELS: usize = 65_536;
 
 /// The time in which an agent joins an operator. The status does not report a shorter absence, so that each new pod does
@@ -145,14 +145,18 @@ impl Stores {
         Ok(Held { store: store.clone(), client, took })
     }
 
-    /// Begins to use a new channel to the operator. Also returns the levels that a new operator must know, as questions
-    /// without answers. None if the agent knows too many.
-    pub(crate) fn join_operator(&self) -> (OperatorChannel, Option<Vec<Question>>) {
-        let channel = self.operator.open();
-        (channel, self.operator_client().map_or(Some(Vec::new()), |client| client.levels(MOST_LEVELS)))
+    /// Begins to use a new channel to the operator.
+    pub(crate) fn join_operator(&self) -> OperatorChannel {
+        self.operator.open()
     }
 
-    /// Ends the shares of this agent, and returns questions without answers that tell the operator what they used.
+    /// Returns the levels that a new operator must know, as questions without answers. Also returns false if levels are
+    /// missing.
+    pub(crate) fn levels(&self) -> (Vec<Question>, bool) {
+        self.operator_client().map_or((Vec::new(), true), |client| client.levels(MOST_LEVELS))
+    }
+
+    /// Ends the shares of this agent, and returns questions without answers that report what the shares used.
     pub(crate) fn end_shares(&self) -> Vec<Question> {
         self.operator_client().map_or(Vec::new(), |client| client.end_shares())
     }

@@ -88,8 +88,8 @@ pub struct Presence {
 impl Presence {
     /// Records a message from the agent. Returns true if the agent expects signs of life. Without another message
     /// within `silence`, the pod counts as cut off.
-    pub fn heard(&self, silence: Duration) -> bool {
-        self.fleet.with(|counter, now| counter.heard(&self.pod, self.number, silence, now))
+    pub fn record_message(&self, silence: Duration) -> bool {
+        self.fleet.with(|counter, now| counter.record_message(&self.pod, self.number, silence, now))
     }
 
     /// Returns true if the agent must be told now, by empty answers, that the counter counts and its share is over.
@@ -97,17 +97,19 @@ impl Presence {
         self.fleet.with(|counter, now| counter.release(&self.pod, self.number, now))
     }
 
-    /// Records that the agent has sent all levels that it knows.
-    pub fn levels_sent(&self) {
-        self.fleet.with(|counter, now| counter.levels_sent(&self.pod, self.number, now));
+    /// Records that the agent has sent the levels that it knows, and whether these were all.
+    pub fn levels_sent(&self, is_complete: bool) {
+        self.fleet.with(|counter, now| counter.levels_sent(&self.pod, self.number, is_complete, now));
     }
 
     /// Answers questions. `contents` are the contents that the agent can have in force.
     pub fn answer(&self, questions: &[Question], contents: [Option<&Content>; 2]) -> Vec<Answer> {
         let rules = contents.map(|content| content.map_or(&[][..], |content| &content.fleet));
         let answers = self.fleet.with(|counter, now| counter.answer(questions, rules, now));
-        let refused = answers.iter().filter(|answer| matches!(answer.outcome, Outcome::Refused(_))).count();
-        self.fleet.metrics.asked(answers.len() - refused, refused);
+        let count = |is: fn(&Outcome) -> bool| answers.iter().filter(|answer| is(&answer.outcome)).count();
+        let counted = count(|outcome| matches!(outcome, Outcome::Counted(_)));
+        let refused = count(|outcome| matches!(outcome, Outcome::Refused(_)));
+        self.fleet.metrics.asked(counted, refused);
         answers
     }
 

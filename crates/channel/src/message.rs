@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use weir_wire::{Answer, ApplyReply, Goodbye, Question, Rejection, Status, StatusRequest};
+use weir_wire::{Answer, ApplyReply, Goodbye, LevelsSent, Question, Rejection, Status, StatusRequest};
 
 use crate::frame::{Frame, Outgoing};
 
@@ -62,7 +62,7 @@ pub enum ToOperator {
     Questions(Vec<Question>),
     /// The agent has sent a question for each level that it knew when the channel opened, and later, when the operator
     /// counts, for each key that it has admitted on its own.
-    LevelsSent,
+    LevelsSent(LevelsSent),
     /// A message that only later versions define.
     Unknown(u8),
 }
@@ -122,7 +122,7 @@ impl ToOperator {
             tag::REJECTION => Self::Rejection(json("a rejection", payload)?),
             tag::GOODBYE => Self::Goodbye(json("a goodbye", payload)?),
             tag::QUESTIONS => Self::Questions(json("questions", payload)?),
-            tag::LEVELS_SENT => Self::LevelsSent,
+            tag::LEVELS_SENT => Self::LevelsSent(json("the end of levels", payload)?),
             tag => Self::Unknown(tag),
         })
     }
@@ -136,7 +136,7 @@ impl ToOperator {
             Self::Rejection(rejection) => frame(tag::REJECTION, rejection),
             Self::Goodbye(goodbye) => frame(tag::GOODBYE, goodbye),
             Self::Questions(questions) => frame(tag::QUESTIONS, questions),
-            Self::LevelsSent => Outgoing::new(tag::LEVELS_SENT, &[]),
+            Self::LevelsSent(sent) => frame(tag::LEVELS_SENT, sent),
             Self::Unknown(tag) => Outgoing::new(*tag, &[]),
         }
     }
@@ -206,7 +206,7 @@ mod tests {
             (19, ToOperator::Rejection(Box::new(rejection))),
             (20, ToOperator::Goodbye(goodbye)),
             (21, ToOperator::Questions(vec![question()])),
-            (22, ToOperator::LevelsSent),
+            (22, ToOperator::LevelsSent(LevelsSent { is_complete: true })),
             (99, ToOperator::Unknown(99)),
         ] {
             let frame = sent(message.frame().unwrap());

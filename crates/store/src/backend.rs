@@ -37,7 +37,7 @@ impl Backend {
     }
 
     /// The operator, if it is this store.
-    pub(crate) fn operator(&self) -> Option<&OperatorStore> {
+    pub(crate) fn operator(&self) -> Option<&Arc<OperatorStore>> {
         if let Self::Operator(store) = self { Some(store) } else { None }
     }
 

@@ -66,6 +66,8 @@ pub struct StoreParts {
 pub struct StoreClient {
     parts: StoreParts,
     backend: Mutex<Option<Arc<Backend>>>,
+    /// The operator, if it is this store.
+    operator: Option<Arc<OperatorStore>>,
     time: Mutex<StoreClock>,
     condition: Mutex<Condition>,
     /// The number of missed answers. A level that is older than the last missed answer is sent to the store again.
@@ -81,7 +83,7 @@ pub(crate) trait Sweep: Send + Sync {
     /// Does periodic work. The client's task calls it several times per second.
     fn sweep(self: Arc<Self>);
 
-    /// Adds the levels that a new operator must know, at most `most` in all. Returns false if there are more.
+    /// Adds the levels that a new operator must know, at most `most` in all. Returns false if some are missing.
     fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool;
 
     /// Ends the shares of this program, and adds the units that they used. Drops seats of an earlier operator.
@@ -121,7 +123,7 @@ struct Condition {
     /// The number of times that the store was lost.
     losses: u64,
     /// The time of the last missed answer.
-    missed: Duration,
+    missed_at: Duration,
 }
 
 impl Condition {
@@ -162,9 +164,13 @@ impl StoreClient {
     pub fn start(parts: StoreParts) -> Arc<Self> {
         let runtime = parts.runtime.clone();
         let now = (parts.clock)();
+        // An error is reported by the first question, which opens the store again.
+        let backend = (parts.open)().ok().map(Arc::new);
+        let operator = backend.as_deref().and_then(Backend::operator).cloned();
         let client = Arc::new(Self {
             parts,
-            backend: Mutex::default(),
+            backend: Mutex::new(backend),
+            operator,
             time: Mutex::default(),
             condition: Mutex::new(Condition { begun: now, ..Condition::default() }),
             breaks: AtomicU64::new(0),
@@ -172,8 +178,6 @@ impl StoreClient {
             random: AtomicU64::new(RandomState::new().hash_one(now)),
             sweeps: Mutex::default(),
         });
-        // Whether the operator is there is known without a question.
-        drop(client.backend());
         runtime.spawn(run_background_task(Arc::downgrade(&client)));
         client
     }
@@ -190,7 +194,7 @@ impl StoreClient {
 
     /// The condition of the store. Before the first question, the store counts as reached.
     pub fn condition(&self) -> StoreCondition {
-        if let Some((error, since)) = self.away() {
+        if let Some((error, since)) = self.operator.as_ref().and_then(|operator| operator.away()) {
             return StoreCondition { reached: false, since, error: Some(error.to_owned()) };
         }
         let condition = lock(&self.condition);
@@ -215,27 +219,16 @@ impl StoreClient {
 
     /// The number of the current loss. None if the store is not lost.
     pub(crate) fn lost(&self) -> Option<u64> {
-        let (releases, is_away) = (self.releases(), self.away().is_some());
+        let (releases, is_away) = self.operator.as_ref().map_or((0, false), |operator| operator.shares());
         let condition = lock(&self.condition);
         (is_away || condition.breaker.lost_since().is_some()).then_some(condition.losses + releases)
     }
 
     /// The number of the current loss, or of the next one if the store is not lost.
     pub(crate) fn loss(&self) -> u64 {
-        let releases = self.releases();
+        let (releases, _) = self.operator.as_ref().map_or((0, false), |operator| operator.shares());
         let condition = lock(&self.condition);
         condition.losses + releases + u64::from(condition.breaker.lost_since().is_none())
-    }
-
-    /// The number of times that the operator began to count: each one ends the shares of before. Zero for other stores.
-    fn releases(&self) -> u64 {
-        let backend = lock(&self.backend);
-        backend.as_deref().and_then(Backend::operator).map_or(0, OperatorStore::releases)
-    }
-
-    /// The reason why the operator does not count, if it is this store, and since when.
-    fn away(&self) -> Option<(&'static str, Duration)> {
-        lock(&self.backend).as_deref().and_then(Backend::operator).and_then(OperatorStore::away)
     }
 
     pub(crate) fn breaks(&self) -> u64 {
@@ -325,7 +318,7 @@ impl StoreClient {
         let (now, jitter) = (self.now(), self.random());
         let mut condition = lock(&self.condition);
         let was_lost = condition.breaker.lost_since().is_some();
-        condition.missed = now;
+        condition.missed_at = now;
         condition.breaker.missed(now, jitter);
         condition.error = Some(error.to_string());
         if !was_lost && condition.breaker.lost_since().is_some() {
@@ -352,19 +345,18 @@ impl StoreClient {
             let condition = lock(&self.condition);
             (condition.begun, condition.breaker.missed_since().unwrap_or(now))
         };
-        let backend = self.backend().ok();
-        backend.as_deref().and_then(Backend::operator).map_or(now, |operator| operator.share_begins(begun, lost, now))
+        self.operator.as_ref().map_or(now, |operator| operator.share_begins(begun, lost, now))
     }
 
-    /// Questions that tell a new operator the levels that this program knows. They take nothing. None if there are more
-    /// than `most`.
-    pub fn levels(&self, most: usize) -> Option<Vec<Question>> {
+    /// Returns questions that report the levels that this program knows to a new operator, at most `most`. The questions
+    /// take nothing. Also returns false if levels are missing: there are more, or the limits have changed since.
+    pub fn levels(&self, most: usize) -> (Vec<Question>, bool) {
         let mut levels = Vec::new();
-        let is_all = self.rules().iter().all(|rule| rule.levels(most, &mut levels));
-        is_all.then(|| levels.iter().filter_map(KnownKey::question).collect())
+        let is_complete = self.rules().iter().fold(true, |all, rule| rule.levels(most, &mut levels) && all);
+        (levels.iter().filter_map(KnownKey::question).collect(), is_complete)
     }
 
-    /// Ends the shares of this program, and returns questions that tell the operator what they used.
+    /// Ends the shares of this program, and returns questions that report to the operator what the shares used.
     pub fn end_shares(&self) -> Vec<Question> {
         let mut used = Vec::new();
         self.rules().iter().for_each(|rule| rule.end_shares(&mut used));
@@ -377,7 +369,7 @@ impl StoreClient {
 
     /// Returns true if the store is the operator.
     pub(crate) fn asks_operator(&self) -> bool {
-        self.backend().is_ok_and(|backend| backend.operator().is_some())
+        self.operator.is_some()
     }
 
     pub(crate) fn takes_back(&self) -> bool {
@@ -403,12 +395,10 @@ impl StoreClient {
     /// Returns whether to probe now, and whether the store is lost.
     fn next_probe(&self) -> (bool, bool) {
         let now = self.now();
-        let backend = self.backend().ok();
-        let operator = backend.as_deref().and_then(Backend::operator);
         let mut condition = lock(&self.condition);
-        if let Some(operator) = operator {
+        if let Some(operator) = &self.operator {
             // A sign of life is as good as an answer, so the operator is not probed.
-            if operator.away().is_none() && operator.heard() > condition.missed {
+            if operator.away().is_none() && operator.last_message_at() > condition.missed_at {
                 condition.answered(now);
             }
             return (false, condition.breaker.lost_since().is_some());

@@ -57,7 +57,7 @@ struct State {
     /// The time since which the operator does not count, if it does not.
     away_since: Duration,
     /// The time of the operator's last message.
-    heard: Duration,
+    last_message_at: Duration,
     /// The interval of statuses that the operator requested.
     status_interval: Duration,
     /// The time from which the share can be used, if the program does not reach the operator. None before the operator
@@ -108,9 +108,11 @@ impl OperatorStore {
         OperatorChannel { store: Arc::clone(self), number: state.channels, questions, is_closed_by_operator: false }
     }
 
-    /// The number of times that the operator began to count. Each one ends the shares of before.
-    pub(crate) fn releases(&self) -> u64 {
-        lock(&self.state).releases
+    /// The number of times that the operator began to count, which ended the shares of before. Also returns true if shares
+    /// can be in use now, because the operator does not count for this program.
+    pub(crate) fn shares(&self) -> (u64, bool) {
+        let state = lock(&self.state);
+        (state.releases, state.contact.away().is_some())
     }
 
     /// The reason why the operator does not count for this program, and since when. None if it counts.
@@ -120,8 +122,8 @@ impl OperatorStore {
     }
 
     /// The time of the operator's last message. Zero before the first one.
-    pub(crate) fn heard(&self) -> Duration {
-        lock(&self.state).heard
+    pub(crate) fn last_message_at(&self) -> Duration {
+        lock(&self.state).last_message_at
     }
 
     /// The time at which a program can begin to use its share of a limit. `started` is the start of the program, and
@@ -245,7 +247,7 @@ impl OperatorChannel {
         if state.channels != self.number {
             return;
         }
-        state.heard = now;
+        state.last_message_at = now;
         for answer in answers {
             if let Some(waits) = state.waiting.remove(&answer.id) {
                 let _ = waits.send(answer.outcome);

@@ -393,6 +393,7 @@ impl Sweep for SharedLimiter {
     }
 
     fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool {
+        let mut is_complete = true;
         let rule = self.rule();
         let Some(time) = self.client.time(self.client.now()) else { return true };
         for index in 0..self.table.shards() {
@@ -407,11 +408,11 @@ impl Sweep for SharedLimiter {
                         levels.push(KnownKey { key, terms, level, owed: 0 });
                     }
                     // There are too many keys, or the limits have changed since the answer.
-                    Some(false) | None => return false,
+                    Some(false) | None => is_complete = false,
                 }
             }
         }
-        true
+        is_complete
     }
 
     fn end_shares(&self, used: &mut Vec<KnownKey>) {

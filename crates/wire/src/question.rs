@@ -53,6 +53,15 @@ pub struct Question {
     pub returned: Option<Returned>,
 }
 
+/// The message of an agent that has sent a question for each level that it knows. Later versions can add fields: the
+/// operator ignores unknown fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LevelsSent {
+    /// False if the agent knows more levels than it can send, or levels under other limits than now.
+    pub is_complete: bool,
+}
+
 /// Units that an agent gives back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,7 +4,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use weir_wire::{
     Answer, ApplyReply, BanList, ExplainReply, ExplainRequest, Goodbye, IdentityRefusal, IdentityReply,
-    IdentityRequest, LiftedBans, Question, Rejection, Snapshot, Status, StatusRequest, WIRE_VERSION,
+    IdentityRequest, LevelsSent, LiftedBans, Question, Rejection, Snapshot, Status, StatusRequest, WIRE_VERSION,
 };
 
 fn round_trip<T: Serialize + DeserializeOwned>(golden: &str) -> T {
@@ -51,6 +51,7 @@ fn a_request_for_reports_and_a_goodbye_keep_their_form() {
 fn questions_and_answers_keep_their_form() {
     round_trip::<Vec<Question>>(include_str!("golden/questions.json"));
     round_trip::<Vec<Answer>>(include_str!("golden/answers.json"));
+    round_trip::<LevelsSent>(include_str!("golden/levels_sent.json"));
 }
 
 #[test]

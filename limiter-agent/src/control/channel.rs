@@ -15,7 +15,7 @@ use tokio::{
 };
 use weir_channel::{Channel, ChannelError, ToAgent, ToOperator};
 use weir_store::OperatorChannel;
-use weir_wire::{Goodbye, MOST_QUESTIONS, Question};
+use weir_wire::{Goodbye, LevelsSent, MOST_QUESTIONS, Question};
 
 use super::{
     Control, apply_snapshot,
@@ -77,7 +77,7 @@ pub(crate) async fn serve<W>(
                 ToAgent::Answers(answers) => {
                     let Some(operator) = &operator else { continue };
                     if operator.counts() {
-                        report(&mut channel, &control.snapshots.stores().end_shares()).await?;
+                        report(&mut channel, &control.snapshots.stores().end_shares(), true).await?;
                     }
                     operator.answer(answers);
                 }
@@ -93,32 +93,33 @@ pub(crate) async fn serve<W>(
     }
 }
 
-/// Joins the agents that the operator counts for: tells it the levels that this agent knows. The operator answers with no
-/// answers when it counts.
+/// Begins to use the operator: reports the levels that this agent knows. When the operator counts, it sends a message with
+/// no answers.
 async fn join<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     control: &Control,
     every: Option<Duration>,
 ) -> Result<OperatorChannel, ChannelError> {
-    let (operator, levels) = control.snapshots.stores().join_operator();
+    let stores = control.snapshots.stores();
+    let operator = stores.join_operator();
     if let Some(interval) = every {
         operator.status_interval(interval);
     }
-    if let Some(levels) = levels {
-        report(channel, &levels).await?;
-    }
+    let (levels, is_complete) = stores.levels();
+    report(channel, &levels, is_complete).await?;
     Ok(operator)
 }
 
-/// Sends questions without answers, and that these were all.
+/// Sends questions that expect no answers, and then that these were all.
 async fn report<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     questions: &[Question],
+    is_complete: bool,
 ) -> Result<(), ChannelError> {
     for part in questions.chunks(MOST_QUESTIONS) {
         send(channel, &ToOperator::Questions(part.to_vec())).await?;
     }
-    send(channel, &ToOperator::LevelsSent).await
+    send(channel, &ToOperator::LevelsSent(LevelsSent { is_complete })).await
 }
 
 /// Waits for questions to the operator. Without such a channel, it waits forever.

@@ -12,7 +12,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, select, time::timeout};
 use tokio_rustls::client::TlsStream;
 use weir_channel::{ALPN, Channel, Outgoing, ToAgent, ToOperator};
 use weir_seats::{self as seats, EncodedTake, Key, model};
-use weir_wire::{Answer, MAX_SNAPSHOT_BYTES, Outcome, Question, Rejection, RejectionKind, StatusRequest};
+use weir_wire::{Answer, LevelsSent, MAX_SNAPSHOT_BYTES, Outcome, Question, Rejection, RejectionKind, StatusRequest};
 
 use crate::{
     support::{Agent, Authority, PATIENCE, TlsClient, daily, json_of, policy, request, rule, snapshot, tls, with},
@@ -45,7 +45,7 @@ impl Operator {
     async fn next(&mut self) -> ToOperator {
         loop {
             let message = self.any().await;
-            if message != ToOperator::LevelsSent {
+            if !matches!(message, ToOperator::LevelsSent(_)) {
                 return message;
             }
         }
@@ -56,27 +56,40 @@ impl Operator {
         ToOperator::parse(&frame).expect("a message of an agent")
     }
 
-    /// Pushes a rule that the operator counts, and returns the levels that the agent sends.
-    async fn lead(&mut self, sequence: u64) -> Vec<Question> {
+    /// Pushes a rule with this limit, which the operator counts, and ends the agent's share. Returns the levels that the
+    /// agent reports, and whether these are all.
+    async fn lead(&mut self, sequence: u64, requests: u64) -> (Vec<Question>, bool) {
         assert!(matches!(self.any().await, ToOperator::Status(_)));
-        self.send(ToAgent::Snapshot(fleet(sequence).to_string().into_bytes())).await;
-        assert!(matches!(self.any().await, ToOperator::Acknowledgement(_)));
+        self.apply(sequence, requests).await;
         let levels = self.reports().await;
         // The agent's share ends, and the agent asks from now on.
         self.send(ToAgent::Answers(Vec::new())).await;
-        assert_eq!(self.reports().await, [], "the share was not used");
+        assert_eq!(self.reports().await, (vec![], true), "the share was not used");
         levels
     }
 
-    /// The questions without answers that the agent sends before it says that these are all.
-    async fn reports(&mut self) -> Vec<Question> {
+    async fn apply(&mut self, sequence: u64, requests: u64) {
+        self.send(ToAgent::Snapshot(fleet(sequence, requests).to_string().into_bytes())).await;
+        assert!(matches!(self.any().await, ToOperator::Acknowledgement(_)));
+    }
+
+    /// The questions that expect no answers, and whether the agent has sent all that it knows.
+    async fn reports(&mut self) -> (Vec<Question>, bool) {
         let mut reports = Vec::new();
         loop {
             match self.any().await {
                 ToOperator::Questions(questions) => reports.extend(questions),
-                ToOperator::LevelsSent => return reports,
+                ToOperator::LevelsSent(LevelsSent { is_complete }) => return (reports, is_complete),
                 other => panic!("{other:?}"),
             }
+        }
+    }
+
+    /// Sends requests to the agent, and answers its questions meanwhile, as the operator does.
+    async fn statuses(&mut self, agent: &Agent, requests: usize, counter: &mut Counter) -> Vec<u16> {
+        select! {
+            statuses = agent.statuses("/", &[], requests) => statuses,
+            () = self.count(counter) => unreachable!("it counts forever"),
         }
     }
 
@@ -112,12 +125,12 @@ impl Counter {
     }
 }
 
-/// A snapshot with a limit of five in a day that the operator counts.
-fn fleet(sequence: u64) -> Value {
+/// A snapshot with a limit in a day that the operator counts. A higher limit is newer.
+fn fleet(sequence: u64, requests: u64) -> Value {
     let shared = json!({
-        "store": "operator", "counters": "shop/api.all", "stamp": 1, "onStoreLoss": "LocalShare", "sharers": 2,
+        "store": "operator", "counters": "shop/api.all", "stamp": requests, "onStoreLoss": "LocalShare", "sharers": 2,
     });
-    let rule = with(rule("all", &[daily("l", "FixedWindow", 5)]), json!({"shared": shared}));
+    let rule = with(rule("all", &[daily("l", "SlidingWindowLog", requests)]), json!({"shared": shared}));
     let store = json!({"name": "operator", "backend": "operator"});
     with(snapshot(sequence, &[policy("api", &[rule])]), json!({"stores": [store]}))
 }
@@ -128,28 +141,34 @@ async fn the_operator_counts_and_the_next_one_learns_what_this_one_counted() {
     let folder = files(&agents, &clients);
     let (app, agent) = start(folder.path(), &[]).await;
     let mut first = Operator::connect(&agent, &agents, &clients, "operator.test").await;
-    assert_eq!(first.lead(2).await, []);
+    assert_eq!(first.lead(2, 5).await, (vec![], true));
     let mut counter = Counter::default();
-    let statuses = select! {
-        statuses = agent.statuses("/", &[], 3) => statuses,
-        () = first.count(&mut counter) => unreachable!("it counts forever"),
-    };
-    assert_eq!(statuses, [200; 3]);
+    assert_eq!(first.statuses(&agent, 3, &mut counter).await, [200; 3]);
+    let identity = clients.issue("operator.test");
+    let mut curl = TlsClient::connect(agent.addresses.control, &agents, Some(&identity)).await.unwrap();
+    let explain = request("POST", "/v1/explain", &[("host", "agent.test")], r#"{"target": "/"}"#);
+    let explained = json_of(&curl.send(explain).await.unwrap());
+    assert_eq!(explained["rules"][0]["source"], "last answer of the operator; seats in hand: 0");
 
     let mut second = Operator::connect(&agent, &agents, &clients, "operator.test").await;
-    let levels = second.lead(4).await;
+    let (levels, is_complete) = second.lead(4, 5).await;
     let [level] = &levels[..] else { panic!("{levels:?}") };
-    assert_eq!((level.id, level.requests, level.seen.as_ref().map(|marks| marks[0][1])), (0, 0, Some(3)));
+    let used = level.seen.as_ref().map(|marks| marks[0][1]);
+    assert_eq!((level.id, level.requests, used, is_complete), (0, 0, Some(3), true));
     // The first one cannot lead again: its snapshot is old.
     first.push(3).await;
     assert_eq!(first.rejection().await.error, RejectionKind::Stale);
     let mut counter = Counter::default();
     counter.answer(level);
-    let statuses = select! {
-        statuses = agent.statuses("/", &[], 4) => statuses,
-        () = second.count(&mut counter) => unreachable!("it counts forever"),
-    };
-    assert_eq!((statuses, app.requests()), (vec![200, 200, 429, 429], 5));
+    assert_eq!(second.statuses(&agent, 4, &mut counter).await, [200, 200, 429, 429]);
+    assert_eq!(app.requests(), 5);
+
+    // The limit changes, and no request updates the level before another operator leads. The agent reports that its
+    // levels are incomplete, and asks that operator.
+    second.apply(5, 6).await;
+    let mut third = Operator::connect(&agent, &agents, &clients, "operator.test").await;
+    assert_eq!(third.lead(6, 6).await, (vec![], false));
+    assert_eq!(third.statuses(&agent, 1, &mut counter).await, [200]);
 }
 
 #[tokio::test]

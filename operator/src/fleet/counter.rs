@@ -2,12 +2,12 @@
 //! clock; [`Fleet`](super::Fleet) does.
 //!
 //! ```text
-//! Collecting ── all pods have sent their levels, or 10 s ──► Settling ── all of them are present, or 4 s ──► Counting
+//! Collecting ── all pods have sent their levels, or 10 s ──► Settling ── all of them are present, or 5 s ──► Counting
 //! ```
 //!
 //! While the machine collects and settles, it only raises its counts to the levels that agents know, and charges what
-//! their shares used. If a pod was missing at the end, its agent may have used any unit, so all limits count as used up
-//! at that time.
+//! their shares used. If a pod was missing at the end, or did not know all its levels, its agent may have used any unit,
+//! so all limits count as used up at that time.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -49,7 +49,9 @@ pub(super) struct Counter {
     phase: Phase,
     /// True once the engine has planned all pods that it knows.
     is_planned: bool,
-    /// The time at which all limits count as used up, if a pod was missing.
+    /// True if an agent could not send all levels that it knew.
+    is_incomplete: bool,
+    /// The time at which all limits count as used up, if a level was missing.
     used_up_at: Option<u64>,
     pods: Pods,
     keys: HashMap<Key, Entry>,
@@ -91,6 +93,7 @@ impl Counter {
             began: (now, unix_micros),
             phase: Phase::Collecting,
             is_planned: false,
+            is_incomplete: false,
             used_up_at: None,
             pods: Pods::default(),
             keys: HashMap::new(),
@@ -150,9 +153,9 @@ impl Counter {
     }
 
     /// Records a message from a pod. Without another one within `silence`, the pod counts as cut off.
-    pub(super) fn heard(&mut self, pod: &str, channel: u64, silence: Duration, now: Duration) -> bool {
+    pub(super) fn record_message(&mut self, pod: &str, channel: u64, silence: Duration, now: Duration) -> bool {
         let at = self.advance(now);
-        self.pods.heard(pod, channel, at + micros(silence), at) && self.term.is_current(now)
+        self.pods.record_message(pod, channel, at + micros(silence), at) && self.term.is_current(now)
     }
 
     /// Returns true if the agent must be told now that its share is over.
@@ -161,9 +164,10 @@ impl Counter {
         self.releases() && self.term.is_current(now) && self.pods.release(pod, channel, at)
     }
 
-    /// Records that a pod has sent all levels that it knows.
-    pub(super) fn levels_sent(&mut self, pod: &str, channel: u64, now: Duration) {
+    /// Records that a pod has sent the levels that it knows, and whether these were all.
+    pub(super) fn levels_sent(&mut self, pod: &str, channel: u64, is_complete: bool, now: Duration) {
         let at = self.advance(now);
+        self.is_incomplete |= !is_complete && !self.is_counting();
         self.pods.levels_sent(pod, channel, at);
         self.advance(now);
     }
@@ -188,7 +192,7 @@ impl Counter {
             && (self.pods.arriving == 0 || at >= since + SETTLING)
         {
             self.phase = Phase::Counting;
-            let is_missing = !self.is_planned || self.pods.unknown + self.pods.arriving > 0;
+            let is_missing = !self.is_planned || self.is_incomplete || self.pods.unknown + self.pods.arriving > 0;
             self.used_up_at = is_missing.then_some(at);
         }
         at
@@ -215,8 +219,8 @@ impl Counter {
     fn count(&mut self, question: &Question, rules: [&[FleetRule]; 2], now: u64) -> Result<Outcome, Refusal> {
         let rule = rule(rules, question).ok_or("the pod has no such rule")?;
         let (key, mut encoded) = EncodedTake::read(question).map_err(|field| format!("invalid {field}"))?;
-        // A level can come from an earlier leader.
-        encoded.rebase_seen(now, MARGIN);
+        // A level can come from an earlier leader. While the counter counts, it knows all levels of before.
+        encoded.rebase_seen(now, if self.is_counting() { 0 } else { MARGIN });
         let mut owed = 0;
         if question.id == 0 {
             // A report takes nothing.

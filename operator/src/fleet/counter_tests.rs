@@ -42,7 +42,11 @@ impl Bench {
 
     /// Returns a counter that counts, and the channels of both pods.
     fn counting() -> (Self, [u64; 2]) {
-        let mut bench = Self::new();
+        Self::new().into_counting()
+    }
+
+    fn into_counting(self) -> (Self, [u64; 2]) {
+        let mut bench = self;
         let channels = ["a", "b"].map(|pod| bench.ready(pod));
         for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
             bench.confirm(pod, channel);
@@ -54,18 +58,18 @@ impl Bench {
     /// Opens a channel whose agent has sent its levels.
     fn ready(&mut self, pod: &str) -> u64 {
         let channel = self.counter.connected(pod, self.now);
-        self.counter.heard(pod, channel, SILENCE, self.now);
-        self.counter.levels_sent(pod, channel, self.now);
+        self.counter.record_message(pod, channel, SILENCE, self.now);
+        self.counter.levels_sent(pod, channel, true, self.now);
         channel
     }
 
-    fn hear(&mut self, pod: &str, channel: u64) {
-        self.counter.heard(pod, channel, SILENCE, self.now);
+    fn message(&mut self, pod: &str, channel: u64) {
+        self.counter.record_message(pod, channel, SILENCE, self.now);
     }
 
     fn confirm(&mut self, pod: &str, channel: u64) {
         assert!(self.counter.release(pod, channel, self.now), "the agent must be told that its share is over");
-        self.counter.levels_sent(pod, channel, self.now);
+        self.counter.levels_sent(pod, channel, true, self.now);
     }
 
     fn after(&mut self, seconds: u64) -> &mut Self {
@@ -154,10 +158,10 @@ fn a_new_term_collects_levels_first() {
     for (pod, channel, seen, owed) in [("a", channels[0], 25, 0), ("b", channels[1], 20, 3)] {
         let level = Question { id: 0, requests: 0, seen: Some(vec![[window, seen, 0]]), owed, ..bench.question(1) };
         assert!(bench.counter.answer(&[level], [&bench.rules, &[]], bench.now).is_empty(), "no answer");
-        bench.counter.levels_sent(pod, channel, bench.now);
+        bench.counter.levels_sent(pod, channel, true, bench.now);
     }
-    bench.counter.heard("a", channels[0], SILENCE, bench.now);
-    bench.counter.heard("b", channels[1], SILENCE, bench.now);
+    bench.counter.record_message("a", channels[0], SILENCE, bench.now);
+    bench.counter.record_message("b", channels[1], SILENCE, bench.now);
     assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet, "the shares have not ended");
     bench.confirm("a", channels[0]);
     assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet, "one share has not ended");
@@ -173,10 +177,10 @@ fn if_a_pod_is_missing_all_limits_count_as_used_up() {
     let level = Question { id: 0, requests: 0, seen: Some(vec![[window, 1, 0]]), ..bench.question(1) };
     bench.counter.answer(&[level], [&bench.rules, &[]], bench.now);
     for _ in 0..9 {
-        bench.after(1).hear("a", channel);
+        bench.after(1).message("a", channel);
         assert!(!bench.counter.release("a", channel, bench.now));
     }
-    bench.after(1).hear("a", channel);
+    bench.after(1).message("a", channel);
     bench.confirm("a", channel);
     assert_eq!((bench.counter.is_counting(), bench.counter.absent()), (true, 1));
     assert_eq!(bench.granted(1), 0, "a known key is used up");
@@ -184,7 +188,7 @@ fn if_a_pod_is_missing_all_limits_count_as_used_up() {
     assert!(matches!(bench.ask(unknown), Outcome::Counted(granted) if granted.granted == 0));
     // The next day, the limit is free again, except for the share of the missing pod.
     bench.counter.term = Term::unbounded();
-    bench.after(86_400).hear("a", channel);
+    bench.after(86_400).message("a", channel);
     assert_eq!(bench.granted(40), 30);
 }
 
@@ -196,7 +200,7 @@ fn the_share_of_an_absent_pod_stays_free_until_it_is_back() {
     assert_eq!(bench.granted(100), 30);
     let again = bench.ready("b");
     assert_eq!((bench.granted(100), bench.counter.absent()), (0, 1), "its share has not ended");
-    bench.counter.heard("a", a, SILENCE, bench.now);
+    bench.counter.record_message("a", a, SILENCE, bench.now);
     let owed = Question { id: 0, requests: 0, owed: 4, ..bench.question(1) };
     bench.counter.answer(&[owed], [&bench.rules, &[]], bench.now);
     bench.confirm("b", again);
@@ -208,9 +212,9 @@ fn a_silent_pod_is_absent_and_an_end_of_an_old_channel_is_not() {
     let (mut bench, [a, b]) = Bench::counting();
     bench.counter.ended("b", a, bench.now);
     assert_eq!(bench.after(4).counter.absent(), 0);
-    bench.counter.heard("a", a, SILENCE, bench.now);
+    bench.counter.record_message("a", a, SILENCE, bench.now);
     assert_eq!(bench.after(1).counter.absent(), 1, "b was silent for 5 s");
-    bench.counter.heard("b", b, SILENCE, bench.now);
+    bench.counter.record_message("b", b, SILENCE, bench.now);
     assert_eq!(bench.counter.absent(), 0, "a message on the same channel");
     assert_eq!(bench.after(5).counter.absent(), 2);
 }
@@ -219,13 +223,13 @@ fn a_silent_pod_is_absent_and_an_end_of_an_old_channel_is_not() {
 #[test]
 fn a_pod_counts_as_absent_since_its_last_message() {
     let (mut bench, [a, b]) = Bench::counting();
-    bench.after(2).hear("a", a);
-    bench.hear("b", b);
+    bench.after(2).message("a", a);
+    bench.message("b", b);
     bench.after(3);
     bench.counter.ended("b", b, bench.now);
     let absence = |bench: &Bench| bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
     assert_eq!(absence(&bench), (1, 3_000_000, 4));
-    bench.hear("a", a);
+    bench.message("a", a);
     bench.after(1);
     assert_eq!(absence(&bench), (1, 4_000_000, 4));
 }
@@ -236,7 +240,7 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     bench.counter.expect("c", &bench.rules, bench.now);
     let alive = |bench: &mut Bench| {
         for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-            bench.counter.heard(pod, channel, Duration::from_secs(60), bench.now);
+            bench.counter.record_message(pod, channel, Duration::from_secs(60), bench.now);
         }
     };
     alive(&mut bench);
@@ -245,6 +249,36 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     bench.counter.expect("c", &[], bench.now);
     assert_eq!(bench.counter.absent(), 0);
     assert_eq!(bench.granted(100), 40);
+}
+
+/// An agent that cannot report all levels may have used any unit of the others.
+#[test]
+fn incomplete_levels_count_as_used_up() {
+    let mut bench = Bench::new();
+    let channels = ["a", "b"].map(|pod| {
+        let channel = bench.counter.connected(pod, bench.now);
+        bench.message(pod, channel);
+        bench.counter.levels_sent(pod, channel, pod == "a", bench.now);
+        channel
+    });
+    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+        bench.confirm(pod, channel);
+    }
+    assert!(bench.counter.is_counting());
+    assert_eq!(bench.granted(1), 0);
+}
+
+/// A level that this counter has granted does not grow when an agent reports it on a new channel.
+#[test]
+fn a_known_level_is_not_raised_by_a_report() {
+    let (mut bench, channels) = Bench::with(Strategy::TokenBucket, Term::unbounded()).into_counting();
+    assert_eq!(bench.granted(30), 30);
+    let Outcome::Counted(granted) = bench.ask(bench.question(0)) else { panic!("not counted") };
+    let report = Question { id: 0, seen: Some(granted.level.clone()), ..bench.question(0) };
+    assert_eq!(bench.counter.answer(&[report], [&bench.rules, &[]], bench.now), []);
+    bench.message("a", channels[0]);
+    let Outcome::Counted(after) = bench.ask(bench.question(0)) else { panic!("not counted") };
+    assert_eq!(after.level, granted.level);
 }
 
 #[test]
@@ -268,7 +302,7 @@ fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     bench.counter.term = Term::unbounded();
     bench.after(86_400);
     for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-        bench.hear(pod, channel);
+        bench.message(pod, channel);
     }
     assert!(matches!(bench.ask(key(&bench, MOST_KEYS)), Outcome::Counted(_)));
     assert_eq!(bench.counter.keys(), 1);
@@ -294,7 +328,7 @@ fn the_whole_limit_is_used() {
                 bench.now += Duration::from_millis(1);
                 if step % 1000 == 0 {
                     for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
-                        bench.counter.heard(pod, channel, SILENCE, bench.now);
+                        bench.counter.record_message(pod, channel, SILENCE, bench.now);
                     }
                 }
                 while asked < step * percent / 100 {

@@ -53,7 +53,7 @@ struct Channel {
     number: u64,
     stage: Stage,
     /// The time of the last message.
-    heard: u64,
+    last_message_at: u64,
     /// The time at which the pod becomes absent if no message arrives.
     until: u64,
 }
@@ -143,16 +143,16 @@ impl Pods {
     pub(super) fn connected(&mut self, pod: &str, now: u64) -> u64 {
         self.channels += 1;
         let number = self.channels;
-        let channel = Channel { number, stage: Stage::Greeted, heard: now, until: now };
+        let channel = Channel { number, stage: Stage::Greeted, last_message_at: now, until: now };
         self.change(pod, now, |pod| pod.channel = Some(channel));
         number
     }
 
     /// Records a message. Returns true if the agent has a share that ends or is over, so that it expects signs of life.
-    pub(super) fn heard(&mut self, pod: &str, number: u64, until: u64, now: u64) -> bool {
+    pub(super) fn record_message(&mut self, pod: &str, number: u64, until: u64, now: u64) -> bool {
         let mut is_released = false;
         self.on_channel(pod, number, now, |channel, is_expected| {
-            (channel.heard, channel.until) = (now, until);
+            (channel.last_message_at, channel.until) = (now, until);
             is_released = is_expected && matches!(channel.stage, Stage::Released(_) | Stage::Present);
         });
         is_released
@@ -183,10 +183,10 @@ impl Pods {
     pub(super) fn ended(&mut self, pod: &str, number: u64, now: u64) {
         let Some(before) = self.pods.get(pod) else { return };
         let Some(channel) = before.channel.as_ref().filter(|channel| channel.number == number) else { return };
-        let (heard, was_absent) = (channel.heard, before.is_absent);
+        let (last_message_at, was_absent) = (channel.last_message_at, before.is_absent);
         self.change(pod, now, |pod| pod.channel = None);
         if !was_absent {
-            self.backdate(pod, heard, now);
+            self.backdate(pod, last_message_at, now);
         }
     }
 

@@ -490,13 +490,15 @@ impl World {
             let (_, message) = link.up.remove(0);
             let name = &self.agents[index].name;
             let mut replies = Vec::new();
-            if leader.counter.heard(name, number, duration(PRESENCE), at) || leader.counter.release(name, number, at) {
+            if leader.counter.record_message(name, number, duration(PRESENCE), at)
+                || leader.counter.release(name, number, at)
+            {
                 replies.push(Vec::new());
             }
             match message {
                 Up::Status => {}
                 Up::LevelsSent => {
-                    leader.counter.levels_sent(name, number, at);
+                    leader.counter.levels_sent(name, number, true, at);
                     if leader.counter.release(name, number, at) {
                         replies.push(Vec::new());
                     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use weir_channel::ToOperator;
-use weir_wire::Question;
+use weir_wire::{LevelsSent, Question};
 
 use super::{ContactError, Seen};
 use crate::plan::Content;
@@ -60,11 +60,11 @@ pub(super) enum LinkAction {
     Push { content: Arc<Content>, sequence: u64 },
     /// Record a message from an agent with rules of scope Fleet. Without another one within this time, the agent counts
     /// as cut off.
-    Heard(Duration),
+    RecordMessage(Duration),
     /// Tell the agent that its share is over, if it does not know that.
     Release,
     /// Record that the agent has sent all levels that it knows.
-    LevelsSent,
+    LevelsSent(LevelsSent),
     /// Answer questions about these contents, which the agent can have in force.
     Answer { questions: Vec<Question>, contents: [Option<Arc<Content>>; 2] },
     /// Count a push by its outcome.

@@ -186,7 +186,7 @@ impl LinkMachine {
         let silence = open.every + PRESENCE;
         let counted = |content: &Arc<Content>| !content.fleet.is_empty();
         if counted(&self.wanted) || self.acknowledged.as_ref().is_some_and(counted) {
-            actions.push(LinkAction::Heard(silence));
+            actions.push(LinkAction::RecordMessage(silence));
         }
         match message {
             ToOperator::Status(status) => self.status(status, at, actions),
@@ -205,7 +205,7 @@ impl LinkMachine {
                 let contents = [Some(self.wanted.clone()), self.acknowledged.clone()];
                 actions.push(LinkAction::Answer { questions, contents });
             }
-            ToOperator::LevelsSent => actions.push(LinkAction::LevelsSent),
+            ToOperator::LevelsSent(sent) => actions.push(LinkAction::LevelsSent(sent)),
             ToOperator::Unknown(_) => {}
         }
     }

@@ -407,9 +407,9 @@ impl World {
                 self.send(Sent::Push { revision, sequence });
             }
             LinkAction::Count(..)
-            | LinkAction::Heard(_)
+            | LinkAction::RecordMessage(_)
             | LinkAction::Release
-            | LinkAction::LevelsSent
+            | LinkAction::LevelsSent(_)
             | LinkAction::Answer { .. } => {}
             LinkAction::Report(Seen::Contested(contested)) => {
                 assert_ne!(contested, self.is_contested, "the other operator was reported twice");

@@ -88,9 +88,9 @@ fn name(action: &LinkAction) -> String {
         LinkAction::HangUp => "hang up".to_owned(),
         LinkAction::RequestStatus(every) => format!("ask {every:?}"),
         LinkAction::Push { content, sequence } => format!("push {} {sequence}", content.revision),
-        LinkAction::Heard(silence) => format!("heard {silence:?}"),
+        LinkAction::RecordMessage(silence) => format!("heard {silence:?}"),
         LinkAction::Release => "release".to_owned(),
-        LinkAction::LevelsSent => "levels sent".to_owned(),
+        LinkAction::LevelsSent(_) => "levels sent".to_owned(),
         LinkAction::Answer { questions, .. } => format!("answer {}", questions.len()),
         LinkAction::Count(result, _) => format!("count {result}"),
         LinkAction::Report(Seen::Applied(content)) => format!("applied {}", content.revision),
@@ -163,7 +163,10 @@ fn questions_are_answered_prove_life_and_are_never_too_early() {
     for _ in 0..5_000 {
         assert_eq!(bench.does(LinkEvent::Received(questions(256))), ["answer 256"]);
     }
-    assert_eq!(bench.does(LinkEvent::Received(ToOperator::LevelsSent)), ["levels sent"]);
+    assert_eq!(
+        bench.does(LinkEvent::Received(ToOperator::LevelsSent(weir_wire::LevelsSent { is_complete: true }))),
+        ["levels sent"]
+    );
     assert_eq!(bench.does(LinkEvent::Collected), ["release"]);
     bench.after(EVERY);
     assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);

@@ -42,7 +42,7 @@ impl Open {
     pub(super) fn received(&mut self, message: &ToOperator, now: Instant, timeout: Duration) -> Received {
         // The answer to a push can arrive at any time, so it is never early. The number of questions depends on requests.
         let is_answer = matches!(message, ToOperator::Acknowledgement(_) | ToOperator::Rejection(_));
-        let is_question = matches!(message, ToOperator::Questions(_) | ToOperator::LevelsSent);
+        let is_question = matches!(message, ToOperator::Questions(_) | ToOperator::LevelsSent(_));
         if !is_answer && !is_question {
             if now.duration_since(self.on_time_at) < self.every / 2 {
                 self.early += 1;

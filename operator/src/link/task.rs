@@ -6,7 +6,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::{Instant, sleep_until},
 };
-use weir_wire::Answer;
+use weir_wire::{Answer, LevelsSent};
 
 use super::{
     ContactError, LinkContext, Observation, Seen,
@@ -150,16 +150,16 @@ impl Task {
                     return Ok(Box::pin(connection.push(&content, sequence, limit)).await);
                 }
             }
-            LinkAction::Heard(silence) => {
-                if self.presence.as_ref().is_some_and(|presence| presence.heard(silence)) {
+            LinkAction::RecordMessage(silence) => {
+                if self.presence.as_ref().is_some_and(|presence| presence.record_message(silence)) {
                     return Ok(self.send_answers(Vec::new()).await);
                 }
                 return Ok(self.release().await);
             }
             LinkAction::Release => return Ok(self.release().await),
-            LinkAction::LevelsSent => {
+            LinkAction::LevelsSent(LevelsSent { is_complete }) => {
                 if let Some(presence) = &self.presence {
-                    presence.levels_sent();
+                    presence.levels_sent(is_complete);
                 }
                 return Ok(self.release().await);
             }

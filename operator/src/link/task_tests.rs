@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use weir_channel::{ToAgent, ToOperator};
-use weir_wire::{Answer, ApplyReply, Goodbye, Outcome, Question, Snapshot, SnapshotInForce};
+use weir_wire::{Answer, ApplyReply, Goodbye, LevelsSent, Outcome, Question, Snapshot, SnapshotInForce};
 
 use super::*;
 use crate::{
@@ -182,9 +182,9 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     assert_eq!(answers(&mut served).await, [Answer { id: 1, outcome: early }]);
 
     served.say(ToOperator::Questions(vec![question(0, 3)])).await;
-    served.say(ToOperator::LevelsSent).await;
+    served.say(ToOperator::LevelsSent(LevelsSent { is_complete: true })).await;
     assert_eq!(answers(&mut served).await, [], "the share of the agent is over");
-    served.say(ToOperator::LevelsSent).await;
+    served.say(ToOperator::LevelsSent(LevelsSent { is_complete: true })).await;
     assert_eq!(answers(&mut served).await, [], "a sign of life");
     served.say(ToOperator::Questions(vec![question(2, 0)])).await;
     loop {
