@@ -19,6 +19,10 @@ const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 struct Operator {
     values: Mutex<HashMap<Key, Value>>,
     is_silent: std::sync::atomic::AtomicBool,
+    /// The number of questions to which it answers that it does not count yet.
+    not_yet: std::sync::atomic::AtomicU64,
+    /// The time until an answer, in addition to 1 ms.
+    delay_millis: std::sync::atomic::AtomicU64,
     questions: std::sync::atomic::AtomicU64,
 }
 
@@ -66,7 +70,7 @@ impl World {
                     }
                     continue;
                 };
-                sleep(Duration::from_millis(1)).await;
+                sleep(MILLI + Duration::from_millis(operator.delay_millis.load(Relaxed))).await;
                 let now = u64::try_from((EPOCH + start.elapsed()).as_micros()).expect("fits");
                 let answers: Vec<_> = questions.iter().filter_map(|question| operator.answer(question, now)).collect();
                 if !answers.is_empty() {
@@ -80,6 +84,10 @@ impl World {
 impl Operator {
     fn answer(&self, question: &Question, now: u64) -> Option<Message> {
         self.questions.fetch_add(1, Relaxed);
+        if question.id != 0 && self.not_yet.load(Relaxed) > 0 {
+            self.not_yet.fetch_sub(1, Relaxed);
+            return Some(Message { id: question.id, outcome: Outcome::NotYet });
+        }
         let (key, encoded) = EncodedTake::read(question).expect("a valid question");
         let mut values = lock(&self.values);
         let outcome = model::take(values.get(&key), &encoded, now);
@@ -280,4 +288,93 @@ async fn a_refused_question_does_not_lose_the_operator() {
         assert!(request(&limiter).await.is_err());
     }
     assert!(program.client.condition().reached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_comes_too_early_is_asked_again() {
+    let world = World::new();
+    let program = world.program();
+    let _link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 10, 1));
+    world.operator.not_yet.store(5, Relaxed);
+    assert!(request(&limiter).await.is_ok());
+    assert_eq!(world.operator.not_yet.load(Relaxed), 0);
+}
+
+/// A scrape or a snapshot delays the operator's answers by more than twice their usual time.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_later_than_usual_counts() {
+    let world = World::new();
+    let program = world.program();
+    let _link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 1_000, 3_600));
+    for _ in 0..50 {
+        assert!(request(&limiter).await.is_ok());
+    }
+    world.operator.delay_millis.store(150, Relaxed);
+    assert!(request(&limiter).await.is_ok());
+}
+
+/// The next operator learns from the programs what this one has counted, also of keys that nobody uses.
+#[tokio::test(start_paused = true)]
+async fn a_level_is_kept_until_the_key_is_at_full_credit() {
+    let world = World::new();
+    let program = world.program();
+    let _link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::SlidingWindowLog, 10, 3_600));
+    assert!(request(&limiter).await.is_ok());
+    sleep(Duration::from_secs(1_800)).await;
+    assert_eq!(program.client.levels(10).0.len(), 1);
+    sleep(Duration::from_secs(1_900)).await;
+    assert_eq!(limiter.keys().tracked, 0, "a key at full credit is forgotten");
+}
+
+/// A new operator has counted nothing, so it must learn all that a share admitted.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_share_reports_all_that_it_admitted() {
+    let world = World::new();
+    let program = world.program();
+    let link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
+    assert!(request(&limiter).await.is_ok());
+    link.abort();
+    let admitted = load(&world, &[&limiter], MILLI, Duration::from_secs(30)).await.len() as u64;
+    assert!(admitted > 500, "{admitted}");
+    assert!(program.store.open().counts());
+    let reports = program.client.end_shares();
+    assert_eq!(reports.iter().map(|report| report.owed).sum::<u64>(), admitted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn seats_of_an_earlier_operator_are_void() {
+    let world = World::new();
+    let program = world.program();
+    let _link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
+    load(&world, &[&limiter], MILLI, Duration::from_secs(5)).await;
+    let (seats, lost) = (limiter.known(7, 0, 1).seats, program.client.stats().lost);
+    assert!(seats > 0);
+    assert!(program.store.open().counts());
+    program.client.end_shares();
+    assert_eq!((limiter.known(7, 0, 1).seats, program.client.stats().lost - lost), (0, seats.into()));
+}
+
+/// After a minute without an answer, the operator's time is known to some 24 ms. At a boundary the share waits that long,
+/// because it could otherwise use two of its windows within one window of the operator.
+#[tokio::test(start_paused = true)]
+async fn a_share_admits_nothing_between_two_windows() {
+    let world = World::new();
+    let program = world.program();
+    let link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 40, 1));
+    assert!(request(&limiter).await.is_ok());
+    link.abort();
+    sleep(Duration::from_millis(90_500)).await;
+    // The share begins with its first request, without credit, so its first window is used up.
+    assert!(request(&limiter).await.is_err());
+    let into = world.now() % 1_000_000;
+    sleep(Duration::from_micros(3_000_000 + 3_000 - into)).await;
+    assert!(request(&limiter).await.is_err(), "3 ms after a boundary");
+    sleep(100 * MILLI).await;
+    assert!(request(&limiter).await.is_ok(), "103 ms after a boundary");
 }

@@ -275,3 +275,38 @@ async fn a_long_loss_does_not_use_up_the_limit_afterwards() {
         assert_eq!(excess(quota, &settled).first(), None, "{strategy:?}");
     }
 }
+
+/// The store returns for a moment, in which the program does not report what its share admitted. It does so later.
+#[tokio::test(start_paused = true)]
+async fn what_a_share_admitted_is_reported_after_the_next_loss() {
+    let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let quota = quota(Strategy::FixedWindow, 40, 3_600, None);
+    // A large table is swept slowly.
+    let rule = SharedRule::new("shop/api.per-client", 1, &[vec![(0, quota)]], OnLoss::LocalShare, 4, 10_000);
+    let limiter = SharedLimiter::new(world.client_while(&is_there), rule.expect("a rule"));
+    let set = async |there: bool| {
+        is_there.store(there, Relaxed);
+        limiter.client().forget_backend();
+        while limiter.client().condition().reached != there {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let admitted = async || {
+        let mut admitted = 0;
+        for _ in 0..50 {
+            admitted += u32::from(request(&limiter, 1, Duration::ZERO).await.is_ok());
+        }
+        admitted
+    };
+    // The count of the store begins in the hour before, and the share begins without credit.
+    assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
+    set(false).await;
+    assert_eq!(admitted().await, 0);
+    tokio::time::sleep(Duration::from_secs(3_610)).await;
+    assert_eq!(admitted().await, 10);
+    set(true).await;
+    set(false).await;
+    assert_eq!(admitted().await, 0, "the second share begins without credit");
+    set(true).await;
+    assert_eq!(admitted().await, 30);
+}
