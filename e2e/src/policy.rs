@@ -42,6 +42,23 @@ spec:
     )
 }
 
+/// A policy with one limit for all pods together, in this scope. A sliding window log counts exactly, and no new window
+/// can begin during a load.
+pub(crate) fn together(scope: &str, requests: u64) -> String {
+    format!(
+        "
+apiVersion: weir.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {{name: {NAME}}}
+spec:
+  targetRefs: [{{group: apps, kind: Deployment, name: web}}]
+  rules:
+  - {{name: {RULE}, {scope},
+     limits: [{{name: together, requests: {requests}, per: 10m, strategy: SlidingWindowLog}}]}}
+"
+    )
+}
+
 /// A policy of 5 requests per second for each pod. It selects pods by their labels, so it can exist before its pods.
 const BY_LABELS: &str = "
 apiVersion: weir.dev/v1alpha1

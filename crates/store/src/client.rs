@@ -351,8 +351,10 @@ impl StoreClient {
     /// Returns questions that report the levels that this program knows to a new operator, at most `most`. The questions
     /// take nothing. Also returns false if levels are missing: there are more, or the limits have changed since.
     pub fn levels(&self, most: usize) -> (Vec<Question>, bool) {
-        let mut levels = Vec::new();
-        let is_complete = self.rules().iter().fold(true, |all, rule| rule.levels(most, &mut levels) && all);
+        let (mut levels, mut is_complete) = (Vec::new(), true);
+        for rule in self.rules() {
+            is_complete &= rule.levels(most, &mut levels);
+        }
         (levels.iter().filter_map(KnownKey::question).collect(), is_complete)
     }
 

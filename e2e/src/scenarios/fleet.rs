@@ -17,23 +17,8 @@ const PODS: i32 = 6;
 const SOON: Duration = Duration::from_secs(90);
 const LOAD: Duration = Duration::from_secs(6);
 
-/// A policy with a sliding window log, which counts exactly, so no new window can begin during the load.
 fn limit(requests: u64) -> String {
-    format!(
-        "
-apiVersion: weir.dev/v1alpha1
-kind: RateLimitPolicy
-metadata: {{name: {}}}
-spec:
-  targetRefs: [{{group: apps, kind: Deployment, name: web}}]
-  rules:
-  - name: {}
-    scope: Fleet
-    limits: [{{name: together, requests: {requests}, per: 10m, strategy: SlidingWindowLog}}]
-",
-        policy::NAME,
-        policy::RULE
-    )
+    policy::together("scope: Fleet", requests)
 }
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {

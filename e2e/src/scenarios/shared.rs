@@ -48,25 +48,9 @@ metadata: {name: limits}
 spec: {redis: {endpoints: ['redis:6379']}}
 ";
 
-/// A policy with a sliding window log, which counts exactly, so no new window can begin during the load. If the store
-/// answers too late on a busy machine, the request is refused.
+/// If the store answers too late on a busy machine, the request is refused.
 fn limit(requests: u64) -> String {
-    format!(
-        "
-apiVersion: weir.dev/v1alpha1
-kind: RateLimitPolicy
-metadata: {{name: {}}}
-spec:
-  targetRefs: [{{group: apps, kind: Deployment, name: web}}]
-  rules:
-  - name: {}
-    scope: Shared
-    shared: {{storeRef: {{name: limits}}, onStoreLoss: FailClosed}}
-    limits: [{{name: together, requests: {requests}, per: 10m, strategy: SlidingWindowLog}}]
-",
-        policy::NAME,
-        policy::RULE
-    )
+    policy::together("scope: Shared, shared: {storeRef: {name: limits}, onStoreLoss: FailClosed}", requests)
 }
 
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {

@@ -94,7 +94,7 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
     ensure!(fleet.agents[0].passes(22).await? == 22, "one agent has less than the limit");
     let passed = fleet.passes(12).await?;
     ensure!(passed == 8, "{passed} of the other 8 were admitted");
-    // Refused requests ask nobody.
+    // The agent refuses a key that was refused without another question.
     let trips = fleet.agents[0].metric("weir_store_trips_total{store=\"operator\"}").await?;
     ensure!(fleet.agents[0].passes(20).await? == 0, "an agent admitted more than the limit");
     let later = fleet.agents[0].metric("weir_store_trips_total{store=\"operator\"}").await?;
@@ -115,8 +115,8 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
     operator.program.kill().await
 }
 
-/// While the operator is away, each agent has a quarter of the limit: three agents, rounded up. After the operator has
-/// paused, it counts for nobody without proof, and all agents come back.
+/// While the operator is away, each agent has a quarter of the limit: three agents, rounded up to four. While the operator
+/// is paused, the agents first refuse requests. When it resumes, all agents ask it again.
 #[tokio::test]
 async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
     let fleet =

@@ -281,6 +281,21 @@ fn a_known_level_is_not_raised_by_a_report() {
     assert_eq!(after.level, granted.level);
 }
 
+/// An agent that does not confirm the end of its share has certainly received the message that ends it after this time,
+/// or its channel has ended.
+#[test]
+fn a_released_pod_is_present_after_four_seconds() {
+    let mut bench = Bench::new();
+    let [a, b] = ["a", "b"].map(|pod| bench.ready(pod));
+    bench.confirm("a", a);
+    assert!(bench.counter.release("b", b, bench.now));
+    bench.after(3).message("b", b);
+    assert!(!bench.counter.is_counting(), "the share of b is possibly in use");
+    bench.message("a", a);
+    assert!(bench.after(1).counter.is_counting());
+    assert_eq!((bench.counter.absent(), bench.granted(40)), (0, 40));
+}
+
 #[test]
 fn a_full_table_refuses_unknown_keys_until_others_are_at_full_credit() {
     let (mut bench, channels) = Bench::counting();
