@@ -70,7 +70,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
 /// A value whose limits are all used up, for a count that begins without credit.
 pub fn used_up(terms: &StoreTerms, now: u64) -> Value {
     let mut value = Value::new(terms.stamp(), terms.raw(), now);
-    each(&mut value, |_, limit, state| state.charge(limit, now, limit.at_once()));
+    value.use_up(now);
     value
 }
 

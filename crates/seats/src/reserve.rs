@@ -8,8 +8,6 @@
 //! A share has at least one unit. If there are more sharers than units, the shares of many programs together exceed
 //! the limit, and no reserve can prevent that.
 
-use weir_core::Strategy;
-
 use crate::{
     bucket::{Point, capacity},
     state::{State, start_of},
@@ -49,7 +47,8 @@ impl Reserved {
         if absent.programs == 0 && absent.elapsed == 0 && self.units.is_empty() {
             return;
         }
-        let sharers = u64::from(absent.sharers.max(1));
+        let divisor = absent.sharers.max(1);
+        let sharers = u64::from(divisor);
         if self.units.is_empty() {
             // A fraction of a microsecond counts as a whole one.
             self.rest = sharers - 1;
@@ -59,7 +58,7 @@ impl Reserved {
         self.rest = elapsed % sharers;
         self.units.resize(value.limits.len(), (0, 0));
         for ((limit, state), units) in value.limits.iter().zip(&mut value.states).zip(&mut self.units) {
-            let part = u64::from(absent.programs).saturating_mul(share(limit, sharers));
+            let part = u64::from(absent.programs).saturating_mul(share(limit, divisor));
             if let State::Bucket(level) = state {
                 *level = taken_level(limit, *level, moved, now);
             }
@@ -78,15 +77,10 @@ impl Reserved {
     }
 }
 
-/// The units that a share can use at the same time.
-fn share(limit: &Limit, sharers: u64) -> u64 {
-    match limit.strategy {
-        Strategy::LeakyBucket => 1,
-        Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
-            (limit.requests / sharers).max(1)
-        }
-        _ => (limit.burst / sharers).max(1) + limit.debt / sharers,
-    }
+/// The units that a share can use at the same time. Zero if there is no valid share: then programs refuse all
+/// requests.
+fn share(limit: &Limit, sharers: u32) -> u64 {
+    limit.share(sharers).map_or(0, |share| share.at_once())
 }
 
 /// The level after the shares took their part of the supply for `moved` microseconds. They take it while it is made, so
@@ -137,7 +131,7 @@ fn reserve_log(limit: &Limit, state: &mut State, units: &mut (u64, u64), part: u
 mod tests {
     use std::time::Duration;
 
-    use weir_core::Quota;
+    use weir_core::{Quota, Strategy};
     use weir_fuzz::Random;
 
     use super::*;

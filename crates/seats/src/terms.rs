@@ -103,6 +103,12 @@ impl StoreTerms {
         Ok(Self { stamp, limits })
     }
 
+    /// Divides the limits into equal parts, for programs that each decide alone. None if a part is not a valid limit.
+    pub fn share(&self, of: u32) -> Option<Self> {
+        let limits = self.limits.iter().map(|limit| limit.share(of)).collect::<Option<Vec<_>>>()?;
+        Some(Self { stamp: self.stamp, limits })
+    }
+
     /// The stamp, which orders terms. The terms with the highest stamp are in force.
     pub const fn stamp(&self) -> u64 {
         self.stamp
@@ -178,6 +184,11 @@ impl Limit {
         if self.debt > 0 { quota.with_debt(self.debt).ok() } else { Some(quota) }
     }
 
+    /// Divides the limit into equal parts. None if a part is not a valid limit.
+    pub fn share(&self, of: u32) -> Option<Self> {
+        Self::new(self.id, part(self.quota()?, of)?).ok()
+    }
+
     /// Returns true if the limit is a bucket, which has a level. Other limits have windows or a log.
     pub fn is_bucket(&self) -> bool {
         match self.strategy {
@@ -212,6 +223,26 @@ impl Limit {
     /// The number of units of a full bucket that can be used at the same time.
     pub fn at_once(&self) -> u64 {
         if self.is_leaky() { 1 } else { self.most() }
+    }
+}
+
+/// Divides a quota into `of` equal parts. None if a part is not a valid quota.
+fn part(quota: Quota, of: u32) -> Option<Quota> {
+    let (strategy, requests, of) = (quota.strategy(), quota.requests(), u64::from(of));
+    let slower = |times: u64| quota.period().checked_mul(u32::try_from(times).ok()?);
+    match strategy {
+        Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
+            let (requests, period) = match requests / of {
+                0 => (1, slower(of.div_ceil(requests))?),
+                part => (part, quota.period()),
+            };
+            Quota::new(strategy, requests, period, None).ok()
+        }
+        _ => {
+            let burst = (quota.burst() / of).max(1);
+            let part = Quota::new(strategy, requests, slower(of)?, Some(burst)).ok()?;
+            if quota.debt() > 0 { part.with_debt(quota.debt() / of).ok() } else { Some(part) }
+        }
     }
 }
 

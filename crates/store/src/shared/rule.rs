@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::{Quota, Strategy};
+use weir_core::Quota;
 use weir_seats::{
     InvalidKey, Key,
     bucket::capacity,
@@ -98,9 +98,7 @@ impl SharedRule {
 impl Set {
     fn new(stamp: u64, limits: &[(u32, Quota)], sharers: u32) -> Result<Self, InvalidStoreTerms> {
         let terms = StoreTerms::new(stamp, limits)?;
-        let parts = limits.iter().map(|&(number, quota)| Some((number, part(quota, sharers)?)));
-        let parts = parts.collect::<Option<Vec<_>>>();
-        let local = parts.and_then(|parts| StoreTerms::new(stamp, &parts).ok()).map(Arc::new);
+        let local = terms.share(sharers).map(Arc::new);
         let lends = terms.raw().iter().all(|limit| limit.lends() && limit.at_once() >= LEAST_BURST);
         Ok(Self { terms: Arc::new(terms), local, lends })
     }
@@ -139,24 +137,4 @@ impl Set {
 /// The time for which seats should last. It is also the guard and the lookahead.
 pub(super) fn reach(round: Duration) -> Duration {
     (2 * round + FLUSH).min(LONGEST)
-}
-
-/// Divides a quota into `of` equal parts. None if a part is not a valid quota.
-fn part(quota: Quota, of: u32) -> Option<Quota> {
-    let (strategy, requests, of) = (quota.strategy(), quota.requests(), u64::from(of));
-    let slower = |times: u64| quota.period().checked_mul(u32::try_from(times).ok()?);
-    match strategy {
-        Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
-            let (requests, period) = match requests / of {
-                0 => (1, slower(of.div_ceil(requests))?),
-                part => (part, quota.period()),
-            };
-            Quota::new(strategy, requests, period, None).ok()
-        }
-        _ => {
-            let burst = (quota.burst() / of).max(1);
-            let part = Quota::new(strategy, requests, slower(of)?, Some(burst)).ok()?;
-            if quota.debt() > 0 { part.with_debt(quota.debt() / of).ok() } else { Some(part) }
-        }
-    }
 }
