@@ -6,20 +6,22 @@ use anyhow::Context;
 use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use weir_enforce::{GateOptions, LiveRules};
+use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
 use weir_tower::MonotonicClock;
 
 use crate::{
-    apply::Snapshots,
+    apply::{Serves, Snapshots},
     bootstrap::{self, Start},
     cache::Cache,
-    config::Config,
+    config::{Config, FrontConfig},
     control::{self, Control},
+    front::Front,
     listen::{BindError, BoundSockets, bind, bind_shared},
     metrics::Metrics,
-    proxy::{AppAddress, Leaving, Proxy, Worker},
+    proxy::{AppAddress, Leaving, Proxy},
     ready::{Readiness, Stage},
     serve::Server,
+    service::RateLimitService,
     slots::ConnectionSlots,
     telemetry::{self, Telemetry},
 };
@@ -91,33 +93,20 @@ impl Agent {
     async fn serve(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { config, addresses, proxy: listeners, control, telemetry } = self;
         let clock = MonotonicClock::start();
-        let (paths, log_keys) = (config.proxy.ambiguous_paths, config.logs.keys);
-        let rules = LiveRules::new(GateOptions { clock, paths, log_keys });
+        let (paths, serves) = match &config.front {
+            FrontConfig::Proxy { settings, .. } => (settings.ambiguous_paths, Serves::Requests),
+            FrontConfig::Service { .. } => (AmbiguousPaths::Keep, Serves::Descriptors),
+        };
+        let rules = LiveRules::new(GateOptions { clock, paths, log_keys: config.logs.keys });
         let cache = config.snapshot_cache.clone().map(Cache::new);
-        let snapshots = Snapshots::new(rules.clone(), clock, cache.clone());
+        let snapshots = Snapshots::new(rules.clone(), clock, cache.clone()).serving(serves);
         let snapshots = Arc::new(snapshots.with_store_secrets(config.store_secrets.clone()));
         if let Some(jwks) = &config.jwks {
             snapshots.verify_with(jwks.first());
         }
         let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
         let leaving = Arc::new(Leaving::default());
-        let most_connections = config.proxy.max_connections.get() as usize;
-        let proxy = Arc::new(Proxy {
-            upstream: Arc::new(AppAddress::new(config.upstream, addresses.listen, &leaving.closed)),
-            settings: config.proxy.clone(),
-            rules: rules.clone(),
-            clock,
-            failures: Arc::default(),
-            upstream_time: Arc::default(),
-            connections: 0.into(),
-            traffic: Arc::default(),
-            // Behind a load balancer all clients have one address, so one address is allowed to take all slots.
-            slots: ConnectionSlots::new(most_connections, most_connections),
-            leaving: Arc::clone(&leaving),
-            drain: leaving.closed.clone(),
-            stop: CancellationToken::new(),
-            abort: CancellationToken::new(),
-        });
+        let front = front(&config.front, addresses.listen, &rules, clock, &leaving);
         let instance = format!("{:016x}", rand::random::<u64>());
         let control_state = Arc::new(Control {
             rules,
@@ -125,13 +114,13 @@ impl Agent {
             leaving: Arc::clone(&leaving),
             clock,
             started: clock.now(),
-            ambiguous_paths: config.proxy.ambiguous_paths,
+            ambiguous_paths: paths,
             instance,
         });
         let readiness = Arc::new(Readiness::default());
         let tls = config.control_tls.clone();
         let jwks_loads = config.jwks.as_ref().map(|jwks| Arc::new(jwks.loads()));
-        let metrics = Metrics::new(Arc::clone(&proxy), Arc::clone(&snapshots), tls.clone(), jwks_loads.clone(), clock);
+        let metrics = Metrics::new(front.clone(), Arc::clone(&snapshots), tls.clone(), jwks_loads.clone(), clock);
         let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
 
         let mut servers = JoinSet::new();
@@ -150,8 +139,14 @@ impl Agent {
         }
         let forgetting = Arc::clone(&snapshots).forget_removed();
         servers.spawn(async move { Ok(forgetting.await) });
-        let app = Arc::clone(&proxy.upstream);
-        servers.spawn(async move { Ok(app.follow().await) });
+        match front.clone() {
+            Front::Proxy(proxy) => drop(servers.spawn(async move { Ok(proxy.upstream.follow().await) })),
+            Front::Service(service) => {
+                if let Some(tls) = service.tls.clone() {
+                    servers.spawn(async move { Ok(tls.follow().await) });
+                }
+            }
+        }
         let router = control::router(Arc::clone(&control_state));
         let channel = tls.is_some().then_some(control_state);
         servers.spawn(Server { listener: control, router, tls, local, channel, clock }.run());
@@ -165,24 +160,28 @@ impl Agent {
             return Ok(());
         }
         if start == Start::Faulty || (start == Start::Unlimited && config.wait_for_config) {
-            tracing::warn!("waiting: the proxy port stays closed until a snapshot is in force");
+            tracing::warn!("waiting: the port for clients stays closed until a snapshot is in force");
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
                 () = snapshots.first() => {}
                 ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
             }
         }
-        let mut workers = Workers::start(listeners.listen()?, &proxy)?;
+        let mut workers = Workers::start(listeners.listen()?, &front)?;
         readiness.enter(Stage::Serving);
         let Addresses { listen, control, telemetry } = addresses;
-        tracing::info!(%listen, %control, %telemetry, upstream = %config.upstream, workers = config.workers, "ready");
+        let upstream = match &config.front {
+            FrontConfig::Proxy { upstream, .. } => Some(tracing::field::display(upstream)),
+            FrontConfig::Service { .. } => None,
+        };
+        tracing::info!(%listen, %control, %telemetry, upstream, workers = config.workers, "ready");
 
         // The time at which the pod's termination period began. The drain is a part of this period.
         let mut since = None;
         let is_gone = async {
             leaving.begun().await;
             since = Some(clock.now());
-            leaving.app_is_gone(&proxy.upstream).await;
+            front.is_gone(&leaving).await;
         };
         let is_signalled = tokio::select! {
             () = &mut shutdown => true,
@@ -194,7 +193,7 @@ impl Agent {
         readiness.enter(Stage::Draining);
         leaving.begin();
         tracing::info!(drain = ?config.drain, "draining: no new connections, finishing requests in flight");
-        proxy.drain.cancel();
+        front.drain().await;
         if !is_signalled {
             tracing::info!("the app no longer accepts connections: waiting for the stop signal");
             tokio::select! {
@@ -202,12 +201,12 @@ impl Agent {
                 ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
             }
         }
-        proxy.stop.cancel();
+        front.stop();
         let used = since.map_or(Duration::ZERO, |since| clock.now().duration_since(since));
         let drain = config.drain.saturating_sub(used).max(LEAST_DRAIN.min(config.drain));
         if tokio::time::timeout(drain, workers.all_ended()).await.is_err() {
             tracing::warn!("the drain is over: closing the remaining connections");
-            proxy.abort.cancel();
+            front.abort();
             let _ = tokio::time::timeout(ABORT_TIMEOUT, workers.all_ended()).await;
         }
         tracing::info!("drained");
@@ -222,15 +221,14 @@ struct Workers {
 }
 
 impl Workers {
-    fn start(listeners: Vec<TcpListener>, proxy: &Arc<Proxy>) -> anyhow::Result<Self> {
+    fn start(listeners: Vec<TcpListener>, front: &Front) -> anyhow::Result<Self> {
         let (tell, ended) = mpsc::unbounded_channel();
         let running = listeners.len();
         for (index, listener) in listeners.into_iter().enumerate() {
-            let worker = Worker { listener, proxy: Arc::clone(proxy) };
-            let tell = tell.clone();
+            let (front, tell) = (front.clone(), tell.clone());
             thread::Builder::new()
                 .name(format!("worker-{index}"))
-                .spawn(move || tell.send(worker.run()))
+                .spawn(move || tell.send(front.run_worker(listener)))
                 .context("cannot start a worker")?;
         }
         Ok(Self { running, ended })
@@ -239,6 +237,41 @@ impl Workers {
     async fn all_ended(&mut self) {
         while self.running > 0 && self.ended.recv().await.is_some() {
             self.running -= 1;
+        }
+    }
+}
+
+/// Creates the server of the port for clients.
+fn front(
+    config: &FrontConfig,
+    listen: std::net::SocketAddr,
+    rules: &LiveRules,
+    clock: MonotonicClock,
+    leaving: &Arc<Leaving>,
+) -> Front {
+    match config {
+        FrontConfig::Proxy { upstream, settings } => {
+            let most_connections = settings.max_connections.get() as usize;
+            Front::Proxy(Arc::new(Proxy {
+                upstream: Arc::new(AppAddress::new(*upstream, listen, &leaving.closed)),
+                settings: settings.clone(),
+                rules: rules.clone(),
+                clock,
+                failures: Arc::default(),
+                upstream_time: Arc::default(),
+                connections: 0.into(),
+                traffic: Arc::default(),
+                // Behind a load balancer all clients have one address, so one address is allowed to take all slots.
+                slots: ConnectionSlots::new(most_connections, most_connections),
+                leaving: Arc::clone(leaving),
+                drain: leaving.closed.clone(),
+                stop: CancellationToken::new(),
+                abort: CancellationToken::new(),
+            }))
+        }
+        FrontConfig::Service { tls, max_connections, max_streams } => {
+            let bounds = (*max_connections, *max_streams);
+            Front::Service(Arc::new(RateLimitService::new(rules.clone(), clock, tls.clone(), bounds)))
         }
     }
 }

@@ -28,8 +28,8 @@ use weir_core::Time;
 use weir_enforce::{Jwks, LiveRules, RulesInForce, RulesWriteGuard, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
-    ApplyReply, Fault, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind, Snapshot, SnapshotInForce,
-    WIRE_VERSION,
+    ApplyReply, Fault, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, PolicyRules, Rejection, RejectionKind, Snapshot,
+    SnapshotInForce, WIRE_VERSION,
 };
 
 use crate::{cache::Cache, stores::Stores};
@@ -67,6 +67,16 @@ impl Origin {
     }
 }
 
+/// What the policies of a snapshot limit. An agent accepts only policies that it can enforce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// HTTP requests, of which a proxy decides.
+    #[default]
+    Requests,
+    /// Descriptors, of which a rate limit service decides.
+    Descriptors,
+}
+
 /// The names of all outcomes, in the order of [`Snapshots::outcomes`].
 pub(crate) const OUTCOMES: [&str; 6] = ["applied", "unchanged", "stale", "invalid", "malformed", "too_large"];
 
@@ -82,6 +92,7 @@ pub(crate) struct Snapshots {
     /// Notified when a snapshot came into force, because it may have removed limiters.
     applied: Notify,
     stores: Stores,
+    serves: Serves,
 }
 
 /// The parts of a rejection that do not depend on the rules in force.
@@ -90,12 +101,26 @@ struct Rejected(Outcome, RejectionKind, String, Vec<Fault>);
 impl Snapshots {
     pub(crate) fn new(rules: LiveRules, clock: MonotonicClock, cache: Option<Cache>) -> Self {
         let (origin, outcomes) = (watch::Sender::default(), Default::default());
-        Self { rules, clock, origin, cache, outcomes, applied: Notify::new(), stores: Stores::new(clock, None) }
+        Self {
+            rules,
+            clock,
+            origin,
+            cache,
+            outcomes,
+            applied: Notify::new(),
+            stores: Stores::new(clock, None),
+            serves: Serves::default(),
+        }
     }
 
     /// Reads the secrets of stores from this directory.
     pub(crate) fn with_store_secrets(self, secrets: Option<PathBuf>) -> Self {
         Self { stores: Stores::new(self.clock, secrets), ..self }
+    }
+
+    /// Accepts only policies that limit this.
+    pub(crate) fn serving(self, serves: Serves) -> Self {
+        Self { serves, ..self }
     }
 
     /// The stores of the snapshot in force.
@@ -207,6 +232,7 @@ impl Snapshots {
             }
             return Ok(Outcome::Unchanged);
         }
+        self.serves.check(&snapshot).map_err(invalid)?;
         let lowered = lower(&snapshot).map_err(invalid)?;
         let stores = self.stores.of(&snapshot).map_err(invalid)?;
         let next = before.with_snapshot(snapshot, lowered, &stores, || self.clock.now());
@@ -217,6 +243,27 @@ impl Snapshots {
         guard.replace(next);
         self.applied.notify_one();
         Ok(Outcome::Applied)
+    }
+}
+
+impl Serves {
+    /// Returns a fault for each policy that this agent cannot enforce.
+    fn check(self, snapshot: &Snapshot) -> Result<(), Vec<Fault>> {
+        let message = match self {
+            Self::Requests => {
+                "this agent is a proxy and decides on requests: target agents that run as `weir-agent rls` and have the \
+                 label weir.dev/rate-limit-service: enabled"
+            }
+            Self::Descriptors => {
+                "is missing, and this agent is a rate limit service, which decides only on descriptors: add a domain, or \
+                 target other agents"
+            }
+        };
+        let is_unfit = |policy: &PolicyRules| policy.domain.is_some() != (self == Self::Descriptors);
+        let unfit = snapshot.policies.iter().enumerate().filter(|(_, policy)| is_unfit(policy));
+        let fault = |(index, _)| Fault { path: format!("policies[{index}].domain"), message: message.to_owned() };
+        let faults: Vec<Fault> = unfit.map(fault).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 }
 

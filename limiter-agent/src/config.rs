@@ -19,15 +19,16 @@ use crate::{
     jwks::{InvalidSource, JwksFile, JwksUrl, Keys, Source},
     logs::Logs,
     proxy::Settings,
+    service::{InvalidServiceTls, ServiceTls, ServiceTlsFiles},
 };
 
-pub use self::flags::Flags;
+pub use self::flags::{CommonFlags, Flags, ServiceFlags};
 
 /// The validated configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) listen: SocketAddr,
-    pub(crate) upstream: SocketAddr,
+    pub(crate) front: FrontConfig,
     pub(crate) control: SocketAddr,
     /// `None`: plain HTTP.
     pub(crate) control_tls: Option<Arc<Tls>>,
@@ -46,7 +47,15 @@ pub struct Config {
     /// `None`: tokens are not verified.
     pub(crate) jwks: Option<Keys>,
     pub(crate) logs: Logs,
-    pub(crate) proxy: Settings,
+}
+
+/// What the agent serves on the port of `--listen`.
+#[derive(Clone, Debug)]
+pub(crate) enum FrontConfig {
+    /// The proxy of an app.
+    Proxy { upstream: SocketAddr, settings: Settings },
+    /// The rate limit service. `tls` is `None` for plain text.
+    Service { tls: Option<Arc<ServiceTls>>, max_connections: usize, max_streams: u32 },
 }
 
 /// The reason why the flags are not a valid [`Config`]. The exit code is 2, for wrong usage.
@@ -66,6 +75,9 @@ pub enum InvalidConfig {
     /// The TLS files of the control port are unusable.
     #[error(transparent)]
     ControlTls(#[from] InvalidTls),
+    /// The TLS files of the rate limit service are unusable.
+    #[error(transparent)]
+    ServiceTls(#[from] InvalidServiceTls),
     /// The flags of the identity service are unusable.
     #[error(transparent)]
     Identity(#[from] InvalidIdentity),
@@ -103,6 +115,39 @@ impl TryFrom<Flags> for Config {
     type Error = InvalidConfig;
 
     fn try_from(flags: Flags) -> Result<Self, InvalidConfig> {
+        let Flags { listen, upstream, .. } = flags;
+        if upstream.port() == 0 {
+            return Err(InvalidConfig::UpstreamPort(upstream));
+        }
+        let same_ip = listen.ip() == upstream.ip() || (listen.ip().is_unspecified() && upstream.ip().is_loopback());
+        if same_ip && listen.port() == upstream.port() {
+            return Err(InvalidConfig::Loop(upstream));
+        }
+        let jwks = keys(&flags)?;
+        let front = FrontConfig::Proxy { upstream, settings: flags.proxy };
+        Ok(Self { jwks, ..Self::new(listen, front, flags.common)? })
+    }
+}
+
+impl TryFrom<ServiceFlags> for Config {
+    type Error = InvalidConfig;
+
+    fn try_from(flags: ServiceFlags) -> Result<Self, InvalidConfig> {
+        let ServiceFlags { listen, common, tls_cert, tls_key, tls_client_ca, max_connections, max_streams } = flags;
+        let tls = match (tls_cert, tls_key) {
+            (Some(cert), Some(key)) => {
+                Some(Arc::new(ServiceTls::read(ServiceTlsFiles { cert, key, client_ca: tls_client_ca })?))
+            }
+            // clap ensures that both flags are set, or none.
+            _ => None,
+        };
+        let max_connections = max_connections.get() as usize;
+        Self::new(listen, FrontConfig::Service { tls, max_connections, max_streams: max_streams.get() }, common)
+    }
+}
+
+impl Config {
+    fn new(listen: SocketAddr, front: FrontConfig, flags: CommonFlags) -> Result<Self, InvalidConfig> {
         let identity = identity(&flags)?;
         let control_tls = match &identity {
             Some(_) => Some(Arc::new(Tls::closed(OPERATOR_NAME.to_owned()))),
@@ -114,21 +159,12 @@ impl TryFrom<Flags> for Config {
         if !flags.control.ip().to_canonical().is_loopback() && control_tls.is_none() && !flags.control_plaintext {
             return Err(InvalidConfig::OpenControl(flags.control));
         }
-        if flags.upstream.port() == 0 {
-            return Err(InvalidConfig::UpstreamPort(flags.upstream));
-        }
-        let same_ip = flags.listen.ip() == flags.upstream.ip()
-            || (flags.listen.ip().is_unspecified() && flags.upstream.ip().is_loopback());
-        if same_ip && flags.listen.port() == flags.upstream.port() {
-            return Err(InvalidConfig::Loop(flags.upstream));
-        }
         if let Some(cache) = flags.snapshot_cache.as_ref().filter(|cache| !folder(cache).is_dir()) {
             return Err(InvalidConfig::CacheFolder(cache.clone()));
         }
-        let jwks = keys(&flags)?;
         Ok(Self {
-            listen: flags.listen,
-            upstream: flags.upstream,
+            listen,
+            front,
             control: flags.control,
             control_tls,
             identity,
@@ -140,14 +176,11 @@ impl TryFrom<Flags> for Config {
             snapshot_cache: flags.snapshot_cache,
             wait_for_config: flags.wait_for_config,
             store_secrets: flags.store_secrets,
-            jwks,
+            jwks: None,
             logs: Logs { format: flags.log_format, level: flags.log_level, keys: flags.log_keys },
-            proxy: flags.proxy,
         })
     }
-}
 
-impl Config {
     /// Whether the control port accepts plain HTTP from other machines.
     pub(crate) fn control_is_open(&self) -> bool {
         self.control_tls.is_none() && !self.control.ip().to_canonical().is_loopback()
@@ -159,7 +192,7 @@ impl Config {
     }
 }
 
-fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
+fn control_tls(flags: &CommonFlags) -> Result<Option<Arc<Tls>>, InvalidTls> {
     // clap ensures that all three flags are set, or none.
     let (Some(cert), Some(key), Some(client_ca)) = (&flags.control_cert, &flags.control_key, &flags.control_client_ca)
     else {
@@ -169,7 +202,7 @@ fn control_tls(flags: &Flags) -> Result<Option<Arc<Tls>>, InvalidTls> {
     Tls::read(files, flags.control_client_name.clone()).map(|tls| Some(Arc::new(tls)))
 }
 
-fn identity(flags: &Flags) -> Result<Option<Identity>, InvalidIdentity> {
+fn identity(flags: &CommonFlags) -> Result<Option<Identity>, InvalidIdentity> {
     // clap ensures that all three flags are set, or none.
     let (Some(url), Some(ca), Some(token_file)) = (&flags.identity_url, &flags.identity_ca, &flags.identity_token_file)
     else {
@@ -224,7 +257,8 @@ mod tests {
     fn defaults_are_the_documented_ones() {
         let config = config(&[]).unwrap();
         assert_eq!(config.listen, "[::]:8480".parse().unwrap());
-        assert_eq!(config.upstream, "127.0.0.1:8080".parse().unwrap());
+        let FrontConfig::Proxy { upstream, .. } = config.front else { panic!("no proxy") };
+        assert_eq!(upstream, "127.0.0.1:8080".parse().unwrap());
         assert_eq!(config.control, "127.0.0.1:8481".parse().unwrap());
         assert_eq!(config.telemetry, "[::]:8482".parse().unwrap());
         assert_eq!(config.drain, Duration::from_secs(10));
@@ -260,5 +294,6 @@ mod tests {
     fn the_flags_are_well_formed() {
         use clap::CommandFactory;
         Flags::command().debug_assert();
+        ServiceFlags::command().debug_assert();
     }
 }

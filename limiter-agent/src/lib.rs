@@ -1,6 +1,7 @@
-//! The limiter in the pod: an HTTP reverse proxy in front of one app that enforces the latest snapshot.
+//! The limiter in the pod: an HTTP reverse proxy in front of one app that enforces the latest snapshot. The same program
+//! is a rate limit service for proxies such as Envoy (`weir-agent rls`).
 //!
-//! It has three listeners: the proxy port for clients, the control port for operators, and the telemetry port for
+//! It has three listeners: the port of its front (the proxy or the service) for clients, the control port for operators, and the telemetry port for
 //! probes and Prometheus. The request path does not depend on the other two. It shares only the rules in force with
 //! them: a request loads the rules once, and a new snapshot replaces them as a whole.
 //!
@@ -16,6 +17,7 @@ mod clock;
 mod config;
 mod control;
 mod duration;
+mod front;
 mod identity;
 mod jwks;
 mod leave;
@@ -25,6 +27,7 @@ mod metrics;
 mod proxy;
 mod ready;
 mod serve;
+mod service;
 mod slots;
 mod stores;
 mod telemetry;
@@ -32,11 +35,12 @@ mod watch;
 
 pub use self::{
     agent::{Addresses, Agent},
-    config::{Config, Flags, InvalidConfig},
+    config::{CommonFlags, Config, Flags, InvalidConfig, ServiceFlags},
     control::InvalidTls,
     jwks::InvalidSource,
     leave::{Leave, LeaveError},
     listen::BindError,
     logs::{LogFormat, Logs},
     proxy::Settings,
+    service::InvalidServiceTls,
 };

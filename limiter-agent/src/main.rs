@@ -1,11 +1,11 @@
-//! `weir-agent`: parses the flags, runs the agent, and returns the exit code. `weir-agent leave` is a separate short
-//! program for the pod's `preStop` hook.
+//! `weir-agent`: parses the flags, runs the agent, and returns the exit code. `weir-agent rls` runs the agent as a rate
+//! limit service. `weir-agent leave` is a separate short program for the pod's `preStop` hook.
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use clap::{Command, CommandFactory, Parser, error::ErrorKind};
 use tokio::signal::unix::{SignalKind, signal};
-use weir_agent::{Agent, Config, Flags, Leave};
+use weir_agent::{Agent, Config, Flags, InvalidConfig, Leave, ServiceFlags};
 
 fn main() -> ExitCode {
     // `leave` is not a clap subcommand, because it must ignore the agent's environment variables.
@@ -18,8 +18,11 @@ fn main() -> ExitCode {
             }
         };
     }
-    let config = Config::try_from(Flags::parse())
-        .unwrap_or_else(|invalid| Flags::command().error(ErrorKind::ValueValidation, invalid).exit());
+    let config = if std::env::args_os().nth(1).is_some_and(|first| first == "rls") {
+        checked(Config::try_from(ServiceFlags::parse_from(std::env::args_os().skip(1))), ServiceFlags::command)
+    } else {
+        checked(Config::try_from(Flags::parse()), Flags::command)
+    };
     config.logs().start();
 
     match Agent::bind(config).map_err(anyhow::Error::from).and_then(|agent| agent.run(stop_signal())) {
@@ -29,6 +32,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the configuration, or exits with an error for wrong usage.
+fn checked(config: Result<Config, InvalidConfig>, command: fn() -> Command) -> Config {
+    config.unwrap_or_else(|invalid| command().error(ErrorKind::ValueValidation, invalid).exit())
 }
 
 /// Waits for SIGTERM or SIGINT. SIGHUP, which makes other programs reload their files, has no effect: the agent watches

@@ -10,6 +10,7 @@
 //! | `weir_connections_accepted_total` | | client connections since the start |
 //! | `weir_connections_evicted_total` | | idle client connections closed to admit others within `--max-connections` |
 //! | `weir_connections_parked` | | open client connections that are idle and have no buffer |
+//! | `weir_service_questions_total` | `result` | with `weir-agent rls`: questions of proxies, by their answer |
 //! | `weir_protocol_connections` | `protocol` | open client connections that have sent at least one byte |
 //! | `weir_protocol_connections_total` | `protocol` | all such connections; an upgraded one also counts as `http1` |
 //! | `weir_protocol_requests_total` | `protocol` | requests received, with any result |
@@ -61,6 +62,7 @@ mod control;
 mod family;
 mod proxy;
 mod rules;
+mod service;
 mod stores;
 
 use std::sync::Arc;
@@ -74,14 +76,14 @@ use prometheus::{
 use weir_tower::MonotonicClock;
 
 use self::family::{elapsed, family, gauge};
-use crate::{apply::Snapshots, clock, control::Tls, jwks::Loads, proxy::Proxy};
+use crate::{apply::Snapshots, clock, control::Tls, front::Front, jwks::Loads};
 
 const CPU: &str = "process_cpu_seconds_total";
 
 /// The sources that a scrape reads.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    proxy: Arc<Proxy>,
+    front: Front,
     snapshots: Arc<Snapshots>,
     /// `None`: the control port is plain HTTP.
     tls: Option<Arc<Tls>>,
@@ -93,13 +95,13 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new(
-        proxy: Arc<Proxy>,
+        front: Front,
         snapshots: Arc<Snapshots>,
         tls: Option<Arc<Tls>>,
         jwks: Option<Arc<Loads>>,
         clock: MonotonicClock,
     ) -> Self {
-        Self { proxy, snapshots, tls, jwks, process: ProcessCollector::for_self(), clock }
+        Self { front, snapshots, tls, jwks, process: ProcessCollector::for_self(), clock }
     }
 
     /// The content type of [`Metrics::render`].
@@ -107,9 +109,17 @@ impl Metrics {
 
     /// All metrics in the text format.
     pub(crate) fn render(&self) -> Result<String, prometheus::Error> {
-        let rules = self.proxy.rules.load();
         let mut families = Vec::new();
-        families.extend(proxy::families(&self.proxy));
+        let rules = match &self.front {
+            Front::Proxy(proxy) => {
+                families.extend(proxy::families(proxy));
+                proxy.rules.load()
+            }
+            Front::Service(service) => {
+                families.extend(service::families(service));
+                service.rules.load()
+            }
+        };
         families.extend(rules::families(&rules, self.clock.now()));
         families.extend(stores::families(self.snapshots.stores()));
         families.extend(control::snapshots(&rules, &self.snapshots));

@@ -23,11 +23,12 @@ use weir_channel::ALPN;
 use weir_enforce::Sample;
 use weir_tower::MonotonicClock;
 
-use self::requests::Requests;
 use crate::{
     control::{self, Accepted, Control, Tls, channel},
     slots::{ConnectionSlots, Rank},
 };
+
+pub(crate) use self::requests::Requests;
 
 /// The maximum number of connections, in total and from one address.
 const MOST: usize = 256;

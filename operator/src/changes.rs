@@ -11,6 +11,10 @@ pub fn describe(old: &PolicyRules, new: &PolicyRules) -> String {
     if old.mode != new.mode {
         changes.push(format!("mode {:?} to {:?}", old.mode, new.mode));
     }
+    if old.domain != new.domain {
+        let named = |domain: &Option<String>| domain.as_ref().map_or("none".to_owned(), |domain| format!("{domain:?}"));
+        changes.push(format!("domain {} to {}", named(&old.domain), named(&new.domain)));
+    }
     if old.deadline_millis != new.deadline_millis {
         let told = |millis: Option<u64>| millis.map_or_else(|| "none".to_owned(), period);
         changes.push(format!("deadline {} to {}", told(old.deadline_millis), told(new.deadline_millis)));
@@ -145,6 +149,7 @@ mod tests {
             name,
             revision,
             mode,
+            domain: None,
             deadline_millis: None,
             on_deadline: None,
             rules: vec![rule],

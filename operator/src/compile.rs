@@ -6,6 +6,7 @@
 //! snapshot, which also contains the rules of other policies.
 
 mod ban;
+mod domain;
 mod faults;
 mod last_known_good;
 mod limits;
@@ -297,7 +298,10 @@ fn detached(policy: Arc<CompiledPolicy>, world: &World) -> Arc<CompiledPolicy> {
 /// Returns the revision of a policy. Fields that later versions added are hashed only if they are set, so an upgrade of
 /// the operator changes no revision.
 fn revision(policy: &PolicyRules, stores: &[wire::Store]) -> String {
-    let PolicyRules { mode, deadline_millis, on_deadline, rules, .. } = policy;
+    let PolicyRules { mode, domain, deadline_millis, on_deadline, rules, .. } = policy;
+    if let Some(domain) = domain {
+        return revision_of(&(mode, domain, rules, stores));
+    }
     match (on_deadline, stores) {
         (None, []) => revision_of(&(mode, deadline_millis, rules)),
         (None, stores) => revision_of(&(mode, deadline_millis, rules, stores)),
@@ -332,6 +336,7 @@ fn compile_with(
     let rules: Vec<wire::Rule> = (spec.rules.iter().enumerate())
         .map(|(i, rule)| rule::rule(rule, sharing, &format!("spec.rules[{i}]"), &mut used, &mut faults))
         .collect();
+    domain::check(spec, &mut faults);
     let mode = rule::mode(spec.mode);
     let target = target(key, spec);
     if target.is_none() {
@@ -347,6 +352,7 @@ fn compile_with(
             name: key.name.to_string(),
             revision: String::new(),
             mode,
+            domain: spec.domain.clone(),
             deadline_millis,
             on_deadline,
             rules,

@@ -2,6 +2,9 @@
 
 /// The label of pods: if it is `enabled`, the pod has an agent.
 pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
+/// The label of agents, in a cluster and in standalone mode: if it is `enabled`, the agent is a rate limit service.
+/// Policies with a domain target only such agents, and other policies only other agents.
+pub(crate) const SERVICE_LABEL: &str = "weir.dev/rate-limit-service";
 /// The annotation that names the agent's control port.
 pub(crate) const CONTROL_PORT_ANNOTATION: &str = "weir.dev/control-port";
 /// The annotation `plaintext` of pods whose agent's control port is plain HTTP, while other agents prove their

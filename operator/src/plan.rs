@@ -346,9 +346,7 @@ impl Plan {
 const OUTSIDE: &str = "";
 
 fn targets_cohort(world: &World, policy: &ObjectKey, compiled: &Compiled, cohort: &Cohort) -> bool {
-    compiled.target.as_ref().is_some_and(|target| {
-        selects(&world.workloads, &policy.namespace, target, &cohort.namespace, &cohort.membership)
-    })
+    selects(&world.workloads, &policy.namespace, compiled, &cohort.namespace, &cohort.membership)
 }
 
 /// Returns the policies of a cohort whose newest rules are not in its content.

@@ -30,14 +30,16 @@ pub enum KeyPart {
     Method {},
     /// A claim of a JSON Web Token.
     JwtClaim(JwtClaim),
+    /// The value of the first entry with this key in a descriptor.
+    Descriptor(String),
 }
 
 /// The schema of `KeyPart`. A structural schema has no variants, so this is an object with optional fields, of which
 /// a CEL rule requires exactly one.
 #[derive(KubeSchema, Serialize)]
 #[serde(rename = "KeyPart", rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP), has(self.cookie), has(self.query), has(self.pathSegment), has(self.host), has(self.method), has(self.jwtClaim)].exists_one(given, given)")
-    .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, host, method and jwtClaim: write two parts to tell requests apart by both"))]
+#[x_kube(validation = Rule::new("[has(self.header), has(self.clientIP), has(self.cookie), has(self.query), has(self.pathSegment), has(self.host), has(self.method), has(self.jwtClaim), has(self.descriptor)].exists_one(given, given)")
+    .message("key parts must have exactly one of header, clientIP, cookie, query, pathSegment, host, method, jwtClaim and descriptor: write two parts to tell requests apart by both"))]
 struct KeyPartSchema {
     /// Name of a header. The value of the first header of this name is part of the key. Requests without this header
     /// share one count.
@@ -80,6 +82,11 @@ struct KeyPartSchema {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "JwtClaim")]
     jwt_claim: Option<JwtClaim>,
+    /// Key of an entry of descriptors. The value of the first entry with this key is part of the key. Descriptors
+    /// without this entry share one count. Valid only in a policy with `domain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 128))]
+    descriptor: Option<String>,
 }
 
 impl JsonSchema for KeyPart {

@@ -36,7 +36,7 @@ pub use self::{
     duration::{BanLength, BanWindow, Bounded, Bounds, Deadline, InvalidDuration, MaxWait, Period},
     key::{ClientIp, JwtClaim, KeyPart},
     limit::{Limit, OverrideLimit, Strategy},
-    matching::{HeaderMatch, Match, QueryMatch},
+    matching::{EntryMatch, HeaderMatch, Match, QueryMatch},
     mode::Mode,
     on_deadline::OnDeadline,
     on_limit::{HeaderStyle, HeadersOn, OnLimit, OnLimitAction, OnMessage},

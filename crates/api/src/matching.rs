@@ -63,6 +63,11 @@ pub struct Match {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 1024))]
     pub predicate: Option<String>,
+    /// The descriptor has these entries, in this order, and no others. Valid only in a policy with `domain`, in which the
+    /// other conditions are not valid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub descriptor: Vec<EntryMatch>,
 }
 
 /// A header that must be present, with exactly this value, with a value that starts with this prefix, or with any
@@ -99,6 +104,24 @@ pub struct QueryMatch {
     #[schemars(with = "String", length(max = 512))]
     pub value: Option<String>,
     /// The start of the value, after percent-decoding. Not allowed with `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 512))]
+    pub prefix: Option<String>,
+}
+
+/// An entry of a descriptor with this key, and with exactly this value, with a value that starts with this prefix, or
+/// with any value.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(validation = value_or_prefix("descriptor"))]
+pub struct EntryMatch {
+    /// Key of the entry, such as `remote_address` or `generic_key`.
+    #[schemars(length(min = 1, max = 128))]
+    pub key: String,
+    /// The whole value. Not allowed with `prefix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 512))]
+    pub value: Option<String>,
+    /// The start of the value. Not allowed with `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 512))]
     pub prefix: Option<String>,

@@ -66,6 +66,12 @@ pub struct RateLimitPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PodSelector")]
     pub selector: Option<PodSelector>,
+    /// The domain of a rate limit service. If it is set, the rules limit the descriptors of this domain that a proxy
+    /// such as Envoy sends to `weir-agent rls`, and the targets are the pods of this service. If it is absent, the rules
+    /// limit the HTTP requests to the targets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(min = 1, max = 128))]
+    pub domain: Option<String>,
     /// Whether requests beyond a limit are refused (Enforce), only counted (Shadow), or not counted (Disabled).
     #[serde(default)]
     pub mode: Mode,

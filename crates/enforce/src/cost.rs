@@ -9,6 +9,8 @@ use crate::matching::RequestView;
 pub(super) enum Cost {
     /// The same cost for each request.
     Fixed(u64),
+    /// The hits that a descriptor names.
+    Hits,
     /// The number in this header of the request.
     RequestHeader(HeaderCost),
     /// The number in this header of the response: 1 is charged on arrival, and the rest when the response arrives.
@@ -31,6 +33,7 @@ impl Cost {
     pub(super) fn on_arrival(&self, request: &RequestView<'_>) -> u64 {
         match self {
             Self::Fixed(cost) => *cost,
+            Self::Hits => request.hits(),
             Self::RequestHeader(header) => header.number(request.headers().get(&header.name)),
             Self::ResponseHeader(_) | Self::RequestBytes | Self::ResponseBytes => 1,
         }

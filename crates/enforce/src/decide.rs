@@ -200,7 +200,7 @@ impl RequestContext<'_> {
 
     /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.
     #[inline]
-    fn try_shadows(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
+    pub(super) fn try_shadows(&self, set: &RuleSet, indices: &[usize], keys: &mut Vec<u8>, verdict: &mut Verdict<'_>) {
         if let ([_, ..], Verdict::Pass(_) | Verdict::Wait(_)) = (indices, &verdict) {
             self.try_each(set, indices, keys, verdict);
         }

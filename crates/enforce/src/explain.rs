@@ -62,7 +62,7 @@ impl RulesInForce {
         let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);
         let now = || clock.now();
         let context = RequestContext { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
-        let each = self.policies().iter().flat_map(|policy| {
+        let each = self.policies().iter().filter(|policy| policy.domain.is_none()).flat_map(|policy| {
             policy
                 .rules
                 .iter()

@@ -41,6 +41,8 @@ pub struct RulesInForce {
     pub(super) requests: Arc<RuleSet>,
     /// The rules that decide on messages.
     pub(super) messages: Arc<RuleSet>,
+    /// The rules that decide on descriptors, by domain.
+    pub(super) domains: HashMap<String, Arc<RuleSet>>,
     /// The keys that verify tokens.
     jwks: Option<Arc<Jwks>>,
     removed: Removed,
@@ -112,13 +114,21 @@ impl RulesInForce {
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);
-            let (mode, deadline) = (policy.mode, policy.deadline.map(Arc::new));
-            next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, deadline, rules }));
+            let (mode, domain, deadline) = (policy.mode, policy.domain, policy.deadline.map(Arc::new));
+            next.policies.push(Arc::new(Policy { uid, namespace, name, revision, mode, domain, deadline, rules }));
         }
         // Trimmed last, because limiters that the new rules took over need no room here.
         next.removed.trim();
-        next.requests = Arc::new(next.rule_set(Per::Request));
-        next.messages = Arc::new(next.rule_set(Per::Message));
+        next.requests = Arc::new(next.rule_set(None, Per::Request));
+        next.messages = Arc::new(next.rule_set(None, Per::Message));
+        let domains: HashSet<String> = next.policies.iter().filter_map(|policy| policy.domain.clone()).collect();
+        next.domains = domains
+            .into_iter()
+            .map(|domain| {
+                let rules = next.rule_set(Some(&domain), Per::Request);
+                (domain, Arc::new(rules))
+            })
+            .collect();
         next
     }
 
@@ -153,10 +163,12 @@ impl RulesInForce {
     }
 
     /// Returns the rules that count requests, or the rules that count messages. A bypass is in both sets; a denied
-    /// request has no messages. The set for messages is empty if no rule counts messages.
-    fn rule_set(&self, per: Per) -> RuleSet {
+    /// request has no messages. The set for messages is empty if no rule counts messages. With a domain, returns the
+    /// rules that count its descriptors.
+    fn rule_set(&self, domain: Option<&str>, per: Per) -> RuleSet {
         let (mut enforced, mut shadows) = (Vec::new(), Vec::new());
-        for (index, policy) in self.policies.iter().enumerate() {
+        let policies = self.policies.iter().enumerate().filter(|(_, policy)| policy.domain.as_deref() == domain);
+        for (index, policy) in policies {
             for rule in policy.rules.iter().filter(|rule| rule.is_bypass() || rule.per == per) {
                 let member = Member::new(rule, index, policy.deadline.clone());
                 match rule.mode {

@@ -46,6 +46,8 @@ pub(super) enum Part {
         header: HeaderName,
         claim: Box<str>,
     },
+    /// The key of an entry of descriptors.
+    Descriptor(Box<str>),
 }
 
 /// The value of one part of a key, for one request.
@@ -164,6 +166,10 @@ impl Part {
                 }
             }
             Self::Method => Value::text(Some(request.method().as_bytes())),
+            Self::Descriptor(key) => {
+                let entry = request.descriptor().iter().find(|(entry, _)| *entry == &**key);
+                Value::text(entry.map(|(_, value)| value.as_bytes()))
+            }
             Self::JwtClaim { header, claim } => match tokens.claim(request, header, claim) {
                 Some(claim) => Value::Text(Cow::Owned(claim.into_bytes())),
                 None => Value::Absent,
@@ -174,7 +180,7 @@ impl Part {
     /// Appends the value that an override specifies for this part. An error explains why the value is invalid.
     pub(super) fn write_named(&self, value: &str, to: &mut Vec<u8>) -> Result<(), &'static str> {
         match self {
-            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::JwtClaim { .. } => {
+            Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::JwtClaim { .. } | Self::Descriptor(_) => {
                 write_value(value.as_bytes(), to);
             }
             Self::ClientIp { ipv6_prefix, .. } => {

@@ -51,6 +51,7 @@ mod cost;
 mod counters;
 mod decide;
 mod deferred;
+mod descriptors;
 mod explain;
 mod fields;
 mod follow_up;
@@ -88,6 +89,7 @@ pub use self::{
     byte_set::ByteSet,
     counters::Counts,
     deferred::DeferredCost,
+    descriptors::{Descriptor, DescriptorAnswer, DescriptorState, DescriptorVerdict, DescriptorWait, LimitState},
     explain::InvalidRequest,
     fields::Fields,
     follow_up::{Deadline, FollowUp, HeldPermit},

@@ -148,6 +148,10 @@ fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
         faults.push(Fault { path: "stores".into(), message: message.into() });
     }
     for (number, policy) in snapshot.policies.iter().enumerate() {
+        if policy.domain.is_some() {
+            let message = "a layer sees requests and no descriptors: remove the domain";
+            faults.push(Fault { path: format!("policies[{number}].domain"), message: message.into() });
+        }
         for (index, rule) in policy.rules.iter().enumerate() {
             let path = format!("policies[{number}].rules[{index}]");
             if rule.per == Per::Message {

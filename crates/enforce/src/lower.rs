@@ -8,6 +8,7 @@ mod concurrency;
 mod conditions;
 mod cost;
 mod deadline;
+mod domain;
 mod faults;
 mod limits;
 mod on_limit;
@@ -44,6 +45,8 @@ pub(super) struct LoweredPolicy {
     pub(super) name: String,
     pub(super) revision: String,
     pub(super) mode: Mode,
+    /// The domain whose descriptors the rules limit. `None`: the rules limit HTTP requests.
+    pub(super) domain: Option<String>,
     pub(super) deadline: Option<PolicyDeadline>,
     pub(super) rules: Vec<LoweredRule>,
 }
@@ -74,6 +77,13 @@ pub(super) struct LoweredLimits {
     pub(super) shared: Option<LoweredShared>,
     /// `None` for a rule without a ban.
     pub(super) ban: Option<LoweredBan>,
+}
+
+impl LoweredRule {
+    /// Charges the hits that each descriptor names.
+    fn counting_hits(self) -> Self {
+        Self { limits: self.limits.map(|limits| LoweredLimits { cost: Cost::Hits, ..limits }), ..self }
+    }
 }
 
 /// Parses the rules of a snapshot.
@@ -136,6 +146,7 @@ fn lower_policy(
     }
     revision(&policy.revision, path, faults);
     let deadline = deadline::lower_deadline(policy, path, faults);
+    domain::check(policy, path, faults);
 
     let full_name = full_name(&policy.namespace, &policy.name);
     let mut names = HashSet::new();
@@ -150,7 +161,8 @@ fn lower_policy(
             );
         }
         let mode = policy.mode_of(rule);
-        rules.extend(lower_rule((rule, mode, &full_name), stores, &path, faults));
+        let lowered = lower_rule((rule, mode, &full_name), stores, &path, faults);
+        rules.extend(lowered.map(|rule| if policy.domain.is_some() { rule.counting_hits() } else { rule }));
     }
     Some(LoweredPolicy {
         uid: policy.uid.clone(),
@@ -158,6 +170,7 @@ fn lower_policy(
         name: policy.name.clone(),
         revision: policy.revision.clone(),
         mode: policy.mode,
+        domain: policy.domain.clone(),
         deadline,
         rules,
     })

@@ -34,6 +34,8 @@ pub struct Policy {
     /// Identifies the content of the policy.
     pub revision: String,
     pub(super) mode: Mode,
+    /// The domain whose descriptors the rules limit. `None`: the rules limit HTTP requests.
+    pub(super) domain: Option<String>,
     pub(super) deadline: Option<Arc<PolicyDeadline>>,
     /// The policy's rules, in order.
     pub rules: Vec<Arc<Rule>>,

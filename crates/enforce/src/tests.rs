@@ -5,6 +5,7 @@ mod bodies;
 mod choosing;
 mod concurrency;
 mod deciding;
+mod descriptors;
 mod exceptions;
 mod headers;
 mod matching;

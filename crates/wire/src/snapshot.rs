@@ -38,6 +38,10 @@ pub struct PolicyRules {
     pub revision: String,
     /// The mode: refusals are applied, only counted, or not evaluated.
     pub mode: Mode,
+    /// Present: the rules limit descriptors of this domain, which a proxy such as Envoy sends to a rate limit service.
+    /// If absent, the rules limit HTTP requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
     /// The longest time for a request, including waits for limits and for the app. At least 1. After this time, the
     /// client receives the response of `on_deadline`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,6 +173,10 @@ pub struct Match {
     /// (a map by lower-case name) and `clientIP`. An expression that fails is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicate: Option<String>,
+    /// The entries of a descriptor, in this order, and no others. Required in a policy with a domain, where no other
+    /// condition is allowed. Not allowed in other policies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub descriptor: Vec<FieldMatch>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -177,7 +185,7 @@ fn is_zero(number: &u8) -> bool {
 }
 
 /// A header or query parameter, one of whose occurrences must have this exact value or a value that starts with this
-/// prefix. If neither is set, any value matches. `value` and `prefix` must not both be set.
+/// prefix; or an entry of a descriptor with this name and such a value. If neither is set, any value matches. `value` and `prefix` must not both be set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FieldMatch {
@@ -278,6 +286,10 @@ pub enum KeyPart {
         /// The name of the claim. `a.b` is the field `b` of `a`. The value is a string, a number or a boolean.
         claim: String,
     },
+    /// The value of the first entry with this name in a descriptor. Descriptors without this entry share one key.
+    /// Required kind of part in a policy with a domain, and not allowed in other policies.
+    #[serde(rename = "descriptor")]
+    Descriptor(String),
 }
 
 /// One limit of a rule.

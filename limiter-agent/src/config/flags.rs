@@ -1,6 +1,11 @@
 //! The flags, each with its environment variable.
 
-use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Parser, builder::BoolishValueParser};
 use tracing_subscriber::filter::Targets;
@@ -19,6 +24,8 @@ use crate::{
 /// snapshot every request passes, unless --wait-for-config keeps the proxy port closed. A new snapshot takes effect
 /// immediately and keeps all counters.
 ///
+/// `weir-agent rls` is a rate limit service for Envoy instead of a proxy: see `weir-agent rls --help`.
+///
 /// `weir-agent leave`, run in the agent's container when its pod is being deleted, makes each response the last one
 /// on its connection: see `weir-agent leave --help`.
 ///
@@ -36,6 +43,58 @@ pub struct Flags {
     #[arg(long, env = "WEIR_UPSTREAM", value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub upstream: SocketAddr,
 
+    /// The flags that do not depend on what the agent serves.
+    #[command(flatten)]
+    pub common: CommonFlags,
+
+    /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when it
+    /// changes. A jwtClaim in a rule's key then reads claims only from unexpired tokens that one of the keys has
+    /// signed. Without this flag, tokens are read but not verified: any client can forge one.
+    #[arg(long, env = "WEIR_JWKS", value_name = "FILE", help_heading = "Snapshots")]
+    pub jwks: Option<PathBuf>,
+
+    /// Verify JSON Web Tokens with a key set that the agent fetches from this https URL regularly. If a fetch fails,
+    /// the previous keys stay in use. Before the first reply, no token has claims.
+    #[arg(
+        long,
+        env = "WEIR_JWKS_URL",
+        value_name = "URL",
+        requires = "jwks_ca",
+        conflicts_with = "jwks",
+        help_heading = "Snapshots"
+    )]
+    pub jwks_url: Option<String>,
+
+    /// Authorities that sign the certificate of --jwks-url: a file, read for each fetch, or the PEM itself.
+    #[arg(
+        long,
+        env = "WEIR_JWKS_CA",
+        value_name = "FILE|PEM",
+        allow_hyphen_values = true,
+        requires = "jwks_url",
+        help_heading = "Snapshots"
+    )]
+    pub jwks_ca: Option<String>,
+
+    /// How often to fetch --jwks-url. After a failure the agent tries sooner.
+    #[arg(
+        long,
+        env = "WEIR_JWKS_REFRESH",
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = above_zero,
+        help_heading = "Snapshots"
+    )]
+    pub jwks_refresh: Duration,
+
+    /// How the proxy port treats clients and the app.
+    #[command(flatten)]
+    pub proxy: Settings,
+}
+
+/// The flags that the proxy and the rate limit service have in common.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CommonFlags {
     /// Address that serves /metrics, /healthz and /readyz.
     #[arg(long, env = "WEIR_TELEMETRY", value_name = "ADDR", default_value = "[::]:8482")]
     pub telemetry: SocketAddr,
@@ -44,8 +103,7 @@ pub struct Flags {
     #[arg(long, env = "WEIR_DRAIN", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub drain: Duration,
 
-    /// Number of threads that serve the proxy port. Each has its own connections to the app. Default: the number of
-    /// cores that the process may use.
+    /// Number of threads that serve the port of --listen. Default: the number of cores that the process may use.
     #[arg(long, env = "WEIR_WORKERS", value_name = "N")]
     pub workers: Option<NonZeroUsize>,
 
@@ -158,7 +216,7 @@ pub struct Flags {
     pub identity_token_file: Option<PathBuf>,
 
     /// Snapshot to enforce until the first push: a file, or the JSON itself if it begins with a brace. If the agent
-    /// cannot enforce it, it keeps the proxy port closed, as --wait-for-config does, and logs every fault.
+    /// cannot enforce it, it keeps the port of --listen closed, as --wait-for-config does, and logs every fault.
     #[arg(long, env = "WEIR_BOOTSTRAP", value_name = "FILE|JSON", help_heading = "Snapshots")]
     pub bootstrap: Option<String>,
 
@@ -166,7 +224,7 @@ pub struct Flags {
     #[arg(long, env = "WEIR_SNAPSHOT_CACHE", value_name = "FILE", help_heading = "Snapshots")]
     pub snapshot_cache: Option<PathBuf>,
 
-    /// Keep the proxy port closed, and /readyz at 503, until a snapshot is in force.
+    /// Keep the port of --listen closed, and /readyz at 503, until a snapshot is in force.
     #[arg(long, env = "WEIR_WAIT_FOR_CONFIG", value_parser = BoolishValueParser::new(), help_heading = "Snapshots")]
     pub wait_for_config: bool,
 
@@ -174,46 +232,6 @@ pub struct Flags {
     /// and `ca.crt`. The agent reads the files for each new connection.
     #[arg(long, env = "WEIR_STORE_SECRETS", value_name = "DIR", help_heading = "Snapshots")]
     pub store_secrets: Option<PathBuf>,
-
-    /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when it
-    /// changes. A jwtClaim in a rule's key then reads claims only from unexpired tokens that one of the keys has
-    /// signed. Without this flag, tokens are read but not verified: any client can forge one.
-    #[arg(long, env = "WEIR_JWKS", value_name = "FILE", help_heading = "Snapshots")]
-    pub jwks: Option<PathBuf>,
-
-    /// Verify JSON Web Tokens with a key set that the agent fetches from this https URL regularly. If a fetch fails,
-    /// the previous keys stay in use. Before the first reply, no token has claims.
-    #[arg(
-        long,
-        env = "WEIR_JWKS_URL",
-        value_name = "URL",
-        requires = "jwks_ca",
-        conflicts_with = "jwks",
-        help_heading = "Snapshots"
-    )]
-    pub jwks_url: Option<String>,
-
-    /// Authorities that sign the certificate of --jwks-url: a file, read for each fetch, or the PEM itself.
-    #[arg(
-        long,
-        env = "WEIR_JWKS_CA",
-        value_name = "FILE|PEM",
-        allow_hyphen_values = true,
-        requires = "jwks_url",
-        help_heading = "Snapshots"
-    )]
-    pub jwks_ca: Option<String>,
-
-    /// How often to fetch --jwks-url. After a failure the agent tries sooner.
-    #[arg(
-        long,
-        env = "WEIR_JWKS_REFRESH",
-        value_name = "DURATION",
-        default_value = "5m",
-        value_parser = above_zero,
-        help_heading = "Snapshots"
-    )]
-    pub jwks_refresh: Duration,
 
     /// Format of the log lines on standard error.
     #[arg(long, env = "WEIR_LOG_FORMAT", value_name = "FORMAT", default_value = "text", help_heading = "Logs")]
@@ -227,8 +245,59 @@ pub struct Flags {
     /// personal data and can be secrets. Without this flag, no log line contains data of a request.
     #[arg(long, env = "WEIR_LOG_KEYS", value_parser = BoolishValueParser::new(), help_heading = "Logs")]
     pub log_keys: bool,
+}
 
-    /// How the proxy port treats clients and the app.
+/// Answers the questions of proxies such as Envoy whether requests may pass: Envoy's rate limit service v3.
+///
+/// The service accepts gRPC over HTTP/2, and POST /json over HTTP/1.1 and HTTP/2, on one port. It enforces the rules of
+/// policies with a domain. The operator, or any client such as curl, sends them to the control port; --bootstrap provides
+/// them for the time before. Without a rule for a question, the answer is OK. Several of these agents are one service if
+/// their rules have scope Fleet or Shared.
+///
+/// Exit codes: 0 after a drain, 1 if a listener cannot be bound or fails, 2 for wrong usage, which includes an
+/// unusable file that a flag names.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "weir-agent rls", version, max_term_width = 110)]
+pub struct ServiceFlags {
+    /// Address of the port that answers questions. `[::]` accepts IPv4 and IPv6.
+    #[arg(long, env = "WEIR_LISTEN", value_name = "ADDR", default_value = "[::]:8081")]
+    pub listen: SocketAddr,
+
+    /// The flags that do not depend on what the agent serves.
     #[command(flatten)]
-    pub proxy: Settings,
+    pub common: CommonFlags,
+
+    /// Certificate of the port of --listen, PEM, with intermediates. Without it, the port is plain text. The agent reads
+    /// these files again when they change.
+    #[arg(long, env = "WEIR_TLS_CERT", value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of that certificate, PEM.
+    #[arg(long, env = "WEIR_TLS_KEY", value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Serve only clients with a certificate of these authorities, PEM. Without it, every client is served.
+    #[arg(long, env = "WEIR_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// How many connections to serve at once. At this number, the agent closes the connection that has been idle for the
+    /// longest time to accept a new one.
+    #[arg(
+        long,
+        env = "WEIR_MAX_CONNECTIONS",
+        value_name = "N",
+        default_value = "4096",
+        help_heading = "Bounds for clients"
+    )]
+    pub max_connections: NonZeroU32,
+
+    /// The maximum number of questions in flight on one connection.
+    #[arg(
+        long,
+        env = "WEIR_MAX_STREAMS",
+        value_name = "N",
+        default_value = "1024",
+        help_heading = "Bounds for clients"
+    )]
+    pub max_streams: NonZeroU32,
 }

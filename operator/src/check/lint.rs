@@ -172,6 +172,7 @@ fn covers(outer: &Match, inner: &Match) -> bool {
         && words(&outer.path_regexes, &inner.path_regexes)
         && outer.headers.iter().all(|header| inner.headers.contains(header))
         && outer.query.iter().all(|query| inner.query.contains(query))
+        && (outer.descriptor.is_empty() || outer.descriptor == inner.descriptor)
         && words(&outer.client_cidrs, &inner.client_cidrs)
         && (outer.predicate.is_none() || outer.predicate == inner.predicate)
         && (outer.trusted_hops == inner.trusted_hops || (outer.client_cidrs.is_empty() && outer.predicate.is_none()))

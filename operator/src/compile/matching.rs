@@ -33,6 +33,7 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
         client_cidrs: entry.client_cidrs.clone(),
         trusted_hops: faults.number(format!("{path}.trustedHops"), entry.trusted_hops.unwrap_or(0).into(), 0),
         predicate: entry.predicate.clone(),
+        descriptor: entry.descriptor.iter().map(|e| field(&e.key, e.value.as_ref(), e.prefix.as_ref())).collect(),
     }
 }
 

@@ -39,7 +39,8 @@ fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
         | api::KeyPart::Cookie(_)
         | api::KeyPart::Query(_)
         | api::KeyPart::PathSegment(_)
-        | api::KeyPart::JwtClaim(_) => Ok(value.to_owned()),
+        | api::KeyPart::JwtClaim(_)
+        | api::KeyPart::Descriptor(_) => Ok(value.to_owned()),
         api::KeyPart::Host {} if value.contains(|c: char| c.is_ascii_uppercase() || matches!(c, '/' | '*')) => {
             Err(format!("{value:?} never matches: hosts are compared in lower case, whole and without port"))
         }

@@ -151,6 +151,7 @@ fn key_part(part: &api::KeyPart, path: &str, faults: &mut Faults) -> wire::KeyPa
         }
         api::KeyPart::Host {} => wire::KeyPart::Host {},
         api::KeyPart::Method {} => wire::KeyPart::Method {},
+        api::KeyPart::Descriptor(key) => wire::KeyPart::Descriptor(key.clone()),
         api::KeyPart::JwtClaim(jwt) => wire::KeyPart::JwtClaim { header: jwt.header.clone(), claim: jwt.claim.clone() },
     }
 }

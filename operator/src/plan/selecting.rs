@@ -7,6 +7,7 @@ use kube::core::{Selector, SelectorExt};
 use super::Content;
 use crate::{
     compile::{Compiled, CompiledPolicy, Target},
+    labels::SERVICE_LABEL,
     pod_ports::PodPorts,
     world::{Membership, ObjectKey, Workload},
 };
@@ -14,14 +15,28 @@ use crate::{
 /// The existing workloads, with the pods that each selects.
 pub(super) type Workloads = BTreeMap<Workload, Option<Selector>>;
 
-/// Returns true if a policy with this target and namespace selects pods of that namespace with that membership.
+/// Returns true if this policy selects pods of that namespace with that membership.
 pub(super) fn selects(
     workloads: &Workloads,
     of_policy: &str,
-    target: &Target,
+    compiled: &Compiled,
     of_pod: &str,
     membership: &Membership,
 ) -> bool {
+    let (Some(target), Some(policy)) = (&compiled.target, &compiled.policy) else { return false };
+    policy.domain.is_some() == is_service(membership) && targets(workloads, of_policy, target, of_pod, membership)
+}
+
+/// Returns true if the agents are rate limit services, which enforce only policies with a domain.
+fn is_service(membership: &Membership) -> bool {
+    let labels = match membership {
+        Membership::Everything => return false,
+        Membership::Labelled(labels) | Membership::Pod(labels, _) => labels,
+    };
+    labels.get(SERVICE_LABEL).is_some_and(|value| value == "enabled")
+}
+
+fn targets(workloads: &Workloads, of_policy: &str, target: &Target, of_pod: &str, membership: &Membership) -> bool {
     match (membership, target) {
         (Membership::Everything, _) => true,
         (Membership::Labelled(labels), Target::Labels(selector)) => selector.matches(labels),
@@ -46,9 +61,7 @@ pub fn content_for_new_pod(
     // The map is sorted by namespace, so policies of other namespaces are skipped.
     let of_namespace =
         compiled.range(ObjectKey::new(namespace, "")..).take_while(|(policy, _)| &*policy.namespace == namespace);
-    let on_pod = of_namespace.filter(|(_, compiled)| {
-        compiled.target.as_ref().is_some_and(|target| selects(workloads, namespace, target, namespace, &membership))
-    });
+    let on_pod = of_namespace.filter(|(_, compiled)| selects(workloads, namespace, compiled, namespace, &membership));
     Content::new(in_order(on_pod))
 }
 

@@ -40,7 +40,7 @@ impl RequestContext<'_> {
         }
     }
 
-    pub(super) fn enforce_with_stores<'r>(&self, demands: &[Demand<'r, '_>], follow_up: FollowUp) -> Verdict<'r> {
+    pub(crate) fn enforce_with_stores<'r>(&self, demands: &[Demand<'r, '_>], follow_up: FollowUp) -> Verdict<'r> {
         let now = self.now();
         let (shared, others) = split(demands, now);
         // If a rule of scope Pod refuses now, no question to the store is needed.

@@ -30,6 +30,8 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
             }),
             None => Some(None),
         };
+        let descriptor =
+            each(&entry.descriptor, &path.field("descriptor"), |field, path| entry_of(field, path, faults));
         Some(Conditions {
             methods: methods?,
             hosts: hosts?,
@@ -41,6 +43,7 @@ pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faul
             networks: networks?,
             trusted_hops: entry.trusted_hops,
             predicate: predicate?,
+            descriptor: descriptor?,
         })
     });
     entries.map(Matcher::new)
@@ -70,6 +73,7 @@ pub(super) fn lower_key(key: &[KeyPart], path: &Path, faults: &mut Faults) -> Op
             None
         }
         KeyPart::PathSegment(number) => Some(Part::PathSegment(*number)),
+        KeyPart::Descriptor(key) => non_empty(key, &path.field("descriptor"), faults).map(Part::Descriptor),
         KeyPart::Host {} => Some(Part::Host),
         KeyPart::Method {} => Some(Part::Method),
         KeyPart::JwtClaim { header, claim } => {
@@ -98,6 +102,12 @@ fn parameter(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<Fie
     let name = non_empty(&field.name, &path.field("name"), faults);
     let value = value(field, path, faults);
     Some(FieldCondition { name: name?.into_boxed_bytes(), value: value? })
+}
+
+fn entry_of(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<FieldCondition<Box<str>>> {
+    let name = non_empty(&field.name, &path.field("name"), faults);
+    let value = value(field, path, faults);
+    Some(FieldCondition { name: name?, value: value? })
 }
 
 fn value(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<ValueCondition> {

@@ -19,6 +19,8 @@ pub(crate) struct Conditions {
     /// The number of trusted proxies that append to `X-Forwarded-For`.
     pub(crate) trusted_hops: u8,
     pub(crate) predicate: Option<Predicate>,
+    /// The entries of a descriptor, all of them in this order. Empty: no condition.
+    pub(crate) descriptor: Vec<FieldCondition<Box<str>>>,
 }
 
 /// A condition on a header or a query parameter, which must be present. One matching occurrence is enough.
@@ -39,11 +41,12 @@ pub(crate) enum ValueCondition {
 impl Conditions {
     /// Whether there are no conditions.
     pub(super) fn is_none(&self) -> bool {
-        let Self { methods, hosts, paths, path_regexes, headers, query, networks, trusted_hops: _, predicate } = self;
+        let Self { methods, hosts, paths, path_regexes, headers, query, networks, trusted_hops: _, .. } = self;
         let some_path = !(paths.is_empty() && path_regexes.is_empty());
         let some_field = !(headers.is_empty() && query.is_empty());
         let some_client = !networks.is_empty();
-        methods.is_empty() && hosts.is_empty() && !some_path && !some_field && !some_client && predicate.is_none()
+        let more = self.predicate.is_some() || !self.descriptor.is_empty();
+        methods.is_empty() && hosts.is_empty() && !some_path && !some_field && !some_client && !more
     }
 
     /// Whether the request meets all conditions. Cheap conditions are checked first.
@@ -57,6 +60,7 @@ impl Conditions {
             && self.holds_for_client(request)
             && none_or_any(&self.path_regexes, |regex| regex.is_match(request.path().as_bytes()))
             && self.predicate.as_ref().is_none_or(|predicate| predicate.holds(request))
+            && self.holds_for_descriptor(request)
     }
 }
 
@@ -67,6 +71,17 @@ impl Conditions {
         }
         let client = request.client_ip(self.trusted_hops);
         self.networks.iter().any(|network| network.contains(client))
+    }
+}
+
+impl Conditions {
+    fn holds_for_descriptor(&self, request: &RequestView<'_>) -> bool {
+        let entries = request.descriptor();
+        let holds = |(field, (key, value)): (&FieldCondition<Box<str>>, &(&str, &str))| {
+            *field.name == **key && field.value.holds(value.as_bytes())
+        };
+        self.descriptor.is_empty()
+            || (self.descriptor.len() == entries.len() && self.descriptor.iter().zip(entries).all(holds))
     }
 }
 

@@ -41,6 +41,7 @@ pub(crate) struct Index {
     longest_domain: usize,
     headers: Vec<(HeaderName, ByValue)>,
     query: Vec<(Box<[u8]>, ByValue)>,
+    descriptor: Vec<(Box<str>, ByValue)>,
     /// The regular expressions, and the entry of each expression.
     regexes: Option<(RegexSet, Vec<u32>)>,
 }
@@ -54,6 +55,7 @@ enum Key<'a> {
     Domain(String),
     Header(&'a HeaderName, &'a [u8]),
     Query(&'a [u8], &'a [u8]),
+    Descriptor(&'a str, &'a [u8]),
     Regex(&'a str),
 }
 
@@ -109,6 +111,10 @@ impl Index {
                 let values = of_name(&mut self.query, |known| **known == **name, || (*name).into());
                 values.entry((*value).into()).or_default().push(id);
             }
+            Key::Descriptor(key, value) => {
+                let values = of_name(&mut self.descriptor, |known| **known == **key, || (*key).into());
+                values.entry((*value).into()).or_default().push(id);
+            }
             Key::Regex(pattern) => regexes.push((pattern, id)),
         }
     }
@@ -157,6 +163,11 @@ impl Index {
         for (name, values) in &self.query {
             for value in request.query(name) {
                 to.extend(values.get(&*value).into_iter().flatten());
+            }
+        }
+        for (key, values) in &self.descriptor {
+            for (_, value) in request.descriptor().iter().filter(|(entry, _)| *entry == &**key) {
+                to.extend(values.get(value.as_bytes()).into_iter().flatten());
             }
         }
         if let Some((set, ids)) = &self.regexes {
@@ -217,6 +228,11 @@ fn ways_to_file(conditions: &Conditions) -> Vec<Vec<Key<'_>>> {
     for field in &conditions.query {
         if let ValueCondition::Exactly(value) = &field.value {
             ways.push(vec![Key::Query(&field.name, value)]);
+        }
+    }
+    for field in &conditions.descriptor {
+        if let ValueCondition::Exactly(value) = &field.value {
+            ways.push(vec![Key::Descriptor(&field.name, value)]);
         }
     }
     if !conditions.path_regexes.is_empty() {

@@ -6,7 +6,7 @@
 use std::{
     borrow::Cow,
     cell::{OnceCell, RefCell},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     rc::Rc,
 };
 
@@ -19,7 +19,8 @@ use super::{
     query,
 };
 
-/// The parts of a request that matchers and keys read.
+/// The parts of a request that matchers and keys read. A descriptor, which a proxy sends to a rate limit service, is a
+/// request without method, path and headers.
 pub struct RequestView<'a> {
     method: &'a str,
     path: &'a str,
@@ -29,6 +30,10 @@ pub struct RequestView<'a> {
     headers: Headers<'a>,
     peer: IpAddr,
     paths: AmbiguousPaths,
+    /// The entries of a descriptor. Empty for an HTTP request.
+    descriptor: &'a [(&'a str, &'a str)],
+    /// The units that a descriptor charges. 1 for an HTTP request.
+    hits: u64,
     normal_path: OnceCell<Cow<'a, str>>,
     host: OnceCell<&'a str>,
     /// The values for predicates, by the number of trusted proxies. Few requests need them, and most of those for only
@@ -57,6 +62,8 @@ impl<'a> RequestView<'a> {
             headers,
             peer,
             paths: AmbiguousPaths::Keep,
+            descriptor: &[],
+            hits: 1,
             normal_path: OnceCell::new(),
             host: OnceCell::new(),
             facts: RefCell::default(),
@@ -72,6 +79,12 @@ impl<'a> RequestView<'a> {
         }
     }
 
+    /// Creates a view of a descriptor with these entries, which charges `hits` units.
+    pub(crate) fn of_descriptor(entries: &'a [(&'a str, &'a str)], hits: u64) -> Self {
+        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Self { descriptor: entries, hits, ..Self::of_target("", ("/", None), Headers::Lines(&[]), nobody) }
+    }
+
     /// Sets how to read an ambiguous path. The default is [`AmbiguousPaths::Keep`].
     pub fn reading(self, paths: AmbiguousPaths) -> Self {
         Self { paths, ..self }
@@ -79,6 +92,14 @@ impl<'a> RequestView<'a> {
 
     pub(crate) fn method(&self) -> &'a str {
         self.method
+    }
+
+    pub(crate) fn descriptor(&self) -> &'a [(&'a str, &'a str)] {
+        self.descriptor
+    }
+
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits
     }
 
     pub(crate) fn headers(&self) -> Headers<'a> {

@@ -92,7 +92,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["gate"],
             &["layer"],
             &["live"],
-            &["messages"],
+            &["descriptors", "messages"],
         ],
     },
     Crate {
@@ -125,6 +125,8 @@ pub(super) const CRATES: &[Crate] = &[
             &["bootstrap"],
             &["control"],
             &["identity", "jwks", "serve"],
+            &["service"],
+            &["front"],
             &["config", "metrics"],
             &["leave", "telemetry"],
             &["agent"],

@@ -1,0 +1,385 @@
+//! Decides on descriptors, with which a proxy such as Envoy describes a request to a rate limit service.
+//!
+//! A request has one or more descriptors, and each descriptor matches rules of its own. The rules that match any of them
+//! are charged together, or none of them is. In shadow mode, the rules of each descriptor are tried separately.
+//!
+//! The answer also has the state of each descriptor: the tightest limit of its rules. The state is read after the
+//! decision, so another request can change it in between. The verdict itself is exact.
+
+use std::{future::poll_fn, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use weir_core::{Quota, Time};
+use weir_tower::MonotonicClock;
+
+use super::{
+    charge::{Demand, charge_rules},
+    decide::RequestContext,
+    follow_up::FollowUp,
+    format::Format,
+    in_force::RulesInForce,
+    jwt::Tokens,
+    layer,
+    live::LiveRules,
+    outcome::{fields_of_several, refusal},
+    refusal::Refusal,
+    rule::{Limits, Rule},
+    rule_set::{MatchBuffers, Matching, RuleSet},
+    shared::split,
+    verdict::{Pass, Verdict},
+    wait::Wait,
+};
+use crate::matching::RequestView;
+
+/// The entries of a descriptor, each a key and a value, and the units that it charges.
+#[derive(Clone, Debug)]
+pub struct Descriptor<'a> {
+    /// The entries, in order.
+    pub entries: Vec<(&'a str, &'a str)>,
+    /// The units that the request charges to each matching rule. 0 only checks whether the rules would admit one unit.
+    pub hits: u64,
+}
+
+/// The decision on the descriptors of one request.
+#[derive(Debug)]
+pub enum DescriptorVerdict {
+    /// The decision is made.
+    Decided(DescriptorAnswer),
+    /// A store must be asked.
+    Waits(Box<DescriptorWait>),
+}
+
+/// The answer to the descriptors of one request.
+#[derive(Clone, Debug, Default)]
+pub struct DescriptorAnswer {
+    /// Whether the request is refused.
+    pub is_refused: bool,
+    /// The state of each descriptor, in the order of the question.
+    pub states: Vec<DescriptorState>,
+    /// The headers for the response to the client.
+    pub headers: HeaderMap,
+    /// The body of the response to the client, if the request is refused.
+    pub body: Option<Bytes>,
+}
+
+/// The state of one descriptor.
+#[derive(Clone, Debug, Default)]
+pub struct DescriptorState {
+    /// Whether the rules of this descriptor refuse the request.
+    pub is_refused: bool,
+    /// Whether a rule with action Bypass exempts the descriptor from all limits.
+    pub is_exempt: bool,
+    /// The tightest limit. `None` if no limit counts the descriptor.
+    pub limit: Option<LimitState>,
+}
+
+/// The state of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitState {
+    /// The name of the rule and the name of the limit, such as `per-key.rate`.
+    pub name: String,
+    /// The number of requests that the limit admits per period.
+    pub requests: u64,
+    /// The period.
+    pub period: Duration,
+    /// The number of requests that the limit admits now.
+    pub remaining: u64,
+    /// The time until the limit admits a refused request, or until it is at full credit again.
+    pub reset_after: Duration,
+}
+
+/// A decision that waits for a store.
+#[derive(Debug)]
+pub struct DescriptorWait {
+    rules: Arc<RulesInForce>,
+    wait: Wait,
+    matched: MatchedRules,
+}
+
+/// The rules that match the descriptors of one request.
+#[derive(Debug)]
+struct MatchedRules {
+    all: Vec<Matched>,
+    /// For each descriptor, whether a rule exempts it.
+    exempt: Vec<bool>,
+    clock: MonotonicClock,
+}
+
+/// A rule that matches a descriptor.
+#[derive(Debug)]
+struct Matched {
+    /// The index of the descriptor.
+    descriptor: usize,
+    rule: Arc<Rule>,
+    key: Box<[u8]>,
+    hits: u64,
+}
+
+impl LiveRules {
+    /// Decides on the descriptors of one request, and charges all rules of this domain that match them, or none.
+    pub fn decide_descriptors(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> DescriptorVerdict {
+        let rules = self.load();
+        let options = *self.options();
+        let clock = options.clock;
+        let Some(set) = rules.domains.get(domain) else {
+            rules.unmatched.count();
+            return DescriptorVerdict::Decided(DescriptorAnswer::passing(descriptors.len()));
+        };
+        let now = || clock.now();
+        let contexts: Vec<RequestContext<'_>> = descriptors
+            .iter()
+            .map(|descriptor| RequestContext {
+                request: RequestView::of_descriptor(&descriptor.entries, descriptor.hits),
+                tokens: Tokens::new(None, &now),
+                clock,
+            })
+            .collect();
+        let mut question = Question { set, contexts: &contexts, matched: MatchedRules::new(descriptors.len(), clock) };
+        let (denied, shadows) = question.find_rules(&rules);
+        let Question { matched, .. } = &question;
+        let (mut verdict, refusing) = match denied {
+            Some((descriptor, rule)) => (Verdict::Refuse(Refusal::denied(rule, clock.now())), Some(descriptor)),
+            None => question.enforce(),
+        };
+        for (descriptor, indices) in shadows {
+            contexts[descriptor].try_shadows(set, &indices, &mut Vec::new(), &mut verdict);
+        }
+        match verdict {
+            Verdict::Pass(pass) => {
+                let mut headers = HeaderMap::new();
+                pass.fields.write(&mut headers);
+                DescriptorVerdict::Decided(DescriptorAnswer {
+                    is_refused: false,
+                    states: matched.states(None),
+                    headers,
+                    body: None,
+                })
+            }
+            Verdict::Refuse(refusal) => {
+                let at = refusing.unwrap_or_else(|| matched.descriptor_of(&refusal));
+                rules.log(&refusal, &contexts[at], options.log_keys);
+                DescriptorVerdict::Decided(matched.refused(&refusal, at))
+            }
+            Verdict::Wait(wait) => {
+                let wait = *wait;
+                let Question { matched, .. } = question;
+                DescriptorVerdict::Waits(Box::new(DescriptorWait { rules: Arc::clone(&rules), wait, matched }))
+            }
+        }
+    }
+}
+
+impl DescriptorWait {
+    /// Returns the answer when the stores have answered. A caller that drops this future charges nothing.
+    pub async fn answer(mut self) -> DescriptorAnswer {
+        let turn = poll_fn(|context| self.wait.poll_turn(context)).await;
+        match turn {
+            Ok(fields) => {
+                let mut headers = HeaderMap::new();
+                fields.write(&mut headers);
+                DescriptorAnswer { is_refused: false, states: self.matched.states(None), headers, body: None }
+            }
+            Err(late) => late.refuse(|refusal| {
+                let at = self.matched.descriptor_of(refusal);
+                let now = || self.matched.clock.now();
+                let context = RequestContext {
+                    request: RequestView::of_descriptor(&[], 1),
+                    tokens: Tokens::new(None, &now),
+                    clock: self.matched.clock,
+                };
+                // The entries are gone, so the line has no key.
+                self.rules.log(refusal, &context, false);
+                self.matched.refused(refusal, at)
+            }),
+        }
+    }
+}
+
+/// The descriptors of one request, and the rules that match them.
+struct Question<'a, 'v> {
+    set: &'a RuleSet,
+    contexts: &'a [RequestContext<'v>],
+    matched: MatchedRules,
+}
+
+/// The descriptors with rules in shadow mode, and the indices of these rules.
+type Shadows = Vec<(usize, Vec<usize>)>;
+
+impl<'a> Question<'a, '_> {
+    /// Finds the rules that enforce. Also returns the first rule that denies, with its descriptor, and the rules in
+    /// shadow mode. Counts the descriptors that a rule exempts.
+    fn find_rules(&mut self, rules: &RulesInForce) -> (Option<(usize, &'a Arc<Rule>)>, Shadows) {
+        let (mut buffers, mut denied, mut all_shadows) = (MatchBuffers::default(), None, Vec::new());
+        let mut is_unmatched = true;
+        for (descriptor, context) in self.contexts.iter().enumerate() {
+            match self.set.matching(&context.request, &mut buffers) {
+                Matching::Bypass(member) => {
+                    is_unmatched = false;
+                    self.matched.exempt[descriptor] = true;
+                    member.rule.counters.count_bypassed();
+                }
+                Matching::Rules { enforced, shadows } => {
+                    is_unmatched &= enforced.is_empty() && shadows.is_empty();
+                    for index in enforced {
+                        let rule = &self.set.get(*index).rule;
+                        let Some(limits) = &rule.limits else {
+                            denied.get_or_insert((descriptor, rule));
+                            continue;
+                        };
+                        let mut key = Vec::new();
+                        limits.key.write(&context.request, &context.tokens, &mut key);
+                        let (rule, hits) = (Arc::clone(rule), context.request.hits());
+                        self.matched.all.push(Matched { descriptor, rule, key: key.into(), hits });
+                    }
+                    if !shadows.is_empty() && context.request.hits() > 0 {
+                        all_shadows.push((descriptor, shadows.to_vec()));
+                    }
+                }
+            }
+        }
+        if is_unmatched {
+            rules.unmatched.count();
+        }
+        (denied, all_shadows)
+    }
+
+    /// Charges the rules that enforce, unless one of them refuses. Also returns the descriptor because of which it
+    /// refuses. If that is `None`, a store refused or there is no refusal.
+    fn enforce(&self) -> (Verdict<'_>, Option<usize>) {
+        let Some(context) = self.contexts.first() else { return (Verdict::Pass(Pass::default()), None) };
+        let now = context.now();
+        let unasked = self.matched.all.iter().find_map(|it| Some((it.refuse_unasked(now)?, it.descriptor)));
+        if let Some((refusal, descriptor)) = unasked {
+            return (Verdict::Refuse(refusal), Some(descriptor));
+        }
+        let charging = self.matched.all.iter().filter(|matched| matched.hits > 0);
+        let (descriptors, demands): (Vec<usize>, Vec<Demand<'_, '_>>) =
+            charging.filter_map(|matched| Some((matched.descriptor, matched.demand()?))).unzip();
+        if demands.is_empty() {
+            return (Verdict::Pass(Pass::default()), None);
+        }
+        if demands.iter().any(|demand| demand.limits.shared.is_some()) {
+            return (context.enforce_with_stores(&demands, FollowUp::default()), None);
+        }
+        match charge_rules(&demands, || context.now()) {
+            Ok(charged) => {
+                demands.iter().for_each(|demand| demand.rule.counters.count_allowed());
+                (Verdict::Pass(Pass { fields: fields_of_several(&demands, &charged), follow_up: None }), None)
+            }
+            Err(at) => {
+                let refusing = descriptors.get(at.index).copied();
+                (Verdict::Refuse(refusal(&demands, at, context.now())), refusing)
+            }
+        }
+    }
+}
+
+impl MatchedRules {
+    fn new(descriptors: usize, clock: MonotonicClock) -> Self {
+        Self { all: Vec::new(), exempt: vec![false; descriptors], clock }
+    }
+
+    /// Returns the descriptor because of which a rule refuses, as far as the state of the rules shows it.
+    fn descriptor_of(&self, refusal: &Refusal<'_>) -> usize {
+        let now = self.clock.now();
+        let by_rule = || self.all.iter().filter(|matched| std::ptr::eq(&*matched.rule, &**refusal.rule));
+        let refusing = by_rule().find(|matched| matched.state(now).is_some_and(|(is_refused, _)| is_refused));
+        refusing.or_else(|| by_rule().next()).map_or(0, |matched| matched.descriptor)
+    }
+
+    /// Returns the answer with this refusal, which is because of the descriptor `at`.
+    fn refused(&self, refusal: &Refusal<'_>, at: usize) -> DescriptorAnswer {
+        let response = layer::refused(refusal, Format::Http);
+        let (parts, body) = response.into_parts();
+        DescriptorAnswer { is_refused: true, states: self.states(Some(at)), headers: parts.headers, body: Some(body) }
+    }
+
+    /// Returns the states of all descriptors. `refused` is the descriptor because of which the request is refused.
+    fn states(&self, refused: Option<usize>) -> Vec<DescriptorState> {
+        let now = self.clock.now();
+        let of = |is_exempt: &bool| DescriptorState { is_exempt: *is_exempt, ..DescriptorState::default() };
+        let mut states: Vec<DescriptorState> = self.exempt.iter().map(of).collect();
+        for matched in &self.all {
+            let Some((is_refused, limit)) = matched.state(now) else { continue };
+            let state = &mut states[matched.descriptor];
+            state.is_refused |= is_refused && refused.is_some();
+            if state.limit.as_ref().is_none_or(|known| limit.remaining < known.remaining) {
+                state.limit = Some(limit);
+            }
+        }
+        if let Some(state) = refused.and_then(|at| states.get_mut(at)) {
+            state.is_refused = true;
+        }
+        states
+    }
+}
+
+impl Matched {
+    fn demand(&self) -> Option<Demand<'_, '_>> {
+        let limits = self.rule.limits.as_ref()?;
+        Some(Demand { rule: &self.rule, limits, key: &self.key, cost: self.hits.max(1), latest: None })
+    }
+
+    /// Returns the refusal of a banned key, or of a check that charges nothing.
+    fn refuse_unasked(&self, now: Time) -> Option<Refusal<'_>> {
+        let demand = self.demand()?;
+        let Demand { rule, limits, key, cost, .. } = demand;
+        if let Some(rest) = limits.ban.as_ref().filter(|ban| ban.is_active()).and_then(|ban| ban.rest(key, now)) {
+            return Some(Refusal::banned((rule, limits), (key, cost), rest, now));
+        }
+        if self.hits > 0 {
+            return None;
+        }
+        let shared = split(&[demand], now).0;
+        if let Some(shared) = shared.first() {
+            // A check takes no seats. It is answered from what the store reported last.
+            let retry_after = shared.known().refused_for?;
+            let denied = weir_store::Denied { retry_after: Some(retry_after), left: shared.known().left };
+            return Some(shared.refusal_by(rule, denied, now));
+        }
+        let refused = limits.limiter.peek(now, key, cost).err()?;
+        Some(refusal(&[demand], weir_core::RuleRefusedAt { index: 0, refused }, now))
+    }
+
+    /// Returns the state of the tightest limit for the key, and whether the rule refuses the request now.
+    fn state(&self, now: Time) -> Option<(bool, LimitState)> {
+        let Demand { limits, key, cost, .. } = self.demand()?;
+        if let Some(shared) = split(&[self.demand()?], now).0.first() {
+            let known = shared.known();
+            let left = known.left;
+            let index = left.map_or(0, |left| left.limit);
+            let quota = limits.quota(index, shared.override_index())?;
+            let remaining = left.map_or(0, |left| left.units).saturating_add(known.seats.into());
+            let full_in = left.map_or(Duration::ZERO, |left| left.full_in);
+            let reset_after = known.refused_for.unwrap_or(full_in);
+            return Some((known.refused_for.is_some(), self.limit_state(limits, index, quota, remaining, reset_after)));
+        }
+        let (is_refused, index, standing, reset_after) = match limits.limiter.peek(now, key, cost) {
+            Ok(tightest) => (false, tightest.limit, tightest.standing, tightest.standing.reset_after()),
+            Err(refused) => (true, refused.limit, refused.standing, refused.retry_after().unwrap_or_default()),
+        };
+        let remaining = standing.remaining();
+        Some((is_refused, self.limit_state(limits, index, standing.quota(), remaining, reset_after)))
+    }
+
+    fn limit_state(
+        &self,
+        limits: &Limits,
+        index: usize,
+        quota: Quota,
+        remaining: u64,
+        reset_after: Duration,
+    ) -> LimitState {
+        let limit = limits.names.get(index).map_or("", |name| name);
+        let name = format!("{}.{limit}", self.rule.name);
+        LimitState { name, requests: quota.requests(), period: quota.period(), remaining, reset_after }
+    }
+}
+
+impl DescriptorAnswer {
+    /// Returns the answer to descriptors that no rule matches.
+    fn passing(descriptors: usize) -> Self {
+        Self { states: vec![DescriptorState::default(); descriptors], ..Self::default() }
+    }
+}

@@ -1,0 +1,284 @@
+//! Decisions on descriptors.
+
+use std::collections::HashMap;
+
+use weir_fuzz::Random;
+
+use super::*;
+
+const DAY: u64 = 86_400_000;
+
+fn domain(name: &str, rules: &[Value]) -> Value {
+    with(policy(name, rules), json!({"domain": "shop"}))
+}
+
+fn fixed(requests: u64) -> Vec<Value> {
+    vec![limit("FixedWindow", requests, DAY, json!({}))]
+}
+
+fn matching(entries: &[(&str, Option<&str>)]) -> Value {
+    let entry = |(key, value): &(&str, Option<&str>)| match value {
+        Some(value) => match value.strip_suffix('*') {
+            Some(prefix) => json!({"name": key, "prefix": prefix}),
+            None => json!({"name": key, "value": value}),
+        },
+        None => json!({"name": key}),
+    };
+    json!([{"descriptor": entries.iter().map(entry).collect::<Vec<_>>()}])
+}
+
+fn descriptor<'a>(entries: &[(&'a str, &'a str)], hits: u64) -> Descriptor<'a> {
+    Descriptor { entries: entries.to_vec(), hits }
+}
+
+impl Limits {
+    fn decide(&self, descriptors: &[Descriptor<'_>]) -> DescriptorAnswer {
+        match self.rules.decide_descriptors("shop", descriptors) {
+            DescriptorVerdict::Decided(answer) => answer,
+            DescriptorVerdict::Waits(_) => panic!("there is no store"),
+        }
+    }
+
+    /// Returns whether the request is refused, and the remaining units of each descriptor.
+    fn asked(&self, descriptors: &[Descriptor<'_>]) -> (bool, Vec<Option<u64>>) {
+        let answer = self.decide(descriptors);
+        (answer.is_refused, answer.states.iter().map(|state| Some(state.limit.as_ref()?.remaining)).collect())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_descriptor_matches_all_its_entries_in_order() {
+    let by_key =
+        json!({"match": matching(&[("path", Some("/a*")), ("api_key", None)]), "key": [{"descriptor": "api_key"}]});
+    let limits = Limits::new(&[domain("p", &[rule("r", &fixed(1), by_key)])]);
+    let one = |entries: &[(&str, &str)]| limits.asked(&[descriptor(entries, 1)]);
+    for (entries, expected) in [
+        (&[("path", "/a"), ("api_key", "ann")][..], (false, vec![Some(0)])),
+        (&[("path", "/ab"), ("api_key", "ann")], (true, vec![Some(0)])),
+        (&[("path", "/ab"), ("api_key", "bob")], (false, vec![Some(0)])),
+        (&[("api_key", "eve"), ("path", "/a")], (false, vec![None])),
+        (&[("path", "/a")], (false, vec![None])),
+        (&[("path", "/b"), ("api_key", "ann")], (false, vec![None])),
+        (&[("path", "/a"), ("api_key", "ann"), ("more", "x")], (false, vec![None])),
+    ] {
+        assert_eq!(one(entries), expected, "{entries:?}");
+    }
+    assert_eq!(limits.counts(0, 0), [2, 1, 0, 0]);
+    assert_eq!(limits.rules.load().unmatched(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_and_descriptors_have_rules_of_their_own() {
+    let limits = Limits::new(&[
+        policy("http", &[rule("r", &fixed(1), json!({}))]),
+        domain("shop", &[rule("r", &fixed(2), json!({}))]),
+    ]);
+    let ask = || limits.decide(&[descriptor(&[("a", "b")], 1)]).is_refused;
+    assert_eq!([ask(), ask(), ask()], [false, false, true]);
+    assert_eq!([limits.status("/").await, limits.status("/").await], [200, 429]);
+    let DescriptorVerdict::Decided(other) = limits.rules.decide_descriptors("other", &[descriptor(&[], 1)]) else {
+        panic!("there is no store");
+    };
+    assert!(!other.is_refused && other.states.len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_descriptors_are_charged_or_none() {
+    let own = |key: &str| json!({"match": matching(&[(key, None)]), "key": [{"descriptor": key}]});
+    let rules = [rule("wide", &fixed(10), own("wide")), rule("tight", &fixed(2), own("tight"))];
+    let limits = Limits::new(&[domain("p", &rules)]);
+    let both = || vec![descriptor(&[("wide", "x")], 1), descriptor(&[("tight", "y")], 1)];
+    assert_eq!(limits.asked(&both()), (false, vec![Some(9), Some(1)]));
+    assert_eq!(limits.asked(&both()), (false, vec![Some(8), Some(0)]));
+    for _ in 0..3 {
+        let answer = limits.decide(&both());
+        assert!(answer.is_refused);
+        assert_eq!(answer.states.iter().map(|state| state.is_refused).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(answer.states[0].limit.as_ref().expect("a limit").remaining, 8, "a refusal charges nothing");
+    }
+    // Two descriptors with one count need both units.
+    let twice = |hits| limits.asked(&[descriptor(&[("wide", "z")], hits), descriptor(&[("wide", "z")], hits)]);
+    assert_eq!(twice(3), (false, vec![Some(4), Some(4)]));
+    let together = limits.decide(&[descriptor(&[("wide", "z")], 3), descriptor(&[("wide", "z")], 3)]);
+    assert_eq!(together.states.iter().map(|state| state.is_refused).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(twice(2), (false, vec![Some(0), Some(0)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hits_are_charged_and_zero_hits_only_check() {
+    let limits = Limits::new(&[domain("p", &[rule("r", &fixed(10), json!({}))])]);
+    let ask = |hits| limits.asked(&[descriptor(&[("a", "b")], hits)]);
+    assert_eq!(ask(0), (false, vec![Some(10)]));
+    assert_eq!(ask(7), (false, vec![Some(3)]));
+    assert_eq!(ask(4), (true, vec![Some(3)]));
+    assert_eq!(ask(3), (false, vec![Some(0)]));
+    assert_eq!(ask(0), (true, vec![Some(0)]));
+    assert_eq!(ask(u64::MAX).0, true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exceptions_apply_to_their_descriptor() {
+    let only = |key: &str, action: &str| json!({"name": key, "action": action, "match": matching(&[(key, None)])});
+    let rules = [only("deny", "Deny"), only("pass", "Bypass"), rule("all", &fixed(2), json!({}))];
+    let limits = Limits::new(&[domain("p", &rules)]);
+    assert_eq!(limits.asked(&[descriptor(&[("pass", "x")], 1)]), (false, vec![None]));
+    assert_eq!(
+        limits.asked(&[descriptor(&[("pass", "x")], 1), descriptor(&[("any", "x")], 1)]),
+        (false, vec![None, Some(1)])
+    );
+    let denied = limits.decide(&[descriptor(&[("any", "x")], 1), descriptor(&[("deny", "x")], 1)]);
+    assert!(denied.is_refused && !denied.states[0].is_refused && denied.states[1].is_refused);
+    assert!(!denied.headers.contains_key("retry-after"));
+    assert_eq!(limits.asked(&[descriptor(&[("any", "x")], 1)]), (false, vec![Some(0)]), "the denial charged nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_in_shadow_mode_counts_and_does_not_refuse() {
+    let shadow = rule("shadow", &fixed(1), json!({"mode": "Shadow"}));
+    let limits = Limits::new(&[domain("p", &[shadow, rule("wide", &fixed(5), json!({}))])]);
+    for left in [4, 3, 2] {
+        assert_eq!(limits.asked(&[descriptor(&[("a", "b")], 1)]), (false, vec![Some(left)]));
+    }
+    assert_eq!(limits.counts(0, 0), [1, 0, 2, 0]);
+    assert_eq!(limits.counts(0, 1), [3, 0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_banned_key_is_refused_without_a_charge() {
+    let more = json!({"key": [{"descriptor": "user"}], "ban": {"after": 2, "withinMillis": 1000, "forMillis": 60_000}});
+    let bucket = vec![limit("TokenBucket", 1, 100, json!({}))];
+    let limits = Limits::new(&[domain("p", &[rule("r", &bucket, more)])]);
+    let ask = || limits.decide(&[descriptor(&[("user", "ann")], 1)]);
+    assert_eq!([ask().is_refused, ask().is_refused, ask().is_refused], [false, true, true]);
+    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    let banned = ask();
+    assert!(banned.is_refused && banned.states[0].is_refused);
+    assert!(!limits.decide(&[descriptor(&[("user", "bob")], 1)]).is_refused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_has_the_headers_and_the_body_of_its_rule() {
+    let more = json!({
+        "responseHeaders": [{"name": "x-left", "value": "{remaining}"}],
+        "onLimit": {"status": 429, "headers": "Legacy", "set": [{"name": "x-rule", "value": "{rule}"}], "body": "no more", "contentType": "text/plain"},
+    });
+    let limits = Limits::new(&[domain("p", &[rule("r", &fixed(1), more)])]);
+    let ask = || limits.decide(&[descriptor(&[("a", "b")], 1)]);
+    let (first, second) = (ask(), ask());
+    assert!(first.body.is_none());
+    assert_eq!(first.headers["x-left"], "0");
+    assert_eq!(first.headers["x-ratelimit-remaining"], "0");
+    assert_eq!(second.body.as_deref(), Some(&b"no more"[..]));
+    assert_eq!(
+        (&second.headers["x-rule"], &second.headers["content-type"]),
+        (&"r".parse().unwrap(), &"text/plain".parse().unwrap())
+    );
+    assert!(second.headers.contains_key("retry-after"));
+    let limit = second.states[0].limit.as_ref().expect("a limit");
+    assert_eq!((&*limit.name, limit.requests, limit.period.as_millis()), ("r.l", 1, u128::from(DAY)));
+}
+
+#[test]
+fn requests_and_descriptors_do_not_mix() {
+    let faults = |policies: &[Value]| {
+        let snapshot = json!({"wireVersion": 1, "sequence": 1, "revision": "r", "policies": policies});
+        let faults = lower(&serde_json::from_value(snapshot).expect("a snapshot")).map(|_| ()).unwrap_err();
+        faults.into_iter().map(|fault| fault.path).collect::<Vec<_>>()
+    };
+    let on_requests = json!({"match": [{"methods": ["GET"]}], "key": [{"header": "a"}], "cost": {"fixed": 1},
+        "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 5}});
+    assert_eq!(
+        faults(&[domain("p", &[rule("r", &fixed(1), on_requests)])]),
+        [
+            "policies[0].rules[0].match[0]",
+            "policies[0].rules[0].key[0]",
+            "policies[0].rules[0].cost",
+            "policies[0].rules[0].onLimit.maxWaitMillis",
+        ]
+    );
+    let on_descriptors = json!({"match": matching(&[("a", None)]), "key": [{"descriptor": "a"}]});
+    assert_eq!(
+        faults(&[policy("p", &[rule("r", &fixed(1), on_descriptors)])]),
+        ["policies[0].rules[0].match[0].descriptor", "policies[0].rules[0].key[0].descriptor",]
+    );
+    let empty = with(policy("p", &[rule("r", &fixed(1), json!({}))]), json!({"domain": "", "deadlineMillis": 5}));
+    assert_eq!(faults(&[empty]), ["policies[0].domain", "policies[0].deadlineMillis"]);
+}
+
+/// Compares random rules and questions with a model: a list of rules, and a count for each key, in whole numbers.
+#[tokio::test(start_paused = true)]
+async fn a_model_in_whole_numbers_decides_the_same() {
+    struct ModelRule {
+        entries: Vec<(&'static str, Option<&'static str>)>,
+        key: Vec<&'static str>,
+        most: u64,
+        counts: HashMap<Vec<Option<String>>, u64>,
+    }
+    const KEYS: [&str; 3] = ["a", "b", "c"];
+    const VALUES: [&str; 4] = ["x", "xy", "xz", "w"];
+    let (mut refusals, mut random) = (0, Random::new(7));
+    for case in 0..200 {
+        // More than eight entries use the index.
+        let mut model: Vec<ModelRule> = (0..=random.below(20))
+            .map(|_| {
+                let entries: Vec<_> = (0..=random.below(3))
+                    .map(|_| {
+                        let value = [None, Some("x"), Some("x*"), Some("xy"), Some("w")][random.below(5)];
+                        (KEYS[random.below(3)], value)
+                    })
+                    .collect();
+                let key = (0..random.below(3)).map(|_| KEYS[random.below(3)]).collect();
+                ModelRule { entries, key, most: random.number() % 6 + 1, counts: HashMap::new() }
+            })
+            .collect();
+        let rules: Vec<Value> = model
+            .iter()
+            .enumerate()
+            .map(|(index, of)| {
+                let key: Vec<Value> = of.key.iter().map(|key| json!({"descriptor": key})).collect();
+                rule(&format!("r{index}"), &fixed(of.most), json!({"match": matching(&of.entries), "key": key}))
+            })
+            .collect();
+        let limits = Limits::new(&[domain("p", &rules)]);
+        for question in 0..40 {
+            let descriptors: Vec<Descriptor<'_>> = (0..=random.below(3))
+                .map(|_| {
+                    let entries: Vec<_> =
+                        (0..=random.below(3)).map(|_| (KEYS[random.below(3)], VALUES[random.below(4)])).collect();
+                    descriptor(&entries, random.number() % 3 + 1)
+                })
+                .collect();
+            let mut charges = Vec::new();
+            for Descriptor { entries, hits } in &descriptors {
+                for (index, of) in model.iter().enumerate() {
+                    let holds = |((key, value), entry): (&(&str, Option<&str>), &(&str, &str))| {
+                        *key == entry.0
+                            && value.is_none_or(|value| match value.strip_suffix('*') {
+                                Some(prefix) => entry.1.starts_with(prefix),
+                                None => value == entry.1,
+                            })
+                    };
+                    if of.entries.len() == entries.len() && of.entries.iter().zip(entries).all(holds) {
+                        let value = |key: &&str| entries.iter().find(|(it, _)| it == key).map(|it| it.1.to_owned());
+                        charges.push((index, of.key.iter().map(value).collect::<Vec<_>>(), *hits));
+                    }
+                }
+            }
+            let mut after = HashMap::new();
+            for (index, key, hits) in &charges {
+                let before = model[*index].counts.get(key).copied().unwrap_or(0);
+                *after.entry((*index, key.clone())).or_insert(before) += hits;
+            }
+            let is_refused = after.iter().any(|((index, _), count)| *count > model[*index].most);
+            let answer = limits.decide(&descriptors);
+            assert_eq!(answer.is_refused, is_refused, "case {case}, question {question}: {descriptors:?}");
+            refusals += u32::from(is_refused);
+            if !is_refused {
+                for ((index, key), count) in after {
+                    model[index].counts.insert(key, count);
+                }
+            }
+        }
+    }
+    assert!((1000..7000).contains(&refusals), "{refusals} refusals of 8000");
+}

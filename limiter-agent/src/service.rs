@@ -1,0 +1,197 @@
+//! The rate limit service: answers the questions of proxies such as Envoy, with the rules of policies with a domain.
+//!
+//! One port serves gRPC (`envoy.service.ratelimit.v3.RateLimitService` and `grpc.health.v1.Health`) over HTTP/2, and
+//! `POST /json` with the same messages as JSON. Proxies keep few connections, with many questions in flight on each.
+//! Each worker is a thread with its own runtime and listener, as in the proxy. The engine decides; this module only
+//! translates.
+
+mod answer;
+mod messages;
+mod tls;
+mod worker;
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, State},
+    http::{Request, StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Code as GrpcCode, Status,
+    server::{Grpc, UnaryService},
+};
+use tonic_health::{
+    ServingStatus,
+    pb::health_server::HealthServer,
+    server::{HealthReporter, HealthService},
+};
+use tonic_prost::ProstCodec;
+use weir_enforce::LiveRules;
+use weir_tower::MonotonicClock;
+
+use self::{
+    answer::{InvalidQuestion, answer},
+    messages::{Code, RateLimitRequest, RateLimitResponse},
+};
+use crate::slots::ConnectionSlots;
+
+pub use self::tls::InvalidServiceTls;
+pub(crate) use self::{
+    tls::{ServiceTls, ServiceTlsFiles},
+    worker::ServiceWorker,
+};
+
+/// The name of the gRPC service.
+const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// The path of its only method.
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The maximum size of a question, in bytes. Questions of Envoy have some hundred bytes.
+const MAX_QUESTION: usize = 256 * 1024;
+
+/// The results of questions, as in `weir_service_questions_total`.
+pub(crate) const RESULTS: [&str; 3] = ["ok", "over_limit", "invalid"];
+
+/// The state of the rate limit service that all workers share.
+#[derive(Debug)]
+pub(crate) struct RateLimitService {
+    pub(crate) rules: LiveRules,
+    pub(crate) clock: MonotonicClock,
+    /// `None` for plain text.
+    pub(crate) tls: Option<Arc<ServiceTls>>,
+    /// One slot for each connection that can be served at the same time.
+    pub(crate) slots: Arc<ConnectionSlots>,
+    /// The maximum number of questions in flight on one connection.
+    pub(crate) max_streams: u32,
+    pub(crate) connections: AtomicU64,
+    pub(crate) accepted: AtomicU64,
+    questions: [AtomicU64; RESULTS.len()],
+    health: HealthReporter,
+    /// Cancelled to stop accepting connections and to finish the questions in flight.
+    pub(crate) drain: CancellationToken,
+    /// Cancelled to close all connections immediately.
+    pub(crate) abort: CancellationToken,
+}
+
+impl RateLimitService {
+    pub(crate) fn new(
+        rules: LiveRules,
+        clock: MonotonicClock,
+        tls: Option<Arc<ServiceTls>>,
+        (max_connections, max_streams): (usize, u32),
+    ) -> Self {
+        Self {
+            rules,
+            clock,
+            tls,
+            slots: ConnectionSlots::new(max_connections, max_connections),
+            max_streams,
+            connections: AtomicU64::default(),
+            accepted: AtomicU64::default(),
+            questions: Default::default(),
+            health: HealthReporter::new(),
+            drain: CancellationToken::new(),
+            abort: CancellationToken::new(),
+        }
+    }
+
+    /// Tells clients of the health service whether this server accepts questions.
+    pub(crate) async fn set_serving(&self, is_serving: bool) {
+        let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in ["", NAME] {
+            self.health.set_service_status(name, status).await;
+        }
+    }
+
+    /// The number of questions with each of the [`RESULTS`].
+    pub(crate) fn questions(&self) -> [u64; RESULTS.len()] {
+        self.questions.each_ref().map(|count| count.load(Relaxed))
+    }
+
+    async fn answer(&self, question: &RateLimitRequest) -> Result<RateLimitResponse, InvalidQuestion> {
+        let answer = answer(&self.rules, question).await;
+        let result = match &answer {
+            Ok(response) if response.overall_code == i32::from(Code::Ok) => 0,
+            Ok(_) => 1,
+            Err(_) => 2,
+        };
+        self.questions[result].fetch_add(1, Relaxed);
+        answer
+    }
+}
+
+/// The routes of the service's port.
+fn router(service: Arc<RateLimitService>) -> Router {
+    let health = HealthServer::new(HealthService::from_health_reporter(service.health.clone()));
+    Router::new()
+        .route(PATH, post(grpc))
+        .route_service("/grpc.health.v1.Health/{method}", health)
+        .route("/json", post(json).layer(DefaultBodyLimit::max(MAX_QUESTION)))
+        .fallback(not_found)
+        .with_state(service)
+}
+
+/// The only method of the gRPC service.
+struct ShouldRateLimit(Arc<RateLimitService>);
+
+impl UnaryService<RateLimitRequest> for ShouldRateLimit {
+    type Response = RateLimitResponse;
+    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<RateLimitResponse>, Status>> + Send>>;
+
+    fn call(&mut self, request: tonic::Request<RateLimitRequest>) -> Self::Future {
+        let service = Arc::clone(&self.0);
+        Box::pin(async move {
+            match service.answer(request.get_ref()).await {
+                Ok(response) => Ok(tonic::Response::new(response)),
+                Err(invalid) => Err(Status::invalid_argument(invalid.to_string())),
+            }
+        })
+    }
+}
+
+async fn grpc(State(service): State<Arc<RateLimitService>>, request: Request<Body>) -> Response {
+    let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_QUESTION);
+    grpc.unary(ShouldRateLimit(service), request).await.map(Body::new)
+}
+
+/// Answers a question in JSON: with status 200 if the request may pass, and 429 if not.
+async fn json(State(service): State<Arc<RateLimitService>>, body: Bytes) -> Response {
+    let invalid = |message: String| (StatusCode::BAD_REQUEST, format!("{message}\n")).into_response();
+    let json = &mut serde_json::Deserializer::from_slice(&body);
+    let question: RateLimitRequest = match serde_path_to_error::deserialize(json) {
+        Ok(question) => question,
+        Err(error) => return invalid(format!("{}: {}", error.path(), error.inner())),
+    };
+    match service.answer(&question).await {
+        Ok(response) => {
+            let is_ok = response.overall_code == i32::from(Code::Ok);
+            let status = if is_ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+            let json = serde_json::to_vec(&response).expect("a response is plain data");
+            (status, [(CONTENT_TYPE, "application/json")], json).into_response()
+        }
+        Err(error) => invalid(error.to_string()),
+    }
+}
+
+async fn not_found(request: Request<Body>) -> Response {
+    let is_grpc =
+        request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    if is_grpc {
+        let message = format!("there is no {}: this server has {NAME} and grpc.health.v1.Health", request.uri().path());
+        return Status::new(GrpcCode::Unimplemented, message).into_http::<Body>();
+    }
+    (StatusCode::NOT_FOUND, "this server has POST /json, and gRPC over HTTP/2\n").into_response()
+}

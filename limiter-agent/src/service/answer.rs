@@ -1,0 +1,138 @@
+//! Translates a question of a proxy to descriptors, and the engine's answer to a response.
+
+use std::time::Duration;
+
+use weir_enforce::{Descriptor, DescriptorAnswer, DescriptorState, DescriptorVerdict, LimitState, LiveRules};
+
+use super::messages::{
+    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, Unit,
+};
+
+/// The maximum number of descriptors of one question. Envoy sends a few.
+const MAX_DESCRIPTORS: usize = 100;
+
+/// The maximum number of entries of one descriptor.
+const MAX_ENTRIES: usize = 50;
+
+/// The reason why a question is invalid: a field, and the fix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidQuestion {
+    #[error("domain: must not be empty: set domain in the configuration of the proxy's rate limit filter")]
+    NoDomain,
+    #[error("descriptors: must not be empty: a request without descriptors needs no rate limit")]
+    NoDescriptors,
+    #[error("descriptors: has {0}, and at most {MAX_DESCRIPTORS} are allowed")]
+    TooMany(usize),
+    #[error("descriptors[{0}].entries: must not be empty")]
+    NoEntries(usize),
+    #[error("descriptors[{0}].entries: has {1}, and at most {MAX_ENTRIES} are allowed")]
+    TooManyEntries(usize, usize),
+    #[error("descriptors[{0}].entries[{1}].key: must not be empty")]
+    NoKey(usize, usize),
+    #[error("descriptors[{0}].limit: is not supported: use overrides in the RateLimitPolicy")]
+    LimitOverride(usize),
+    #[error("descriptors[{0}].isNegativeHits: is not supported: units cannot be given back")]
+    NegativeHits(usize),
+}
+
+/// Decides on a question, and charges the limits.
+pub(crate) async fn answer(
+    rules: &LiveRules,
+    question: &RateLimitRequest,
+) -> Result<RateLimitResponse, InvalidQuestion> {
+    check(question)?;
+    let verdict = {
+        let descriptors: Vec<Descriptor<'_>> =
+            question.descriptors.iter().map(|it| descriptor(it, question.hits_addend)).collect();
+        rules.decide_descriptors(&question.domain, &descriptors)
+    };
+    let answer = match verdict {
+        DescriptorVerdict::Decided(answer) => answer,
+        DescriptorVerdict::Waits(wait) => wait.answer().await,
+    };
+    Ok(response(answer))
+}
+
+fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
+    if question.domain.is_empty() {
+        return Err(InvalidQuestion::NoDomain);
+    }
+    match question.descriptors.len() {
+        0 => return Err(InvalidQuestion::NoDescriptors),
+        count if count > MAX_DESCRIPTORS => return Err(InvalidQuestion::TooMany(count)),
+        _ => {}
+    }
+    for (index, descriptor) in question.descriptors.iter().enumerate() {
+        match descriptor.entries.len() {
+            0 => return Err(InvalidQuestion::NoEntries(index)),
+            count if count > MAX_ENTRIES => return Err(InvalidQuestion::TooManyEntries(index, count)),
+            _ => {}
+        }
+        if let Some(entry) = descriptor.entries.iter().position(|entry| entry.key.is_empty()) {
+            return Err(InvalidQuestion::NoKey(index, entry));
+        }
+        if descriptor.limit.is_some() {
+            return Err(InvalidQuestion::LimitOverride(index));
+        }
+        if descriptor.is_negative_hits {
+            return Err(InvalidQuestion::NegativeHits(index));
+        }
+    }
+    Ok(())
+}
+
+/// A descriptor without hits of its own has those of the question, of which 0 means 1.
+fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descriptor<'_> {
+    let entries = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
+    let hits = descriptor.hits_addend.unwrap_or_else(|| hits_of_question.max(1).into());
+    Descriptor { entries, hits }
+}
+
+fn response(answer: DescriptorAnswer) -> RateLimitResponse {
+    // Values that are not text cannot come from a policy.
+    let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        Some(HeaderValue { key: name.as_str().to_owned(), value: value.to_str().ok()?.to_owned() })
+    };
+    RateLimitResponse {
+        overall_code: code(answer.is_refused),
+        statuses: answer.states.into_iter().map(status).collect(),
+        response_headers_to_add: answer.headers.iter().filter_map(header).collect(),
+        raw_body: answer.body.map(Vec::from).unwrap_or_default(),
+    }
+}
+
+fn code(is_refused: bool) -> i32 {
+    if is_refused { Code::OverLimit.into() } else { Code::Ok.into() }
+}
+
+fn status(state: DescriptorState) -> DescriptorStatus {
+    let code = code(state.is_refused);
+    let Some(LimitState { name, requests, period, remaining, reset_after }) = state.limit else {
+        let limit_remaining = if state.is_exempt { u32::MAX } else { 0 };
+        return DescriptorStatus { code, limit_remaining, ..DescriptorStatus::default() };
+    };
+    let (unit, count) = unit(period);
+    DescriptorStatus {
+        code,
+        current_limit: Some(RateLimit {
+            requests_per_unit: requests.try_into().unwrap_or(u32::MAX),
+            unit: unit.into(),
+            name,
+            unit_multiplier: Some(count).filter(|count| *count > 1),
+        }),
+        limit_remaining: remaining.try_into().unwrap_or(u32::MAX),
+        duration_until_reset: Some(reset_after.into()),
+    }
+}
+
+/// Returns a period as a number of units. The unit of a period with a part of a second is unknown.
+fn unit(period: Duration) -> (Unit, u32) {
+    if period.subsec_nanos() > 0 {
+        return (Unit::Unknown, 1);
+    }
+    let seconds = period.as_secs();
+    [(Unit::Day, 86_400), (Unit::Hour, 3_600), (Unit::Minute, 60), (Unit::Second, 1)]
+        .into_iter()
+        .find(|(_, length)| seconds >= *length && seconds % length == 0)
+        .map_or((Unit::Unknown, 1), |(unit, length)| (unit, u32::try_from(seconds / length).unwrap_or(u32::MAX)))
+}

@@ -1,0 +1,166 @@
+//! One worker of the rate limit service: a thread with its own runtime and listener.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use axum::Router;
+use futures::FutureExt;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
+
+use super::{RateLimitService, router};
+use crate::{
+    serve::Requests,
+    slots::{ConnectionSlot, Rank},
+};
+
+/// The pause between attempts to accept while the process has no free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The time limit for the head of a request of HTTP/1.1, and for an answer to a ping of HTTP/2.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The interval at which the service pings a silent HTTP/2 client.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The maximum size of the headers of a question.
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
+
+/// One of several threads that serve the port of the rate limit service.
+#[derive(Debug)]
+pub(crate) struct ServiceWorker {
+    pub(crate) listener: TcpListener,
+    pub(crate) service: Arc<RateLimitService>,
+}
+
+impl ServiceWorker {
+    /// Serves until the drain has ended.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the runtime or the listener cannot be created.
+    pub(crate) fn run(self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.serve())
+    }
+
+    async fn serve(self) -> io::Result<()> {
+        let Self { listener, service } = self;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let router = router(Arc::clone(&service));
+        let tasks = TaskTracker::new();
+        let start = |stream, peer: SocketAddr| {
+            // `None` while each connection has a question in flight: then the client gets a reset and tries again.
+            let slot = service.slots.try_take(peer.ip().to_canonical(), Rank::Idle, service.clock.now());
+            let Some(slot) = slot else { return };
+            tasks.spawn(connection(stream, Arc::clone(&service), router.clone(), slot));
+        };
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => start(stream, peer),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                () = service.drain.cancelled() => break,
+            }
+        }
+        // The kernel has completed the handshakes of the connections in the queue, so they are served, too.
+        while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
+            start(stream, peer);
+        }
+        drop(listener);
+        tasks.close();
+        tokio::select! {
+            () = tasks.wait() => {}
+            () = service.abort.cancelled() => {}
+        }
+        Ok(())
+    }
+}
+
+/// Serves one connection until the client closes it, or the drain has ended.
+async fn connection(stream: TcpStream, service: Arc<RateLimitService>, router: Router, slot: ConnectionSlot) {
+    service.accepted.fetch_add(1, Relaxed);
+    service.connections.fetch_add(1, Relaxed);
+    // If this call fails, only the delay of Nagle's algorithm remains.
+    let _ = stream.set_nodelay(true);
+    let requests = Requests::new(slot, service.clock);
+    let serve = async {
+        match &service.tls {
+            None => http(stream, &service, router, &requests).await,
+            Some(tls) => match tls.accept(stream).await {
+                Ok(stream) => http(stream, &service, router, &requests).await,
+                Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+            },
+        }
+    };
+    tokio::select! {
+        () = serve => {}
+        () = requests.evicted() => tracing::debug!("the connection was evicted for a new one"),
+    }
+    service.connections.fetch_sub(1, Relaxed);
+}
+
+async fn http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    service: &RateLimitService,
+    router: Router,
+    requests: &Arc<Requests>,
+) {
+    let requests = Arc::clone(requests);
+    let answering = tower::service_fn(move |request| {
+        let open = requests.begin(false);
+        let answer = router.clone().oneshot(request);
+        async move {
+            let answer = answer.await;
+            drop(open);
+            answer
+        }
+    });
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(service.max_streams)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(HEAD_TIMEOUT);
+    let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answering));
+    finish(connection, &service.drain).await;
+}
+
+/// Drives a connection. After the beginning of the drain, it answers the questions in flight and ends.
+async fn finish<C>(connection: C, drain: &CancellationToken)
+where
+    C: hyper_util::server::graceful::GracefulConnection,
+    C::Error: std::fmt::Display,
+{
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = drain.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
