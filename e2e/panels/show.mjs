@@ -51,7 +51,7 @@ function show(index, theme) {
   const picture = join(into, `${uid}-${theme}.png`);
   const flags = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run', '--disable-extensions',
     '--disable-background-networking', '--hide-scrollbars', '--force-device-scale-factor=1', `--user-data-dir=${profile}`,
-    `--window-size=${WIDTH},${height(boards[index])}`, '--virtual-time-budget=4000', `--screenshot=${picture}`,
+    `--window-size=${WIDTH},${height(boards[index])}`, '--virtual-time-budget=20000', `--screenshot=${picture}`,
     `http://127.0.0.1:${server.address().port}/${index}/${theme}/`];
   return new Promise((resolve, reject) => {
     const browser = spawn('chromium', flags, { stdio: ['ignore', 'ignore', 'pipe'], timeout: PATIENCE });

@@ -21,9 +21,9 @@
 //! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app answered |
 //! | `weir_upstream_seconds` | | histogram: from sending a request to the app until its response begins |
 //! | `weir_upstream_errors_total` | `reason` | requests that the app did not answer |
-//! | `weir_limit_requests` | rule, `limit` | the units that the limit admits in each period |
-//! | `weir_limit_period_seconds` | rule, `limit` | the limit's period |
-//! | `weir_limit_burst` | rule, `limit` | the limit's burst; absent for windows |
+//! | `weir_limit_requests` | rule, `limit`, `scope` | the units that the limit admits in each period |
+//! | `weir_limit_period_seconds` | rule, `limit`, `scope` | the limit's period |
+//! | `weir_limit_burst` | rule, `limit`, `scope` | the limit's burst; absent for windows |
 //! | `weir_limit_in_flight_requests` | rule, `limit` | a concurrent limit: maximum requests in flight of one key |
 //! | `weir_in_flight_requests` | rule, `limit` | its requests in flight now, of all keys |
 //! | `weir_key_table_keys` | rule | keys tracked now |
@@ -54,8 +54,11 @@
 //! | `weir_jwks_last_load_successful` | `source` | 1 if the last attempt loaded keys, 0 if it failed |
 //! | `weir_build_info` | `version` | 1 |
 //!
-//! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides. The
-//! `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second. With whole
+//! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides. With the
+//! `scope` Pod, each pod has the limit, so the limits of the pods add up. With Shared and Fleet, all pods together have
+//! one limit, and each pod reports the whole limit.
+//!
+//! The `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second. With whole
 //! seconds, rates would be zero or far too high for minutes.
 
 mod control;

@@ -4,7 +4,7 @@ use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use weir_core::{KeyStats, KeySurvey, Quota, RuleLimiter, Terms, Time};
 use weir_store::{SharedKeys, SharedLimiter, StoreClient};
-use weir_wire::{Action, Mode, Per};
+use weir_wire::{Action, Mode, OPERATOR_STORE, Per};
 
 use super::{
     ban::Ban,
@@ -179,6 +179,15 @@ impl Rule {
     /// Returns the waits of admitted requests.
     pub fn waits(&self) -> histogram::Snapshot {
         self.counters.waits()
+    }
+
+    /// Returns the scope as it is spelled in a policy: whether all pods together have the limits, or each pod alone.
+    pub fn scope(&self) -> &'static str {
+        match self.limits.as_ref().and_then(|limits| limits.shared.as_ref()) {
+            None => "Pod",
+            Some(shared) if shared.limiter.client().name() == OPERATOR_STORE => "Fleet",
+            Some(_) => "Shared",
+        }
     }
 
     /// Whether requests may wait for their turn, or some have waited before a change of the rule.

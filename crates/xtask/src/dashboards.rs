@@ -7,6 +7,7 @@ mod agent;
 mod bars;
 mod fleet;
 mod grafana;
+mod headroom;
 mod page;
 mod policy;
 mod prometheus;

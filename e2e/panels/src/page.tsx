@@ -2,6 +2,7 @@
 import * as D from '@grafana/data';
 import * as U from '@grafana/ui';
 import { Component } from 'react';
+import { flushSync } from 'react-dom';
 import { createRoot } from 'react-dom/client';
 import { Panel, given, replace, theme } from './panels';
 import { report } from './report';
@@ -60,8 +61,27 @@ function Page() {
 }
 
 const Theme = D.ThemeContext as Any;
-createRoot(document.getElementById('root')!).render(
-  <Theme.Provider value={theme}><U.GlobalStyles /><Page /><U.PortalContainer /></Theme.Provider>);
+const root = createRoot(document.getElementById('root')!);
+const draw = (page: Any) =>
+  flushSync(() => root.render(<Theme.Provider value={theme}><U.GlobalStyles />{page}<U.PortalContainer /></Theme.Provider>));
 
-// Chromium's virtual time advances only when the page is idle. So all panels are drawn when this timer ends.
-setTimeout(() => void fetch('report', { method: 'POST', body: JSON.stringify(report(errors)) }), 2000);
+// Panels draw in several steps. So the page reports what it shows when this has not changed for some time. Chromium's
+// virtual time advances only when the page is idle.
+const [LOOK, EQUAL] = [100, 10];
+async function settled(): Promise<string> {
+  for (let before = '', equal = 0; ; ) {
+    await new Promise((resolve) => setTimeout(resolve, LOOK));
+    const now = JSON.stringify(report(errors));
+    equal = now === before ? equal + 1 : 0;
+    if (equal === EQUAL) return now;
+    before = now;
+  }
+}
+
+// A legend measures its names once, so it needs the font before. The global styles declare the font.
+draw(null);
+const { fontFamily, fontWeightRegular, fontWeightMedium } = theme.typography;
+void Promise.all([fontWeightRegular, fontWeightMedium].map((weight) => document.fonts.load(`${weight} 14px ${fontFamily}`)))
+  .then(() => draw(<Page />))
+  .then(settled)
+  .then((body) => fetch('report', { method: 'POST', body }));

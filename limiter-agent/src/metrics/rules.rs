@@ -16,7 +16,8 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 20] {
     let limits = || {
         each().flat_map(|(policy, rule)| {
             let [namespace, policy, rule_name] = named(policy, rule);
-            rule.limits().map(move |(limit, quota)| ([namespace, policy, rule_name, ("limit", limit)], quota))
+            let scope = ("scope", rule.scope());
+            rule.limits().map(move |(limit, quota)| ([namespace, policy, rule_name, ("limit", limit), scope], quota))
         })
     };
     let in_flight = || {

@@ -6,7 +6,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::support::{Agent, App, daily, policy, rule, snapshot, with};
+use crate::support::{Agent, App, daily, policy, redis_at, rule, snapshot, with};
 
 /// Parses a scrape into the value of each series, and checks the rules of the text format.
 fn parse(text: &str) -> HashMap<String, f64> {
@@ -161,7 +161,7 @@ async fn limits_and_policies_are_shown_as_they_are_in_force() {
     let shadow = with(policy("p", &[keyed]), json!({"mode": "Shadow", "revision": "abc"}));
     agent.apply(&snapshot(1, &[shadow])).await;
     let of = |family: &str, limit: &str| {
-        format!("weir_limit_{family}{{namespace=\"shop\",policy=\"p\",rule=\"each\",limit=\"{limit}\"}}")
+        format!("weir_limit_{family}{{namespace=\"shop\",policy=\"p\",rule=\"each\",limit=\"{limit}\",scope=\"Pod\"}}")
     };
     let info = "weir_policy_info{namespace=\"shop\",policy=\"p\",revision=\"abc\",mode=\"Shadow\"}";
     for (series, value) in [
@@ -179,6 +179,35 @@ async fn limits_and_policies_are_shown_as_they_are_in_force() {
     agent.apply(&snapshot(2, &[])).await;
     assert_eq!(agent.metric(info).await, None, "the series disappears with its policy");
     assert_eq!(agent.metric(&of("requests", "burst")).await, None, "the series disappears with its rule");
+}
+
+/// A sum over pods is right only for limits of scope Pod, so their series say which these are.
+#[tokio::test]
+async fn limits_say_whether_each_pod_has_them_or_all_pods_together() {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    let in_store = |name: &str, store: &str| {
+        let shared = json!({"store": store, "counters": format!("shop/p.{name}"), "stamp": 1, "onStoreLoss": "LocalShare",
+            "sharers": 2});
+        with(rule(name, &[daily("d", "TokenBucket", 7)]), json!({"shared": shared}))
+    };
+    let own = rule("own", &[daily("d", "TokenBucket", 7)]);
+    let rules = [own.clone(), in_store("fleet", "operator"), in_store("shared", "shop/limits")];
+    let stores = json!([{"name": "operator", "backend": "operator"}, redis_at(1)]);
+    agent.apply(&with(snapshot(1, &[policy("p", &rules)]), json!({"stores": stores}))).await;
+    let of = |family: &str, rule: &str, scope: &str| {
+        format!("weir_limit_{family}{{namespace=\"shop\",policy=\"p\",rule=\"{rule}\",limit=\"d\",scope=\"{scope}\"}}")
+    };
+    for (rule, scope) in [("own", "Pod"), ("fleet", "Fleet"), ("shared", "Shared")] {
+        for (family, value) in [("requests", 7.0), ("period_seconds", 86_400.0), ("burst", 7.0)] {
+            let series = of(family, rule, scope);
+            assert_eq!(agent.metric(&series).await, Some(value), "{series}");
+        }
+    }
+    let moved = with(own, json!({"name": "fleet"}));
+    agent.apply(&snapshot(2, &[policy("p", &[moved])])).await;
+    assert_eq!(agent.metric(&of("requests", "fleet", "Pod")).await, Some(7.0));
+    assert_eq!(agent.metric(&of("requests", "fleet", "Fleet")).await, None, "the rule has another scope now");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::{
     grafana::{Annotation, Board, Choice, Colour, Kind, Link, Panel, Query, Row, Unit, Variable},
+    headroom::{self, KEY_HEADROOM},
     shared,
 };
 
@@ -35,12 +36,6 @@ pub(super) fn board() -> Board {
         rows: vec![now(), decisions(), limits(), waits(), pods(), keys()],
     }
 }
-
-/// The headroom of the tightest limit of each rule without a key, in all pods together.
-const HEADROOM: &str = r"clamp_min(1 - sum by (rule) (rate(weir_requests_total{LABELS,decision='allowed'}[$__rate_interval])) / min by (rule) (sum by (rule, limit) (weir_limit_requests{LABELS} / weir_limit_period_seconds unless on (cluster, namespace, policy, rule) weir_key_table_capacity)), 0)";
-
-/// The headroom of the key that is nearest to its limit, in its pod.
-const KEY_HEADROOM: &str = "min by (rule) (weir_key_headroom_ratio{LABELS})";
 
 fn now() -> Row {
     let pods = Query::of_how_many(
@@ -100,7 +95,7 @@ fn now() -> Row {
                 "The remaining share of the limit that is most used: the limit of a rule, or of one of its keys.",
                 Unit::Share,
                 vec![Query::new(
-                    format!("bottomk(1, {HEADROOM} or {KEY_HEADROOM})"),
+                    format!("bottomk(1, {} or {KEY_HEADROOM})", headroom::of_rules()),
                     "of {{rule}}",
                 )],
             )
@@ -140,29 +135,26 @@ fn limits() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Effective limit",
-                "The rate that the limits of each rule admit, in all pods together. For a rule with a key, it is the rate of each key. Steps show changes of the policy.",
+                "The rate that the limits of each rule admit, in all pods together. For a rule with a key, it is the rate of each key. In scope Pod, each further pod adds its limit. Steps show changes of the policy.",
                 Unit::RequestsPerSecond,
-                vec![Query::new(
-                    "sum by (rule, limit) (weir_limit_requests{LABELS} / weir_limit_period_seconds)",
-                    "{{rule}}/{{limit}}",
-                )],
+                vec![Query::new(headroom::limits(), "{{rule}}/{{limit}}")],
             ),
             Panel::new(
                 Kind::Lines,
                 "Headroom of rules without a key",
                 "The unused share of the tightest limit of each rule, in all pods together. 0 means that the rule refuses requests.",
                 Unit::Share,
-                vec![Query::new(HEADROOM, "{{rule}}")],
+                vec![Query::new(headroom::of_rules(), "{{rule}}")],
             )
             .or_says("All of its rules have a key."),
             Panel::new(
                 Kind::Lines,
                 "Headroom of keys",
-                "For each rule with a key: the remaining share of the key that is nearest to its limit. 0 means that this key is refused.",
+                "For each rule of scope Pod with a key: the remaining share of the key that is nearest to its limit. 0 means that this key is refused.",
                 Unit::Share,
                 vec![Query::new(KEY_HEADROOM, "{{rule}}")],
             )
-            .or_says("None of its rules has a key."),
+            .or_says("No rule of scope Pod has a key."),
         ],
     }
 }
@@ -208,7 +200,7 @@ fn pods() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Allowed by pod",
-                "Requests per second that the rules admit in each pod, of the seven pods with the most. Each pod has separate limits, so a pod with more load refuses earlier. Click a pod to open its agent.",
+                "Requests per second that the rules admit in each pod, of the seven pods with the most. In scope Pod, each pod has its own limits, so a pod with more load refuses earlier. Click a pod to open its agent.",
                 Unit::RequestsPerSecond,
                 vec![shared::most(7, "namespace, pod", r#"weir_requests_total{LABELS,decision="allowed"}"#, "{{pod}}")],
             )
@@ -216,7 +208,7 @@ fn pods() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Busiest pod against the mean",
-                "Requests to the busiest pod, divided by the mean of all pods. 1 means that the load is even. From 2, the busiest pod refuses requests that other pods could admit.",
+                "Requests to the busiest pod, divided by the mean of all pods. 1 means that the load is even. In scope Pod, from 2, the busiest pod refuses requests that other pods could admit.",
                 Unit::Count,
                 vec![Query::new(
                     "max(sum by (pod) (rate(weir_requests_total{LABELS}[$__rate_interval]))) / avg(sum by (pod) (rate(weir_requests_total{LABELS}[$__rate_interval])))",
@@ -245,11 +237,11 @@ fn keys() -> Row {
             Panel::new(
                 Kind::Lines,
                 "Keys at their limit",
-                "The share of keys of each rule that have used up their limit, in the pod with the highest share.",
+                "The share of keys of each rule of scope Pod that have used up their limit, in the pod with the highest share.",
                 Unit::Share,
                 vec![Query::new("max by (rule) (weir_key_exhausted_ratio{LABELS})", "{{rule}}")],
             )
-            .or_says("None of its rules has a key."),
+            .or_says("No rule of scope Pod has a key."),
             Panel::new(
                 Kind::Bars,
                 "Full tables",

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     bars, boards,
     grafana::{Board, Colour},
+    headroom,
     page::{Given, Mark, Page},
     prometheus::{Prometheus, Span, free_port},
     questions::{BAR, CHOSEN, RANGE, STEP, answered, fill},
@@ -71,12 +72,14 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
         }
     }
     let mut cast = Cast::new(workspace, POLICIES)?;
-    let test = cast.folder().join("bars.test.yaml");
-    fs::write(&test, bars::promtool_test()).with_context(|| format!("write {}", test.display()))?;
-    let mut promtool = Command::new("promtool");
-    promtool.args(["test", "rules"]).arg(&test);
-    if finish("promtool", &mut promtool, interrupt).await? != Some(0) {
-        return Ok(ExitCode::FAILURE);
+    for (name, text) in [("bars", bars::promtool_test()), ("headroom", headroom::promtool_test())] {
+        let test = cast.folder().join(format!("{name}.test.yaml"));
+        fs::write(&test, text).with_context(|| format!("write {}", test.display()))?;
+        let mut promtool = Command::new("promtool");
+        promtool.args(["test", "rules"]).arg(&test);
+        if finish("promtool", &mut promtool, interrupt).await? != Some(0) {
+            return Ok(ExitCode::FAILURE);
+        }
     }
     let result = tokio::select! {
         biased;
