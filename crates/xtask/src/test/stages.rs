@@ -41,7 +41,7 @@ pub(super) enum Stage {
     Loom,
     /// Builds kube-apiserver, etcd, kubectl, helm and kind, if they are missing
     Tools,
-    /// Tests with a real kube-apiserver and etcd
+    /// Tests with a real kube-apiserver and etcd, and with a real Envoy
     Integration,
     /// Links, policies and commands of the manual
     Manual,
@@ -147,10 +147,12 @@ impl Stage {
                 Step::new(workspace.root().join("e2e/kubeconform/build.sh"), &[])
                     .arg(compiled(workspace, "kubeconform")),
                 Step::new(workspace.root().join("e2e/health/build.sh"), &[]).arg(compiled(workspace, "health")),
+                xtask(&["envoy"])?.arg(compiled(workspace, "envoy")),
                 with_control_plane(workspace)
                     .env("WEIR_KUBE_BIN", tools(workspace)?.display().to_string())
                     .env("WEIR_KUBECONFORM", compiled(workspace, "kubeconform"))
-                    .env("WEIR_HEALTH", compiled(workspace, "health")),
+                    .env("WEIR_HEALTH", compiled(workspace, "health"))
+                    .env("WEIR_ENVOY", compiled(workspace, "envoy")),
             ],
             Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
             Self::Examples => {
@@ -180,7 +182,7 @@ pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
 }
 
-/// The tests that need kube-apiserver and etcd. All packages are selected, for the reason of [`debug_build`].
+/// The tests that need kube-apiserver and etcd, or Envoy. All packages are selected, for the reason of [`debug_build`].
 fn with_control_plane(workspace: &Workspace) -> Step {
     let step = Step::cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--features"]);
     let step = step.arg(format!("{SCENARIOS}/{CONTROL_PLANE}")).count(Count::CargoTests);
@@ -188,7 +190,7 @@ fn with_control_plane(workspace: &Workspace) -> Step {
     tests.fold(step, |step, test| step.arg("--test").arg(test))
 }
 
-/// The path to which a Go program is compiled.
+/// The path to which a Go program is compiled, or an installed program is linked.
 fn compiled(workspace: &Workspace, program: &str) -> String {
     workspace.scratch().join(program).display().to_string()
 }

@@ -1,0 +1,248 @@
+//! An app, rate limit services, and an Envoy in front of the app that asks them.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::{
+    body::{Bytes, Incoming},
+    client::conn::http1::{SendRequest, handshake},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    process::Command,
+    time::{sleep, timeout},
+};
+
+use crate::programs::{Program, build_programs, program};
+
+/// The longest wait for any condition. After it, the test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+
+const CONFIG: &str = include_str!("envoy.yaml");
+/// The header in which the app reports the cost of a response. It repeats that of the request.
+const TOKENS: &str = "x-tokens";
+
+/// All programs of a test, which end with it.
+pub(crate) struct Stage {
+    folder: TempDir,
+    pub(crate) services: Vec<Service>,
+    _envoy: Program,
+    admin: SocketAddr,
+    listen: SocketAddr,
+}
+
+impl Stage {
+    /// Starts this number of services with these rules.
+    pub(crate) async fn start(rules: &Value, services: usize) -> Result<Self> {
+        build_programs().await?;
+        let envoy = PathBuf::from(std::env::var_os("WEIR_ENVOY").context("WEIR_ENVOY is not set")?);
+        let folder = tempfile::tempdir()?;
+        fs::write(folder.path().join("bootstrap.json"), snapshot(rules).to_string())?;
+        let app = serve_app().await?;
+        let mut started = Vec::new();
+        for _ in 0..services {
+            started.push(Service::start(&folder.path().join("bootstrap.json"), None).await?);
+        }
+        let endpoint = |service: &Service| {
+            let (address, port) = (service.listen.ip(), service.listen.port());
+            json!({ "endpoint": { "address": { "socket_address": { "address": address, "port_value": port } } } })
+        };
+        let endpoints = Value::from_iter(started.iter().map(endpoint));
+        let config = CONFIG.replace("{{app}}", &app.port().to_string()).replace("{{limits}}", &endpoints.to_string());
+        let (path, admin) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
+        fs::write(&path, config)?;
+        let mut command = Command::new(envoy);
+        command.arg("--config-path").arg(path).arg("--admin-address-path").arg(&admin);
+        command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
+        let envoy = Program::start(command)?;
+        let admin = until("Envoy's admin port", async || {
+            // Envoy first makes the file, and then writes to it.
+            Ok(fs::read_to_string(&admin).ok().and_then(|text| text.parse().ok()))
+        });
+        let admin = admin.await?;
+        // Envoy listens to clients when all clusters are known.
+        let listen = until("Envoy's listener", async || {
+            let answer = Client::connect(admin).await?.get("/listeners?format=json", &[]).await?;
+            let listeners: Value = serde_json::from_str(&answer.body)?;
+            let address = &listeners["listener_statuses"][0]["local_address"]["socket_address"];
+            let port = address["port_value"].as_u64().and_then(|port| u16::try_from(port).ok());
+            Ok(port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))))
+        });
+        let listen = listen.await?;
+        Ok(Self { folder, services: started, _envoy: envoy, admin, listen })
+    }
+
+    pub(crate) fn bootstrap(&self) -> PathBuf {
+        self.folder.path().join("bootstrap.json")
+    }
+
+    /// A client of Envoy.
+    pub(crate) async fn client(&self) -> Result<Client> {
+        Client::connect(self.listen).await
+    }
+
+    /// What the rate limit filter has counted: `ok`, `over_limit`, `error` or `failure_mode_allowed`.
+    pub(crate) async fn stat(&self, name: &str) -> Result<u64> {
+        let path = format!("/stats?filter=^cluster\\.app\\.ratelimit\\.{name}$");
+        let answer = Client::connect(self.admin).await?.get(&path, &[]).await?;
+        // Envoy has no line for a counter that never counted.
+        Ok(answer.body.rsplit_once(": ").map_or(Ok(0), |(_, count)| count.trim().parse())?)
+    }
+}
+
+/// Waits until there is something, and returns it.
+pub(crate) async fn until<T>(what: &str, found: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found().await? {
+            return Ok(found);
+        }
+        ensure!(start.elapsed() < PATIENCE, "waited for {what}");
+        sleep(BETWEEN_LOOKS).await;
+    }
+}
+
+fn snapshot(rules: &Value) -> Value {
+    json!({
+        "wireVersion": 1,
+        "sequence": 1,
+        "revision": "envoy",
+        "policies": [{
+            "uid": "limits",
+            "namespace": "shop",
+            "name": "limits",
+            "revision": "envoy",
+            "domain": "shop",
+            "mode": "Enforce",
+            "rules": rules,
+        }],
+    })
+}
+
+/// An agent that serves Envoy's rate limit service.
+pub(crate) struct Service {
+    program: Program,
+    pub(crate) listen: SocketAddr,
+    _folder: TempDir,
+}
+
+impl Service {
+    /// Starts a service, at this address if there is one, and waits until its rules are in force.
+    pub(crate) async fn start(bootstrap: &Path, listen: Option<SocketAddr>) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let addresses = folder.path().join("addresses");
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut command = Command::new(program("weir-agent")?);
+        command.args(["rls", "--listen", &listen.unwrap_or(any).to_string(), "--control", &any.to_string()]);
+        command.args(["--telemetry", &any.to_string(), "--bootstrap"]).arg(bootstrap);
+        command.arg("--addresses-file").arg(&addresses);
+        let program = Program::start(command)?;
+        let bound = until("the addresses of the service", async || {
+            Ok(fs::read(&addresses).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok()))
+        });
+        let bound = bound.await?;
+        let address = |name: &str| Ok::<SocketAddr, anyhow::Error>(bound[name].as_str().context("bound")?.parse()?);
+        let (listen, telemetry) = (address("listen")?, address("telemetry")?);
+        until("the service is ready", async || {
+            let ready = Client::connect(telemetry).await?.get("/readyz", &[]).await?;
+            Ok((ready.status == 200).then_some(()))
+        })
+        .await?;
+        Ok(Self { program, listen, _folder: folder })
+    }
+
+    pub(crate) async fn kill(self) -> Result<()> {
+        self.program.kill().await
+    }
+
+    /// Asks the service to end, and waits for it.
+    pub(crate) async fn end(mut self) -> Result<ExitStatus> {
+        let id = self.program.0.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        kill_process(id.context("the service has ended")?, Signal::TERM)?;
+        Ok(timeout(PATIENCE, self.program.0.wait()).await.context("the service does not end")??)
+    }
+}
+
+/// A connection over HTTP/1.1.
+pub(crate) struct Client {
+    sender: SendRequest<Empty<Bytes>>,
+}
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    headers: BTreeMap<String, String>,
+    pub(crate) body: String,
+}
+
+impl Client {
+    async fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Self { sender })
+    }
+
+    pub(crate) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+        let exchange = async {
+            let request = Request::get(path).header("host", "shop.test");
+            let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            self.sender.ready().await?;
+            let response = self.sender.send_request(request.body(Empty::new())?).await?;
+            let (head, body) = response.into_parts();
+            let named = head.headers.iter().map(|(name, value)| Ok((name.to_string(), value.to_str()?.to_owned())));
+            let body = String::from_utf8(body.collect().await?.to_bytes().into())?;
+            Ok(Answer { status: head.status.as_u16(), headers: named.collect::<Result<_>>()?, body })
+        };
+        timeout(PATIENCE, exchange).await.with_context(|| format!("no answer to {path}"))?
+    }
+}
+
+impl Answer {
+    /// The value of a header; empty if there is none.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<u64> {
+        self.header(name).parse().with_context(|| format!("{name}: {self:?}"))
+    }
+}
+
+/// Starts the app behind Envoy, which ends with the test's runtime.
+async fn serve_app() -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)));
+        }
+    });
+    Ok(address)
+}
+
+async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut response = Response::new(Full::new(Bytes::from_static(b"the app\n")));
+    if let Some(tokens) = request.headers().get(TOKENS) {
+        response.headers_mut().insert(TOKENS, tokens.clone());
+    }
+    Ok(response)
+}
