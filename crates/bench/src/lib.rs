@@ -14,6 +14,7 @@ mod layers;
 mod limits;
 mod proxy;
 mod report;
+mod rls;
 mod seeds;
 mod sla;
 mod soak;
@@ -117,6 +118,11 @@ pub fn run_soak() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the program `weir-bench-rls`. Its exit code is 0 if every answer was as expected.
+pub fn compare_rls() -> ExitCode {
+    rls::compare()
 }
 
 /// Runs the program `weir-bench-fleet`. Its exit code is 0 if everything was measured and written.

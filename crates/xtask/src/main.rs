@@ -18,6 +18,7 @@ mod miri;
 mod python;
 mod reference;
 mod release;
+mod rls;
 mod sbom;
 mod soak;
 mod test;
@@ -96,6 +97,10 @@ enum Command {
     ///
     /// Exits with 2 and changes nothing if the version is not later, or if the checkout has changes.
     Release(release::ReleaseArgs),
+    /// Compare the answers of `weir-agent rls` with those of envoyproxy/ratelimit, for random configurations
+    ///
+    /// Takes some minutes. Needs go, which builds the peer, and redis-server, which it installs on Debian as root.
+    Rls(rls::RlsArgs),
     /// Write the components of the operator and the agent as CycloneDX
     Sbom(sbom::SbomArgs),
     /// Check the dependency rules and the style rules; each violation names the file and the fix
@@ -122,6 +127,7 @@ async fn main() -> ExitCode {
             Command::Crds(args) => crds::run(&workspace, &args),
             Command::Dashboards(args) => dashboards::run(&workspace, &args, &children::interrupts()?).await,
             Command::Release(args) => release::run(&workspace, &args),
+            Command::Rls(args) => rls::run(&workspace, &args, &children::interrupts()?).await,
             Command::Sbom(args) => sbom::run(&workspace, &args),
             Command::Tidy(args) => tidy::run(&workspace, &args),
         }

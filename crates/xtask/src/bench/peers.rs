@@ -34,6 +34,10 @@ const NODE: [Need; 3] = [
     ("npm", "npm", "installs peers"),
     ("redis-server", "redis-server", "counts the limits of peers and of the agent"),
 ];
+const RATELIMIT: [Need; 2] = [
+    ("redis-server", "redis-server", "counts the limits of envoyproxy/ratelimit"),
+    ("setpriv", "util-linux", "stops programs with the benchmark"),
+];
 const PROXY: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
 /// The suite that uses the programs.
@@ -73,12 +77,41 @@ pub(crate) async fn go_limiter(
         eprintln!("bench: this machine lacks go, which builds a peer; package golang, 1.26 or later");
         return Ok(None);
     }
-    let program = workspace.target().join("weir/limiter");
+    go_build(workspace, "crates/bench/src/seeds/peers/limiter", ".", "limiter", interrupt).await.map(Some)
+}
+
+/// envoyproxy/ratelimit, built from Go modules, and its Redis; none after a message if a program is missing.
+pub(crate) async fn rate_limit_service(
+    command: &str,
+    workspace: &Workspace,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<Option<PathBuf>> {
+    if !debian::is_on_path("go") {
+        eprintln!("{command}: this machine lacks go, which builds the peer; package golang, 1.26 or later");
+        return Ok(None);
+    }
+    if !debian::ensure(command, RATELIMIT, interrupt).await? {
+        return Ok(None);
+    }
+    let folder = "crates/bench/src/rls/peers/ratelimit";
+    let package = "github.com/envoyproxy/ratelimit/src/service_cmd";
+    go_build(workspace, folder, package, "ratelimit", interrupt).await.map(Some)
+}
+
+/// Builds a package with the `go.mod` of a folder, and returns the path of the program.
+async fn go_build(
+    workspace: &Workspace,
+    folder: &str,
+    package: &str,
+    name: &str,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<PathBuf> {
+    let program = workspace.scratch().join(name);
     let mut build = Command::new("go");
-    build.current_dir(workspace.root().join("crates/bench/src/seeds/peers/limiter"));
-    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
-    ensure!(finish("go build", &mut build, interrupt).await? == Some(0), "the peer in Go does not build");
-    Ok(Some(program))
+    build.current_dir(workspace.root().join(folder)).env("CGO_ENABLED", "0");
+    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(package);
+    ensure!(finish("go build", &mut build, interrupt).await? == Some(0), "{package} of {folder} does not build");
+    Ok(program)
 }
 
 /// Installs the packages of the lock file for the peers in Node.js, if necessary. Returns their folder; none after a

@@ -1,0 +1,8 @@
+//! The agent as Envoy's rate limit service, and envoyproxy/ratelimit with Redis as its peer.
+
+mod answers;
+mod client;
+mod messages;
+mod services;
+
+pub(crate) use self::answers::run as compare;
