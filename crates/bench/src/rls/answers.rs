@@ -2,8 +2,8 @@
 //! no code.
 //!
 //! Each random configuration is a file of the peer, and by `snapshot` a policy of Weir. The same requests go to both.
-//! They differ in one way, on purpose: the peer charges what it refuses, and Weir charges all descriptors of a request
-//! or none. Therefore each of them has a model of whole numbers, and every answer must be exactly that of its model. The
+//! They differ on purpose, mainly because the peer charges what it refuses, and Weir charges all descriptors of a request
+//! or none (see `model`). Therefore each of them has a model of whole numbers, and every answer must be exactly that of its model. The
 //! two models share only the lookup, so where they agree, the peer agrees with Weir.
 
 mod config;
@@ -65,7 +65,7 @@ struct Tally {
     requests: usize,
     /// Answers that were the same in all fields.
     same: usize,
-    /// Answers that differed because Weir charges nothing for a refused request.
+    /// Answers that differed as the models say.
     apart: usize,
     /// Configurations whose window ended during a request.
     crossed: usize,
@@ -264,7 +264,7 @@ impl Tally {
         let summary = json!({
             "requests": self.requests,
             "the same answer": self.same,
-            "different because a refused request charges nothing in Weir": self.apart,
+            "different as the models say": self.apart,
             "configurations whose window ended during a request": self.crossed,
             "faults": self.faults.len(),
         });

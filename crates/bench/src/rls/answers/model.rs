@@ -3,8 +3,9 @@
 //!
 //! - The peer adds the hits of each descriptor to its count, also if the request is refused. A count can exceed its
 //!   limit.
-//! - Weir adds the hits of all descriptors, or of none. A count never exceeds its limit. Limits in shadow mode are added
-//!   for themselves, after a request has been admitted.
+//! - Weir adds the hits of all descriptors, or of none. A count never exceeds its limit. Therefore a descriptor with 0
+//!   hits, which only asks, is refused if the limit would not admit one more. Otherwise a limit whose last charge was too
+//!   large would let everybody pass who only asks. Weir tells nothing of limits in shadow mode, which decide nothing.
 
 use std::collections::BTreeMap;
 
@@ -103,9 +104,13 @@ impl<'a> Model<'a> {
     }
 
     fn charge_as_weir(&mut self, asked: &[Asked]) -> Vec<Status> {
+        let before = |counted: &Counted| self.counts.get(&counted.cell).copied().unwrap_or_default();
         let mut charged = self.counts.clone();
-        let add = |counts: &mut BTreeMap<Cell, u64>, counted: &Counted| {
-            let count = counts.entry(counted.cell.clone()).or_default();
+        let mut add = |counted: &Counted| {
+            if counted.hits == 0 {
+                return before(counted) < u64::from(counted.requests);
+            }
+            let count = charged.entry(counted.cell.clone()).or_default();
             let fits = *count + counted.hits <= u64::from(counted.requests);
             if fits {
                 *count += counted.hits;
@@ -115,20 +120,15 @@ impl<'a> Model<'a> {
         let fits: Vec<_> = asked
             .iter()
             .map(|asked| match asked {
-                Asked::Counted(counted) if !counted.shadow => add(&mut charged, counted),
+                Asked::Counted(counted) if !counted.shadow => add(counted),
                 _ => true,
             })
             .collect();
         if fits.iter().all(|fits| *fits) {
             self.counts = charged;
-            for asked in asked {
-                match asked {
-                    Asked::Counted(counted) if counted.shadow => _ = add(&mut self.counts, counted),
-                    _ => {}
-                }
-            }
         }
         let status = |(asked, fits): (&Asked, bool)| match asked {
+            Asked::Counted(counted) if counted.shadow => Asked::Unmatched.without_count(),
             Asked::Counted(counted) => {
                 counted.status(self.counts.get(&counted.cell).copied().unwrap_or_default(), !fits)
             }
@@ -220,6 +220,19 @@ mod tests {
             let mut model = Model::new(&config, rules);
             assert_eq!(told(&mut model, &[("kind", "y")], 3, 0)[0].0, Code::Ok);
             assert_eq!(told(&mut model, &[("kind", "x"), ("none", "")], 1, 0), [(Code::Ok, u32::MAX), (Code::Ok, 0)]);
+        }
+    }
+
+    #[test]
+    fn weir_admits_a_question_only_if_one_more_would_fit() {
+        let config = config();
+        let mut asks = request(&[("client", "b")], 0);
+        asks.descriptors[0].hits_addend = Some(0);
+        let charges = request(&[("client", "b")], 2);
+        for (rules, last) in [(Rules::Peer, Code::Ok), (Rules::Weir, Code::OverLimit)] {
+            let mut model = Model::new(&config, rules);
+            let mut code = |request| model.answer(request, 0).code;
+            assert_eq!([&asks, &charges, &asks].map(&mut code), [Code::Ok, Code::Ok, last]);
         }
     }
 

@@ -38,7 +38,7 @@ fn descriptor(config: &Config, random: &mut StdRng) -> Descriptor {
         entries.push(Entry { key: (*key).to_owned(), value: any(random) });
         entries.truncate(DEPTH);
     }
-    let hits_addend = random.random_bool(0.1).then(|| random.random_range(1..=u64::from(MOST_HITS)));
+    let hits_addend = random.random_bool(0.15).then(|| random.random_range(0..=u64::from(MOST_HITS)));
     Descriptor { entries, hits_addend }
 }
 
