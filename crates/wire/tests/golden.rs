@@ -23,6 +23,7 @@ fn a_snapshot_keeps_its_form() {
         include_str!("golden/snapshot-fleet.json"),
         include_str!("golden/snapshot-exceptions.json"),
         include_str!("golden/snapshot-ban.json"),
+        include_str!("golden/snapshot-domain.json"),
     ] {
         let snapshot: Snapshot = round_trip(golden);
         assert_eq!(snapshot.wire_version, WIRE_VERSION);

@@ -642,3 +642,58 @@ fn a_generation_is_compiled_once() {
     compiler.update(&world, &mut dirty, |_| None);
     assert!(Arc::ptr_eq(&first, compiler.compiled()[&key()].policy.as_ref().unwrap()));
 }
+
+#[test]
+fn a_domain_and_its_rules_read_descriptors() {
+    let compiled = |more: Value, rules: Value| {
+        let mut spec = json!({"selector": {"matchLabels": {"app": "web"}}, "rules": rules});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        compile(&key(), "uid", &serde_json::from_value(spec).unwrap()).map(|(compiled, _)| compiled.wire)
+    };
+    let limits = json!([{"name": "a", "requests": 5, "per": "1s"}]);
+    let rule = json!([{"name": "r", "limits": limits, "key": [{"descriptor": "user"}],
+        "match": [{"descriptor": [{"key": "path", "prefix": "/a"}, {"key": "user"}]}]}]);
+    let wire = serde_json::to_value(compiled(json!({"domain": "shop"}), rule.clone()).unwrap()).unwrap();
+    assert_eq!(wire["domain"], "shop");
+    assert_eq!(
+        wire["rules"][0]["match"],
+        json!([{"descriptor": [{"name": "path", "prefix": "/a"}, {"name": "user"}]}])
+    );
+    assert_eq!(wire["rules"][0]["key"], json!([{"descriptor": "user"}]));
+
+    let faults = |more: Value, rules: Value| {
+        let faults = compiled(more, rules).expect_err("faults");
+        faults.into_iter().map(|fault| fault.path).collect::<Vec<_>>()
+    };
+    assert_eq!(faults(json!({}), rule), ["spec.rules[0].match[0].descriptor", "spec.rules[0].key[0].descriptor"]);
+    let of_requests = json!([{
+        "name": "r",
+        "match": [{"methods": ["GET"], "hosts": ["a"], "paths": ["/a"], "pathRegexes": ["a"], "headers": [{"name": "a"}],
+            "query": [{"name": "a"}], "clientCIDRs": ["10.0.0.0/8"], "predicate": "true"}],
+        "key": [{"descriptor": "user"}, {"clientIP": {}}],
+        "cost": {"requests": 2},
+        "limits": limits,
+        "onLimit": {"action": "Wait", "maxWait": "1s", "status": 503},
+    }]);
+    let at = |field: &str| format!("spec.rules[0].{field}");
+    let mut expected = vec!["spec.deadline".to_owned()];
+    let conditions = ["methods", "hosts", "paths", "pathRegexes", "headers", "query", "clientCIDRs", "predicate"];
+    expected.extend(conditions.iter().map(|field| at(&format!("match[0].{field}"))));
+    expected.extend(["key[1]", "cost", "onLimit.action", "onLimit.status"].map(at));
+    let found = faults(json!({"domain": "shop", "deadline": "1s"}), of_requests);
+    assert_eq!(found.into_iter().filter(|path| expected.contains(path)).collect::<Vec<_>>(), expected);
+    let concurrent = json!([{"name": "r", "limits": [{"name": "a", "concurrent": 1}]}]);
+    assert_eq!(faults(json!({"domain": "shop"}), concurrent), ["spec.rules[0].limits"]);
+}
+
+/// The revision of a policy must change with each change of its content, and not with a new version of the operator.
+#[test]
+fn the_domain_is_part_of_the_revision() {
+    let revision = |domain: Option<&str>| {
+        let rules = json!([{"name": "r", "limits": [{"name": "a", "requests": 5, "per": "1s"}]}]);
+        let spec = RateLimitPolicySpec { domain: domain.map(str::to_owned), ..spec(&rules) };
+        compile(&key(), "uid", &spec).unwrap().0.revision.clone()
+    };
+    assert_ne!(revision(Some("a")), revision(Some("b")));
+    assert_ne!(revision(Some("a")), revision(None));
+}

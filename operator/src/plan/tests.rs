@@ -92,6 +92,27 @@ fn content(plan: &Plan, namespace: &str, name: &str) -> Arc<Content> {
     plan.cohort(&ObjectKey::new(namespace, name)).unwrap().content.clone()
 }
 
+/// Policies with a domain target only rate limit services, and other policies only other agents.
+#[test]
+fn a_domain_selects_rate_limit_services() {
+    let service = || labels(&[("app", "web"), ("weir.dev/rate-limit-service", "enabled")]);
+    let mut world = World::default();
+    add_pod(&mut world, "shop", "proxy", member(labels(&[("app", "web")])), at("http://1:1"));
+    add_pod(&mut world, "shop", "service", member(service()), at("http://2:1"));
+    add_pod(&mut world, "agents", "labelled", Membership::Labelled(service()), at("http://3:1"));
+    add_pod(&mut world, "agents", "any", Membership::Everything, at("http://4:1"));
+    let selector = json!({"selector": {"matchLabels": {"app": "web"}}});
+    let of_domain = json!({"selector": {"matchLabels": {"app": "web"}}, "domain": "shop"});
+    for (target, pods) in
+        [(&selector, vec!["agents/any", "shop/proxy"]), (&of_domain, vec!["agents/labelled", "shop/service"])]
+    {
+        let key = ObjectKey::new("shop", "p");
+        add_policy(&mut world, &key, 1, target);
+        assert_eq!(pods_of(&planned(&world), &key), pods, "{target}");
+        world.policies.clear();
+    }
+}
+
 #[test]
 fn who_is_targeted() {
     let web = labels(&[("app", "web")]);
