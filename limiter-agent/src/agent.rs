@@ -167,6 +167,7 @@ impl Agent {
                 ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
             }
         }
+        front.open().await;
         let mut workers = Workers::start(listeners.listen()?, &front)?;
         readiness.enter(Stage::Serving);
         let Addresses { listen, control, telemetry } = addresses;

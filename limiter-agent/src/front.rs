@@ -32,6 +32,14 @@ impl Front {
         }
     }
 
+    /// Prepares for the first connections.
+    pub(crate) async fn open(&self) {
+        match self {
+            Self::Proxy(_) => {}
+            Self::Service(service) => service.set_serving(true).await,
+        }
+    }
+
     /// Stops accepting connections.
     pub(crate) async fn drain(&self) {
         match self {

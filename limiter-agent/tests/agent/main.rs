@@ -27,6 +27,7 @@ mod process;
 mod proxying;
 mod restarts;
 mod rollouts;
+mod service;
 mod shared;
 mod slow;
 mod smuggling;

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 pub(crate) use self::{
     agent::{Agent, PATIENCE, binary},
     app::{App, Body, ClosedPort, body, echo, empty},
-    certificates::{Authority, TlsClient, tls},
+    certificates::{Authority, Identity, TlsClient, tls},
     stores::{Server, delayed, memcached_at, redis_at},
 };
 

@@ -51,16 +51,28 @@ impl Agent {
 
     /// Starts an agent and waits until it logs `sign`.
     pub(crate) fn start_until(sign: &str, upstream: SocketAddr, more: &[&str]) -> Self {
+        let mut command = binary();
+        command.args(["--upstream", &upstream.to_string()]);
+        // The same tests cover both paths of HTTP/1.1.
+        command.envs(std::env::var("WEIR_TEST_IN_PLACE").map(|switch| ("WEIR_IN_PLACE", switch)));
+        Self::run(command, sign, more)
+    }
+
+    /// Starts a rate limit service with two workers, and waits until it logs that it is ready.
+    pub(crate) fn service(more: &[&str]) -> Self {
+        let mut command = binary();
+        command.arg("rls");
+        Self::run(command, "ready", more)
+    }
+
+    fn run(mut command: Command, sign: &str, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("addresses.json");
-        let mut command = binary();
         for flag in ["--listen", "--control", "--telemetry"].into_iter().filter(|flag| !more.contains(flag)) {
             command.args([flag, "127.0.0.1:0"]);
         }
-        command.args(["--upstream", &upstream.to_string(), "--addresses-file"]).arg(&file).args(more);
+        command.arg("--addresses-file").arg(&file).args(more);
         command.env("WEIR_WORKERS", "2");
-        // The same tests cover both paths of HTTP/1.1.
-        command.envs(std::env::var("WEIR_TEST_IN_PLACE").map(|switch| ("WEIR_IN_PLACE", switch)));
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the agent starts");
         let (tell, log) = mpsc::unbounded_channel();
         let mut lines = BufReader::new(process.stderr.take().expect("piped")).lines().map(|line| line.expect("text"));
