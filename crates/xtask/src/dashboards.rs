@@ -3,6 +3,7 @@
 //! `--see` tests the dashboards: it runs the demo's programs under load, lets a real Prometheus scrape them, runs every
 //! query of every panel, and renders the answers with Grafana's own panels.
 
+mod across;
 mod agent;
 mod bars;
 mod fleet;
@@ -12,6 +13,7 @@ mod page;
 mod policy;
 mod prometheus;
 mod questions;
+mod scene;
 mod see;
 mod shared;
 mod shown;

@@ -121,7 +121,7 @@ async fn play(cast: &mut Cast, screen: &Screen, build: bool, json: bool) -> anyh
         cast.build(screen).await?;
     }
     let started = clock::now();
-    cast.start(None).await?;
+    cast.start(&[]).await?;
     screen.note(&format!(
         "app, {} agents and operator are up after {:.1} s; policy: {}",
         cast.agents.len(),

@@ -1,6 +1,8 @@
-//! The board of all policies and pods. It shows whether policies are enforced, and how fast changes reach the agents.
+//! The board of all policies and pods. It shows whether policies are enforced, how fast changes reach the
+//! agents, and the state of limits across pods.
 
 use super::{
+    across,
     grafana::{Board, Colour, Kind, Link, Panel, Query, Row, Unit, happened},
     shared,
 };
@@ -13,7 +15,19 @@ pub(super) fn board() -> Board {
         variables: &[],
         selector: r#"cluster=~"$cluster""#,
         annotation: None,
-        rows: vec![now(), operator(), alerts(), traffic(), enforcement(), pushes(), faults()],
+        rows: vec![
+            now(),
+            operator(),
+            alerts(),
+            traffic(),
+            enforcement(),
+            pushes(),
+            across::reached(),
+            across::trips(),
+            across::seats(),
+            across::operator(),
+            faults(),
+        ],
     }
 }
 
@@ -158,19 +172,21 @@ fn alerts() -> Row {
         ("rule", "Rule"),
         ("pod", "Pod"),
     ];
+    // Grafana shows the text for an empty table also in the cells of labels that an alert does not have.
+    let named = ["namespace", "policy", "rule", "pod"].into_iter().fold(
+        r#"max by (alertname, alertstate, severity, namespace, policy, rule, pod) (ALERTS{LABELS,alertname=~"Weir.+"})"#.to_owned(),
+        |alerts, label| format!("label_replace({alerts}, '{label}', '-', '{label}', '')"),
+    );
     Row {
         title: "Alerts",
-        height: 5,
+        height: 7,
         panels: vec![
             Panel::new(
                 Kind::Table(COLUMNS),
                 "Alerts that fire or are about to",
                 "Alerts of the chart's rules, as Prometheus evaluates them. docs/alerts.md describes the reaction to each alert.",
                 Unit::Count,
-                vec![Query::new(
-                    r#"max by (alertname, alertstate, severity, namespace, policy, rule, pod) (ALERTS{LABELS,alertname=~"Weir.+"})"#,
-                    "{{alertname}}",
-                )],
+                vec![Query::new(named, "{{alertname}}")],
             )
             .or_says("Nothing fires."),
         ],

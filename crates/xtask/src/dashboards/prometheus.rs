@@ -14,10 +14,7 @@ use tokio::{
     process::Command,
 };
 
-use crate::{
-    demo::{Agent, Cast},
-    workspace::Workspace,
-};
+use crate::{demo::Cast, workspace::Workspace};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -75,25 +72,18 @@ struct Data {
 }
 
 impl Prometheus {
-    /// Starts Prometheus as a process of the cast. It scrapes all agents and the operator, with the labels that a
-    /// PodMonitor sets.
+    /// Starts Prometheus as a process of the cast. It scrapes these agents and the operator, with the labels that a
+    /// PodMonitor sets. Each agent has the name of its pod.
     pub(super) fn start(
         workspace: &Workspace,
         cast: &mut Cast,
         operator: SocketAddr,
-        other: &Agent,
+        agents: &[(SocketAddr, &str)],
     ) -> anyhow::Result<Self> {
         let address = free_port()?;
-        // The names are as long as real names of pods.
-        let agents = cast
-            .agents
-            .iter()
-            .zip(["a1b2c", "d3e4f"])
-            .map(|(agent, end)| (agent, "default", "checkout-7d9f8b6c5", end));
-        let agents = agents.chain([(other, "default", "cart-5c6d7e8f9", "g5h6j")]).map(|(agent, namespace, name, end)| {
+        let agents = agents.iter().map(|(telemetry, pod)| {
             format!(
-                "  - targets: ['{}']\n    labels: {{cluster: demo, namespace: {namespace}, pod: {name}-{end}, container: weir-agent}}\n",
-                agent.telemetry
+                "  - targets: ['{telemetry}']\n    labels: {{cluster: demo, namespace: default, pod: {pod}, container: weir-agent}}\n"
             )
         });
         let rules = workspace.root().join("charts/weir/alerts/weir.yaml");

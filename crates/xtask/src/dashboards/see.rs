@@ -17,8 +17,9 @@ use super::{
     grafana::{Board, Colour},
     headroom,
     page::{Given, Mark, Page},
-    prometheus::{Prometheus, Span, free_port},
+    prometheus::{Prometheus, Span},
     questions::{BAR, CHOSEN, RANGE, STEP, answered, fill},
+    scene::{self, Scene},
     shown,
 };
 use crate::{
@@ -29,22 +30,20 @@ use crate::{
     workspace::Workspace,
 };
 
-const NEEDS: [Need; 6] = [
+const NEEDS: [Need; 7] = [
     ("prometheus", "prometheus", "scrapes the demo and answers the dashboards' queries"),
     ("promtool", "prometheus", "tests the alerts"),
     ("node", "nodejs", "bundles the page of Grafana's panels, and serves it"),
     ("npm", "npm", "installs Grafana's panels"),
     ("chromium", "chromium", "shows the page"),
-    ("openssl", "openssl", "makes a certificate for a control port"),
+    ("openssl", "openssl", "makes a certificate for control ports"),
+    ("redis-server", "redis-server", "counts limits of scope Shared"),
 ];
 
 /// The alert rules and their tests, below the chart.
 const ALERTS: &str = "charts/weir/alerts";
 const PROMTOOL: [&[&str]; 2] =
     [&["check", "rules", "weir.yaml"], &["test", "rules", "weir.test.yaml", "sizing.test.yaml"]];
-
-/// The policies under load.
-const POLICIES: &str = "crates/xtask/src/dashboards/policies";
 
 /// The program that `--draw` needs.
 const SMALLER: Need = ("pngquant", "pngquant", "reduces the size of the pictures");
@@ -71,7 +70,7 @@ pub(super) async fn run(workspace: &Workspace, draw: bool, interrupt: &Cancellat
             return Ok(ExitCode::FAILURE);
         }
     }
-    let mut cast = Cast::new(workspace, POLICIES)?;
+    let mut cast = Cast::new(workspace, scene::POLICIES)?;
     for (name, text) in [("bars", bars::promtool_test()), ("headroom", headroom::promtool_test())] {
         let test = cast.folder().join(format!("{name}.test.yaml"));
         fs::write(&test, text).with_context(|| format!("write {}", test.display()))?;
@@ -106,25 +105,9 @@ async fn look(
     // The page is built before the load, because installing packages can take minutes, and all pictures must show the
     // same short time range.
     let page = Page::build(workspace, interrupt).await?;
-    let operator = free_port()?;
-    cast.start(Some(operator)).await?;
-    let other = cast.another(&certified(cast.folder(), interrupt).await?).await?;
-    let prometheus = Prometheus::start(workspace, cast, operator, &other)?;
-    let seconds = (PATIENCE + BEFORE + AFTER).as_secs().to_string();
-    let every = ["--duration", &seconds];
-    let all: Vec<_> = cast.agents.iter().map(|agent| agent.listen).collect();
-    let steady = ["--rate", "400", "--vary-header", "x-api-key:20"];
-    cast.keep_loading("load", &all, "/", &[&every[..], &steady].concat())?;
-    cast.keep_loading("probes", &all, "/healthz", &[&every[..], &["--rate", "5"]].concat())?;
-    let crowd = ["--rate", "40", "--connections", "100"];
-    cast.keep_loading("reports", &all, "/reports", &[&every[..], &crowd].concat())?;
-    cast.keep_loading("unlimited", &[other.listen], "/", &[&every[..], &["--rate", "20"]].concat())?;
-    // These requests take longer than the policy's deadline, and longer than the other agent waits for a response.
-    let slow = [&every[..], &["--rate", "2"]].concat();
-    cast.keep_loading("late", &all, "/slow?ms=2500", &slow)?;
-    cast.keep_loading("unanswered", &[other.listen], "/slow?ms=2500", &slow)?;
-    let empty = [&every[..], &["--rate", "0.2", "--method", "PUT"]].concat();
-    cast.keep_loading("refused snapshots", &[cast.agents[0].control], "/v1/config", &empty)?;
+    let scene = Scene::start(cast, interrupt).await?;
+    let prometheus = Prometheus::start(workspace, cast, scene.telemetry, &scene.pods())?;
+    scene.load(cast, PATIENCE + BEFORE + AFTER)?;
     // Waits until Prometheus is ready, so that no query fails.
     let started = clock::now();
     while !prometheus.is_ready().await {
@@ -155,46 +138,6 @@ async fn look(
         keep(workspace, &pictures, interrupt).await?;
     }
     Ok(answered && faults.is_empty())
-}
-
-/// A key set for tokens. No token is signed with its key.
-const KEYS: &str = r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "c2VjcmV0"}]}"#;
-
-/// The flags of an agent with a certificate on its control port, keys for tokens, and a short timeout for the app's
-/// responses.
-async fn certified(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<[String; 10]> {
-    let [certificate, key] = ["control.crt", "control.key"].map(|name| folder.join(name).display().to_string());
-    let mut openssl = Command::new("openssl");
-    openssl.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "1",
-        "-batch",
-    ]);
-    openssl.args(["-subj", "/CN=agent", "-addext", "subjectAltName=DNS:agent", "-out", &certificate, "-keyout", &key]);
-    openssl.stderr(std::process::Stdio::null());
-    ensure!(finish("openssl", &mut openssl, interrupt).await? == Some(0), "openssl has not created a certificate");
-    let keys = folder.join("keys.json");
-    fs::write(&keys, KEYS).with_context(|| format!("write {}", keys.display()))?;
-    let flag = |name: &str| name.to_owned();
-    Ok([
-        flag("--response-timeout"),
-        flag("1s"),
-        flag("--jwks"),
-        keys.display().to_string(),
-        flag("--control-cert"),
-        certificate.clone(),
-        flag("--control-key"),
-        key,
-        flag("--control-client-ca"),
-        certificate,
-    ])
 }
 
 /// Changes the policy at this time. Returns the time at which all agents enforce it.

@@ -22,6 +22,8 @@ use super::{LENGTH, REPORT_EVERY, agents::Agent, policy::PolicyFile, screen::Scr
 use crate::{children::Child, clock, workspace::Workspace};
 
 const AGENTS: usize = 2;
+/// The label of these agents, which the demo's policies select.
+const LABEL: &str = "app=demo";
 const GRACE: Duration = Duration::from_secs(3);
 /// The timeout of each step.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -87,14 +89,9 @@ impl Cast {
         Ok(())
     }
 
-    /// Starts the programs. Returns when all agents enforce the policy. The operator serves its metrics at `telemetry`.
-    pub(crate) async fn start(&mut self, telemetry: Option<SocketAddr>) -> anyhow::Result<()> {
-        #[derive(serde::Deserialize)]
-        struct App {
-            listen: String,
-        }
-        let app: App = self.start_with_addresses("app", "weir-testapp", &["serve", "--listen", "127.0.0.1:0"]).await?;
-        self.app = app.listen;
+    /// Starts the programs. Returns when all agents enforce the policy. `flags` are further flags of the operator.
+    pub(crate) async fn start(&mut self, flags: &[String]) -> anyhow::Result<()> {
+        self.start_app().await?;
         for number in 1..=AGENTS {
             let agent = self.start_agent(&format!("agent-{number}"), &[]).await?;
             self.agents.push(agent);
@@ -102,11 +99,9 @@ impl Cast {
         let mut operator = self.program("weir-operator");
         operator.args(["standalone", "--status-interval", "1", "--policies"]).arg(self.policies());
         for agent in &self.agents {
-            operator.args(["--agent", &format!("http://{}", agent.control)]);
+            operator.args(["--agent", &format!("http://{},{LABEL}", agent.control)]);
         }
-        if let Some(address) = telemetry {
-            operator.args(["--telemetry", &address.to_string()]);
-        }
+        operator.args(flags);
         self.spawn("operator", &mut operator)?;
         for agent in &self.agents {
             let enforced = agent.acknowledged(&self.policy_name, |_| true);
@@ -117,9 +112,24 @@ impl Cast {
         Ok(())
     }
 
-    /// Starts one more agent in front of the app, without a policy.
-    pub(crate) async fn another(&mut self, flags: &[String]) -> anyhow::Result<Agent> {
-        self.start_agent("another", flags).await
+    /// Starts one more agent in front of the app. The operator does not know it, unless flags of the operator name it.
+    pub(crate) async fn another(&mut self, name: &str, flags: &[String]) -> anyhow::Result<Agent> {
+        self.start_app().await?;
+        self.start_agent(name, flags).await
+    }
+
+    /// Starts the app, unless it runs.
+    async fn start_app(&mut self) -> anyhow::Result<()> {
+        #[derive(serde::Deserialize)]
+        struct App {
+            listen: String,
+        }
+        if self.app.is_empty() {
+            let app: App =
+                self.start_with_addresses("app", "weir-testapp", &["serve", "--listen", "127.0.0.1:0"]).await?;
+            self.app = app.listen;
+        }
+        Ok(())
     }
 
     async fn start_agent(&mut self, name: &str, more: &[String]) -> anyhow::Result<Agent> {

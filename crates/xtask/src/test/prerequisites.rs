@@ -30,7 +30,8 @@ const DASHBOARDS: &[Need] = &[
     ("node", "bundles the page of Grafana's panels; 18 or later"),
     ("npm", "installs Grafana's panels"),
     ("chromium", "shows the dashboards"),
-    ("openssl", "makes a certificate for a control port"),
+    ("openssl", "makes a certificate for control ports"),
+    ("redis-server", "counts limits of scope Shared for the dashboards"),
 ];
 const E2E: &[Need] = &[
     ("docker", "the nodes of the kind cluster are containers"),

@@ -58,7 +58,7 @@ const OTHERS: [&str; 6] = ["#1aa6a6", "#e84393", "#9c6b4a", "#c8a200", "#708090"
 const SHADES: &str = "#b39500";
 
 /// Legends with known series. The names of the series are in the order of their colours.
-const KNOWN: [(&str, &[&str]); 7] = [
+const KNOWN: [(&str, &[&str]); 12] = [
     ("P50", &["P50", "P99"]),
     ("{{protocol}}", &["http1", "http2", "tunnel", "websocket"]),
     ("{{reason}}", &["closed", "connect_timeout", "handshake", "protocol", "refused", "response_timeout"]),
@@ -67,6 +67,11 @@ const KNOWN: [(&str, &[&str]); 7] = [
     ("{{result}}", &["invalid", "malformed", "stale", "too_large", "unchanged"]),
     ("requests in the overflow", &["requests in the overflow", "keys given up"]),
     ("busiest / mean", &["busiest / mean"]),
+    ("Fleet", &["Fleet", "Shared"]),
+    ("P50 Fleet", &["P50 Fleet", "P99 Fleet", "P50 Shared", "P99 Shared"]),
+    ("leased", &["leased", "returned", "lost"]),
+    ("{{outcome}}", &["counted", "refused"]),
+    ("absent pods", &["absent pods", "leaders that collect"]),
 ];
 
 /// Selects the series of these legends that have a fixed colour.

@@ -1,0 +1,153 @@
+//! The programs that the dashboards show, and the load on them. The programs are those of the demo, an agent without a
+//! policy, two agents with limits across pods, and a Redis.
+
+use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use tokio::{net::TcpStream, process::Command};
+use tokio_util::sync::CancellationToken;
+
+use super::prometheus::free_port;
+use crate::{
+    bench::finish,
+    clock,
+    demo::{Agent, Cast},
+};
+
+/// The policies under load.
+pub(super) const POLICIES: &str = "crates/xtask/src/dashboards/policies";
+
+/// The names of the pods of the demo's agents. They are as long as real names.
+const CHECKOUT: [&str; 2] = ["checkout-7d9f8b6c5-a1b2c", "checkout-7d9f8b6c5-d3e4f"];
+const CART: &str = "cart-5c6d7e8f9-g5h6j";
+const STOCK: [&str; 2] = ["stock-6b8c9d7f4-m2n4p", "stock-6b8c9d7f4-q6r8s"];
+
+/// The longest wait until Redis listens.
+const PATIENCE: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(50);
+
+pub(super) struct Scene {
+    /// The agents of the demo.
+    checkout: Vec<Agent>,
+    /// An agent that the operator does not know.
+    cart: Agent,
+    /// Agents with the policy `stock`.
+    stock: [Agent; 2],
+    /// The address of the operator's metrics.
+    pub(super) telemetry: SocketAddr,
+}
+
+impl Scene {
+    /// Starts the programs. Returns when the agents of the demo enforce their policy.
+    pub(super) async fn start(cast: &mut Cast, interrupt: &CancellationToken) -> anyhow::Result<Self> {
+        let certificate = Certificate::make(cast.folder(), interrupt).await?;
+        let cart = cast.another("cart", &certificate.agent_of_tokens(cast.folder())?).await?;
+        let [one, two] = STOCK;
+        let stock = [cast.another(one, &certificate.agent()).await?, cast.another(two, &certificate.agent()).await?];
+        start_stores(cast).await?;
+        let telemetry = free_port()?;
+        let mut flags = certificate.operator();
+        flags.extend(["--telemetry".to_owned(), telemetry.to_string()]);
+        for agent in &stock {
+            flags.extend(["--agent".to_owned(), format!("https://{},app=stock", agent.control)]);
+        }
+        cast.start(&flags).await?;
+        Ok(Self { checkout: cast.agents.clone(), cart, stock, telemetry })
+    }
+
+    /// The addresses of the agents' metrics, and the names of their pods.
+    pub(super) fn pods(&self) -> Vec<(SocketAddr, &'static str)> {
+        let agents = self.checkout.iter().chain([&self.cart]).chain(&self.stock).map(|agent| agent.telemetry);
+        agents.zip(CHECKOUT.into_iter().chain([CART]).chain(STOCK)).collect()
+    }
+
+    /// Starts the load on all agents.
+    pub(super) fn load(&self, cast: &mut Cast, duration: Duration) -> anyhow::Result<()> {
+        let seconds = duration.as_secs().to_string();
+        let mut load = |name: &str, agents: &[SocketAddr], path: &str, flags: &[&str]| {
+            cast.keep_loading(name, agents, path, &[&["--duration", &seconds], flags].concat())
+        };
+        let checkout: Vec<_> = self.checkout.iter().map(|agent| agent.listen).collect();
+        load("load", &checkout, "/", &["--rate", "400", "--vary-header", "x-api-key:20"])?;
+        load("probes", &checkout, "/healthz", &["--rate", "5"])?;
+        load("reports", &checkout, "/reports", &["--rate", "40", "--connections", "100"])?;
+        let cart = [self.cart.listen];
+        load("unlimited", &cart, "/", &["--rate", "20"])?;
+        // These requests take longer than the policy's deadline, and longer than this agent waits for a response.
+        load("late", &checkout, "/slow?ms=2500", &["--rate", "2"])?;
+        load("unanswered", &cart, "/slow?ms=2500", &["--rate", "2"])?;
+        load("refused snapshots", &[self.checkout[0].control], "/v1/config", &["--rate", "0.2", "--method", "PUT"])?;
+        let stock = self.stock.map(|agent| agent.listen);
+        load("customers", &stock, "/", &["--rate", "240", "--vary-header", "x-api-key:3"])?;
+        load("orders", &stock, "/orders", &["--rate", "160", "--vary-header", "x-api-key:2"])?;
+        load("archive", &stock, "/archive", &["--rate", "10"])
+    }
+}
+
+/// A key set for tokens. No token is signed with its key.
+const KEYS: &str = r#"{"keys": [{"kty": "oct", "alg": "HS256", "k": "c2VjcmV0"}]}"#;
+
+/// A certificate that authenticates agents and the operator to each other.
+struct Certificate {
+    certificate: String,
+    key: String,
+}
+
+impl Certificate {
+    async fn make(folder: &Path, interrupt: &CancellationToken) -> anyhow::Result<Self> {
+        let [certificate, key] = ["control.crt", "control.key"].map(|name| folder.join(name).display().to_string());
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"]);
+        openssl.args(["-batch", "-subj", "/CN=weir", "-addext", "subjectAltName=IP:127.0.0.1"]);
+        // It is its own authority, but not that of another certificate.
+        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE", "-out", &certificate, "-keyout", &key]);
+        openssl.stderr(Stdio::null());
+        ensure!(finish("openssl", &mut openssl, interrupt).await? == Some(0), "openssl has not created a certificate");
+        Ok(Self { certificate, key })
+    }
+
+    /// The flags of an agent.
+    fn agent(&self) -> Vec<String> {
+        self.flags(["--control-cert", "--control-key", "--control-client-ca"])
+    }
+
+    /// The flags of an agent with keys for tokens, and a short timeout for the app's responses.
+    fn agent_of_tokens(&self, folder: &Path) -> anyhow::Result<Vec<String>> {
+        let keys = folder.join("keys.json");
+        fs::write(&keys, KEYS).with_context(|| format!("write {}", keys.display()))?;
+        let more = ["--response-timeout".to_owned(), "1s".to_owned(), "--jwks".to_owned(), keys.display().to_string()];
+        Ok(self.agent().into_iter().chain(more).collect())
+    }
+
+    /// The flags of the operator.
+    fn operator(&self) -> Vec<String> {
+        self.flags(["--client-cert", "--client-key", "--agent-ca"])
+    }
+
+    fn flags(&self, names: [&str; 3]) -> Vec<String> {
+        let files = [&self.certificate, &self.key, &self.certificate];
+        names.into_iter().zip(files).flat_map(|(name, file)| [name.to_owned(), file.clone()]).collect()
+    }
+}
+
+/// Starts a Redis, and writes the stores of the policies: this Redis, and one at whose address no server listens.
+async fn start_stores(cast: &mut Cast) -> anyhow::Result<()> {
+    let redis = free_port()?;
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", "127.0.0.1", "--port", &redis.port().to_string(), "--save", "", "--appendonly", "no"]);
+    command.arg("--dir").arg(cast.folder());
+    cast.join("redis", &mut command)?;
+    let started = clock::now();
+    while TcpStream::connect(redis).await.is_err() {
+        ensure!(clock::since(started) < PATIENCE, "Redis does not listen after {} s", PATIENCE.as_secs());
+        tokio::time::sleep(POLL).await;
+    }
+    let store = |name: &str, address: &str| {
+        format!(
+            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitStore\nmetadata: {{name: {name}, namespace: default}}\nspec: {{redis: {{endpoints: ['{address}']}}}}\n"
+        )
+    };
+    let file = cast.policies().join("stores.yaml");
+    let text = format!("{}---\n{}", store("limits", &redis.to_string()), store("lost", "127.0.0.1:9"));
+    fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+}
