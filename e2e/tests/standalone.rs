@@ -448,6 +448,9 @@ fn send_signal(program: &Program, signal: Signal) -> Result<()> {
     Ok(kill_process(id.context("the program has ended")?, signal)?)
 }
 
+/// The arguments of an agent that is the proxy of an app that does not exist.
+const PROXY: &[&str] = &["--upstream", "127.0.0.1:9"];
+
 struct Agent {
     program: Program,
     listen: String,
@@ -458,25 +461,38 @@ struct Agent {
 impl Agent {
     /// Starts an agent with a certificate. It accepts clients of these authorities.
     async fn start(folder: &Path, own: &Identity, clients: &Authority, args: &[&str]) -> Result<Self> {
+        let all = Self::identified(folder, own, clients, args)?;
+        Self::with(folder, PROXY, &all).await
+    }
+
+    /// Starts a rate limit service with a certificate.
+    async fn service(folder: &Path, own: &Identity, clients: &Authority) -> Result<Self> {
+        let all = Self::identified(folder, own, clients, &[])?;
+        Self::with(folder, &["rls"], &all).await
+    }
+
+    /// Writes the files of a certificate, and returns the flags that name them, and more flags.
+    fn identified(folder: &Path, own: &Identity, clients: &Authority, more: &[&str]) -> Result<Vec<String>> {
         own.write(folder)?;
         fs::write(folder.join("ca.crt"), clients.pem())?;
         let named = [("--control-cert", "tls.crt"), ("--control-key", "tls.key"), ("--control-client-ca", "ca.crt")];
         let at = |name: &str| folder.join(name).display().to_string();
         let mut all: Vec<String> = named.iter().flat_map(|(flag, name)| [(*flag).to_owned(), at(name)]).collect();
-        all.extend(args.iter().map(|&arg| arg.to_owned()));
-        Self::with(folder, &all).await
+        all.extend(more.iter().map(|&arg| arg.to_owned()));
+        Ok(all)
     }
 
     async fn plain(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
-        Self::with(folder, &[]).await
+        Self::with(folder, PROXY, &[]).await
     }
 
-    async fn with(folder: &Path, args: &[String]) -> Result<Self> {
+    /// Starts an agent. `front` are the first arguments, which say what it serves.
+    async fn with(folder: &Path, front: &[&str], args: &[String]) -> Result<Self> {
         let addresses = folder.join("addresses");
         let loopback = "127.0.0.1:0";
         let mut command = Command::new(program("weir-agent")?);
-        command.args(["--listen", loopback, "--upstream", "127.0.0.1:9", "--control", loopback]);
+        command.args(front).args(["--listen", loopback, "--control", loopback]);
         command.args(["--telemetry", loopback, "--addresses-file"]).arg(&addresses).args(args);
         let program = Program::start(command)?;
         let start = Instant::now();
@@ -509,6 +525,23 @@ impl Agent {
         Ok(passed)
     }
 
+    /// Asks a rate limit service this number of times about a descriptor. Returns the number of answers OK.
+    async fn answers_ok(&self, user: &str, questions: u32) -> Result<u32> {
+        let entry = format!(r#"{{"key": "user", "value": "{user}"}}"#);
+        let body = format!(r#"{{"domain": "shop", "descriptors": [{{"entries": [{entry}]}}]}}"#);
+        let length = body.len();
+        let head = format!("POST /json HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}");
+        let mut passed = 0;
+        for _ in 0..questions {
+            match exchange(&self.listen, format!("{head}\r\n\r\n{body}")).await?.as_str() {
+                head if head.starts_with("HTTP/1.1 200") => passed += 1,
+                head if head.starts_with("HTTP/1.1 429") => {}
+                other => bail!("{other}"),
+            }
+        }
+        Ok(passed)
+    }
+
     async fn metric(&self, series: &str) -> Result<u64> {
         metric(&self.telemetry, series).await
     }
@@ -521,9 +554,13 @@ async fn metric(telemetry: &str, series: &str) -> Result<u64> {
 }
 
 async fn ask(address: &str, path: &str) -> Result<String> {
+    exchange(address, format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await
+}
+
+/// Sends a request on a new connection, and returns the whole response.
+async fn exchange(address: &str, request: String) -> Result<String> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

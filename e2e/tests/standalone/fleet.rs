@@ -228,3 +228,44 @@ async fn whatever_happens_to_operators_the_limit_holds() -> Result<()> {
     ensure!(used > 0.3, "only {used} of what is possible was admitted");
     operator.program.kill().await
 }
+
+/// Two rate limit services, which the operator knows by their label, are one service with one limit for each key. A proxy
+/// beside them gets no policy with a domain.
+#[tokio::test]
+async fn rate_limit_services_have_one_limit_together() -> Result<()> {
+    build_programs().await?;
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let (authority, operators) = (Authority::new()?, Authority::new()?);
+    let identity = || authority.issue("127.0.0.1", DAY);
+    let proxy = Agent::start(&at("proxy"), &identity()?, &operators, &[]).await?;
+    let services = [
+        Agent::service(&at("one"), &identity()?, &operators).await?,
+        Agent::service(&at("two"), &identity()?, &operators).await?,
+    ];
+    let files = OperatorFiles::write(&at("operator"), &authority, &operators.issue("operator.test", DAY)?)?;
+    let stage = Stage { folder: tempfile::tempdir()?, name: "gateway" };
+    let policy = "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: gateway}\nspec:\n  domain: shop\n  \
+         selector: {matchLabels: {app: gateway}}\n  rules:\n  - name: per-user\n    scope: Fleet\n    \
+         match: [{descriptor: [{key: user}]}]\n    key: [{descriptor: user}]\n    \
+         limits: [{name: day, requests: 30, per: 24h, strategy: FixedWindow}]\n";
+    fs::write(stage.folder.path().join("policy.yaml"), policy)?;
+    let label = "app=gateway,weir.dev/rate-limit-service=enabled";
+    let mut urls: Vec<String> = services.iter().map(|it| format!("{},{label}", it.url("https"))).collect();
+    urls.push(format!("{},app=gateway", proxy.url("https")));
+    let operator = Operator::start(&stage, &urls, &files.args())?;
+    stage.until("both services", |it| enforced(it) == "2/2").await?;
+    let start = Instant::now();
+    for service in &services {
+        while service.metric("weir_store_up{store=\"operator\"}").await.unwrap_or_default() == 0 {
+            ensure!(start.elapsed() < PATIENCE, "a service does not reach the operator");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+    ensure!(services[0].answers_ok("ann", 22).await? == 22, "one service has less than the limit");
+    let passed = services[1].answers_ok("ann", 12).await? + services[0].answers_ok("ann", 5).await?;
+    ensure!(passed == 8, "{passed} of the other 8 were answered OK");
+    ensure!(services[1].answers_ok("bob", 3).await? == 3, "another user has another count");
+    ensure!(proxy.passes(3).await? == 3, "the proxy has a limit");
+    operator.program.kill().await
+}
