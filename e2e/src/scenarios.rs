@@ -12,6 +12,7 @@ mod operator_killed;
 mod outages;
 mod pod_life;
 mod quotas;
+mod rate_limit_service;
 pub(crate) mod recorded;
 mod released;
 mod rollouts;
@@ -58,6 +59,8 @@ pub(crate) enum Scenario {
     Shared,
     /// Six pods have one limit that the operator counts, and the next leader knows what was counted
     Fleet,
+    /// The chart's rate limit service answers questions with one limit for both pods, also after it was restarted
+    RateLimitService,
     /// Agents that restart keep their limits, and a rolling update fails no request
     PodLife,
     /// Pods of a drained machine, including the operators, start on another machine with their limits
@@ -94,6 +97,7 @@ impl Scenario {
             Self::Scale => scale::run(space).await,
             Self::Shared => shared::run(space).await,
             Self::Fleet => fleet::run(space).await,
+            Self::RateLimitService => rate_limit_service::run(space, release).await,
             Self::PodLife => pod_life::run(space).await,
             Self::Drained => drained::run(space).await,
             Self::Released => released::run(space, release).await,

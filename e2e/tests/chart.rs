@@ -8,6 +8,8 @@
 mod conformity;
 #[path = "chart/network.rs"]
 mod network;
+#[path = "chart/rate_limit_service.rs"]
+mod rate_limit_service;
 #[path = "chart/values.rs"]
 mod values;
 
@@ -31,6 +33,8 @@ use self::conformity::Conformity;
 
 const NAMESPACE: &str = "weir-system";
 const CRD: &str = "ratelimitpolicies.weir.dev";
+/// The account of pods in a dry run.
+const ACCOUNT: &str = "any";
 
 /// All kinds of objects that a release can create. After an uninstallation, none of these objects is left.
 const KINDS: &str = "deployments,services,secrets,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,roles,\
@@ -153,6 +157,8 @@ fn lines(objects: &[Value]) -> String {
 async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
     let stage = Stage::set().await?;
     stage.control_plane.install_crd().await?;
+    let created = stage.kubectl(&["create", "serviceaccount", ACCOUNT, "--namespace", NAMESPACE], "")?;
+    ensure!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     let conformity = Conformity::read(&stage.openapi()?)?;
     for name in ["weir-crds", "weir"] {
         let chart = chart(name)?;
@@ -198,8 +204,9 @@ async fn an_apiserver_takes_what_the_charts_render_to() -> Result<()> {
 /// Creates a pod as the Deployment's controller would create it.
 fn pod_of(deployment: &Value) -> Value {
     let mut spec = deployment["spec"]["template"]["spec"].clone();
-    // These objects do not exist in a dry run, so the pod must not name them.
-    spec["serviceAccountName"] = json!(null);
+    // These objects do not exist in a dry run, so the pod must not name them. A pod with a projected token needs an
+    // account.
+    spec["serviceAccountName"] = json!(ACCOUNT);
     spec["priorityClassName"] = json!(null);
     spec["runtimeClassName"] = json!(null);
     spec["automountServiceAccountToken"] = json!(false);
@@ -261,6 +268,15 @@ async fn wrong_values_are_refused_by_name() -> Result<()> {
         ("weir", "injection.agent.drain=soon", "/injection/agent/drain"),
         ("weir", "injection.agent.jwks.url=http://a/keys", "/injection/agent/jwks/url"),
         ("weir", "injection.agent.jwks.configMap=a/b/c", "/injection/agent/jwks/configMap"),
+        ("weir", "rateLimitService.enable=true", "'enable' not allowed"),
+        ("weir", "rateLimitService.replicas=0", "/rateLimitService/replicas"),
+        ("weir", "rateLimitService.service.type=ExternalName", "/rateLimitService/service/type"),
+        ("weir", "rateLimitService.service.port=grpc", "/rateLimitService/service/port"),
+        ("weir", "rateLimitService.tls.secretName=Edge", "/rateLimitService/tls/secretName"),
+        ("weir", "rateLimitService.stores={limits}", "/rateLimitService/stores/0"),
+        ("weir", "rateLimitService.stores[0].name=limits", "/rateLimitService/stores/0"),
+        ("weir", "rateLimitService.drainSeconds=20s", "/rateLimitService/drainSeconds"),
+        ("weir", "rateLimitService.networkPolicy.from[0].namespace=edge", "'namespace' not allowed"),
         ("weir", "logLevel=", "/logLevel"),
         ("weir", "resources.memory=1Gi", "'memory' not allowed"),
         ("weir", "serviceAccount.annotations.a=1", "/serviceAccount/annotations/a"),

@@ -26,11 +26,21 @@ fullnameOverride. */}}
 {{- printf "%s-identity" (include "weir.fullname" . | trunc 54 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* The name of the rate limit service's objects. */}}
+{{- define "weir.rateLimitService" -}}
+{{- printf "%s-rate-limit" (include "weir.fullname" . | trunc 52 | trimSuffix "-") -}}
+{{- end -}}
+
 {{/* The labels by which the Deployment selects its pods. They must never change between versions of the chart. */}}
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: weir
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
+{{- end -}}
+
+{{/* The same for the Deployment of the rate limit service. */}}
+{{- define "weir.rateLimitServiceSelectorLabels" -}}
+{{- set (include "weir.selectorLabels" . | fromYaml) "app.kubernetes.io/component" "rate-limit-service" | toYaml -}}
 {{- end -}}
 
 {{/* The chart's own labels take precedence, because Services and budgets select by them. */}}
@@ -40,6 +50,10 @@ app.kubernetes.io/component: operator
 {{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
 {{- merge $own (.Values.commonLabels | default dict) | toYaml -}}
+{{- end -}}
+
+{{- define "weir.rateLimitServiceLabels" -}}
+{{- merge (include "weir.rateLimitServiceSelectorLabels" . | fromYaml) (include "weir.labels" . | fromYaml) | toYaml -}}
 {{- end -}}
 
 {{/* The name of an image with a registry: (list $ NAME REGISTRY). A name contains a registry if there is a dot, a colon

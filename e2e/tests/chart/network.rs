@@ -113,11 +113,18 @@ fn is_in(block: &IPBlock, address: IpAddr) -> bool {
     }
 }
 
-/// Renders the policy of the chart with these values, and the ports of its Deployment.
+/// Renders the policy for the operators with these values, and the ports of their Deployment.
 fn rules(settings: &[&str]) -> Result<Rules> {
-    let objects = known(&render(&chart("weir")?, &[&["networkPolicy.enabled=true"], settings].concat())?)?;
-    let of =
-        |kind: &str| objects.iter().find(|object| object["kind"] == kind).cloned().with_context(|| kind.to_owned());
+    rules_of("weir-operator", &[&["networkPolicy.enabled=true"], settings].concat())
+}
+
+/// Renders the policy and the Deployment with this name, with these values.
+fn rules_of(name: &str, settings: &[&str]) -> Result<Rules> {
+    let objects = known(&render(&chart("weir")?, settings)?)?;
+    let of = |kind: &str| {
+        let object = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+        object.cloned().with_context(|| kind.to_owned())
+    };
     let policy: NetworkPolicy = serde_json::from_value(of("NetworkPolicy")?)?;
     let deployment: Deployment = serde_json::from_value(of("Deployment")?)?;
     let template = deployment.spec.context("a spec")?.template;
@@ -125,7 +132,7 @@ fn rules(settings: &[&str]) -> Result<Rules> {
     let labels = template.metadata.and_then(|metadata| metadata.labels).context("labels")?;
     let spec = policy.spec.as_ref().context("a spec")?;
     let selector = spec.pod_selector.as_ref().context("a selector")?;
-    ensure!(selects(selector, &labels), "the policy does not select the operators: {labels:?}");
+    ensure!(selects(selector, &labels), "the policy does not select the pods: {labels:?}");
     ensure!(!selects(selector, &Labels::from([("app".to_owned(), "web".to_owned())])), "the policy selects other pods");
     ensure!(spec.policy_types.as_deref() == Some(&["Ingress".to_owned(), "Egress".to_owned()]), "{spec:?}");
     let ports = template.spec.context("a spec")?.containers.into_iter().flat_map(|it| it.ports.unwrap_or_default());
@@ -182,6 +189,59 @@ fn the_network_policy_lets_through_what_the_operator_needs_and_nothing_else() ->
         let said = rules(settings)?.lets_out(&to, port, protocol);
         ensure!(said == expected, "{settings:?}: out to {to:?} on {port} over {protocol} is {said}");
     }
+    Ok(())
+}
+
+#[test]
+fn only_the_operator_reaches_the_control_port_of_the_rate_limit_service() -> Result<()> {
+    let operator = || {
+        let labels = ["name", "instance", "component"].map(|it| format!("app.kubernetes.io/{it}"));
+        let labels: Labels = labels.into_iter().zip(["weir", "weir", "operator"].map(str::to_owned)).collect();
+        End { pod: Some((NAMESPACE, labels)), address: IpAddr::from([10, 244, 0, 8]) }
+    };
+    let rules = |settings: &[&str]| {
+        let enabled = ["rateLimitService.enabled=true", "rateLimitService.networkPolicy.enabled=true"];
+        rules_of("weir-operator-rate-limit", &[&enabled[..], settings].concat())
+    };
+    let edge =
+        "rateLimitService.networkPolicy.from[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=edge";
+    let on_nodes = "hostNetwork=true";
+    for (settings, from, port, expected) in [
+        (&[][..], operator(), 8481, true),
+        (&[], pod(NAMESPACE, AGENT), 8481, false),
+        (&[], pod("shop", &[]), 8481, false),
+        (&[], machine("172.18.0.2"), 8481, false),
+        // The operator is no pod of the network. Its certificate still protects the control port.
+        (&[on_nodes], machine("172.18.0.2"), 8481, true),
+        (&[], pod("shop", &[]), 8081, true),
+        (&[edge], pod("shop", &[]), 8081, false),
+        (&[edge], pod("edge", &[]), 8081, true),
+        (&[edge], pod("shop", &[]), 8482, true),
+        (&[], pod("shop", &[]), 22, false),
+    ] {
+        ensure!(
+            rules(settings)?.admits(&from, port, "TCP") == expected,
+            "{settings:?}: {from:?} to {port} is not {expected}"
+        );
+    }
+    let redis = "rateLimitService.networkPolicy.egress[0].ports[0].port=6379";
+    for (settings, to, port, protocol, expected) in [
+        (&[][..], operator(), 8492, "TCP", true),
+        (&[], operator(), 8490, "TCP", false),
+        (&["identity.enabled=false"], operator(), 8492, "TCP", false),
+        (&[], pod("shop", &[]), 8492, "TCP", false),
+        (&[on_nodes], machine("172.18.0.2"), 8492, "TCP", true),
+        (&[], machine("10.96.0.10"), 53, "UDP", true),
+        (&[], pod("shop", &[]), 6379, "TCP", false),
+        (&[redis], pod("shop", &[]), 6379, "TCP", true),
+    ] {
+        let said = rules(settings)?.lets_out(&to, port, protocol);
+        ensure!(said == expected, "{settings:?}: out to {to:?} on {port} over {protocol} is {said}");
+    }
+    // The operator's own policy allows both directions, too.
+    let rules = self::rules(&["rateLimitService.enabled=true"])?;
+    let service = || pod(NAMESPACE, &[("weir.dev/agent", "enabled"), ("weir.dev/rate-limit-service", "enabled")]);
+    ensure!(rules.admits(&service(), 8492, "TCP") && rules.lets_out(&service(), 8481, "TCP"), "{:?}", rules.policy);
     Ok(())
 }
 
