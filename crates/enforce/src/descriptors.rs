@@ -6,7 +6,7 @@
 //! The answer also has the state of each descriptor: the tightest limit of its rules. The state is read after the
 //! decision, so another request can change it in between. The verdict itself is exact.
 
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::poll_fn, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -66,7 +66,8 @@ pub struct DescriptorAnswer {
 /// The state of one descriptor.
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorState {
-    /// Whether the rules of this descriptor refuse the request.
+    /// Whether the rules of this descriptor refuse the request: they would not admit its units besides those of the
+    /// descriptors before it.
     pub is_refused: bool,
     /// Whether a rule with action Bypass exempts the descriptor from all limits.
     pub is_exempt: bool,
@@ -85,7 +86,8 @@ pub struct LimitState {
     pub period: Duration,
     /// The number of requests that the limit admits now.
     pub remaining: u64,
-    /// The time until the limit admits a refused request, or until it is at full credit again.
+    /// The time until the limit admits a refused request, or until it is at full credit again. The latter also for a
+    /// refused request that it never admits.
     pub reset_after: Duration,
 }
 
@@ -284,7 +286,7 @@ impl MatchedRules {
     fn descriptor_of(&self, refusal: &Refusal<'_>) -> usize {
         let now = self.clock.now();
         let by_rule = || self.all.iter().filter(|matched| std::ptr::eq(&*matched.rule, &**refusal.rule));
-        let refusing = by_rule().find(|matched| matched.state(now).is_some_and(|(is_refused, _)| is_refused));
+        let refusing = by_rule().find(|matched| matched.state(now, 0).is_some_and(|(is_refused, _)| is_refused));
         refusing.or_else(|| by_rule().next()).map_or(0, |matched| matched.descriptor)
     }
 
@@ -300,8 +302,21 @@ impl MatchedRules {
         let now = self.clock.now();
         let of = |is_exempt: &bool| DescriptorState { is_exempt: *is_exempt, ..DescriptorState::default() };
         let mut states: Vec<DescriptorState> = self.exempt.iter().map(of).collect();
+        // What the descriptors so far would charge to each key, if the request is refused.
+        let mut charges: HashMap<(*const Rule, &[u8]), u64> = HashMap::new();
         for matched in &self.all {
-            let Some((is_refused, limit)) = matched.state(now) else { continue };
+            let charge = match refused {
+                Some(_) if matched.hits > 0 => {
+                    Some(charges.entry((&raw const *matched.rule, &matched.key)).or_default())
+                }
+                _ => None,
+            };
+            let Some((is_refused, limit)) = matched.state(now, charge.as_ref().map_or(0, |charge| **charge)) else {
+                continue;
+            };
+            if let Some(charge) = charge.filter(|_| !is_refused) {
+                *charge = charge.saturating_add(matched.hits);
+            }
             let state = &mut states[matched.descriptor];
             state.is_refused |= is_refused && refused.is_some();
             if state.limit.as_ref().is_none_or(|known| limit.remaining < known.remaining) {
@@ -342,8 +357,9 @@ impl Matched {
         Some(refusal(&[demand], weir_core::RuleRefusedAt { index: 0, refused }, now))
     }
 
-    /// Returns the state of the tightest limit for the key, and whether the rule refuses the request now.
-    fn state(&self, now: Time) -> Option<(bool, LimitState)> {
+    /// Returns the state of the tightest limit for the key, and whether the rule now refuses these units besides
+    /// `earlier` ones.
+    fn state(&self, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
         let Demand { limits, key, cost, .. } = self.demand()?;
         if let Some(shared) = split(&[self.demand()?], now).0.first() {
             let known = shared.known();
@@ -355,10 +371,15 @@ impl Matched {
             let reset_after = known.refused_for.unwrap_or(full_in);
             return Some((known.refused_for.is_some(), self.limit_state(limits, index, quota, remaining, reset_after)));
         }
-        let (is_refused, index, standing, reset_after) = match limits.limiter.peek(now, key, cost) {
-            Ok(tightest) => (false, tightest.limit, tightest.standing, tightest.standing.reset_after()),
-            Err(refused) => (true, refused.limit, refused.standing, refused.retry_after().unwrap_or_default()),
-        };
+        let (is_refused, index, standing, reset_after) =
+            match limits.limiter.peek(now, key, cost.saturating_add(earlier)) {
+                Ok(tightest) => (false, tightest.limit, tightest.standing, tightest.standing.reset_after()),
+                Err(refused) => {
+                    // A request for more than the limit ever admits has no time at which it would be admitted.
+                    let reset_after = refused.retry_after().unwrap_or_else(|| refused.standing.reset_after());
+                    (true, refused.limit, refused.standing, reset_after)
+                }
+            };
         let remaining = standing.remaining();
         Some((is_refused, self.limit_state(limits, index, standing.quota(), remaining, reset_after)))
     }

@@ -189,7 +189,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    headers: BTreeMap<String, String>,
+    headers: BTreeMap<String, Vec<String>>,
     pub(crate) body: String,
 }
 
@@ -208,18 +208,26 @@ impl Client {
             self.sender.ready().await?;
             let response = self.sender.send_request(request.body(Empty::new())?).await?;
             let (head, body) = response.into_parts();
-            let named = head.headers.iter().map(|(name, value)| Ok((name.to_string(), value.to_str()?.to_owned())));
+            let mut headers = BTreeMap::<String, Vec<String>>::new();
+            for (name, value) in &head.headers {
+                headers.entry(name.to_string()).or_default().push(value.to_str()?.to_owned());
+            }
             let body = String::from_utf8(body.collect().await?.to_bytes().into())?;
-            Ok(Answer { status: head.status.as_u16(), headers: named.collect::<Result<_>>()?, body })
+            Ok(Answer { status: head.status.as_u16(), headers, body })
         };
         timeout(PATIENCE, exchange).await.with_context(|| format!("no answer to {path}"))?
     }
 }
 
 impl Answer {
-    /// The value of a header; empty if there is none.
+    /// The first value of a header; empty if there is none.
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", String::as_str)
+        self.headers.get(name).and_then(|values| values.first()).map_or("", String::as_str)
+    }
+
+    /// Returns true if a header is there more than once.
+    pub(crate) fn has_repetition(&self) -> bool {
+        self.headers.values().any(|values| values.len() > 1)
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<u64> {

@@ -17,6 +17,8 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    sync::SetOnce,
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
@@ -32,6 +34,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The time limit for the head of a request of HTTP/1.1, and for an answer to a ping of HTTP/2.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The time limit for the first question on a connection after the beginning of the drain.
+const FIRST_QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The interval at which the service pings a silent HTTP/2 client.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
@@ -124,7 +129,13 @@ async fn http(
     requests: &Arc<Requests>,
 ) {
     let requests = Arc::clone(requests);
+    let is_asked = Arc::new(SetOnce::new());
+    let asked = Arc::clone(&is_asked);
     let answering = tower::service_fn(move |request| {
+        if !asked.initialized() {
+            // Only an earlier question on this connection can have set it.
+            let _ = asked.set(());
+        }
         let open = requests.begin(false);
         let answer = router.clone().oneshot(request);
         async move {
@@ -143,19 +154,26 @@ async fn http(
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(HEAD_TIMEOUT);
     let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(answering));
-    finish(connection, &service.drain).await;
+    finish(connection, &service.drain, &is_asked).await;
 }
 
 /// Drives a connection. After the beginning of the drain, it answers the questions in flight and ends.
-async fn finish<C>(connection: C, drain: &CancellationToken)
+///
+/// A client can have connected just before the drain, with its first question on the way. The server would drop a
+/// connection whose protocol it does not know yet without an answer, so it waits for the first question.
+async fn finish<C>(connection: C, drain: &CancellationToken, is_asked: &SetOnce<()>)
 where
     C: hyper_util::server::graceful::GracefulConnection,
     C::Error: std::fmt::Display,
 {
     let mut connection = std::pin::pin!(connection);
+    let may_end = async {
+        drain.cancelled().await;
+        let _ = timeout(FIRST_QUESTION_TIMEOUT, is_asked.wait()).await;
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = drain.cancelled() => {
+        () = may_end => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

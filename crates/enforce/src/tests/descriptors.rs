@@ -117,6 +117,34 @@ async fn hits_are_charged_and_zero_hits_only_check() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_descriptor_is_refused_that_does_not_fit_after_those_before_it() {
+    let limits = Limits::new(&[domain("p", &[rule("r", &fixed(3), json!({}))])]);
+    let refused = |hits: &[u64]| {
+        let descriptors: Vec<_> = hits.iter().map(|hits| descriptor(&[("a", "b")], *hits)).collect();
+        limits.decide(&descriptors).states.iter().map(|state| state.is_refused).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&[2, 2, 2]), [false, true, true]);
+    assert_eq!(refused(&[2, 2, 1]), [false, true, false]);
+    assert_eq!(refused(&[2, 0, 2]), [false, false, true]);
+    assert_eq!(refused(&[4, 2]), [true, false]);
+    assert_eq!(refused(&[2, 1]), [false, false]);
+    assert_eq!(refused(&[1, 0, 1]), [true, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_never_fits_tells_when_the_limit_is_full_again() {
+    let limits = Limits::new(&[domain("p", &[rule("r", &fixed(10), json!({}))])]);
+    let reset = |hits| {
+        let answer = limits.decide(&[descriptor(&[("a", "b")], hits)]);
+        (answer.is_refused, answer.states[0].limit.as_ref().map(|limit| limit.reset_after))
+    };
+    assert_eq!(reset(11), (true, Some(Duration::ZERO)));
+    let (is_refused, end) = reset(3);
+    assert!(!is_refused && end > Some(Duration::ZERO), "{end:?}");
+    assert_eq!(reset(11), (true, end));
+}
+
+#[tokio::test(start_paused = true)]
 async fn exceptions_apply_to_their_descriptor() {
     let only = |key: &str, action: &str| json!({"name": key, "action": action, "match": matching(&[(key, None)])});
     let rules = [only("deny", "Deny"), only("pass", "Bypass"), rule("all", &fixed(2), json!({}))];
