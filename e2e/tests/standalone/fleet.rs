@@ -230,7 +230,7 @@ async fn whatever_happens_to_operators_the_limit_holds() -> Result<()> {
 }
 
 /// Two rate limit services, which the operator knows by their label, are one service with one limit for each key. A proxy
-/// beside them gets no policy with a domain.
+/// next to them gets no policy with a domain.
 #[tokio::test]
 async fn rate_limit_services_have_one_limit_together() -> Result<()> {
     build_programs().await?;
