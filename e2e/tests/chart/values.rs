@@ -163,7 +163,7 @@ fn names_that_are_no_values_are_refused_at_every_depth() -> Result<()> {
             let set = format!("--set-json={path}=true");
             let mut is_ignored = true;
             for (args, plain) in &chart.bases {
-                let taken = template(&chart.path, &[&args[..], &[set.clone()]].concat())?;
+                let taken = template(&chart.path, &[&args[..], std::slice::from_ref(&set)].concat())?;
                 is_ignored = taken.as_ref() == Ok(plain);
                 if !is_ignored {
                     break;

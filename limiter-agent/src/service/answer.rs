@@ -133,6 +133,6 @@ fn unit(period: Duration) -> (Unit, u32) {
     let seconds = period.as_secs();
     [(Unit::Day, 86_400), (Unit::Hour, 3_600), (Unit::Minute, 60), (Unit::Second, 1)]
         .into_iter()
-        .find(|(_, length)| seconds >= *length && seconds % length == 0)
+        .find(|(_, length)| seconds >= *length && seconds.is_multiple_of(*length))
         .map_or((Unit::Unknown, 1), |(unit, length)| (unit, u32::try_from(seconds / length).unwrap_or(u32::MAX)))
 }

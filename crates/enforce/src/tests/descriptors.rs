@@ -1,6 +1,6 @@
 //! Decisions on descriptors.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use weir_fuzz::Random;
 
@@ -113,7 +113,7 @@ async fn hits_are_charged_and_zero_hits_only_check() {
     assert_eq!(ask(4), (true, vec![Some(3)]));
     assert_eq!(ask(3), (false, vec![Some(0)]));
     assert_eq!(ask(0), (true, vec![Some(0)]));
-    assert_eq!(ask(u64::MAX).0, true);
+    assert!(ask(u64::MAX).0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +178,7 @@ async fn a_banned_key_is_refused_without_a_charge() {
     let limits = Limits::new(&[domain("p", &[rule("r", &bucket, more)])]);
     let ask = || limits.decide(&[descriptor(&[("user", "ann")], 1)]);
     assert_eq!([ask().is_refused, ask().is_refused, ask().is_refused], [false, true, true]);
-    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    tokio::time::advance(Duration::from_secs(1)).await;
     let banned = ask();
     assert!(banned.is_refused && banned.states[0].is_refused);
     assert!(!limits.decide(&[descriptor(&[("user", "bob")], 1)]).is_refused);
