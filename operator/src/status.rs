@@ -254,7 +254,10 @@ pub fn enforced(facts: &Facts<'_>, tally: Tally) -> Said {
         return (false, TOO_LARGE, format!("{}; {count}", too_large(facts)));
     }
     if targeted == 0 {
-        return (false, "NoPods", "no running pod is targeted".to_owned());
+        let is_of_domain = facts.compiled.policy.as_ref().is_some_and(|policy| policy.domain.is_some());
+        let hint = ": a policy with a domain targets only pods with the label weir.dev/rate-limit-service: enabled";
+        let hint = if is_of_domain { hint } else { "" };
+        return (false, "NoPods", format!("no running pod is targeted{hint}"));
     }
     if enforcing == targeted && facts.bypasses.iter().any(Bypass::is_main_way) {
         let ways = bypassable(facts.bypasses).map(|(_, _, ways)| ways).unwrap_or_default();

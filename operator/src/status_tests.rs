@@ -346,3 +346,17 @@ fn the_refused_share_is_rounded_down() {
         assert_eq!(share(Counts { allowed, limited, ..Counts::default() }), expected);
     }
 }
+
+/// The user of a policy with a domain can have forgotten the label of the service.
+#[test]
+fn a_policy_with_a_domain_and_without_pods_names_the_label() {
+    let without = compiled(true, vec![]);
+    let mut rules = without.policy.as_deref().unwrap().clone();
+    rules.wire.domain = Some("shop".to_owned());
+    let with = Compiled { policy: Some(Arc::new(rules)), ..without.clone() };
+    for (compiled, is_named) in [(with, true), (without, false)] {
+        let status = status_of(&compiled, &[], &[], None, 0);
+        let enforced = status.conditions.iter().find(|it| it.type_ == "Enforced").unwrap();
+        assert_eq!(enforced.message.contains("weir.dev/rate-limit-service: enabled"), is_named, "{}", enforced.message);
+    }
+}
