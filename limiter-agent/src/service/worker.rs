@@ -182,3 +182,37 @@ where
         tracing::debug!(%error, "connection ended");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::{body::Body, http::Response};
+    use hyper::service::service_fn;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_has_connected_before_the_drain_gets_its_first_answer() {
+        let (mut client, server) = tokio::io::duplex(1024);
+        let (drain, is_asked) = (CancellationToken::new(), SetOnce::new());
+        drain.cancel();
+        let server_of = auto::Builder::new(TokioExecutor::new());
+        let answer = service_fn(|_| {
+            let _ = is_asked.set(());
+            async { Ok::<_, Infallible>(Response::new(Body::from("answered"))) }
+        });
+        let serve = finish(server_of.serve_connection(TokioIo::new(server), answer), &drain, &is_asked);
+        let ask = async {
+            // The server has begun to end the connection.
+            tokio::task::yield_now().await;
+            let mut answer = String::new();
+            let sent = client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            client.read_to_string(&mut answer).await.map(|_| (sent.is_ok(), answer))
+        };
+        let ((), answer) = tokio::join!(serve, ask);
+        let (is_sent, answer) = answer.unwrap();
+        assert!(is_sent && answer.ends_with("answered"), "{answer:?}");
+    }
+}
