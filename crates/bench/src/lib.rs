@@ -37,7 +37,7 @@ pub use self::limits::count_bytes;
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Cli {
-    /// Suites to run; by default all except proxy, gateway and seeds, which need other programs
+    /// Suites to run; by default all except proxy, gateway, rls and seeds, which need other programs
     suites: Vec<Suite>,
     /// The seeds that `seeds` measures; by default all. What the folder has of the others stays
     #[arg(long = "seed", value_name = "NUMBER")]
@@ -69,6 +69,8 @@ enum Suite {
     Proxy,
     /// A gateway with a bucket for each client, with Weir, `DashMap` and `Mutex<HashMap>`, under load from wrk
     Gateway,
+    /// The agent as Envoy's rate limit service, compared with envoyproxy/ratelimit and Redis
+    Rls,
     /// The tests of the documents that Weir started from, through the agent with a policy in force
     Seeds,
 }
@@ -76,7 +78,7 @@ enum Suite {
 impl Suite {
     /// Returns true if the suite needs no other programs.
     fn needs_no_programs(self) -> bool {
-        !matches!(self, Self::Proxy | Self::Gateway | Self::Seeds)
+        !matches!(self, Self::Proxy | Self::Gateway | Self::Rls | Self::Seeds)
     }
 }
 
@@ -151,6 +153,7 @@ fn measure(suite: Suite, cli: &Cli, out: &Path) -> anyhow::Result<Report> {
         Suite::Strategies => strategies::measure(quick),
         Suite::Proxy => proxy::measure(quick),
         Suite::Gateway => gateway::measure(quick),
+        Suite::Rls => rls::measure(quick),
         Suite::Seeds => seeds::measure(quick, &cli.seeds, out),
     }
 }

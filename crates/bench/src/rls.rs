@@ -4,5 +4,6 @@ mod answers;
 mod client;
 mod messages;
 mod services;
+mod speed;
 
-pub(crate) use self::answers::run as compare;
+pub(crate) use self::{answers::run as compare, speed::measure};

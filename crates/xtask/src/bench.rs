@@ -18,8 +18,8 @@ const PYTHON: &str = "004";
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway` or `seeds`, which
-    /// install their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway`, `rls` or `seeds`,
+    /// which install their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
     suites: Vec<String>,
     /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
     #[arg(long = "seed", value_name = "NUMBER")]
@@ -51,27 +51,29 @@ pub(crate) async fn run(
     let program = workspace.target().join("release/weir-bench");
     let mut bench = Command::new(&program);
     let named = |name: &str| args.suites.iter().any(|suite| suite == name);
-    let (proxy, seeds) = (named("proxy"), named("seeds"));
+    let (proxy, rls, seeds) = (named("proxy"), named("rls"), named("seeds"));
     // Without a name, `seeds` runs all of its parts.
     let part = |number: &str| seeds && (args.seeds.is_empty() || args.seeds.iter().any(|seed| seed == number));
     let (node, python) = (part(NODE), part(PYTHON));
-    if proxy || seeds {
+    if proxy || rls || seeds {
         let mut agent = Command::new(env!("CARGO"));
         agent.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
         if finish("cargo build", &mut agent, interrupt).await? != Some(0) {
             return Ok(ExitCode::FAILURE);
         }
     }
-    if proxy || seeds || named("gateway") {
+    if proxy || rls || seeds || named("gateway") {
         let of = if proxy {
             peers::Of::Proxy
         } else if seeds {
             peers::Of::Seeds
+        } else if rls {
+            peers::Of::Rls
         } else {
             peers::Of::Gateway
         };
         let Some(path) = peers::ensure(of, interrupt).await? else { return Ok(ExitCode::from(2)) };
-        if proxy || seeds {
+        if proxy || rls || seeds {
             bench = alone(&program);
             // This agent has the same build profile as the one in the image.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
@@ -79,6 +81,12 @@ pub(crate) async fn run(
         if seeds {
             let Some(limiter) = peers::go_limiter(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
             bench.env("WEIR_GO_LIMITER", limiter);
+        }
+        if rls {
+            let Some(peer) = peers::rate_limit_service("bench", workspace, interrupt).await? else {
+                return Ok(ExitCode::from(2));
+            };
+            bench.env("WEIR_RATELIMIT", peer);
         }
         bench.env("PATH", path);
     }

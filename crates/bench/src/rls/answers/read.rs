@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::messages::{self, Code, CurrentLimit, Request, Response, Unit},
-    model::{Answer, Status},
+    model::{Answer, Rules, Status},
 };
 
 /// What a service told: the fields of the models, and when the window of each descriptor ends.
@@ -76,12 +76,17 @@ impl Told {
         Ok(Self { answer: Answer { code, statuses }, resets })
     }
 
-    /// Compares the answer with the expected one. The request was sent and answered at these times.
-    pub(super) fn check(&self, expected: &Answer, [before, after]: [Duration; 2]) -> anyhow::Result<()> {
+    /// Compares the answer with the expected one of these rules. The request was sent and answered at these times. The
+    /// peer tells the end of the window. Weir tells when the limit is at full credit again, which is the end of the
+    /// window unless the limit has counted nothing in it.
+    pub(super) fn check(&self, expected: &Answer, rules: Rules, [before, after]: [Duration; 2]) -> anyhow::Result<()> {
         ensure!(self.answer == *expected, "told {:?}", self.answer);
         for (status, reset) in expected.statuses.iter().zip(&self.resets) {
             match (status.limit, reset) {
                 (None, None) => {}
+                (Some((requests, _)), Some(reset)) if rules == Rules::Weir && status.remaining == requests => {
+                    ensure!(reset.is_zero(), "reset after {reset:?} of a limit that has counted nothing");
+                }
                 (Some((_, unit)), Some(reset)) => {
                     // The peer counts whole seconds.
                     let second = Duration::from_secs(1);
@@ -151,12 +156,30 @@ mod tests {
 
         // 2,288 seconds before the end of an hour.
         let at = Duration::from_secs(3_600 - 2_288);
-        assert!(told.check(&told.answer.clone(), [at, at]).is_ok());
         let later = at + Duration::from_secs(5);
-        assert!(told.check(&told.answer.clone(), [later, later]).is_err());
         let mut other = told.answer.clone();
         other.statuses[2].remaining = 1;
-        assert!(told.check(&other, [at, at]).is_err());
+        for rules in [Rules::Peer, Rules::Weir] {
+            assert!(told.check(&told.answer.clone(), rules, [at, at]).is_ok());
+            assert!(told.check(&told.answer.clone(), rules, [later, later]).is_err());
+            assert!(told.check(&other, rules, [at, at]).is_err());
+        }
+        Ok(())
+    }
+
+    /// The peer tells the end of the window also of a limit that has counted nothing.
+    #[test]
+    fn a_limit_of_weir_at_full_credit_resets_now() -> anyhow::Result<()> {
+        let at = Duration::from_secs(3_600 - 2_288);
+        for (reset, of_peer, of_weir) in [(2_288, true, false), (0, false, true)] {
+            let text = format!(
+                r#"{{"overallCode":"OK", "statuses":[{{"code":"OK", "limitRemaining":3,
+                "currentLimit":{{"requestsPerUnit":3, "unit":"HOUR"}}, "durationUntilReset":"{reset}s"}}]}}"#
+            );
+            let told = Told::of_json(200, &text)?;
+            let good = |rules| told.check(&told.answer.clone(), rules, [at, at]).is_ok();
+            assert_eq!([good(Rules::Peer), good(Rules::Weir)], [of_peer, of_weir], "{reset}");
+        }
         Ok(())
     }
 

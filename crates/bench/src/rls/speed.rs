@@ -1,0 +1,287 @@
+//! Measures `weir-agent rls` and envoyproxy/ratelimit with Redis: questions a second on one core, CPU per question, and
+//! latency at a constant rate.
+
+mod load;
+mod tables;
+
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use self::load::{Answers, Load, Pace, message};
+use super::{
+    messages::{Code, Descriptor, Entry, Request},
+    services::{PeerSettings, Service},
+};
+use crate::{
+    proxy::{Cores, make_room},
+    report::Report,
+    stats::quantile_us,
+};
+
+const DOMAIN: &str = "bench";
+const CONNECTIONS: usize = 8;
+/// The questions in flight on each connection.
+const IN_FLIGHT: usize = 16;
+const KEYS: usize = 10_000;
+/// Questions a second: less than half of what the slowest contender answers.
+const RATE: u32 = 2_000;
+/// A limit that no run reaches.
+const UNREACHED: u64 = 4_000_000_000;
+/// In milliseconds.
+const DAY: u64 = 24 * 3600 * 1_000;
+
+const ABOUT: &str = "\
+The questions are like those of an Envoy with one descriptor of one entry, over gRPC without TLS. Every limit is a \
+fixed window of a day: one that is not reached, with the value of the entry as its key, and one of a single request. \
+All processes of a contender, with Redis, share one core, and the client has the other one. The client is our own \
+(crates/bench/src/rls/speed/load.rs): it writes the frames of HTTP/2 itself, and compares the code of every answer \
+with the expected one. It has 8 connections. For the throughput, 16 questions are in flight on each of them. For the \
+latency, it sends 2,000 questions a second, evenly, whether answers arrive or not, and waits for all of them. CPU is \
+the user and system time of all processes of a contender, from /proc. `throughput of a core` is the number of \
+questions for each second of this CPU time. It counts also where the client could not fill the core of the \
+contender.
+
+envoyproxy/ratelimit has its default settings, without statsd and statistics. Its second row is tuned: with a local \
+cache of 64 MB for keys over their limit, and commands to Redis together every 150 µs (`REDIS_PIPELINE_WINDOW`), the \
+least that its README recommends. Redis writes no files. The agent counts in its own memory, which is what a policy \
+of scope Pod does with one replica. With scope Fleet or Shared it would ask others from time to time, and this page \
+does not measure that. The agent is built as in its image, with the profile dist.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contender {
+    Peer,
+    TunedPeer,
+    Weir,
+}
+
+/// The contenders in the order of the tables. Weir is the last one.
+const CONTENDERS: [Contender; 3] = [Contender::Peer, Contender::TunedPeer, Contender::Weir];
+
+impl Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Peer => "envoyproxy/ratelimit",
+            Self::TunedPeer => "envoyproxy/ratelimit, tuned",
+            Self::Weir => "weir-agent rls",
+        }
+    }
+
+    fn start(self, folder: &Path) -> anyhow::Result<Service> {
+        const TUNED: &[(&str, &str)] = &[("LOCAL_CACHE_SIZE_IN_BYTES", "67108864"), ("REDIS_PIPELINE_WINDOW", "150us")];
+        let more = if self == Self::TunedPeer { TUNED } else { &[] };
+        if self == Self::Weir {
+            return Service::weir(folder, &snapshot(), Cores::Own);
+        }
+        let files = folder.join("config");
+        fs::create_dir(&files).with_context(|| format!("make {}", files.display()))?;
+        fs::write(files.join("bench.yaml"), config()).context("write the limits")?;
+        Service::peer(folder, PeerSettings { cores: Cores::Own, more })
+    }
+}
+
+/// The limits of the peer: one with many values, and one that is reached.
+fn config() -> String {
+    format!(
+        "domain: {DOMAIN}
+descriptors:
+- key: client
+  rate_limit: {{ unit: day, requests_per_unit: {UNREACHED} }}
+- key: once
+  rate_limit: {{ unit: day, requests_per_unit: 1 }}
+"
+    )
+}
+
+/// The same limits for Weir.
+fn snapshot() -> Value {
+    let rule = |key: &str, requests: u64| {
+        json!({
+            "name": key,
+            "action": "Limit",
+            "match": [{ "descriptor": [{ "name": key }] }],
+            "key": [{ "descriptor": key }],
+            "maxKeys": 2 * KEYS,
+            "limits": [{ "name": "day", "strategy": "FixedWindow", "requests": requests, "periodMillis": DAY }],
+        })
+    };
+    json!({
+        "wireVersion": 1,
+        "sequence": 1,
+        "revision": DOMAIN,
+        "policies": [{
+            "uid": DOMAIN,
+            "namespace": DOMAIN,
+            "name": DOMAIN,
+            "revision": "1",
+            "domain": DOMAIN,
+            "mode": "Enforce",
+            "rules": [rule("client", UNREACHED), rule("once", 1)],
+        }],
+    })
+}
+
+/// The questions of a table's column.
+struct Scenario {
+    name: &'static str,
+    key: &'static str,
+    values: usize,
+    expected: Code,
+}
+
+const SCENARIOS: [Scenario; 3] = [
+    Scenario { name: "one key, admitted", key: "client", values: 1, expected: Code::Ok },
+    Scenario { name: "10,000 keys, admitted", key: "client", values: KEYS, expected: Code::Ok },
+    Scenario { name: "one key, refused", key: "once", values: 1, expected: Code::OverLimit },
+];
+
+impl Scenario {
+    fn questions(&self) -> Vec<Vec<u8>> {
+        let question = |number: usize| {
+            let entry = Entry { key: self.key.to_owned(), value: format!("client-{number}") };
+            let descriptor = Descriptor { entries: vec![entry], hits_addend: None };
+            message(&Request { domain: DOMAIN.to_owned(), descriptors: vec![descriptor], hits_addend: 0 })
+        };
+        (0..self.values).map(question).collect()
+    }
+}
+
+/// The figures of one contender and scenario in one round.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Questions a second, with many in flight.
+    per_second: f64,
+    /// CPU seconds of a million of these questions.
+    cpu: f64,
+    /// How busy the core was, in percent.
+    busy: f64,
+    /// In microseconds, at a constant rate.
+    p50: f64,
+    p99: f64,
+}
+
+impl Sample {
+    /// Questions for each second of CPU time.
+    fn per_cpu_second(&self) -> f64 {
+        1e6 / self.cpu
+    }
+}
+
+/// The samples of the scenarios, for each contender.
+type Found = Vec<[Vec<Sample>; SCENARIOS.len()]>;
+
+#[derive(Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    length: Duration,
+}
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
+    let rounds = if quick { 1 } else { 9 };
+    let effort = Effort { rounds, length: Duration::from_secs(1) };
+    // The report counts the cores, so it must be created before this program is bound to one core.
+    let mut report = Report::new("rls", "The agent as Envoy's rate limit service", ABOUT, quick)?;
+    make_room()?;
+    let started = CONTENDERS.map(|contender| {
+        let folder = tempfile::tempdir().context("make a folder for a contender")?;
+        anyhow::Ok((contender.start(folder.path())?, folder))
+    });
+    let started: Vec<(Service, TempDir)> = started.into_iter().collect::<anyhow::Result<_>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+    let found = runtime.block_on(rounds_of(&started, effort))?;
+    report.add_versions(versions()?);
+    tables::write(&found, &mut report);
+    Ok(report)
+}
+
+async fn rounds_of(started: &[(Service, TempDir)], effort: Effort) -> anyhow::Result<Found> {
+    for (service, _) in started {
+        warm_up(service.grpc, effort).await?;
+    }
+    let mut found: Found = CONTENDERS.map(|_| SCENARIOS.map(|_| Vec::new())).into();
+    for round in 0..effort.rounds {
+        eprintln!("rls: round {} of {}", round + 1, effort.rounds);
+        for (column, scenario) in SCENARIOS.iter().enumerate() {
+            let questions = scenario.questions();
+            for ((contender, (service, _)), found) in CONTENDERS.iter().zip(started).zip(&mut found) {
+                let sample = sample(service, &questions, scenario.expected, effort).await;
+                let sample = sample.with_context(|| format!("{}, {}", contender.name(), scenario.name))?;
+                found[column].push(sample);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Uses each key, and reaches the limit of one request.
+async fn warm_up(address: SocketAddr, effort: Effort) -> anyhow::Result<()> {
+    for scenario in &SCENARIOS {
+        let questions = scenario.questions();
+        let load = Load {
+            address,
+            questions: &questions,
+            expected: scenario.expected,
+            pace: Pace::InFlight(IN_FLIGHT),
+            connections: CONNECTIONS,
+            length: effort.length,
+        };
+        if scenario.expected == Code::OverLimit {
+            // This one question is the admitted one.
+            let once = Load { expected: Code::Ok, pace: Pace::Rate(1), connections: 1, ..load };
+            Load { length: Duration::from_millis(1), ..once }.run().await.context("the first question")?;
+        }
+        load.run().await.with_context(|| format!("warm up: {}", scenario.name))?;
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of questions are far below 2^52")]
+async fn sample(service: &Service, questions: &[Vec<u8>], expected: Code, effort: Effort) -> anyhow::Result<Sample> {
+    let pace = Pace::InFlight(IN_FLIGHT);
+    let load =
+        Load { address: service.grpc, questions, expected, pace, connections: CONNECTIONS, length: effort.length };
+    let before = service.cpu()?;
+    let full = load.run().await?;
+    let cpu = (service.cpu()? - before).as_secs_f64();
+    let answers = full.latencies.len() as f64;
+    ensure!(cpu > 0.0, "no CPU time was used for {answers} questions");
+    let steady: Answers = Load { pace: Pace::Rate(RATE), ..load }.run().await?;
+    Ok(Sample {
+        per_second: answers / full.took.as_secs_f64(),
+        cpu: cpu * 1e6 / answers,
+        busy: cpu / full.took.as_secs_f64() * 100.0,
+        p50: quantile_us(&steady.latencies, 500),
+        p99: quantile_us(&steady.latencies, 990),
+    })
+}
+
+fn versions() -> anyhow::Result<Vec<(String, String)>> {
+    const MODULES: &str = include_str!("peers/ratelimit/go.mod");
+    let peer = MODULES.lines().find_map(|line| line.trim().strip_prefix("github.com/envoyproxy/ratelimit "));
+    let peer = peer.and_then(|version| version.split_whitespace().next()).context("the peer's version is in go.mod")?;
+    let redis = std::process::Command::new("redis-server").arg("--version").output().context("run redis-server")?;
+    let said = String::from_utf8_lossy(&redis.stdout).into_owned();
+    let redis = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or("unknown");
+    Ok([("envoyproxy/ratelimit", peer), ("Redis", redis)].map(|(name, version)| (name.into(), version.into())).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_the_peer_is_in_its_modules() {
+        const MODULES: &str = include_str!("peers/ratelimit/go.mod");
+        assert!(MODULES.contains("github.com/envoyproxy/ratelimit v"), "{MODULES}");
+    }
+
+    #[test]
+    fn the_questions_of_a_scenario_differ() {
+        let mut questions = SCENARIOS[1].questions();
+        questions.sort();
+        questions.dedup();
+        assert_eq!(questions.len(), KEYS);
+    }
+}

@@ -1,0 +1,102 @@
+//! Computes tables, charts and aims from the rounds.
+
+use super::{CONTENDERS, Contender, Found, SCENARIOS, Sample};
+use crate::{
+    report::{Bars, Cell, Report, Row, Table},
+    stats::{Spread, in_pairs},
+};
+
+/// The aims: this many times the peer's throughput of a core, and this share of its P99.
+const TIMES: f64 = 5.0;
+const SHARE: f64 = 1.0 / 3.0;
+
+/// A reported figure: its title, unit and value, and true if more is better.
+type Figure = (&'static str, &'static str, fn(&Sample) -> f64, bool);
+
+const FIGURES: [Figure; 6] = [
+    ("Throughput of a core", "questions for each CPU second", Sample::per_cpu_second, true),
+    ("Throughput", "questions a second, 128 in flight", |sample| sample.per_second, true),
+    ("CPU", "seconds for a million questions", |sample| sample.cpu, false),
+    ("How busy the core was", "%", |sample| sample.busy, true),
+    ("Latency, P50", "µs, 2,000 questions a second", |sample| sample.p50, false),
+    ("Latency, P99", "µs, 2,000 questions a second", |sample| sample.p99, false),
+];
+const CORE: Figure = FIGURES[0];
+const P99: Figure = FIGURES[5];
+
+pub(super) fn write(found: &Found, report: &mut Report) {
+    for (column, scenario) in SCENARIOS.iter().enumerate() {
+        let (times, text) = against_the_best(found, column, CORE);
+        report.aim(format!("{TIMES} times the throughput of a core: {}", scenario.name), text, times >= TIMES);
+    }
+    for (column, scenario) in SCENARIOS.iter().enumerate() {
+        let (share, text) = against_the_best(found, column, P99);
+        report.aim(format!("a third of the P99: {}", scenario.name), text, share <= SHARE);
+    }
+    for (title, unit, value, _) in FIGURES {
+        let rows = CONTENDERS.iter().zip(found).map(|(contender, columns)| Row {
+            contender: contender.name().to_owned(),
+            cells: columns.iter().map(|samples| Cell::Measured(Spread::of(values(samples, value)))).collect(),
+        });
+        report.table(Table {
+            title: format!("{title}, {unit}"),
+            note: String::new(),
+            unit: "service".to_owned(),
+            columns: SCENARIOS.iter().map(|scenario| scenario.name.to_owned()).collect(),
+            rows: rows.collect(),
+        });
+    }
+    for (name, (title, unit, value, _)) in [("core", CORE), ("p99", P99)] {
+        let bars = SCENARIOS.iter().enumerate().flat_map(|(column, scenario)| {
+            let bar = move |(contender, columns): (&Contender, &[Vec<Sample>; SCENARIOS.len()])| {
+                let median = Spread::of(values(&columns[column], value)).median;
+                (format!("{}, {}", contender.name(), scenario.name), median)
+            };
+            CONTENDERS.iter().zip(found).map(bar)
+        });
+        report.chart(Bars {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            unit: unit.to_owned(),
+            bars: bars.collect(),
+        });
+    }
+}
+
+fn values(samples: &[Sample], figure: fn(&Sample) -> f64) -> Vec<f64> {
+    samples.iter().map(figure).collect()
+}
+
+/// Weir's figure as a multiple of that of the better peer, round by round.
+fn against_the_best(found: &Found, column: usize, (_, _, value, more_is_better): Figure) -> (f64, String) {
+    let of = |contender: usize| values(&found[contender][column], value);
+    let weir = CONTENDERS.len() - 1;
+    let ratios = (0..weir).map(|peer| (peer, in_pairs(&of(weir), &of(peer), |weir, peer| weir / peer)));
+    // The better the peer, the nearer is the ratio to it to the wrong side.
+    let order = |ratio: &Spread| if more_is_better { ratio.median } else { -ratio.median };
+    let best = ratios.min_by(|(_, one), (_, other)| order(one).total_cmp(&order(other)));
+    let (peer, ratio) = best.expect("there are peers");
+    let [low, high] = ratio.quartiles;
+    let name = CONTENDERS[peer].name();
+    (ratio.median, format!("{:.2} of {name} (quartiles {low:.2}, {high:.2})", ratio.median))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(per_cpu_second: f64, p99: f64) -> Sample {
+        Sample { per_second: 1.0, cpu: 1e6 / per_cpu_second, busy: 100.0, p50: 1.0, p99 }
+    }
+
+    /// The untuned peer has the better latency, and the tuned one the better throughput.
+    #[test]
+    fn each_aim_is_compared_with_the_peer_that_is_better_at_it() {
+        let of = |one: Sample| SCENARIOS.map(|_| vec![one]);
+        let found: Found = vec![of(sample(1e4, 300.0)), of(sample(2e4, 600.0)), of(sample(8e4, 150.0))];
+        let (times, text) = against_the_best(&found, 0, CORE);
+        assert_eq!((times, text.as_str()), (4.0, "4.00 of envoyproxy/ratelimit, tuned (quartiles 4.00, 4.00)"));
+        let (share, text) = against_the_best(&found, 0, P99);
+        assert_eq!((share, text.as_str()), (0.5, "0.50 of envoyproxy/ratelimit (quartiles 0.50, 0.50)"));
+    }
+}
