@@ -14,7 +14,8 @@ async fn the_operator_takes_what_the_chart_says_with_each_file_of_values() -> Re
         let file = file?.path();
         let mut template = Command::new(&helm);
         template
-            .args(["template", "weir", "--show-only", "templates/deployment.yaml", "--values"])
+            .args(["template", "weir", "--namespace", "weir-system"])
+            .args(["--show-only", "templates/deployment.yaml", "--values"])
             .arg(&file)
             .arg(&chart);
         let rendered = template.output().await?;
