@@ -70,10 +70,10 @@ impl Origin {
 /// What the policies of a snapshot limit. An agent accepts only policies that it can enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// HTTP requests, of which a proxy decides.
+    /// HTTP requests, on which a proxy decides.
     #[default]
     Requests,
-    /// Descriptors, of which a rate limit service decides.
+    /// Descriptors, on which a rate limit service decides.
     Descriptors,
 }
 

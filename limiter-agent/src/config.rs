@@ -19,7 +19,7 @@ use crate::{
     jwks::{InvalidSource, JwksFile, JwksUrl, Keys, Source},
     logs::Logs,
     proxy::Settings,
-    service::{InvalidServiceTls, ServiceTls, ServiceTlsFiles},
+    service::{ServiceTls, ServiceTlsFiles},
 };
 
 pub use self::flags::{CommonFlags, Flags, ServiceFlags};
@@ -72,12 +72,9 @@ pub enum InvalidConfig {
     /// The two flags contradict each other.
     #[error("--control-plaintext and --control-cert contradict each other: remove one")]
     PlaintextTls,
-    /// The TLS files of the control port are unusable.
+    /// The TLS files of a port are unusable.
     #[error(transparent)]
-    ControlTls(#[from] InvalidTls),
-    /// The TLS files of the rate limit service are unusable.
-    #[error(transparent)]
-    ServiceTls(#[from] InvalidServiceTls),
+    Tls(#[from] InvalidTls),
     /// The flags of the identity service are unusable.
     #[error(transparent)]
     Identity(#[from] InvalidIdentity),

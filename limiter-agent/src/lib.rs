@@ -42,5 +42,4 @@ pub use self::{
     listen::BindError,
     logs::{LogFormat, Logs},
     proxy::Settings,
-    service::InvalidServiceTls,
 };

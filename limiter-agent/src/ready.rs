@@ -9,10 +9,10 @@ pub(crate) struct Readiness(Mutex<Stage>);
 /// The stages of an agent's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The proxy port is closed until a snapshot is in force.
+    /// The port for clients is closed until a snapshot is in force.
     #[default]
     Waiting,
-    /// The proxy port is open.
+    /// The port for clients is open.
     Serving,
     /// The agent got SIGTERM, or the app has stopped after `weir-agent leave`.
     Draining,
@@ -28,7 +28,7 @@ impl Readiness {
     pub(crate) fn get(&self) -> Result<(), &'static str> {
         match *self.stage() {
             Stage::Waiting => Err(
-                "waiting: the proxy port is closed until a snapshot is in force: see the log, or PUT a snapshot to /v1/config",
+                "waiting: the port for clients is closed until a snapshot is in force: see the log, or PUT a snapshot to /v1/config",
             ),
             Stage::Serving => Ok(()),
             Stage::Draining => Err("draining: this agent is stopping and accepts no new connections"),

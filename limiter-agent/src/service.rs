@@ -47,7 +47,6 @@ use self::{
 };
 use crate::slots::ConnectionSlots;
 
-pub use self::tls::InvalidServiceTls;
 pub(crate) use self::{
     tls::{ServiceTls, ServiceTlsFiles},
     worker::ServiceWorker,
@@ -107,7 +106,7 @@ impl RateLimitService {
         }
     }
 
-    /// Tells clients of the health service whether this server accepts questions.
+    /// Sets the answer of the health service: whether this server accepts questions.
     pub(crate) async fn set_serving(&self, is_serving: bool) {
         let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in ["", NAME] {

@@ -207,6 +207,9 @@ mod tests {
         let mut other = new.clone();
         other.on_deadline = Some(OnDeadline { status: 503, body: None, content_type: None });
         assert_eq!(describe(&new, &other), "response after the deadline changed");
+        other = old.clone();
+        other.domain = Some("shop".to_owned());
+        assert_eq!(describe(&old, &other), "domain none to \"shop\"");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use weir_tower::MonotonicClock;
 use super::{
     charge::{Demand, charge_rules},
     decide::RequestContext,
+    fields::Fields,
     follow_up::FollowUp,
     format::Format,
     in_force::RulesInForce,
@@ -26,7 +27,7 @@ use super::{
     refusal::Refusal,
     rule::{Limits, Rule},
     rule_set::{MatchBuffers, Matching, RuleSet},
-    shared::split,
+    shared::{SharedDemand, split},
     verdict::{Pass, Verdict},
     wait::Wait,
 };
@@ -66,8 +67,8 @@ pub struct DescriptorAnswer {
 /// The state of one descriptor.
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorState {
-    /// Whether the rules of this descriptor refuse the request: they would not admit its units besides those of the
-    /// descriptors before it.
+    /// Whether the rules of this descriptor refuse the request: they would not admit its units in addition to
+    /// those of the descriptors before it.
     pub is_refused: bool,
     /// Whether a rule with action Bypass exempts the descriptor from all limits.
     pub is_exempt: bool,
@@ -79,7 +80,7 @@ pub struct DescriptorState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitState {
     /// The name of the rule and the name of the limit, such as `per-key.rate`.
-    pub name: String,
+    pub name: Arc<str>,
     /// The number of requests that the limit admits per period.
     pub requests: u64,
     /// The period.
@@ -148,16 +149,7 @@ impl LiveRules {
             contexts[descriptor].try_shadows(set, &indices, &mut Vec::new(), &mut verdict);
         }
         match verdict {
-            Verdict::Pass(pass) => {
-                let mut headers = HeaderMap::new();
-                pass.fields.write(&mut headers);
-                DescriptorVerdict::Decided(DescriptorAnswer {
-                    is_refused: false,
-                    states: matched.states(None),
-                    headers,
-                    body: None,
-                })
-            }
+            Verdict::Pass(pass) => DescriptorVerdict::Decided(matched.passed(pass.fields)),
             Verdict::Refuse(refusal) => {
                 let at = refusing.unwrap_or_else(|| matched.descriptor_of(&refusal));
                 rules.log(&refusal, &contexts[at], options.log_keys);
@@ -177,11 +169,7 @@ impl DescriptorWait {
     pub async fn answer(mut self) -> DescriptorAnswer {
         let turn = poll_fn(|context| self.wait.poll_turn(context)).await;
         match turn {
-            Ok(fields) => {
-                let mut headers = HeaderMap::new();
-                fields.write(&mut headers);
-                DescriptorAnswer { is_refused: false, states: self.matched.states(None), headers, body: None }
-            }
+            Ok(fields) => self.matched.passed(fields),
             Err(late) => late.refuse(|refusal| {
                 let at = self.matched.descriptor_of(refusal);
                 let now = || self.matched.clock.now();
@@ -290,6 +278,13 @@ impl MatchedRules {
         refusing.or_else(|| by_rule().next()).map_or(0, |matched| matched.descriptor)
     }
 
+    /// Returns the answer to an admitted request, with these headers.
+    fn passed(&self, fields: Fields) -> DescriptorAnswer {
+        let mut headers = HeaderMap::new();
+        fields.write(&mut headers);
+        DescriptorAnswer { is_refused: false, states: self.states(None), headers, body: None }
+    }
+
     /// Returns the answer with this refusal, which is because of the descriptor `at`.
     fn refused(&self, refusal: &Refusal<'_>, at: usize) -> DescriptorAnswer {
         let response = layer::refused(refusal, Format::Http);
@@ -346,22 +341,22 @@ impl Matched {
         if self.hits > 0 {
             return None;
         }
-        let shared = split(&[demand], now).0;
-        if let Some(shared) = shared.first() {
+        if let Some(shared) = Self::shared(demand, now) {
             // A check takes no seats. It is answered from what the store reported last.
-            let retry_after = shared.known().refused_for?;
-            let denied = weir_store::Denied { retry_after: Some(retry_after), left: shared.known().left };
+            let known = shared.known();
+            let denied = weir_store::Denied { retry_after: Some(known.refused_for?), left: known.left };
             return Some(shared.refusal_by(rule, denied, now));
         }
         let refused = limits.limiter.peek(now, key, cost).err()?;
         Some(refusal(&[demand], weir_core::RuleRefusedAt { index: 0, refused }, now))
     }
 
-    /// Returns the state of the tightest limit for the key, and whether the rule now refuses these units besides
-    /// `earlier` ones.
+    /// Returns the state of the tightest limit for the key, and whether the rule now refuses these units in
+    /// addition to `earlier` ones.
     fn state(&self, now: Time, earlier: u64) -> Option<(bool, LimitState)> {
-        let Demand { limits, key, cost, .. } = self.demand()?;
-        if let Some(shared) = split(&[self.demand()?], now).0.first() {
+        let demand = self.demand()?;
+        let Demand { limits, key, cost, .. } = demand;
+        if let Some(shared) = Self::shared(demand, now) {
             let known = shared.known();
             let left = known.left;
             let index = left.map_or(0, |left| left.limit);
@@ -369,7 +364,7 @@ impl Matched {
             let remaining = left.map_or(0, |left| left.units).saturating_add(known.seats.into());
             let full_in = left.map_or(Duration::ZERO, |left| left.full_in);
             let reset_after = known.refused_for.unwrap_or(full_in);
-            return Some((known.refused_for.is_some(), self.limit_state(limits, index, quota, remaining, reset_after)));
+            return Some((known.refused_for.is_some(), limit_state(limits, index, quota, remaining, reset_after)));
         }
         let (is_refused, index, standing, reset_after) =
             match limits.limiter.peek(now, key, cost.saturating_add(earlier)) {
@@ -381,21 +376,21 @@ impl Matched {
                 }
             };
         let remaining = standing.remaining();
-        Some((is_refused, self.limit_state(limits, index, standing.quota(), remaining, reset_after)))
+        Some((is_refused, limit_state(limits, index, standing.quota(), remaining, reset_after)))
     }
 
-    fn limit_state(
-        &self,
-        limits: &Limits,
-        index: usize,
-        quota: Quota,
-        remaining: u64,
-        reset_after: Duration,
-    ) -> LimitState {
-        let limit = limits.names.get(index).map_or("", |name| name);
-        let name = format!("{}.{limit}", self.rule.name);
-        LimitState { name, requests: quota.requests(), period: quota.period(), remaining, reset_after }
+    /// Returns the demand as one of a rule that a store counts. `None` for a rule of scope Pod.
+    fn shared(demand: Demand<'_, '_>, now: Time) -> Option<SharedDemand> {
+        demand.limits.shared.as_ref()?;
+        split(&[demand], now).0.pop()
     }
+}
+
+/// During a change, a request can use the old rules with limits that are already retuned, so the index can be out of
+/// range.
+fn limit_state(limits: &Limits, index: usize, quota: Quota, remaining: u64, reset_after: Duration) -> LimitState {
+    let name = limits.full_names.get(index).cloned().unwrap_or_default();
+    LimitState { name, requests: quota.requests(), period: quota.period(), remaining, reset_after }
 }
 
 impl DescriptorAnswer {

@@ -234,6 +234,9 @@ mod tests {
         let bytes = json!({"cost": "requestBytes"});
         assert_eq!(refused(1, &rule(9, &bytes)), ["policies[0].rules[0].cost"]);
         assert_eq!(refused(2, &rule(9, &json!({}))), ["wireVersion"]);
+        let mut of_domain = snapshot(1, &rule(9, &json!({})));
+        of_domain.policies[0].domain = Some("shop".to_owned());
+        assert_eq!(paths(rules.apply(of_domain).expect_err("faults")), ["policies[0].domain"]);
         assert_eq!(statuses(&rules, &all(1)).await, [429]);
         rules.apply(snapshot(1, &rule(3, &json!({})))).expect("no faults");
         assert_eq!(statuses(&rules, &all(2)).await, [200, 429], "two of three were used");

@@ -71,6 +71,8 @@ pub(super) struct Limits {
     pub(super) advice: Arc<QuotaHeaders>,
     /// The limits' names in order, for [`explain`](super::explain).
     pub(super) names: Vec<Box<str>>,
+    /// The limits' names after the name of the rule, in order, for answers to descriptors.
+    pub(super) full_names: Vec<Arc<str>>,
     /// The limits' quotas without overrides, for the metrics.
     quotas: Vec<Quota>,
     /// The part of a rule that a store counts. If it is set, `limiter` is unused.
@@ -148,6 +150,7 @@ impl Rule {
             let max_keys = counted_by.max_keys();
             let quotas = terms.quotas(None).to_vec();
             let names: Vec<Box<str>> = terms.limits().map(|(limit, _)| limit.into()).collect();
+            let full_names = names.iter().map(|limit| format!("{name}.{limit}").into()).collect();
             let shared = shared.and_then(|shared| SharedPart::from_lowered(before, &key, &terms, shared, stores));
             // If a store counts the keys, the limiter needs no table of keys.
             let max_keys = max_keys.filter(|_| shared.is_none());
@@ -161,7 +164,7 @@ impl Rule {
                 Ban::from_lowered(same.and_then(|before| before.ban.as_ref()), terms, clock())
             });
             let advice = Arc::new(advice);
-            Limits { limiter, key, cost, max_wait, advice, names, quotas, shared, ban }
+            Limits { limiter, key, cost, max_wait, advice, names, full_names, quotas, shared, ban }
         });
         let (error, names) = match (&limits, &concurrency) {
             (_, Some(own)) => ("too many concurrent requests", std::slice::from_ref(&own.name)),

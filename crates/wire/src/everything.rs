@@ -14,7 +14,18 @@ impl Match {
     /// Returns true if every request meets the conditions. Regular expressions and predicates always count as
     /// conditions, even if every request meets them.
     pub fn takes_all(&self) -> bool {
-        let Self { methods, hosts, paths, path_regexes, headers, query, client_cidrs, trusted_hops: _, .. } = self;
+        let Self {
+            methods,
+            hosts,
+            paths,
+            path_regexes,
+            headers,
+            query,
+            client_cidrs,
+            trusted_hops: _,
+            predicate,
+            descriptor,
+        } = self;
         let every_path = path_regexes.is_empty() && (paths.is_empty() || takes_every_path(paths));
         let every_field = headers.is_empty() && query.is_empty();
         methods.is_empty()
@@ -22,8 +33,8 @@ impl Match {
             && every_path
             && every_field
             && client_cidrs.is_empty()
-            && self.predicate.is_none()
-            && self.descriptor.is_empty()
+            && predicate.is_none()
+            && descriptor.is_empty()
     }
 }
 

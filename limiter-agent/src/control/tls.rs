@@ -58,9 +58,9 @@ pub(crate) struct TlsFiles {
 /// The fault of a TLS file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls {
-    flag: &'static str,
-    path: PathBuf,
-    problem: String,
+    pub(crate) flag: &'static str,
+    pub(crate) path: PathBuf,
+    pub(crate) problem: String,
 }
 
 impl fmt::Display for InvalidTls {

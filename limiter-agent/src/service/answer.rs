@@ -117,7 +117,7 @@ fn status(state: DescriptorState) -> DescriptorStatus {
         current_limit: Some(RateLimit {
             requests_per_unit: requests.try_into().unwrap_or(u32::MAX),
             unit: unit.into(),
-            name,
+            name: name.to_string(),
             unit_multiplier: Some(count).filter(|count| *count > 1),
         }),
         limit_remaining: remaining.try_into().unwrap_or(u32::MAX),
@@ -135,4 +135,32 @@ fn unit(period: Duration) -> (Unit, u32) {
         .into_iter()
         .find(|(_, length)| seconds >= *length && seconds.is_multiple_of(*length))
         .map_or((Unit::Unknown, 1), |(unit, length)| (unit, u32::try_from(seconds / length).unwrap_or(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_a_number_of_the_largest_unit_that_fits() {
+        for (millis, expected) in [
+            (1_000, (Unit::Second, 1)),
+            (90_000, (Unit::Second, 90)),
+            (600_000, (Unit::Minute, 10)),
+            (5_400_000, (Unit::Minute, 90)),
+            (3_600_000, (Unit::Hour, 1)),
+            (86_400_000, (Unit::Day, 1)),
+            (1_500, (Unit::Unknown, 1)),
+            (250, (Unit::Unknown, 1)),
+        ] {
+            assert_eq!(unit(Duration::from_millis(millis)), expected, "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn an_exempt_descriptor_has_all_units_left() {
+        let exempt = status(DescriptorState { is_exempt: true, ..DescriptorState::default() });
+        assert_eq!((exempt.limit_remaining, exempt.current_limit), (u32::MAX, None));
+        assert_eq!(status(DescriptorState::default()).limit_remaining, 0);
+    }
 }

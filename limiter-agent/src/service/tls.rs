@@ -2,7 +2,7 @@
 //!
 //! With a client CA, only clients with a certificate of this authority are served. Without it, every client is.
 
-use std::{convert::Infallible, fmt, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use rustls::{
@@ -16,7 +16,7 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
-    control::certificates,
+    control::{InvalidTls, certificates},
     watch::{Contents, Watched},
 };
 
@@ -32,22 +32,6 @@ pub(crate) struct ServiceTlsFiles {
     pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// The fault of a TLS file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidServiceTls {
-    flag: &'static str,
-    path: PathBuf,
-    problem: String,
-}
-
-impl fmt::Display for InvalidServiceTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.flag, self.path.display(), self.problem)
-    }
-}
-
-impl std::error::Error for InvalidServiceTls {}
-
 /// The current TLS configuration.
 #[derive(Debug)]
 pub(crate) struct ServiceTls {
@@ -57,7 +41,7 @@ pub(crate) struct ServiceTls {
 
 impl ServiceTls {
     /// Reads the files.
-    pub(crate) fn read(files: ServiceTlsFiles) -> Result<Self, InvalidServiceTls> {
+    pub(crate) fn read(files: ServiceTlsFiles) -> Result<Self, InvalidTls> {
         let (_, contents) = files.watched();
         let current = ArcSwap::new(files.server(contents)?);
         Ok(Self { files, current })
@@ -89,9 +73,9 @@ impl ServiceTlsFiles {
         Watched::read([self.cert.clone(), self.key.clone(), client_ca.clone()])
     }
 
-    fn server(&self, contents: Contents<3>) -> Result<Arc<ServerConfig>, InvalidServiceTls> {
-        let of_cert = |problem| InvalidServiceTls { flag: "--tls-cert", path: self.cert.clone(), problem };
-        let of_key = |problem| InvalidServiceTls { flag: "--tls-key", path: self.key.clone(), problem };
+    fn server(&self, contents: Contents<3>) -> Result<Arc<ServerConfig>, InvalidTls> {
+        let of_cert = |problem| InvalidTls { flag: "--tls-cert", path: self.cert.clone(), problem };
+        let of_key = |problem| InvalidTls { flag: "--tls-key", path: self.key.clone(), problem };
         let [cert, key, client_ca] = contents;
         let chain = certificates(&cert.map_err(of_cert)?).map_err(of_cert)?;
         let key = PrivateKeyDer::from_pem_slice(&key.map_err(of_key)?)
@@ -103,7 +87,7 @@ impl ServiceTlsFiles {
         let server = match &self.client_ca {
             None => server.with_no_client_auth(),
             Some(path) => {
-                let of_ca = |problem| InvalidServiceTls { flag: "--tls-client-ca", path: path.clone(), problem };
+                let of_ca = |problem| InvalidTls { flag: "--tls-client-ca", path: path.clone(), problem };
                 let mut roots = RootCertStore::empty();
                 for authority in certificates(&client_ca.map_err(of_ca)?).map_err(of_ca)? {
                     roots.add(authority).map_err(|error| of_ca(error.to_string()))?;

@@ -68,7 +68,8 @@ impl ServiceWorker {
         let router = router(Arc::clone(&service));
         let tasks = TaskTracker::new();
         let start = |stream, peer: SocketAddr| {
-            // `None` while each connection has a question in flight: then the client gets a reset and tries again.
+            // `None` while each connection has a question in flight: then this connection is closed, and the client tries
+            // again.
             let slot = service.slots.try_take(peer.ip().to_canonical(), Rank::Idle, service.clock.now());
             let Some(slot) = slot else { return };
             tasks.spawn(connection(stream, Arc::clone(&service), router.clone(), slot));

@@ -195,6 +195,16 @@ fn policies_that_may_be_intended_get_no_warning() {
         let (_, said) = text(&[("a.yaml", &policy("p", rules))]);
         assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
     }
+    // A bypass of one descriptor is no bypass of another one.
+    let of_domain = |second: &str| {
+        let rules = format!(
+            "  - {{name: o, action: Bypass, match: [{{descriptor: [{{key: user, value: a}}]}}]}}\n  \
+             - {{name: x, match: [{{descriptor: [{{key: user, value: {second}}}]}}], limits: [{{name: a, requests: 10, per: 1s}}]}}\n"
+        );
+        text(&[("a.yaml", &policy("p", &rules).replacen("spec:\n", "spec:\n  domain: shop\n", 1))]).1
+    };
+    assert_eq!(of_domain("b"), "a.yaml: ok (1 policy)\n");
+    assert!(of_domain("a").contains("can never refuse: rule \"o\" bypasses everything that it matches"));
     let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples"));
     let said = CheckOptions { paths: vec![examples.to_owned()], recursive: true, ..CheckOptions::default() }.answer();
     assert!(!said.render(Format::Text).contains("warning"), "{}", said.render(Format::Text));

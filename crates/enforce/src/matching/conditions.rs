@@ -41,12 +41,28 @@ pub(crate) enum ValueCondition {
 impl Conditions {
     /// Whether there are no conditions.
     pub(super) fn is_none(&self) -> bool {
-        let Self { methods, hosts, paths, path_regexes, headers, query, networks, trusted_hops: _, .. } = self;
+        let Self {
+            methods,
+            hosts,
+            paths,
+            path_regexes,
+            headers,
+            query,
+            networks,
+            trusted_hops: _,
+            predicate,
+            descriptor,
+        } = self;
         let some_path = !(paths.is_empty() && path_regexes.is_empty());
         let some_field = !(headers.is_empty() && query.is_empty());
         let some_client = !networks.is_empty();
-        let more = self.predicate.is_some() || !self.descriptor.is_empty();
-        methods.is_empty() && hosts.is_empty() && !some_path && !some_field && !some_client && !more
+        methods.is_empty()
+            && hosts.is_empty()
+            && !some_path
+            && !some_field
+            && !some_client
+            && predicate.is_none()
+            && descriptor.is_empty()
     }
 
     /// Whether the request meets all conditions. Cheap conditions are checked first.
@@ -62,9 +78,7 @@ impl Conditions {
             && self.predicate.as_ref().is_none_or(|predicate| predicate.holds(request))
             && self.holds_for_descriptor(request)
     }
-}
 
-impl Conditions {
     fn holds_for_client(&self, request: &RequestView<'_>) -> bool {
         if self.networks.is_empty() {
             return true;
@@ -72,9 +86,7 @@ impl Conditions {
         let client = request.client_ip(self.trusted_hops);
         self.networks.iter().any(|network| network.contains(client))
     }
-}
 
-impl Conditions {
     fn holds_for_descriptor(&self, request: &RequestView<'_>) -> bool {
         let entries = request.descriptor();
         let holds = |(field, (key, value)): (&FieldCondition<Box<str>>, &(&str, &str))| {

@@ -81,8 +81,8 @@ impl<'a> RequestView<'a> {
 
     /// Creates a view of a descriptor with these entries, which charges `hits` units.
     pub(crate) fn of_descriptor(entries: &'a [(&'a str, &'a str)], hits: u64) -> Self {
-        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        Self { descriptor: entries, hits, ..Self::of_target("", ("/", None), Headers::Lines(&[]), nobody) }
+        let no_address = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Self { descriptor: entries, hits, ..Self::of_target("", ("/", None), Headers::Lines(&[]), no_address) }
     }
 
     /// Sets how to read an ambiguous path. The default is [`AmbiguousPaths::Keep`].

@@ -80,6 +80,10 @@ async fn requests_and_descriptors_have_rules_of_their_own() {
         panic!("there is no store");
     };
     assert!(!other.is_refused && other.states.len() == 1);
+    // An explanation of a request lists no rule of a domain.
+    let request = serde_json::from_value(json!({"method": "GET", "target": "/"})).expect("a request");
+    let explained = limits.rules.load().explain(&request, limits.clock, AmbiguousPaths::Keep).expect("valid");
+    assert_eq!(explained.rules.iter().map(|rule| &*rule.policy).collect::<Vec<_>>(), ["http"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,8 +4,9 @@
 //! - The peer adds the hits of each descriptor to its count, also if the request is refused. A count can exceed its
 //!   limit.
 //! - Weir adds the hits of all descriptors, or of none. A count never exceeds its limit. Therefore a descriptor with 0
-//!   hits, which only asks, is refused if the limit would not admit one more. Otherwise a limit whose last charge was too
-//!   large would let everybody pass who only asks. Weir tells nothing of limits in shadow mode, which decide nothing.
+//!   hits, which is only a check, is refused if the limit would not admit one more. Otherwise all checks would pass
+//!   after a charge that was too large for the limit. Weir's answer contains no limits in shadow mode, because they do
+//!   not decide.
 
 use std::collections::BTreeMap;
 

@@ -77,8 +77,8 @@ impl Told {
     }
 
     /// Compares the answer with the expected one of these rules. The request was sent and answered at these times. The
-    /// peer tells the end of the window. Weir tells when the limit is at full credit again, which is the end of the
-    /// window unless the limit has counted nothing in it.
+    /// peer's reset time is the end of the window. Weir's reset time is when the limit is at full credit again: the end
+    /// of the window, or now if the limit has counted nothing in it.
     pub(super) fn check(&self, expected: &Answer, rules: Rules, [before, after]: [Duration; 2]) -> anyhow::Result<()> {
         ensure!(self.answer == *expected, "told {:?}", self.answer);
         for (status, reset) in expected.statuses.iter().zip(&self.resets) {
@@ -167,7 +167,7 @@ mod tests {
         Ok(())
     }
 
-    /// The peer tells the end of the window also of a limit that has counted nothing.
+    /// If a limit has counted nothing, the peer's reset time is still the end of the window.
     #[test]
     fn a_limit_of_weir_at_full_credit_resets_now() -> anyhow::Result<()> {
         let at = Duration::from_secs(3_600 - 2_288);
