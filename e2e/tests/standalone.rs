@@ -525,6 +525,33 @@ impl Agent {
         Ok(passed)
     }
 
+    /// Sends a request with this key. Returns the error in the body of the refusal. Empty if the request was admitted.
+    async fn error(&self, key: &str) -> Result<String> {
+        let head = "GET / HTTP/1.1\r\nhost: test\r\nconnection: close";
+        let answer = exchange(&self.listen, format!("{head}\r\nx-key: {key}\r\n\r\n")).await?;
+        match answer.split_once("\r\n\r\n") {
+            Some((head, _)) if head.starts_with("HTTP/1.1 502") => Ok(String::new()),
+            Some((head, body)) if head.starts_with("HTTP/1.1 429") => {
+                let body: Value = serde_json::from_str(body).with_context(|| body.to_owned())?;
+                Ok(body["error"].as_str().unwrap_or_default().to_owned())
+            }
+            _ => bail!("{answer}"),
+        }
+    }
+
+    /// Sends requests with this key until the error is this one.
+    async fn until_error(&self, key: &str, wanted: &str) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let error = self.error(key).await?;
+            if error == wanted {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "the error of {key} is {error:?} and not {wanted:?}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
     /// Asks a rate limit service this number of times about a descriptor. Returns the number of answers OK.
     async fn answers_ok(&self, user: &str, questions: u32) -> Result<u32> {
         let entry = format!(r#"{{"key": "user", "value": "{user}"}}"#);

@@ -5,7 +5,8 @@
 //! Refusals during a ban do not count, so a ban ends at its time. Then the key starts without refusals. In shadow mode
 //! a ban is only counted.
 //!
-//! Each program bans by the refusals that it saw, also for a rule that a store counts.
+//! Each program counts the refusals that it saw, also for a rule that a store counts. Such a rule also has its bans in
+//! the store (`rule/bans.rs`).
 
 mod table;
 
@@ -18,6 +19,14 @@ use weir_core::Time;
 
 use self::table::Table;
 use super::{counters::Counters, lower::LoweredBan};
+
+/// A ban that applies to a refused request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BannedNow {
+    pub(super) rest: Duration,
+    /// Whether the ban begins with this request.
+    pub(super) begins: bool,
+}
 
 /// The ban of a rule in force.
 #[derive(Debug)]
@@ -49,9 +58,24 @@ impl Ban {
         self.table.rest(key, now, &self.terms)
     }
 
-    /// Counts a refusal of a key by the rule. Returns the rest of the ban if the key is banned now.
-    pub(super) fn refused(&self, key: &[u8], at: Time, counters: &Counters) -> Option<Duration> {
+    /// Counts a refusal of a key by the rule. Returns the ban if the key is banned now.
+    pub(super) fn refused(&self, key: &[u8], at: Time, counters: &Counters) -> Option<BannedNow> {
         self.table.refused(key, at, &self.terms, counters)
+    }
+
+    /// Records a ban that another program started.
+    pub(super) fn learn(&self, key: &[u8], rest: Duration, at: Time) {
+        self.table.learn(key, rest, at, &self.terms);
+    }
+
+    /// Removes the ban of a key.
+    pub(super) fn lift_one(&self, key: &[u8]) {
+        self.table.remove(key);
+    }
+
+    /// The length of bans.
+    pub(super) fn length(&self) -> Duration {
+        self.terms.length
     }
 
     /// Returns the number of banned keys. Removes the entries of bans that have ended, and of refusals that are too old

@@ -1,6 +1,10 @@
 //! Lists the banned keys of the rules in force, and lifts bans by hand.
 
+use std::collections::HashSet;
+
+use futures::{StreamExt, TryStreamExt, stream};
 use weir_core::Time;
+use weir_store::StoreError;
 use weir_wire::{BanList, BannedKey, LiftedBans};
 
 use super::{
@@ -12,6 +16,9 @@ use super::{
 
 /// The maximum number of keys in a list.
 const MOST: usize = 1_000;
+
+/// The maximum number of questions to stores at the same time.
+const AT_ONCE: usize = 64;
 
 /// The bans to list or to lift.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +53,15 @@ pub enum InvalidBanSelection {
     },
 }
 
+/// The error if a store did not lift bans.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store {store} did not lift the ban ({error}): repeat the request")]
+pub struct BansNotLifted {
+    /// The name of the store.
+    store: String,
+    error: StoreError,
+}
+
 impl RulesInForce {
     /// Returns the banned keys of a selection, at most 1000, with their total number.
     ///
@@ -75,7 +91,39 @@ impl RulesInForce {
         Ok(list)
     }
 
-    /// Lifts the bans of a selection. The keys then have no refusals.
+    /// Lifts the bans of a selection in the stores of rules that have one. Without a key, it lifts the bans that this
+    /// program knows. Returns the number of keys that were banned in a store but not here. Call it before
+    /// [`lift_bans`](Self::lift_bans): otherwise this program could learn a ban again before the store has lifted it.
+    ///
+    /// # Errors
+    ///
+    /// [`BansNotLifted`] if a store does not answer. Then some bans of the selection can be lifted, and others not.
+    pub async fn lift_bans_in_stores(&self, selection: &BanSelection, now: Time) -> Result<u64, BansNotLifted> {
+        let Ok(rules) = self.selected(selection) else { return Ok(0) };
+        let mut lifts = Vec::new();
+        for (_, rule) in rules.into_iter().filter(|(_, rule)| rule.has_bans_in_store()) {
+            let is_wanted = wanted(rule, &selection.key);
+            let mut known = HashSet::new();
+            if let Some(ban) = rule.ban() {
+                ban.for_each(now, |key, _| {
+                    if is_wanted(key) {
+                        known.insert(key.to_vec());
+                    }
+                });
+            }
+            let named = rule.key().and_then(|key| key.named(&selection.key)).filter(|key| !known.contains(key));
+            let keys = known.iter().map(|key| (key, true)).chain(named.iter().map(|key| (key, false)));
+            lifts.extend(keys.filter_map(|(key, is_known)| Some((rule.key_in_store(key)?, is_known))));
+        }
+        let lifts = lifts.into_iter().map(|(key, is_known)| async move {
+            let store = key.store();
+            let failed = |error| BansNotLifted { store, error };
+            key.lift().await.map(|was_banned| u64::from(was_banned && !is_known)).map_err(failed)
+        });
+        stream::iter(lifts).buffer_unordered(AT_ONCE).try_fold(0, |sum, more| async move { Ok(sum + more) }).await
+    }
+
+    /// Lifts the bans of a selection in this program. The keys then have no refusals.
     ///
     /// # Errors
     ///

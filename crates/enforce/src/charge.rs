@@ -25,9 +25,7 @@ impl Demand<'_, '_> {
     /// Counts a refusal by a rule in shadow mode, also for the rule's ban.
     pub(super) fn count_shadow_limited(&self, at: Time) {
         self.rule.counters.count_shadow_limited();
-        if let Some(ban) = &self.limits.ban {
-            ban.refused(self.key, at, &self.rule.counters);
-        }
+        self.limits.count_for_ban(self.key, at, &self.rule.counters);
     }
 
     fn for_limiter(&self) -> weir_core::Demand<'_> {

@@ -335,7 +335,7 @@ impl Matched {
     fn refuse_unasked(&self, now: Time) -> Option<Refusal<'_>> {
         let demand = self.demand()?;
         let Demand { rule, limits, key, cost, .. } = demand;
-        if let Some(rest) = limits.ban.as_ref().filter(|ban| ban.is_active()).and_then(|ban| ban.rest(key, now)) {
+        if let Some(rest) = limits.banned(key, now) {
             return Some(Refusal::banned((rule, limits), (key, cost), rest, now));
         }
         if self.hits > 0 {
@@ -344,7 +344,7 @@ impl Matched {
         if let Some(shared) = Self::shared(demand, now) {
             // A check takes no seats. It is answered from what the store reported last.
             let known = shared.known();
-            let denied = weir_store::Denied { retry_after: Some(known.refused_for?), left: known.left };
+            let denied = weir_store::Denied::new(Some(known.refused_for?), known.left);
             return Some(shared.refusal_by(rule, denied, now));
         }
         let refused = limits.limiter.peek(now, key, cost).err()?;

@@ -85,7 +85,7 @@ mod verdict;
 mod wait;
 
 pub use self::{
-    ban_list::{BanSelection, InvalidBanSelection},
+    ban_list::{BanSelection, BansNotLifted, InvalidBanSelection},
     byte_set::ByteSet,
     counters::Counts,
     deferred::DeferredCost,

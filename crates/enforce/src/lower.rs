@@ -221,6 +221,10 @@ fn lower_rule(
                 rule.overrides.len(),
             );
             let (counted_by, cost) = (counted_by?, cost?);
+            let shared = match (shared, ban) {
+                (Some(shared), Some(ban)) => Some(shared.with_ban(ban.length)),
+                (shared, _) => shared,
+            };
             Some(LoweredLimits { key, terms, counted_by, cost, max_wait, advice, shared, ban })
         }
     };

@@ -75,8 +75,8 @@ impl<'a> Refusal<'a> {
     /// Counts this refusal for the ban of the rule, if the rule has a ban. If the key is banned now, the client may
     /// retry when the ban has ended.
     pub(super) fn counted_for_ban(self, key: &[u8]) -> Self {
-        let ban = self.rule.limits.as_ref().and_then(|limits| limits.ban.as_ref());
-        match ban.and_then(|ban| ban.refused(key, self.at, &self.rule.counters)) {
+        let limits = self.rule.limits.as_ref();
+        match limits.and_then(|limits| limits.count_for_ban(key, self.at, &self.rule.counters)) {
             Some(rest) => self.until_the_end_of(rest),
             None => self,
         }

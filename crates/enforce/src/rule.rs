@@ -1,5 +1,7 @@
 //! A rule in force, with its policy and its limits.
 
+mod bans;
+
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use weir_core::{KeyStats, KeySurvey, Quota, RuleLimiter, Terms, Time};
@@ -217,15 +219,6 @@ impl Rule {
     pub(super) fn advice(&self) -> Option<&Arc<QuotaHeaders>> {
         let of_concurrency = || self.concurrency.as_ref().map(|own| &own.advice);
         self.limits.as_ref().map(|limits| &limits.advice).or_else(of_concurrency)
-    }
-
-    pub(super) fn ban(&self) -> Option<&Ban> {
-        self.limits.as_ref()?.ban.as_ref()
-    }
-
-    /// Returns the number of banned keys. `None` if the rule has no ban.
-    pub fn banned_keys(&self, now: Time) -> Option<u64> {
-        self.ban().map(|ban| ban.banned(now))
     }
 
     /// What requests are counted separately by.

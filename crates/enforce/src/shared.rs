@@ -119,6 +119,10 @@ impl SharedDemand {
 
     /// As [`refusal`](Self::refusal). The refusal borrows the rule from `rule`, which must be the rule of this charge.
     pub(super) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, denied: Denied, at: Time) -> Refusal<'r> {
+        if let (Some(rest), Some(key), Some(limits)) = (denied.banned, &self.key, &rule.limits) {
+            limits.learn_ban(key, rest, at);
+            return Refusal::banned((rule, limits), (key, self.cost.into()), rest, at);
+        }
         rule.counters.count_limited();
         let seconds = retry_after_seconds(denied.retry_after.unwrap_or(SOON));
         let state = QuotaState { remaining: 0, seconds, ..self.state(denied.left) };
@@ -131,10 +135,15 @@ impl SharedDemand {
     }
 
     /// Counts a refusal in shadow mode, also for the rule's ban.
-    pub(super) fn count_shadow_limited(&self, at: Time) {
+    pub(super) fn count_shadow_limited(&self, denied: Denied, at: Time) {
         self.rule.counters.count_shadow_limited();
-        if let (Some(ban), Some(key)) = (&self.limits().ban, &self.key) {
-            ban.refused(key, at, &self.rule.counters);
+        let Some(key) = &self.key else { return };
+        match denied.banned {
+            Some(rest) => {
+                self.rule.counters.count_banned();
+                self.limits().learn_ban(key, rest, at);
+            }
+            None => drop(self.limits().count_for_ban(key, at, &self.rule.counters)),
         }
     }
 }

@@ -200,7 +200,7 @@ impl LateRefusal {
             Reason::Own { demands, at } => {
                 demands.demands()[at.index].count_shadow_limited(demands.clock.now());
             }
-            Reason::Shared { demand, clock, .. } => demand.count_shadow_limited(clock.now()),
+            Reason::Shared { demand, denied, clock } => demand.count_shadow_limited(*denied, clock.now()),
         }
     }
 }

@@ -29,6 +29,7 @@ pub mod model;
 pub mod state;
 pub mod terms;
 
+mod ban;
 mod bounds;
 mod error;
 mod key;
@@ -40,6 +41,7 @@ mod take;
 mod value;
 
 pub use self::{
+    ban::{BanChange, BanQuestion, Banned, EncodedBan},
     bounds::{StoreClock, StoreTime},
     error::StoreError,
     key::{InvalidKey, Key},

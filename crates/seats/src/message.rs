@@ -1,9 +1,10 @@
 //! Converts questions and answers to messages of `weir-wire` and back. A message comes from another process, so its
 //! numbers are checked: the arithmetic of this crate never overflows with the numbers that pass.
 
-use weir_wire::{Granted, NextQuestion, Question, Returned};
+use weir_wire::{BanChange, BanPart, Granted, NextQuestion, Question, Returned};
 
 use crate::{
+    ban::EncodedBan,
     key::Key,
     state::{Mark, Reach},
     take::{Answer, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
@@ -29,6 +30,7 @@ impl EncodedTake {
             owed: self.owed,
             seen: self.seen.clone(),
             returned: self.returned.clone().map(|(birth, units, ends)| Returned { birth, units, ends }),
+            ban: self.ban.map(|ban| ban.message()),
         }
     }
 
@@ -56,6 +58,10 @@ impl EncodedTake {
             return Err("returned");
         }
         let returned = message.returned.clone().map(|Returned { birth, units, ends }| (birth, units, ends));
+        let ban = match &message.ban {
+            None => None,
+            Some(part) => Some(EncodedBan::read(part).ok_or("ban")?),
+        };
         let encoded = Self {
             stamp: message.stamp,
             limits: terms.raw().to_vec(),
@@ -70,8 +76,25 @@ impl EncodedTake {
             owed: message.owed.min(most),
             seen: message.seen.clone(),
             returned,
+            ban,
         };
         Ok((key, encoded))
+    }
+}
+
+impl EncodedBan {
+    fn message(&self) -> BanPart {
+        let change = match self.started {
+            Some(ago) => BanChange::Start(ago),
+            None if self.is_lifted => BanChange::Lift,
+            None => BanChange::Keep,
+        };
+        BanPart { for_micros: self.length, change, seen: self.seen }
+    }
+
+    fn read(message: &BanPart) -> Option<Self> {
+        let started = if let BanChange::Start(ago) = message.change { Some(ago) } else { None };
+        Self::new(message.for_micros, started, message.change == BanChange::Lift, message.seen)
     }
 }
 
@@ -94,6 +117,7 @@ impl Answer {
             served,
             lent,
             level,
+            banned_since: self.banned_since,
         }
     }
 
@@ -105,7 +129,12 @@ impl Answer {
         };
         let of = limits.as_deref().unwrap_or(&question.limits);
         let marks = [message.served, message.lent, message.level];
-        let times = [message.time, message.birth, if let NextQuestion::At(at) = message.next { at } else { 0 }];
+        let times = [
+            message.banned_since,
+            message.time,
+            message.birth,
+            if let NextQuestion::At(at) = message.next { at } else { 0 },
+        ];
         if !marks.iter().all(|marks| are_valid(marks, of)) || times.iter().any(|&time| time >= 2 * EXACT) {
             return None;
         }
@@ -122,6 +151,7 @@ impl Answer {
             stamp: message.stamp,
             limits,
             marks,
+            banned_since: message.banned_since,
         })
     }
 }
@@ -188,6 +218,11 @@ mod tests {
                 birth: number(random),
                 units: number(random),
                 ends: marks(random, count),
+            }),
+            ban: (random.below(3) == 0).then(|| BanPart {
+                for_micros: number(random),
+                change: [BanChange::Keep, BanChange::Start(number(random)), BanChange::Lift][random.below(3)],
+                seen: number(random),
             }),
         }
     }

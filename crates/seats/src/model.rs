@@ -34,20 +34,29 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
     if encoded.owed > 0 {
         each(&mut value, |_, limit, state| state.owe(limit, now, encoded.owed));
     }
+    if encoded.ban.is_some() || !is_older {
+        value.banned = encoded.ban.and_then(|ban| ban.apply(value.banned, now));
+    }
+    let banned = value.banned.filter(|_| encoded.ban.is_some());
 
     let marks = |value: &Value| limits(value).map(|(limit, state)| state.mark(limit, now)).collect::<Vec<_>>();
     let served = marks(&value);
     let request = (encoded.requests, encoded.cost);
     let fits = limits(&value).map(|(limit, state)| state.fits(limit, now, request, encoded.patience));
-    let granted = fits.min().unwrap_or(0);
+    let granted = fits.min().filter(|_| banned.is_none()).unwrap_or(0);
     if granted > 0 {
         each(&mut value, |_, limit, state| state.charge(limit, now, granted * encoded.cost));
     }
-    let next = if granted == encoded.requests { Next::Now } else { next(&value, encoded.cost, now) };
+    let next = match banned {
+        _ if granted == encoded.requests => Next::Now,
+        Some(banned) => Next::At(banned.end()),
+        None => next(&value, encoded.cost, now),
+    };
 
     let lendable = limits(&value).map(|(limit, state)| state.lendable(limit, now, encoded.reach));
     let (rooms, lent): (Vec<_>, Vec<_>) = lendable.unzip();
-    let wanted = if granted == encoded.requests && !is_older { encoded.prefetch } else { 0 };
+    let lends = granted == encoded.requests && !is_older && banned.is_none();
+    let wanted = if lends { encoded.prefetch } else { 0 };
     let prefetched = rooms.into_iter().min().unwrap_or(0).min(wanted);
     if prefetched > 0 {
         each(&mut value, |index, limit, state| state.lend(limit, now, lent[index], prefetched));
@@ -63,6 +72,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
         stamp: value.stamp,
         limits: is_older.then(|| value.limits.clone()),
         marks: [served, lent, marks(&value)],
+        banned_since: banned.map_or(0, |banned| banned.since),
     };
     Outcome { answer, value, full_at }
 }
@@ -115,7 +125,8 @@ fn in_force(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> (Value, 
         old.map_or_else(|| State::new(new, now), |(old, state)| changed(old, state, new, now))
     });
     let states = states.collect();
-    (Value { stamp: encoded.stamp, birth: value.birth, limits: encoded.limits.clone(), states }, false)
+    let changed = Value { stamp: encoded.stamp, limits: encoded.limits.clone(), states, ..value };
+    (changed, false)
 }
 
 /// The time at which a request with this cost can go.

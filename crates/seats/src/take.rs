@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    ban::{BanQuestion, Banned, EncodedBan},
     seats::Seats,
     state::{Mark, Reach, State},
     terms::{Limit, MOST_UNITS, StoreTerms},
@@ -42,6 +43,8 @@ pub struct Take<'a> {
     /// Unused seats. The store takes them back if they can still be used. Give seats back only once, also if the answer
     /// is lost.
     pub returned: Option<&'a Seats>,
+    /// The part about the ban of the key. None if the rule has no ban.
+    pub ban: Option<BanQuestion>,
 }
 
 impl<'a> Take<'a> {
@@ -58,6 +61,7 @@ impl<'a> Take<'a> {
             owed: 0,
             seen: None,
             returned: None,
+            ban: None,
         }
     }
 
@@ -68,7 +72,7 @@ impl<'a> Take<'a> {
         }
         let stamp = self.terms.stamp();
         let fits = |at: u64, marks: &[Mark]| at == stamp && marks.len() == self.terms.raw().len();
-        let seen = self.seen.filter(|seen| fits(seen.stamp, &seen.marks)).map(|seen| seen.marks.clone());
+        let seen = self.seen.filter(|seen| fits(seen.stamp, &seen.marks));
         let returned = self.returned.filter(|seats| fits(seats.stamp, &seats.start) && seats.left() > 0);
         Some(EncodedTake {
             stamp,
@@ -79,17 +83,27 @@ impl<'a> Take<'a> {
             prefetch: self.prefetch.min(MOST_UNITS).into(),
             reach: Reach { guard: micros(self.guard, LARGEST_REACH), lookahead: micros(self.lookahead, LARGEST_REACH) },
             owed: self.owed.min(MOST_UNITS).into(),
-            seen,
+            seen: seen.map(|seen| seen.marks.clone()),
+            ban: self.ban.map(|ban| ban.encode(seen.and_then(Level::banned))),
             returned: returned.map(|seats| (seats.birth, u64::from(seats.left()), seats.end(self.terms))),
         })
     }
 }
 
 impl EncodedTake {
-    /// A question with these terms that charges nothing.
+    /// A question with these terms that charges nothing and starts no ban.
     #[must_use]
     pub fn emptied(&self) -> Self {
-        Self { requests: 0, prefetch: 0, owed: 0, seen: None, returned: None, limits: self.limits.clone(), ..*self }
+        let mut emptied = Self { requests: 0, prefetch: 0, owed: 0, seen: None, returned: None, ..self.clone() };
+        emptied.keep_ban();
+        emptied
+    }
+
+    /// Changes no ban.
+    pub fn keep_ban(&mut self) {
+        if let Some(ban) = &mut self.ban {
+            (ban.started, ban.is_lifted) = (None, false);
+        }
     }
 
     /// Converts the level that the caller has seen, if a counter with another clock made it. That clock was up to
@@ -124,6 +138,8 @@ pub struct EncodedTake {
     pub seen: Option<Vec<Mark>>,
     /// The returned seats: the birth of their history, their number, and the marks at which they end.
     pub returned: Option<(u64, u64, Vec<Mark>)>,
+    /// See [`Take::ban`].
+    pub ban: Option<EncodedBan>,
 }
 
 /// An answer as numbers.
@@ -146,6 +162,8 @@ pub struct Answer {
     /// Three lists of marks: where the seats of the granted requests begin, where the seats for later requests begin,
     /// and the current positions of the limits.
     pub marks: [Vec<Mark>; 3],
+    /// The beginning of the ban that is in force. Zero if the key is not banned, or if the question is not about bans.
+    pub banned_since: u64,
 }
 
 /// The time at which the caller can usefully ask again.
@@ -165,6 +183,7 @@ pub enum Next {
 pub struct Level {
     stamp: u64,
     marks: Vec<Mark>,
+    banned: Option<Banned>,
 }
 
 /// The remaining units of a key, computed from a level.
@@ -179,17 +198,27 @@ pub struct Left {
 }
 
 impl Level {
-    /// Returns true if all limits are at full credit at this time. None if the level is of other terms.
+    /// The ban of the key. It can have ended since the answer.
+    pub const fn banned(&self) -> Option<Banned> {
+        self.banned
+    }
+
+    /// Returns true if all limits are at full credit at this time, and the key is not banned. None if the level is of
+    /// other terms.
     pub fn is_full(&self, terms: &StoreTerms, now: u64) -> Option<bool> {
         if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
             return None;
         }
         let mut each = terms.raw().iter().zip(&self.marks);
-        Some(each.all(|(limit, &mark)| match State::of_numbers(limit, mark) {
-            Some(state) => state.full_at(limit) <= now,
-            // For a log, the mark contains the time of the answer.
-            None => mark[1] == 0 || mark[0].saturating_add(limit.period) <= now,
-        }))
+        let is_banned = self.banned.is_some_and(|banned| banned.end() > now);
+        Some(
+            !is_banned
+                && each.all(|(limit, &mark)| match State::of_numbers(limit, mark) {
+                    Some(state) => state.full_at(limit) <= now,
+                    // For a log, the mark contains the time of the answer.
+                    None => mark[1] == 0 || mark[0].saturating_add(limit.period) <= now,
+                }),
+        )
     }
 
     /// The remaining units of the tightest limit at this time of the store. None if the level is of other terms.
@@ -249,6 +278,8 @@ impl Answer {
             return None;
         }
         let (stamp, birth) = (self.stamp, self.birth);
+        let banned = |ban: &EncodedBan| Banned { since: self.banned_since, length: ban.length };
+        let banned = encoded.ban.as_ref().filter(|_| self.banned_since > 0).map(banned);
         let seats = |start, units: u64| {
             let left = u32::try_from(units).ok().filter(|&units| units > 0)?;
             Some(Seats::new(stamp, birth, start, left))
@@ -258,7 +289,7 @@ impl Answer {
             granted: u32::try_from(self.granted).ok()?,
             served: seats(served, self.granted * encoded.cost),
             prefetched: seats(prefetched, self.prefetched),
-            level: Level { stamp, marks: level },
+            level: Level { stamp, marks: level, banned },
             time: self.time,
             next: self.next,
             newer,

@@ -7,12 +7,15 @@
 //!                       period, burst, debt
 //! ```
 //!
+//! If the key is banned, the beginning and the length of the ban follow: `|1790000000012345 900000000`.
+//!
 //! The value is one line of text, with the same format in Redis and in Memcached. Redis stores the times of logs after
 //! it.
 
 use std::fmt::Write as _;
 
 use crate::{
+    ban::Banned,
     bucket::{Point, capacity},
     state::State,
     terms::{Limit, StoreTerms, numbers, text_of},
@@ -29,13 +32,15 @@ pub struct Value {
     pub limits: Vec<Limit>,
     /// The state of each limit.
     pub states: Vec<State>,
+    /// The ban of the key. It can have ended.
+    pub banned: Option<Banned>,
 }
 
 impl Value {
     /// Creates the value of a key that has counted nothing.
     pub fn new(stamp: u64, limits: &[Limit], now: u64) -> Self {
         let states = limits.iter().map(|limit| State::new(limit, now)).collect();
-        Self { stamp, birth: now, limits: limits.to_vec(), states }
+        Self { stamp, birth: now, limits: limits.to_vec(), states, banned: None }
     }
 
     /// Raises the value to what it is if all limits were used up at this time.
@@ -62,9 +67,10 @@ impl Value {
         }
     }
 
-    /// The time from which all limits are at full credit again.
+    /// The time from which all limits are at full credit again and the key is not banned.
     pub fn full_at(&self) -> u64 {
-        self.limits.iter().zip(&self.states).map(|(limit, state)| state.full_at(limit)).max().unwrap_or(0)
+        let full = self.limits.iter().zip(&self.states).map(|(limit, state)| state.full_at(limit));
+        full.chain(self.banned.map(|banned| banned.end())).max().unwrap_or(0)
     }
 
     /// Formats the value as a line.
@@ -74,6 +80,9 @@ impl Value {
             let [a, b, c] = state.numbers();
             let space = if index == 0 { "" } else { " " };
             let _ = write!(text, "{space}{a} {b} {c}");
+        }
+        if let Some(Banned { since, length }) = self.banned {
+            let _ = write!(text, "|{since} {length}");
         }
         text.push('\n');
         text
@@ -85,15 +94,24 @@ impl Value {
         let (head, limits, states) = (parts.next()?, parts.next()?, parts.next()?);
         let &[stamp, birth] = &numbers(head)?[..] else { return None };
         let terms = StoreTerms::parse(stamp, limits)?;
+        let banned = match parts.next().map(numbers) {
+            None => None,
+            Some(numbers) => {
+                let &[since, length] = &numbers?[..] else { return None };
+                Some(Banned { since, length })
+            }
+        };
         let marks = numbers(states)?;
         let (marks, rest) = marks.as_chunks::<3>();
         if parts.next().is_some() || !rest.is_empty() || marks.len() != terms.raw().len() {
             return None;
         }
-        let bounded = marks.iter().flatten().chain([&birth]).all(|&number| number < 2 * crate::terms::EXACT);
+        let times = banned.map_or([0; 2], |banned| [banned.since, banned.length]);
+        let bounded =
+            marks.iter().flatten().chain([&birth]).chain(&times).all(|&number| number < 2 * crate::terms::EXACT);
         let states = terms.raw().iter().zip(marks).map(|(limit, mark)| State::of_numbers(limit, *mark));
         let states = states.collect::<Option<Vec<_>>>()?;
-        bounded.then(|| Self { stamp, birth, limits: terms.raw().to_vec(), states })
+        bounded.then(|| Self { stamp, birth, limits: terms.raw().to_vec(), states, banned })
     }
 }
 

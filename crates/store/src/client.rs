@@ -17,7 +17,7 @@ use std::{
 
 use tokio::runtime::Handle;
 use weir_core::{Quota, Strategy};
-use weir_seats::{Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
+use weir_seats::{BanQuestion, Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::Question;
 
 use crate::{backend::Backend, breaker::Breaker, deadline::Deadline, lock::lock, operator::OperatorStore};
@@ -97,12 +97,13 @@ pub(crate) struct KnownKey {
     pub(crate) level: Option<Level>,
     /// The units that the program used on its own.
     pub(crate) owed: u32,
+    pub(crate) ban: Option<BanQuestion>,
 }
 
 impl KnownKey {
     fn question(&self) -> Option<Question> {
-        let Self { key, terms, level, owed } = self;
-        let question = Take { requests: 0, seen: level.as_ref(), owed: *owed, ..Take::new(terms) };
+        let Self { key, terms, level, owed, ban } = self;
+        let question = Take { requests: 0, seen: level.as_ref(), owed: *owed, ban: *ban, ..Take::new(terms) };
         Some(question.encode()?.message(0, key))
     }
 }

@@ -49,6 +49,6 @@ pub use self::{
     shared::{Claim, Denied, Grant, InvalidRule, Known, OnLoss, SharedKeys, SharedLimiter, SharedRule, Waits},
 };
 pub use weir_seats::{
-    InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTerms,
-    StoreTime, Take,
+    BanChange, BanQuestion, InvalidKey, InvalidStoreTerms, Key, Left, Level, Memory, Next, Reply, Seats, StoreClock,
+    StoreError, StoreTerms, StoreTime, Take,
 };

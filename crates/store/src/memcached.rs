@@ -1,10 +1,10 @@
-//! Memcached. A rule with one fixed window uses one command; every other rule uses compare-and-swap.
+//! Memcached. A rule with one fixed window and without a ban uses one command; every other rule uses compare-and-swap.
 //!
 //! Memcached runs no scripts and does not report its time. So each caller uses its own time. If the clocks of the
 //! callers differ, a limit can admit up to `rate * difference` more. Memcached has no replicas: a server that restarts
 //! loses its counters.
 //!
-//! - A rule with one fixed window has a counter for each window. The command `ma` adds the requested units and returns
+//! - A rule with one fixed window and without a ban has a counter for each window. The command `ma` adds the requested units and returns
 //!   the sum, in one trip. Seats are never given back, because the counter can have expired meanwhile. Refused units
 //!   stay counted in their window, so raising the limit has less effect in a window that was full.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
@@ -98,7 +98,9 @@ impl MemcachedStore {
         let server = self.server(key);
         let answer = server.link.by(deadline, async {
             match encoded.limits[..] {
-                [limit] if limit.strategy == Strategy::FixedWindow => server.add(key, &encoded, &limit, clock()).await,
+                [limit] if limit.strategy == Strategy::FixedWindow && encoded.ban.is_none() => {
+                    server.add(key, &encoded, &limit, clock()).await
+                }
                 _ => server.swap(key, &encoded, &clock).await,
             }
         });
@@ -160,6 +162,7 @@ impl Server {
             stamp: encoded.stamp,
             limits: None,
             marks: [vec![[start, before, 0]], vec![[start, served, 0]], vec![[start, sum, 0]]],
+            banned_since: 0,
         })
     }
 

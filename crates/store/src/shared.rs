@@ -5,6 +5,7 @@
 //! next question. A decision holds a lock briefly. No lock is held during I/O.
 
 mod answer;
+mod ban;
 mod demand;
 mod drive;
 mod hand;
@@ -23,7 +24,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use weir_seats::{Key, Left, Seats, StoreTime};
+use weir_seats::{BanChange, Key, Left, Seats, StoreTime};
 
 use self::{
     answer::Decision,
@@ -152,14 +153,14 @@ impl SharedLimiter {
     pub fn claim(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
         if rule.set(set).never_admits(cost) {
-            return Claim::Denied(Denied { retry_after: None, left: None });
+            return Claim::Denied(Denied::new(None, None));
         }
         let lost = self.client.lost();
         let time = self.client.time(now);
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else {
             self.overflowed.fetch_add(1, Relaxed);
-            return Claim::Denied(Denied { retry_after: Some(SOON), left: None });
+            return Claim::Denied(Denied::new(Some(SOON), None));
         };
         entry.begin(set, now);
         let claim = self.claim_in(entry, &rule, (hash, cost, patience), (now, time, lost));
@@ -183,6 +184,9 @@ impl SharedLimiter {
         (now, time, lost): (Duration, Option<StoreTime>, Option<u64>),
     ) -> Claim {
         let terms = &rule.set(entry.set).terms;
+        if let Some(rest) = time.and_then(|time| entry.recent_ban_rest(rule, time, now)) {
+            return Claim::Denied(Denied::banned(rest));
+        }
         if let Some(time) = time {
             let (found, expired) = entry.hand.claim(terms, cost, time);
             self.client.stats.count_lost(expired);
@@ -195,7 +199,7 @@ impl SharedLimiter {
                 Found::Later(due) if lost.is_none() && due > time.latest + micros(patience) => {
                     entry.demand.count(now, cost);
                     let retry_after = Some(Duration::from_micros(due - time.earliest));
-                    return Claim::Denied(Denied { retry_after, left: entry.left(rule, time.latest) });
+                    return Claim::Denied(Denied::new(retry_after, entry.left(rule, time.latest)));
                 }
                 Found::Later(_) | Found::Nothing => {}
             }
@@ -210,7 +214,7 @@ impl SharedLimiter {
             (Some(refused), Some(time)) if refused.applies_to(cost, patience, time) => {
                 entry.demand.count(now, cost);
                 let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
-                Claim::Denied(Denied { retry_after, left: entry.left(rule, time.latest) })
+                Claim::Denied(Denied::new(retry_after, entry.left(rule, time.latest)))
             }
             _ => Claim::AskStore,
         }
@@ -227,7 +231,7 @@ impl SharedLimiter {
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys).filter(|_| !is_full) else {
             drop(shard);
             self.overflowed.fetch_add(1, Relaxed);
-            let _ = sender.send(Err(Denied { retry_after: Some(SOON), left: None }));
+            let _ = sender.send(Err(Denied::new(Some(SOON), None)));
             return waits;
         };
         entry.begin(set, now);
@@ -306,6 +310,9 @@ impl SharedLimiter {
 
     /// The number of seats that the program should hold for the key.
     fn wanted(&self, entry: &Entry, rule: &SharedRule) -> u32 {
+        if rule.ban.is_some() {
+            return 0;
+        }
         let round = self.client.round();
         rule.set(entry.set).wanted(entry.demand.within(reach(round)), round)
     }
@@ -370,7 +377,7 @@ impl Sweep for SharedLimiter {
             if let Some(local) = entry.local.take() {
                 entry.owed = entry.owed.saturating_add(local.owed(self.share_time(now)));
             }
-            if entry.owed > 0 && !entry.asks {
+            if entry.owes() && !entry.asks {
                 entry.asks = true;
                 owing.push(hash);
             }
@@ -405,7 +412,7 @@ impl Sweep for SharedLimiter {
                     Some(true) => {}
                     Some(false) if levels.len() < most => {
                         let (terms, level) = (Arc::clone(terms), Some(level.clone()));
-                        levels.push(KnownKey { key, terms, level, owed: 0 });
+                        levels.push(KnownKey { key, terms, level, owed: 0, ban: rule.ban(BanChange::Keep) });
                     }
                     // There are too many keys, or the limits have changed since the answer.
                     Some(false) | None => is_complete = false,
@@ -425,7 +432,7 @@ impl Sweep for SharedLimiter {
                 let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
                 entry.owed = 0;
                 let terms = Arc::clone(&rule.set(entry.set).terms);
-                used.push(KnownKey { key, terms, level: None, owed });
+                used.push(KnownKey { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
             }
         }
     }

@@ -45,7 +45,10 @@ pub use self::{
     logs::{
         DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, MOST_BAN_AFTER, check_ban, check_logs, log_bytes,
     },
-    question::{Answer, Granted, LevelsSent, MOST_QUESTIONS, Mark, NextQuestion, Outcome, Question, Returned},
+    question::{
+        Answer, BanChange, BanPart, Granted, LevelsSent, MOST_QUESTIONS, Mark, NextQuestion, Outcome, Question,
+        Returned,
+    },
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
     snapshot::{
         Action, Ban, Concurrency, ConcurrencyOverride, Cost, FieldMatch, HeaderStyle, HeadersOn, KeyPart, Limit, Match,

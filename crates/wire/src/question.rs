@@ -51,6 +51,35 @@ pub struct Question {
     /// Units that the agent received and did not use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<Returned>,
+    /// The part about the ban of the key. Absent if the rule has no ban.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<BanPart>,
+}
+
+/// The part of a question that is about the ban of its key. Without it, the operator ends the ban, if the question's
+/// limits are the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BanPart {
+    /// The length of bans.
+    pub for_micros: u64,
+    /// What the operator does with the ban.
+    pub change: BanChange,
+    /// The beginning of the ban that the agent has seen, by the operator's clock.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seen: u64,
+}
+
+/// What a question does with the ban of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum BanChange {
+    /// A ban in force stays.
+    Keep,
+    /// The key is banned since so many microseconds.
+    Start(u64),
+    /// The ban ends.
+    Lift,
 }
 
 /// The message of an agent that has sent a question for each level that it knows. Later versions can add fields: the
@@ -123,6 +152,9 @@ pub struct Granted {
     pub lent: Vec<Mark>,
     /// The marks after this decision.
     pub level: Vec<Mark>,
+    /// The beginning of the ban in force, by the operator's clock. Zero if the key is not banned.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub banned_since: u64,
 }
 
 /// The time from which an agent can usefully ask about a key again.

@@ -2,12 +2,20 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+};
+use tokio_rustls::TlsConnector;
+
 use super::*;
 
 /// Three agents, and the operator that counts for them.
 struct Fleet {
     _folder: TempDir,
     agents: Vec<Agent>,
+    /// Calls agents as the operator does.
+    caller: TlsConnector,
     stage: Stage,
     urls: Vec<String>,
     args: Vec<String>,
@@ -27,7 +35,8 @@ impl Fleet {
         let files = OperatorFiles::write(&folder.path().join("operator"), &authority, &identity)?;
         let stage = Stage { folder: tempfile::tempdir()?, name: "limits" };
         let urls = agents.iter().map(|agent| agent.url("https")).collect();
-        let fleet = Self { _folder: folder, agents, stage, urls, args: files.args() };
+        let caller = caller(&authority, &identity)?;
+        let fleet = Self { _folder: folder, agents, caller, stage, urls, args: files.args() };
         fleet.write(rule)?;
         Ok(fleet)
     }
@@ -70,6 +79,20 @@ impl Fleet {
         }
     }
 
+    /// Lifts the ban of a key through an agent. Returns the number of lifted bans.
+    async fn lift(&self, agent: &Agent, key: &str) -> Result<u64> {
+        let query = format!("policy=default/limits&rule=all&key={key}");
+        let request = format!("DELETE /v1/bans?{query} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        let stream = TcpStream::connect(&agent.control).await?;
+        let mut stream = self.caller.connect(ServerName::try_from("127.0.0.1")?, stream).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        let (_, body) = answer.split_once("\r\n\r\n").with_context(|| answer.clone())?;
+        let body: Value = serde_json::from_str(body).with_context(|| answer.clone())?;
+        body["lifted"].as_u64().with_context(|| answer.clone())
+    }
+
     /// Sends this number of requests to each agent, and returns the number of admitted ones.
     async fn passes(&self, each: u32) -> Result<u32> {
         let mut passed = 0;
@@ -78,6 +101,19 @@ impl Fleet {
         }
         Ok(passed)
     }
+}
+
+/// The operator's part of mutual TLS.
+fn caller(agents: &Authority, own: &Identity) -> Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(agents.pem().as_bytes())?)?;
+    let chain = vec![CertificateDer::from_pem_slice(own.certificate.as_bytes())?];
+    let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes())?;
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)?;
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 #[tokio::test]
@@ -117,6 +153,39 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
 
 /// While the operator is away, each agent has a quarter of the limit: three agents, rounded up to four. While the operator
 /// is paused, the agents first refuse requests. When it resumes, all agents ask it again.
+/// A ban that one agent starts is in force in all agents, also after a change of operators, until a hand lifts it.
+#[tokio::test]
+async fn a_ban_is_in_force_in_all_agents_and_survives_the_operator() -> Result<()> {
+    let rule = "key: [{header: x-key}], ban: {after: 3, for: 1h}, \
+                limits: [{name: day, requests: 6, per: 24h, strategy: FixedWindow}]";
+    let fleet = Fleet::start(rule).await?;
+    let operator = fleet.operator().await?;
+    let [one, two, three] = &fleet.agents[..] else { anyhow::bail!("three agents") };
+    // Six admissions, and the three refusals that start the ban.
+    for _ in 0..9 {
+        one.error("ann").await?;
+    }
+    one.until_error("ann", "banned").await?;
+    two.until_error("ann", "banned").await?;
+    let started = "weir_bans_started_total{namespace=\"default\",policy=\"limits\",rule=\"all\"}";
+    ensure!(two.metric(started).await? == 0, "it learned of the ban");
+    ensure!(two.error("bob").await?.is_empty(), "another key is not banned");
+
+    // Two agents know the ban, and the next operator learns it from them. The third one asks the operator.
+    operator.program.kill().await?;
+    fleet.until_counted(0).await?;
+    ensure!(one.error("ann").await? == "banned", "a lost operator ended the ban");
+    let _operator = fleet.operator().await?;
+    for agent in &fleet.agents {
+        agent.until_error("ann", "banned").await?;
+    }
+    ensure!(fleet.lift(three, "ann").await? == 1, "there was no ban");
+    for agent in &fleet.agents {
+        agent.until_error("ann", "rate limited").await?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
     let fleet =

@@ -33,8 +33,14 @@ pub(super) async fn lift(State(control): State<Arc<Control>>, query: Result<Pair
         Ok(selection) => selection,
         Err(invalid) => return failure(StatusCode::BAD_REQUEST, "invalid", &invalid),
     };
-    let lifted = control.rules.load().lift_bans(&selection, control.clock.now());
-    if let Ok(lifted) = &lifted {
+    let rules = control.rules.load();
+    let in_stores = match rules.lift_bans_in_stores(&selection, control.clock.now()).await {
+        Ok(lifted) => lifted,
+        Err(error) => return failure(StatusCode::SERVICE_UNAVAILABLE, "storeLost", &error.to_string()),
+    };
+    let mut lifted = rules.lift_bans(&selection, control.clock.now());
+    if let Ok(lifted) = &mut lifted {
+        lifted.lifted += in_stores;
         let BanSelection { policy, rule, .. } = &selection;
         tracing::info!(policy, rule, lifted = lifted.lifted, "bans lifted");
     }

@@ -29,6 +29,7 @@ mod restarts;
 mod rollouts;
 mod service;
 mod shared;
+mod shared_bans;
 mod slow;
 mod smuggling;
 mod snapshots;

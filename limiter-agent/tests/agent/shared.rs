@@ -110,26 +110,6 @@ async fn a_change_of_the_limit_counts_in_all_agents() {
     }
 }
 
-/// Each agent bans by the refusals that it saw, of a key that a store counts.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_ban_holds_in_the_agent_that_refused() {
-    let redis = Server::redis().await;
-    let app = App::start().await;
-    let agents = agents(&app, 2);
-    let ban = json!({"after": 3, "withinMillis": 3_600_000, "forMillis": 3_600_000});
-    let rule =
-        with(shared(daily("l", "FixedWindow", 2), 1, "FailClosed"), json!({"key": [{"header": "x-key"}], "ban": ban}));
-    apply(&agents, &with_store(1, &redis_at(redis.port), &[rule])).await;
-    let ann = [("x-key", "ann")];
-    assert_eq!(agents[0].statuses("/", &ann, 5).await, [200, 200, 429, 429, 429]);
-    let error = async |agent: &Agent| json_of(&agent.get("/", &ann).await)["error"].clone();
-    assert_eq!((error(&agents[0]).await, error(&agents[1]).await), (json!("banned"), json!("rate limited")));
-    let lift = "/v1/bans?policy=shop/api&rule=all&key=ann";
-    assert_eq!(json_of(&agents[0].control("DELETE", lift, "").await), json!({"lifted": 1}));
-    assert_eq!(error(&agents[0]).await, "rate limited");
-    assert_eq!(app.requests(), 2);
-}
-
 /// If a rule of scope Pod refuses, the seats of the shared rule stay available to others. If the shared rule refuses,
 /// the other rule is not charged.
 #[tokio::test(flavor = "multi_thread")]

@@ -226,6 +226,7 @@ impl Counter {
             // A report takes nothing.
             (encoded.requests, encoded.prefetch, encoded.returned) = (0, 0, None);
             owed = std::mem::take(&mut encoded.owed);
+            encoded.keep_ban();
         } else if !self.is_counting() {
             return Ok(Outcome::NotYet);
         }

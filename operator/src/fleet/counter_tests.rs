@@ -2,7 +2,7 @@
 
 use weir_core::{Quota, Strategy};
 use weir_seats::{Key, StoreTerms, Take};
-use weir_wire::Granted;
+use weir_wire::{BanChange, BanPart, Granted};
 
 use super::*;
 use crate::plan::FleetRule;
@@ -143,6 +143,7 @@ fn a_malformed_question_is_refused_with_the_name_of_the_field() {
         ("limits", Question { limits: "1".to_owned(), ..question.clone() }),
         ("cost", Question { cost: 0, ..question.clone() }),
         ("seen", Question { seen: Some(Vec::new()), ..question.clone() }),
+        ("ban", Question { ban: Some(BanPart { for_micros: 0, ..KEEP }), ..question.clone() }),
     ] {
         assert_eq!(bench.refusal(question), format!("invalid {field}"));
     }
@@ -167,6 +168,40 @@ fn a_new_term_collects_levels_first() {
     assert_eq!(bench.ask(bench.question(1)), Outcome::NotYet, "one share has not ended");
     bench.confirm("b", channels[1]);
     assert_eq!(bench.granted(40), 40 - 25 - 3);
+}
+
+const KEEP: BanPart = BanPart { for_micros: 3_600_000_000, change: BanChange::Keep, seen: 0 };
+
+/// A ban is in force for all pods. A report starts and lifts none, and tells a new leader of bans.
+#[test]
+fn bans_are_counted_and_collected() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.counter.connected("a", bench.now), bench.counter.connected("b", bench.now));
+    let seen = BanPart { seen: UNIX - 1_000_000, ..KEEP };
+    let window = UNIX - UNIX % 86_400_000_000;
+    for (hash, part) in [("1", seen), ("2", BanPart { change: BanChange::Start(0), ..KEEP })] {
+        let (hash, seen) = (hash.to_owned(), Some(vec![[window, 1, 0]]));
+        let level = Question { id: 0, requests: 0, hash, seen, ban: Some(part), ..bench.question(1) };
+        bench.counter.answer(&[level], [&bench.rules, &[]], bench.now);
+    }
+    for (pod, channel) in [("a", a), ("b", b)] {
+        bench.counter.levels_sent(pod, channel, true, bench.now);
+        bench.counter.record_message(pod, channel, SILENCE, bench.now);
+    }
+    bench.confirm("a", a);
+    bench.confirm("b", b);
+    let mut ask = |hash: &str, change| {
+        let part = BanPart { change, ..KEEP };
+        let question = Question { hash: hash.to_owned(), ban: Some(part), ..bench.question(1) };
+        let Outcome::Counted(granted) = bench.ask(question) else { panic!("not counted") };
+        (granted.granted, granted.banned_since)
+    };
+    assert_eq!(ask("1", BanChange::Keep), (0, UNIX - 1_000_000), "the ban of before");
+    assert_eq!(ask("2", BanChange::Keep), (1, 0), "a report starts no ban");
+    let (granted, since) = ask("2", BanChange::Start(0));
+    assert!(granted == 0 && since >= UNIX, "{since}");
+    assert_eq!(ask("2", BanChange::Keep), (0, since));
+    assert_eq!((ask("2", BanChange::Lift), ask("2", BanChange::Keep)), ((1, 0), (1, 0)));
 }
 
 #[test]

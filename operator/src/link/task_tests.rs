@@ -157,6 +157,7 @@ fn question(id: u64, owed: u64) -> Question {
         owed,
         seen: None,
         returned: None,
+        ban: None,
     }
 }
 

@@ -23,7 +23,7 @@ use std::{
 
 use weir_core::Time;
 
-use super::LoweredBan;
+use super::{BannedNow, LoweredBan};
 use crate::counters::Counters;
 
 /// With this number, threads seldom lock the same shard, and one shard of a large table has few entries.
@@ -87,7 +87,24 @@ impl Table {
         rest
     }
 
-    pub(super) fn refused(&self, key: &[u8], at: Time, terms: &LoweredBan, counters: &Counters) -> Option<Duration> {
+    pub(super) fn learn(&self, key: &[u8], rest: Duration, at: Time, terms: &LoweredBan) {
+        let since = at.saturating_add(rest).saturating_sub(terms.length);
+        let mut shard = self.shard(key);
+        if !shard.contains_key(key) && !self.take_place(terms) {
+            return;
+        }
+        let before = shard.insert(key.into(), Entry::Banned { since });
+        let was_banned = matches!(before, Some(Entry::Banned { .. }));
+        self.banned.fetch_add(usize::from(!was_banned), AcqRel);
+    }
+
+    pub(super) fn remove(&self, key: &[u8]) {
+        if let Some(removed) = self.shard(key).remove(key) {
+            self.forget(1, usize::from(matches!(removed, Entry::Banned { .. })));
+        }
+    }
+
+    pub(super) fn refused(&self, key: &[u8], at: Time, terms: &LoweredBan, counters: &Counters) -> Option<BannedNow> {
         let mut shard = self.shard(key);
         if !shard.contains_key(key) {
             let mut has_place = self.take_place(terms);
@@ -109,7 +126,7 @@ impl Table {
             // Another thread banned the key after this request was decided.
             if let Some(rest) = rest(since, at, terms) {
                 counters.count_banned();
-                return Some(rest);
+                return Some(BannedNow { rest, begins: false });
             }
             *entry = Entry::Refused(VecDeque::new());
             self.banned.fetch_sub(1, AcqRel);
@@ -134,7 +151,7 @@ impl Table {
         *entry = Entry::Banned { since: last };
         self.banned.fetch_add(1, AcqRel);
         counters.count_ban_started();
-        Some(rest(last, at, terms).unwrap_or_default())
+        Some(BannedNow { rest: rest(last, at, terms).unwrap_or_default(), begins: true })
     }
 
     /// Removes old entries. Returns the number of banned keys.

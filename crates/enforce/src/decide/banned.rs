@@ -50,11 +50,11 @@ impl RequestContext<'_> {
         indices.iter().find_map(|index| {
             let rule = &set.get(*index).rule;
             let limits = rule.limits.as_ref()?;
-            let ban = limits.ban.as_ref().filter(|ban| ban.is_active())?;
+            limits.ban.as_ref().filter(|ban| ban.is_active())?;
             keys.clear();
             limits.key.write(&self.request, &self.tokens, keys);
             let at = self.now();
-            let rest = ban.rest(keys, at)?;
+            let rest = limits.banned(keys, at)?;
             Some(BannedBy { rule, limits, rest, at })
         })
     }

@@ -84,8 +84,8 @@ impl RequestContext<'_> {
         let costs = || Some(demands.iter().filter_map(|demand| DeferredCost::of(demand, false)).collect());
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
-            Err((index, _)) => {
-                shared[index].count_shadow_limited(self.now());
+            Err((index, denied)) => {
+                shared[index].count_shadow_limited(denied, self.now());
                 return None;
             }
         };

@@ -1,6 +1,6 @@
 //! Lowers stores and the `shared` part of rules, and refuses rules that their store cannot count.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use sha2::{Digest, Sha256};
 use weir_core::Terms;
@@ -17,6 +17,13 @@ use super::{
 pub(crate) struct LoweredShared {
     pub(crate) store: String,
     pub(crate) rule: SharedRule,
+}
+
+impl LoweredShared {
+    /// The rule, which bans keys for this time.
+    pub(super) fn with_ban(self, length: Duration) -> Self {
+        Self { rule: self.rule.with_ban(length), ..self }
+    }
 }
 
 /// The names of a snapshot's stores; the value is true for Memcached.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use redis::Value as Raw;
 use weir_seats::{
-    Answer, EncodedTake, Next,
+    Answer, EncodedBan, EncodedTake, Next,
     state::Mark,
     terms::{StoreTerms, text_of},
 };
@@ -13,7 +13,7 @@ use weir_seats::{
 pub(crate) const SOURCE: &str = include_str!("take.lua");
 
 /// The arguments of the script.
-pub(crate) fn arguments(encoded: &EncodedTake) -> [String; 4] {
+pub(crate) fn arguments(encoded: &EncodedTake) -> [String; 5] {
     let EncodedTake { stamp, requests, cost, patience, prefetch, reach, owed, .. } = encoded;
     let (guard, lookahead) = (reach.guard, reach.lookahead);
     let seen = encoded.seen.as_deref().map(marks).unwrap_or_default();
@@ -23,7 +23,16 @@ pub(crate) fn arguments(encoded: &EncodedTake) -> [String; 4] {
         format!("{stamp} {requests} {cost} {patience} {prefetch} {guard} {lookahead} {owed}"),
         seen,
         returned.map(|(birth, units, ends)| format!("{birth} {units} {}", marks(ends))).unwrap_or_default(),
+        encoded.ban.as_ref().map(ban).unwrap_or_default(),
     ]
+}
+
+/// The part about the ban: its length, what to do (0: nothing, 1: start, 2: lift), how long ago it began, and the
+/// beginning of the ban that the caller has seen.
+fn ban(ban: &EncodedBan) -> String {
+    let EncodedBan { length, started, is_lifted, seen } = *ban;
+    let change = if is_lifted { 2 } else { u8::from(started.is_some()) };
+    format!("{length} {change} {} {seen}", started.unwrap_or(0))
 }
 
 fn marks(marks: &[Mark]) -> String {
@@ -44,7 +53,7 @@ pub(crate) fn answer(raw: &Raw, encoded: &EncodedTake) -> Option<Answer> {
     };
     let int = |item: &Raw| if let Raw::Int(int) = item { Some(*int) } else { None };
     let ints = ints.iter().map(int).collect::<Option<Vec<i64>>>()?;
-    let (&[granted, prefetched, time, birth, next, stamp, older], lists) = ints.split_first_chunk::<7>()?;
+    let (&[granted, prefetched, time, birth, next, stamp, older, banned], lists) = ints.split_first_chunk::<8>()?;
     let stamp = u64::try_from(stamp).ok()?;
     let limits = match (older, terms) {
         (0, None) => None,
@@ -71,5 +80,6 @@ pub(crate) fn answer(raw: &Raw, encoded: &EncodedTake) -> Option<Answer> {
         stamp,
         limits,
         marks: [list(0), list(1), list(2)],
+        banned_since: u64::try_from(banned).ok()?,
     })
 }

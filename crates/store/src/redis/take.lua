@@ -5,6 +5,7 @@
 -- ARGV[2]  "stamp requests cost patience prefetch guard lookahead owed"
 -- ARGV[3]  the level that the caller has seen: "a b c" for each limit, or empty
 -- ARGV[4]  the seats that are given back: "birth units", and "a b c" for each limit where they end; or empty
+-- ARGV[5]  the ban of the key: "length change ago seen", with change 0 (keep), 1 (start) or 2 (lift); or empty
 --
 -- Numbers are doubles, which are exact for whole numbers below 2^53. If a product can be larger, `mul` computes it in
 -- two parts. The value is one line of text (value.rs). After the line come the times of logs, in rings of 8 bytes each.
@@ -419,8 +420,13 @@ ask_stamp, requests, cost, patience = tonumber(ask_stamp), tonumber(requests), t
 prefetch, guard, lookahead, owed = tonumber(prefetch), tonumber(guard), tonumber(lookahead), tonumber(owed)
 
 local stored = call('GETRANGE', key, 0, HEADER - 1)
-local text, stamp, birth, terms, marks = string.match(stored, '^((%d+) (%d+)|([%d ,]+)|([%d ]+)\n)')
+local text, stamp, birth, terms, marks, ban = string.match(stored, '^((%d+) (%d+)|([%d ,]+)|([%d ]+)|?([%d ]*)\n)')
 local limits, older = nil, false
+local since, length = 0, 0
+if text and ban ~= '' then
+  local list = numbers(ban)
+  since, length = list[1], list[2]
+end
 if text then
   stamp, birth, limits = tonumber(stamp), tonumber(birth), parse(terms)
   local i = 0
@@ -460,10 +466,24 @@ if owed > 0 then
   for _, l in ipairs(limits) do owe(l, owed) end
 end
 
+-- The ban: see ban.rs.
+local banned = false
+if ARGV[5] ~= '' then
+  local list = numbers(ARGV[5])
+  local change, ago = list[2], list[3]
+  since, length = max(since, list[4]), list[1]
+  local function in_force(at) return at > 0 and min(at, now) + length > now end
+  if not in_force(since) then since = change == 1 and max(0, now - ago) or 0 end
+  banned = change ~= 2 and in_force(since)
+  since = banned and min(since, now) or 0
+elseif not older then
+  since = 0
+end
+
 -- The answer. `note` adds three numbers for each limit to one of three lists: served, lent and level.
-local reply, count = {0, 0, 0, 0, 0, 0, 0}, #limits
+local reply, count = {0, 0, 0, 0, 0, 0, 0, banned and since or 0}, #limits
 local function note(place, i, a, b, c)
-  local at = 7 + 3 * (place * count + i) - 3
+  local at = 8 + 3 * (place * count + i) - 3
   reply[at + 1], reply[at + 2], reply[at + 3] = a, b, c
 end
 
@@ -472,18 +492,21 @@ for i, l in ipairs(limits) do
   note(0, i, mark(l))
   granted = min(granted, fits(l, requests, cost, patience))
 end
+if banned then granted = 0 end
 if granted > 0 then
   for _, l in ipairs(limits) do charge(l, granted * cost) end
 end
 local next_at = 0
-if granted < requests then
+if banned and requests > 0 then
+  next_at = since + length
+elseif granted < requests then
   for _, l in ipairs(limits) do
     local at = opens(l, cost)
     if not at then next_at = -1 elseif next_at >= 0 then next_at = max(next_at, at) end
   end
 end
 
-local wanted = granted == requests and not older and prefetch or 0
+local wanted = granted == requests and not older and not banned and prefetch or 0
 local prefetched = wanted
 for i, l in ipairs(limits) do
   local free, a, b, c = lendable(l, guard, lookahead, wanted)
@@ -492,7 +515,7 @@ for i, l in ipairs(limits) do
 end
 if prefetched > 0 then
   for i, l in ipairs(limits) do
-    local at = 7 + 3 * (count + i) - 3
+    local at = 8 + 3 * (count + i) - 3
     if l.bucket then l.a, l.b = reply[at + 1], reply[at + 2] end
     charge(l, prefetched)
   end
@@ -500,14 +523,15 @@ end
 
 -- Writes the value if it has changed. A key at full credit needs no value.
 
-local full, has_log, list = 0, false, {}
+local full, has_log, list = since > 0 and since + length or 0, false, {}
 for i, l in ipairs(limits) do
   note(2, i, mark(l))
   full = max(full, full_at(l))
   has_log = has_log or l.log
   list[i] = format('%.0f %.0f %.0f', l.a, l.b, l.c)
 end
-local line = format('%.0f %.0f|', stamp, birth) .. terms .. '|' .. table.concat(list, ' ') .. '\n'
+local line = format('%.0f %.0f|', stamp, birth) .. terms .. '|' .. table.concat(list, ' ')
+  .. (since > 0 and format('|%.0f %.0f', since, length) or '') .. '\n'
 if full <= now then
   call('DEL', key)
 elseif line ~= text then
@@ -522,5 +546,5 @@ end
 
 reply[1], reply[2], reply[3], reply[4], reply[5], reply[6], reply[7] =
   granted, prefetched, now, birth, next_at, stamp, older and 1 or 0
-if older then reply[8 + 9 * count] = terms end
+if older then reply[9 + 9 * count] = terms end
 return reply

@@ -56,6 +56,20 @@ pub struct Denied {
     pub retry_after: Option<Duration>,
     /// The remaining units of the key, if they are known.
     pub left: Option<Left>,
+    /// The rest of the key's ban. None if the key is not banned.
+    pub banned: Option<Duration>,
+}
+
+impl Denied {
+    /// The refusal of a request whose key is not banned.
+    pub const fn new(retry_after: Option<Duration>, left: Option<Left>) -> Self {
+        Self { retry_after, left, banned: None }
+    }
+
+    /// The refusal of a request whose key is banned.
+    pub const fn banned(rest: Duration) -> Self {
+        Self { retry_after: Some(rest), left: None, banned: Some(rest) }
+    }
 }
 
 /// A decision that needs no wait.
@@ -96,10 +110,10 @@ impl Future for Waits {
                 }
                 return Poll::Ready(match self.slot.take() {
                     Some((grant, ..)) => Ok(grant),
-                    None => Err(Denied { retry_after: Some(Duration::ZERO), left: None }),
+                    None => Err(Denied::new(Some(Duration::ZERO), None)),
                 });
             }
-            let gone = Denied { retry_after: Some(Duration::from_secs(1)), left: None };
+            let gone = Denied::new(Some(Duration::from_secs(1)), None);
             match ready!(Pin::new(&mut self.receiver).poll(context)).unwrap_or(Err(gone)) {
                 Err(denied) => return Poll::Ready(Err(denied)),
                 Ok((grant, due)) => match self.limiter.until(due).filter(|rest| !rest.is_zero()) {

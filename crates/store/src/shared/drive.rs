@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 use weir_seats::{
-    Key, Level, Next, Reply, Seats, StoreError, Take,
+    BanChange, BanQuestion, Key, Level, Next, Reply, Seats, StoreError, Take,
     terms::{MOST_UNITS, StoreTerms},
 };
 
@@ -55,6 +55,8 @@ struct Owned {
     /// The part of `owed` that this program's share admitted while the store was lost, and all units that it admitted.
     local: (u32, u64),
     seen: Option<Level>,
+    ban: Option<BanQuestion>,
+    asked_at: Duration,
 }
 
 /// Decisions, with the senders of the requests that wait for them. They are sent when no lock is held.
@@ -64,6 +66,12 @@ impl Owned {
     /// The owed units, without those of this program's share: its count still has those.
     fn explicit(&self) -> u32 {
         self.owed.saturating_sub(self.local.0)
+    }
+
+    /// The time at which the ban began that the question starts.
+    fn ban_started(&self) -> Option<Duration> {
+        let BanChange::Start { ago } = self.ban?.change else { return None };
+        Some(self.asked_at.saturating_sub(ago))
     }
 
     fn take(&self) -> Take<'_> {
@@ -76,6 +84,7 @@ impl Owned {
             lookahead: self.reach,
             owed: self.owed,
             seen: self.seen.as_ref(),
+            ban: self.ban,
             ..Take::new(&self.terms)
         }
     }
@@ -137,7 +146,7 @@ impl SharedLimiter {
     /// Returns true if a question is needed although no request waits: units are owed, or few seats are left.
     fn has_more(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
         let wanted = self.wanted(entry, rule);
-        entry.owed > 0 || (wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2)
+        entry.owes() || entry.looks || (wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2)
     }
 
     /// Decides on one request without a question, if possible.
@@ -165,7 +174,7 @@ impl SharedLimiter {
                 if refused.applies_to(cost, patience, time) {
                     let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                     let left = entry.left(rule, time.latest);
-                    return Settled::Decided(Err(Denied { retry_after, left }));
+                    return Settled::Decided(Err(Denied::new(retry_after, left)));
                 }
                 if !rule.set(entry.set).has_slots() {
                     return Settled::Waits(wait);
@@ -221,7 +230,10 @@ impl SharedLimiter {
             owed: entry.owed.saturating_add(local_owed).min(MOST_UNITS),
             local: (local_owed, entry.local.as_ref().map_or(0, |local| local.admitted)),
             seen,
+            ban: rule.ban(entry.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
+            asked_at: now,
         };
+        entry.looks = false;
         entry.owed -= owned.explicit();
         Step::Asks(Box::new(Question { batch, owned }))
     }
@@ -237,7 +249,7 @@ impl SharedLimiter {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
             Ok(Ok(Err(_)) | Err(_)) => {
                 // The store has possibly charged the owed units. Charging them twice never admits too many requests.
-                self.note_owed(hash, owned.explicit());
+                self.note_owed(hash, &owned);
                 self.unanswered(hash, batch)
             }
             Err(_) => {
@@ -247,7 +259,7 @@ impl SharedLimiter {
                     match answer.await {
                         // No request waits for this answer, so its seats go to later requests.
                         Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
-                        _ => me.note_owed(hash, owned.explicit()),
+                        _ => me.note_owed(hash, &owned),
                     }
                 });
                 self.unanswered(hash, batch)
@@ -256,13 +268,16 @@ impl SharedLimiter {
         send(self, decisions);
     }
 
-    fn note_owed(&self, hash: u128, units: u32) {
-        if units == 0 {
+    /// Records that a question was not answered, so that the next one reports the same.
+    fn note_owed(&self, hash: u128, owned: &Owned) {
+        let (units, started) = (owned.explicit(), owned.ban_started());
+        if units == 0 && started.is_none() {
             return;
         }
         let mut shard = self.table.shard_of(hash);
         if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
             entry.owed = entry.owed.saturating_add(units);
+            entry.ban_started = entry.ban_started.or(started);
         }
     }
 
@@ -298,7 +313,10 @@ impl SharedLimiter {
             let late = local.admitted.saturating_sub(owned.local.1);
             entry.owed = entry.owed.saturating_add(u32::try_from(late).unwrap_or(u32::MAX));
         }
-        (entry.level, entry.level_breaks) = (Some(level), breaks);
+        (entry.level, entry.level_breaks, entry.asked_at) = (Some(level), breaks, owned.asked_at);
+        let passed = micros(now.saturating_sub(at));
+        let banned = entry.level.as_ref().and_then(Level::banned);
+        let banned = banned.map(|banned| Duration::from_micros(banned.end().saturating_sub(time + passed)));
         let mut served = served;
         let mut refused = Vec::new();
         for (index, waiter) in (0_u32..).zip(batch) {
@@ -328,17 +346,14 @@ impl SharedLimiter {
         if owned.prefetch > 0 && leased < owned.prefetch / 2 {
             entry.refill_after = now + owned.reach / 2;
         }
-        entry.refused = self.refusal(next, owned, time);
+        entry.refused = if banned.is_some() { None } else { self.refusal(next, owned, time) };
         let retry_after = match next {
             Next::Now => Some(Duration::ZERO),
-            Next::At(until) => {
-                let passed = micros(now.saturating_sub(at));
-                Some(Duration::from_micros(until.saturating_sub(time + passed)))
-            }
+            Next::At(until) => Some(Duration::from_micros(until.saturating_sub(time + passed))),
             Next::Never => None,
         };
         // If the strategy has slots, the store has no slot within the patience of these requests.
-        let may_wait = !rule.set(entry.set).has_slots();
+        let may_wait = banned.is_none() && !rule.set(entry.set).has_slots();
         let waits_on = |waiter: &Waiter| {
             may_wait && waiter.is_patient && retry_after.is_some_and(|wait| now + wait <= waiter.latest)
         };
@@ -346,8 +361,8 @@ impl SharedLimiter {
             if waits_on(&waiter) {
                 entry.waiting.push_front(waiter);
             } else {
-                let left = entry.left(&rule, time);
-                decisions.push((waiter.sender, Err(Denied { retry_after, left })));
+                let denied = || Denied::new(retry_after, entry.left(&rule, time));
+                decisions.push((waiter.sender, Err(banned.map_or_else(denied, Denied::banned))));
             }
         }
         decisions
@@ -371,9 +386,9 @@ impl SharedLimiter {
             self.client.stats.count_lost(units);
             return;
         }
-        let client = Arc::clone(&self.client);
+        let (client, ban) = (Arc::clone(&self.client), rule.ban(BanChange::Keep));
         self.client.runtime().spawn(async move {
-            let question = Take { requests: 0, returned: Some(&seats), ..Take::new(&terms) };
+            let question = Take { requests: 0, returned: Some(&seats), ban, ..Take::new(&terms) };
             let answer: Result<_, StoreError> = client.ask(&key, &question).await;
             match answer {
                 Ok(_) => client.stats.count_returned(units),
@@ -381,6 +396,11 @@ impl SharedLimiter {
             }
         });
     }
+}
+
+/// What a question says about a ban that this program started.
+fn started(since: Duration, now: Duration) -> BanChange {
+    BanChange::Start { ago: now.saturating_sub(since) }
 }
 
 enum Settled {

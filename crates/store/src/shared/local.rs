@@ -43,15 +43,18 @@ impl SharedLimiter {
         (now, loss): (Duration, u64),
     ) -> Result<Grant, Denied> {
         let left = None;
+        if let Some(rest) = self.client.time(now).and_then(|time| entry.ban_rest(rule, time)) {
+            return Err(Denied::banned(rest));
+        }
         match rule.on_loss {
             OnLoss::Open => Ok(self.grant(hash, entry.set, None, left)),
-            OnLoss::Closed => Err(Denied { retry_after: Some(SOON), left }),
+            OnLoss::Closed => Err(Denied::new(Some(SOON), left)),
             OnLoss::LocalShare => {
                 let Some(terms) = &rule.set(entry.set).local else {
-                    return Err(Denied { retry_after: Some(SOON), left });
+                    return Err(Denied::new(Some(SOON), left));
                 };
                 if let Some(gap) = self.between_windows(terms, now) {
-                    return Err(Denied { retry_after: Some(gap), left });
+                    return Err(Denied::new(Some(gap), left));
                 }
                 let at = self.share_time(now);
                 // The share begins without credit, because the store has given the credit to other programs.
@@ -67,7 +70,7 @@ impl SharedLimiter {
                     None => (begins(), 0),
                 };
                 let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
-                    return Err(Denied { retry_after: None, left });
+                    return Err(Denied::new(None, left));
                 };
                 let Outcome { answer, value, .. } = take(Some(&value), &encoded, at);
                 let granted = answer.granted * u64::from(cost);
@@ -80,7 +83,7 @@ impl SharedLimiter {
                     Next::At(opens) => Some(Duration::from_micros(opens.saturating_sub(at))),
                     Next::Never => None,
                 };
-                Err(Denied { retry_after, left })
+                Err(Denied::new(retry_after, left))
             }
         }
     }

@@ -40,6 +40,8 @@ pub struct SharedRule {
     pub(super) on_loss: OnLoss,
     pub(super) most_keys: usize,
     pub(super) sets: Vec<Set>,
+    /// The length of bans. None if the rule bans no keys.
+    pub(super) ban: Option<Duration>,
 }
 
 /// The limits of some keys.
@@ -87,7 +89,7 @@ impl SharedRule {
         if sets.is_empty() {
             return Err(InvalidStoreTerms::Count.into());
         }
-        Ok(Self { counters: counters.to_owned(), on_loss, most_keys: most_keys.max(1), sets })
+        Ok(Self { counters: counters.to_owned(), on_loss, most_keys: most_keys.max(1), sets, ban: None })
     }
 
     pub(super) fn set(&self, index: usize) -> &Set {

@@ -52,6 +52,12 @@ pub(super) struct Entry {
     pub(super) refill_after: Duration,
     pub(super) local: Option<Local>,
     pub(super) used: Duration,
+    /// The time at which this program started a ban that was not yet reported to the store.
+    pub(super) ban_started: Option<Duration>,
+    /// True if the store must be asked whether the key is banned.
+    pub(super) looks: bool,
+    /// The time at which the newest answered question was asked.
+    pub(super) asked_at: Duration,
 }
 
 /// The count of this program's share while the store is lost.
@@ -106,7 +112,12 @@ pub(super) struct Refused {
 impl Entry {
     /// Returns true if the key can be forgotten.
     fn is_quiet(&self) -> bool {
-        !self.asks && self.waiting.is_empty() && self.owed == 0
+        !self.asks && self.waiting.is_empty() && !self.owes()
+    }
+
+    /// Returns true if there is something to report to the store.
+    pub(super) fn owes(&self) -> bool {
+        self.owed > 0 || self.ban_started.is_some()
     }
 }
 

@@ -21,6 +21,9 @@ use crate::{
     tests::oracle::excess,
 };
 
+#[path = "ban_tests.rs"]
+mod bans;
+
 const EPOCH: Duration = Duration::from_secs(1_790_000_000);
 
 struct World {

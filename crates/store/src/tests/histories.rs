@@ -6,7 +6,9 @@ use std::time::Duration;
 use redis::{Client, Connection};
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
-use weir_seats::{EncodedTake, Level, Next, Reply, Seats, Take, Value, model, terms::StoreTerms};
+use weir_seats::{
+    BanChange, BanQuestion, EncodedTake, Level, Next, Reply, Seats, Take, Value, model, terms::StoreTerms,
+};
 
 use super::servers::Server;
 use crate::redis::script;
@@ -29,7 +31,7 @@ impl Both {
     fn new(server: &Server) -> Self {
         let client = Client::open(format!("redis://{}/", server.endpoint())).expect("an address");
         let mut connection = client.get_connection().expect("a running server");
-        let source = script::SOURCE.replace("redis.call('TIME')", "{ARGV[5], ARGV[6]}");
+        let source = script::SOURCE.replace("redis.call('TIME')", "{ARGV[6], ARGV[7]}");
         assert_ne!(source, script::SOURCE);
         let hash = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).expect("a valid script");
         Self { connection, hash, model: None, now: START }
@@ -93,14 +95,25 @@ fn terms(random: &mut Random, stamp: u64) -> StoreTerms {
     StoreTerms::new(stamp, &limits).expect("terms")
 }
 
+fn ban(random: &mut Random) -> Option<BanQuestion> {
+    let length = Duration::from_micros(one(random, &[1, 1_000, 1_000_000, 900_000_000]));
+    let ago = Duration::from_micros(one(random, &[0, 0, 500, 2_000_000]));
+    let change = match random.below(6) {
+        0 => BanChange::Start { ago },
+        1 => BanChange::Lift,
+        _ => BanChange::Keep,
+    };
+    (random.below(3) > 0).then_some(BanQuestion { length, change })
+}
+
 /// Runs one random history. Returns the number of answers of each kind.
-fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
+fn history(both: &mut Both, random: &mut Random) -> [u32; 7] {
     both.forget();
     both.now = START + random.below(1_000_000_000) as u64;
     let mut known = vec![terms(random, 1)];
     let (mut levels, mut seats) = (Vec::<Level>::new(), Vec::<Seats>::new());
     let mut copy: Option<(Option<Vec<u8>>, Option<Value>)> = None;
-    let mut counts = [0; 6];
+    let mut counts = [0; 7];
     for _ in 0..60 {
         let newest = known.last().expect("there is one").clone();
         let period = newest.raw()[0].period;
@@ -151,6 +164,7 @@ fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
             owed: one(random, &[0, 0, 0, 0, 0, 0, 0, 1, 30, 1_000_000]),
             seen: seen.as_ref(),
             returned: returned.as_ref(),
+            ban: ban(random),
         });
         counts[0] += u32::from(reply.granted > 0);
         counts[1] += u32::from(reply.prefetched.is_some());
@@ -158,6 +172,7 @@ fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
         counts[3] += u32::from(reply.next == Next::Never);
         counts[4] += u32::from(reply.newer.is_some());
         counts[5] += u32::from(returned.is_some());
+        counts[6] += u32::from(reply.level.banned().is_some());
         seats.extend(reply.served);
         seats.extend(reply.prefetched);
         levels.push(reply.level);
@@ -169,11 +184,11 @@ fn history(both: &mut Both, random: &mut Random) -> [u32; 6] {
 fn the_script_does_what_the_model_says() {
     let server = Server::redis(&[]);
     let mut both = Both::new(&server);
-    let mut counts = [0; 6];
+    let mut counts = [0; 7];
     for seed in 0..400 {
         let told = history(&mut both, &mut Random::new(seed));
-        counts = [0, 1, 2, 3, 4, 5].map(|index| counts[index] + told[index]);
+        counts = [0, 1, 2, 3, 4, 5, 6].map(|index| counts[index] + told[index]);
     }
-    println!("granted, prefetched, refused, never, newer, returned: {counts:?}");
+    println!("granted, prefetched, refused, never, newer, returned, banned: {counts:?}");
     assert!(counts.iter().all(|&count| count > 400), "every case occurs: {counts:?}");
 }

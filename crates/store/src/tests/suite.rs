@@ -11,7 +11,10 @@ use std::{
 
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
-use weir_seats::{Key, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTime, Take, terms::StoreTerms};
+use weir_seats::{
+    BanChange, BanQuestion, Key, Level, Memory, Next, Reply, Seats, StoreClock, StoreError, StoreTime, Take,
+    terms::StoreTerms,
+};
 
 use super::{
     oracle::{Admission, excess, possible},
@@ -303,6 +306,54 @@ async fn returned_seats_are_granted_again() {
             assert_eq!(second.granted, 8, "{} {strategy:?}", kind.name);
             let third = store.take(&key, &Take { requests: 20, ..all }).await.expect("an answer");
             assert_eq!(third.granted, 0, "{} {strategy:?}", kind.name);
+        }
+    }
+}
+
+/// A ban that one pod starts is in force for all pods, until a pod lifts it.
+#[tokio::test]
+async fn a_ban_is_in_force_for_all_pods() {
+    for kind in kinds() {
+        for &strategy in kind.strategies {
+            let terms = StoreTerms::new(1, &[(0, quota(strategy, 1_000, 1_000))]).expect("terms");
+            let (one, other, key) = ((kind.pod)(), (kind.pod)(), key(300 + strategy as u128));
+            // Requests leave a leaky bucket one by one.
+            let patience = Duration::from_secs(if strategy == Strategy::LeakyBucket { 9 } else { 0 });
+            let ask = |change| Take {
+                patience,
+                ban: Some(BanQuestion { length: Duration::from_secs(3_600), change }),
+                ..Take::new(&terms)
+            };
+            let who = format!("{} {strategy:?}", kind.name);
+            let before = other.take(&key, &ask(BanChange::Keep)).await.expect("an answer");
+            assert_eq!((before.granted, before.level.banned()), (1, None), "{who}");
+            let start = Take { requests: 0, ..ask(BanChange::Start { ago: Duration::from_secs(60) }) };
+            let begun = one.take(&key, &start).await.expect("an answer").level.banned().expect("a ban");
+            assert_eq!(begun.length, 3_600_000_000, "{who}");
+            let again = one.take(&key, &start).await.expect("an answer");
+            assert_eq!(again.level.banned(), Some(begun), "{who}: a ban is not extended");
+            let refused = other.take(&key, &Take { prefetch: 9, ..ask(BanChange::Keep) }).await.expect("an answer");
+            assert_eq!((refused.granted, refused.prefetched.is_none()), (0, true), "{who}");
+            assert_eq!((refused.next, refused.level.banned()), (Next::At(begun.end()), Some(begun)), "{who}");
+            let rest = begun.end() - refused.time;
+            assert!((3_530_000_000..=3_540_000_000).contains(&rest), "{who}: {rest}");
+            let lift = Take { requests: 0, ..ask(BanChange::Lift) };
+            assert_eq!(other.take(&key, &lift).await.expect("an answer").level.banned(), None, "{who}");
+            assert_eq!(one.take(&key, &ask(BanChange::Keep)).await.expect("an answer").granted, 1, "{who}");
+            if (kind.name, strategy) == ("memcached", Strategy::FixedWindow) {
+                // Without a ban, Memcached counts in another value.
+                continue;
+            }
+            // The rule has no ban any more.
+            one.take(&key, &start).await.expect("an answer");
+            let gone = StoreTerms::new(2, &[(0, quota(strategy, 1_000, 1_000))]).expect("terms");
+            assert_eq!(
+                other.take(&key, &Take { patience, ..Take::new(&gone) }).await.expect("an answer").granted,
+                1,
+                "{who}"
+            );
+            let back = Take { terms: &gone, ..ask(BanChange::Keep) };
+            assert_eq!(one.take(&key, &back).await.expect("an answer").level.banned(), None, "{who}");
         }
     }
 }

@@ -99,7 +99,7 @@ pub(super) const CRATES: &[Crate] = &[
         root: "crates/seats/src/lib.rs",
         layers: &[
             &["bounds", "error", "key", "terms"],
-            &["bucket"],
+            &["ban", "bucket"],
             &["state"],
             &["seats", "value"],
             &["reserve", "take"],

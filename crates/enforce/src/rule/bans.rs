@@ -1,0 +1,92 @@
+//! The bans of a rule, in this program and in the store of a rule of scope Shared or Fleet.
+//!
+//! Each program counts the refusals that it saw. The first ban of a key is reported to the store, and other programs
+//! learn of it with their next question about the key. A program that knows a ban refuses without a question, and asks
+//! at most once per second whether another program has lifted the ban.
+
+use std::{sync::Arc, time::Duration};
+
+use weir_core::Time;
+use weir_store::{SharedLimiter, StoreError};
+
+use super::{Limits, Rule};
+use crate::{ban::Ban, counters::Counters, lower::hash};
+
+/// A key of a rule in its store.
+pub(crate) struct KeyInStore {
+    limiter: Arc<SharedLimiter>,
+    hash: u128,
+    set: usize,
+}
+
+impl KeyInStore {
+    /// The name of the store.
+    pub(crate) fn store(&self) -> String {
+        self.limiter.client().name().to_owned()
+    }
+
+    /// Lifts the ban in the store. Returns true if the key was banned there.
+    pub(crate) async fn lift(self) -> Result<bool, StoreError> {
+        self.limiter.lift_ban(self.hash, self.set).await
+    }
+}
+
+impl Limits {
+    /// Returns the rest of the key's ban. `None` if the rule has not banned the key.
+    pub(crate) fn banned(&self, key: &[u8], now: Time) -> Option<Duration> {
+        let ban = self.ban.as_ref().filter(|ban| ban.is_active())?;
+        let rest = ban.rest(key, now)?;
+        let is_lifted = self.key_in_store(key).is_some_and(|KeyInStore { limiter, hash, set }| {
+            limiter.is_lifted(hash, set, ban.length().saturating_sub(rest))
+        });
+        if is_lifted {
+            ban.lift_one(key);
+        }
+        (!is_lifted).then_some(rest)
+    }
+
+    /// Counts a refusal for the ban of the rule. Returns the rest of the ban if the key is banned now.
+    pub(crate) fn count_for_ban(&self, key: &[u8], at: Time, counters: &Counters) -> Option<Duration> {
+        let banned = self.ban.as_ref()?.refused(key, at, counters)?;
+        if banned.begins
+            && let Some(KeyInStore { limiter, hash, set }) = self.key_in_store(key)
+        {
+            limiter.start_ban(hash, set);
+        }
+        Some(banned.rest)
+    }
+
+    /// Records a ban that the store reported.
+    pub(crate) fn learn_ban(&self, key: &[u8], rest: Duration, at: Time) {
+        if let Some(ban) = &self.ban {
+            ban.learn(key, rest, at);
+        }
+    }
+
+    fn key_in_store(&self, key: &[u8]) -> Option<KeyInStore> {
+        let shared = self.shared.as_ref()?;
+        let set = shared.terms.override_of(key).map_or(0, |index| index + 1);
+        Some(KeyInStore { limiter: Arc::clone(&shared.limiter), hash: hash(key), set })
+    }
+}
+
+impl Rule {
+    pub(crate) fn ban(&self) -> Option<&Ban> {
+        self.limits.as_ref()?.ban.as_ref()
+    }
+
+    /// Returns the number of banned keys. `None` if the rule has no ban.
+    pub fn banned_keys(&self, now: Time) -> Option<u64> {
+        self.ban().map(|ban| ban.banned(now))
+    }
+
+    /// Whether a store has the bans of this rule, too.
+    pub(crate) fn has_bans_in_store(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.ban.is_some() && limits.shared.is_some())
+    }
+
+    /// A key in the store of the rule. `None` for a rule of scope Pod.
+    pub(crate) fn key_in_store(&self, key: &[u8]) -> Option<KeyInStore> {
+        self.limits.as_ref()?.key_in_store(key)
+    }
+}

@@ -1,0 +1,105 @@
+//! Bans of keys in the store. A program starts a ban, and every program learns of it with its next question about the
+//! key. A rule with a ban takes no seats in advance, so that this is the next request.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+use weir_seats::{BanChange, BanQuestion, Banned, Key, StoreError, StoreTime, Take};
+
+use super::{Entry, SharedLimiter, SharedRule, micros};
+
+/// The age of an answer after which the store is asked whether a ban is still in force.
+const RECENT: Duration = Duration::from_secs(1);
+
+impl SharedRule {
+    /// Bans keys for this time.
+    #[must_use]
+    pub fn with_ban(self, length: Duration) -> Self {
+        Self { ban: Some(length), ..self }
+    }
+
+    /// The part of a question that is about the ban of its key.
+    pub(super) fn ban(&self, change: BanChange) -> Option<BanQuestion> {
+        self.ban.map(|length| BanQuestion { length, change })
+    }
+}
+
+impl SharedLimiter {
+    /// Starts a ban of a key, without waiting for the store. If the store is lost, the ban starts in the store when it
+    /// returns.
+    pub fn start_ban(&self, hash: u128, set: usize) {
+        self.with_entry(hash, set, |entry, now| {
+            entry.ban_started.get_or_insert(now);
+            true
+        });
+    }
+
+    /// Returns true if another program has lifted the ban of a key. The caller knows the ban for the time `known`. This
+    /// asks the store if its last answer is not recent, and does not wait for the answer.
+    pub fn is_lifted(&self, hash: u128, set: usize, known: Duration) -> bool {
+        let mut is_lifted = false;
+        self.with_entry(hash, set, |entry, now| {
+            let is_banned = entry.level.as_ref().is_none_or(|level| level.banned().is_some());
+            is_lifted = entry.ban_started.is_none() && !is_banned && entry.asked_at + known > now;
+            entry.looks = !is_lifted && entry.asked_at + RECENT <= now;
+            entry.looks
+        });
+        is_lifted
+    }
+
+    /// Lifts the ban of a key in the store. Returns true if the key was banned there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store does not answer.
+    pub async fn lift_ban(&self, hash: u128, set: usize) -> Result<bool, StoreError> {
+        if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
+            entry.ban_started = None;
+        }
+        let was_banned = self.change_ban(hash, set, BanChange::Keep).await?.is_some();
+        self.change_ban(hash, set, BanChange::Lift).await?;
+        Ok(was_banned)
+    }
+
+    /// Asks the store about the ban of a key, and waits for the answer. Returns the ban that is in force then.
+    async fn change_ban(&self, hash: u128, set: usize, change: BanChange) -> Result<Option<Banned>, StoreError> {
+        let rule = self.rule();
+        let Ok(key) = Key::new(&rule.counters, hash) else { return Ok(None) };
+        let terms = Arc::clone(&rule.set(set).terms);
+        let question = Take { requests: 0, ban: rule.ban(change), ..Take::new(&terms) };
+        let answer = timeout(self.client.deadline(), self.client.ask(&key, &question)).await;
+        let level = answer.map_err(|_| StoreError::Late)??.reply.level;
+        let banned = level.banned();
+        if let Some(entry) = self.table.shard_of(hash).get_mut(&hash) {
+            entry.level = Some(level);
+        }
+        Ok(banned)
+    }
+
+    /// Changes the entry of a key. If `change` returns true, the store is asked about the key.
+    fn with_entry(&self, hash: u128, set: usize, change: impl FnOnce(&mut Entry, Duration) -> bool) {
+        let (rule, now) = (self.rule(), self.client.now());
+        let mut shard = self.table.shard_of(hash);
+        let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
+        entry.begin(set, now);
+        let begins = change(entry, now) && self.client.lost().is_none() && !std::mem::replace(&mut entry.asks, true);
+        drop(shard);
+        if begins {
+            self.drive(hash);
+        }
+        self.forget(forgotten);
+    }
+}
+
+impl Entry {
+    /// The rest of the key's ban, as far as this program knows it.
+    pub(super) fn ban_rest(&self, rule: &SharedRule, time: StoreTime) -> Option<Duration> {
+        let end = self.level.as_ref()?.banned()?.since + micros(rule.ban?);
+        end.checked_sub(time.earliest).filter(|rest| *rest > 0).map(Duration::from_micros)
+    }
+
+    /// As [`ban_rest`](Self::ban_rest), if the answer of the store is recent.
+    pub(super) fn recent_ban_rest(&self, rule: &SharedRule, time: StoreTime, now: Duration) -> Option<Duration> {
+        self.ban_rest(rule, time).filter(|_| self.asked_at + RECENT > now)
+    }
+}

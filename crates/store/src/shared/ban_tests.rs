@@ -1,0 +1,176 @@
+//! Bans of a rule that several programs share, with a paused clock.
+
+use super::*;
+
+const LENGTH: Duration = Duration::from_secs(600);
+const KEY: u128 = 7;
+
+fn banning(stamp: u64, requests: u64) -> SharedRule {
+    rule(stamp, quota(Strategy::TokenBucket, requests, 1, None), OnLoss::Open).with_ban(LENGTH)
+}
+
+/// Whether the key is banned for this program. It asks as the decision engine does: a program that knows the ban for the
+/// time `known` first looks whether it was lifted.
+async fn is_banned(limiter: &SharedLimiter) -> Option<Duration> {
+    match request(limiter, 1, Duration::ZERO).await {
+        Ok(()) => None,
+        Err(denied) => denied.banned,
+    }
+}
+
+async fn settled() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_is_in_force_in_all_programs_with_their_next_request() {
+    let world = World::new();
+    let programs: Vec<_> = (0..3).map(|_| SharedLimiter::new(world.client(), banning(1, 1_000))).collect();
+    // The key is so busy that a program without a ban would hold seats.
+    for _ in 0..1_000 {
+        for program in &programs {
+            assert_eq!(request(program, 1, Duration::ZERO).await, Ok(()));
+        }
+        tokio::time::sleep(Duration::from_millis(4)).await;
+    }
+    programs[0].start_ban(KEY, 0);
+    settled().await;
+    for program in &programs {
+        let rest = is_banned(program).await.expect("a ban");
+        assert!(rest <= LENGTH && rest > LENGTH - Duration::from_millis(10), "{rest:?}");
+    }
+    // A banned key needs no question for each request.
+    let trips = || programs.iter().map(|program| program.client().stats().trips).sum::<u64>();
+    let before = trips();
+    for _ in 0..500 {
+        assert!(is_banned(&programs[1]).await.is_some());
+    }
+    assert_eq!(trips(), before);
+    tokio::time::sleep(LENGTH).await;
+    for program in &programs {
+        assert_eq!(is_banned(program).await, None, "the ban has ended");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_one_program_lifts_ends_in_all_programs() {
+    let world = World::new();
+    let programs: Vec<_> = (0..2).map(|_| SharedLimiter::new(world.client(), banning(1, 1_000))).collect();
+    programs[0].start_ban(KEY, 0);
+    settled().await;
+    assert!(is_banned(&programs[1]).await.is_some());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!programs[0].is_lifted(KEY, 0, Duration::from_secs(5)), "this only asks");
+    settled().await;
+    assert!(!programs[0].is_lifted(KEY, 0, Duration::from_secs(5)), "the ban is in force");
+    assert_eq!(programs[1].lift_ban(KEY, 0).await, Ok(true));
+    assert_eq!(programs[1].lift_ban(KEY, 0).await, Ok(false), "it is lifted already");
+    assert_eq!(is_banned(&programs[1]).await, None);
+    let mut waited = Duration::ZERO;
+    while !programs[0].is_lifted(KEY, 0, Duration::from_secs(5) + waited) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        waited += Duration::from_millis(100);
+    }
+    assert!(waited <= Duration::from_millis(1_200), "{waited:?}");
+    assert_eq!(is_banned(&programs[0]).await, None);
+}
+
+/// An answer from before the ban does not lift it.
+#[tokio::test(start_paused = true)]
+async fn an_old_answer_lifts_no_ban() {
+    let world = World::new();
+    let program = SharedLimiter::new(world.client(), banning(1, 1_000));
+    assert_eq!(is_banned(&program).await, None);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    // The caller has started the ban, and reports it after this question.
+    assert!(!program.is_lifted(KEY, 0, Duration::from_millis(5)));
+    assert!(program.is_lifted(KEY, 0, Duration::from_secs(1)), "the answer is newer than the ban");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_reaches_a_store_that_was_lost() {
+    let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let cut_off = SharedLimiter::new(world.client_while(&is_there), banning(1, 1_000));
+    let other = SharedLimiter::new(world.client(), banning(1, 1_000));
+    assert_eq!(is_banned(&cut_off).await, None);
+    is_there.store(false, Relaxed);
+    cut_off.client().forget_backend();
+    while cut_off.client().condition().reached {
+        let _ = request(&cut_off, 1, Duration::ZERO).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    cut_off.start_ban(KEY, 0);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert!(!cut_off.is_lifted(KEY, 0, Duration::from_secs(100)));
+    assert!(cut_off.lift_ban(8, 0).await.is_err(), "the store must lift the ban, too");
+    assert_eq!(is_banned(&other).await, None);
+    is_there.store(true, Relaxed);
+    while is_banned(&other).await.is_none() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let rest = is_banned(&other).await.expect("a ban");
+    assert!(rest < LENGTH - Duration::from_secs(100), "it began when the program started it: {rest:?}");
+    assert!(rest > LENGTH - Duration::from_secs(110), "{rest:?}");
+}
+
+/// A program that knows the ban restores it in a store that has lost it, for example in a failover.
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_the_store_lost_is_restored() {
+    let (world, replica) = (World::new(), World::new());
+    let (is_there, is_replica) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let (start, there, moved) = (world.start, Arc::clone(&is_there), Arc::clone(&is_replica));
+    let stores = [Arc::clone(&world.store), Arc::clone(&replica.store)];
+    let client = StoreClient::start(StoreParts {
+        name: "shop/limits".to_owned(),
+        open: Box::new(move || match there.load(Relaxed) {
+            true => Ok(Backend::Memory(Arc::clone(&stores[usize::from(moved.load(Relaxed))]))),
+            false => Err("gone".to_owned()),
+        }),
+        clock: Box::new(move || EPOCH + start.elapsed()),
+        took: Box::new(|_| {}),
+        runtime: Handle::current(),
+    });
+    let program = SharedLimiter::new(client, banning(1, 1_000));
+    let other = SharedLimiter::new(replica.client(), banning(1, 1_000));
+    program.start_ban(KEY, 0);
+    settled().await;
+    assert!(is_banned(&program).await.is_some());
+    is_there.store(false, Relaxed);
+    program.client().forget_backend();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(is_banned(&program).await.is_some(), "a lost store ends no ban");
+    while program.client().condition().reached {
+        program.is_lifted(KEY, 0, Duration::from_secs(2));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    is_replica.store(true, Relaxed);
+    is_there.store(true, Relaxed);
+    while !program.client().condition().reached {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(is_banned(&other).await, None, "the replica has no ban");
+    assert!(!program.is_lifted(KEY, 0, Duration::from_secs(9)), "this only asks");
+    settled().await;
+    assert!(!program.is_lifted(KEY, 0, Duration::from_secs(9)));
+    let rest = is_banned(&other).await.expect("a ban");
+    assert!(rest < LENGTH - Duration::from_secs(2), "{rest:?}");
+}
+
+/// A change of the length applies to bans in force. A rule without a ban ends them.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_rule_changes_bans_in_force() {
+    let world = World::new();
+    let programs: Vec<_> = (0..2).map(|_| SharedLimiter::new(world.client(), banning(1, 1_000))).collect();
+    programs[0].start_ban(KEY, 0);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert!(is_banned(&programs[1]).await.is_some());
+    let shorter = |stamp| banning(stamp, 1_000).with_ban(Duration::from_secs(90));
+    programs.iter().for_each(|program| program.retune(shorter(2)));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(is_banned(&programs[1]).await, None);
+    programs[0].start_ban(KEY, 0);
+    settled().await;
+    let without = rule(3, quota(Strategy::TokenBucket, 1_000, 1, None), OnLoss::Open);
+    programs[0].retune(without);
+    assert_eq!(request(&programs[0], 1, Duration::ZERO).await, Ok(()));
+}
