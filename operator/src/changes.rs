@@ -130,6 +130,7 @@ mod tests {
             action: Action::Limit,
             mode: None,
             matches: Vec::new(),
+            replaces: Vec::new(),
             per: weir_wire::Per::Request,
             key: Vec::new(),
             limits: limits.iter().map(limit).collect(),

@@ -25,6 +25,7 @@ use crate::{
     calling::TlsFiles,
     check::{self, CheckOptions, Verdict},
     identity::{Identity, IdentityFlags},
+    import::{Import, Imported},
     inject::{InjectFlags, Injection},
     leader::{LeaseName, LeaseTiming},
     open_files,
@@ -82,6 +83,9 @@ enum Command {
     ///
     /// Exit code 0: no such policy exists; 1: at least one exists, or the policies cannot be read.
     Bypasses(Bypasses),
+    /// Write policies that do what the configuration of another limiter does
+    #[command(subcommand)]
+    Import(Import),
 }
 
 #[derive(Debug, Args)]
@@ -183,6 +187,7 @@ impl Cli {
             Command::Prove(arguments) => in_runtime(format, run_prove(arguments)),
             Command::Pulled(arguments) => in_runtime(format, run_pulled(arguments)),
             Command::Bypasses(arguments) => in_runtime(format, run_bypasses(arguments)),
+            Command::Import(import) => run_import(&import),
         }
     }
 }
@@ -203,6 +208,22 @@ fn run_check(arguments: Check) -> ExitCode {
         Verdict::Faulty => ExitCode::from(FAILED),
         Verdict::Unreadable => ExitCode::from(WRONG),
     }
+}
+
+fn run_import(import: &Import) -> ExitCode {
+    let (code, messages) = match import.run() {
+        Imported::Policies(policies, notes) => match io::stdout().lock().write_all(policies.as_bytes()) {
+            // A reader such as `head` can close the pipe early.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                (WRONG, vec![format!("cannot write the policies: {error}")])
+            }
+            _ => (0, notes),
+        },
+        Imported::Refused(faults) => (FAILED, faults),
+        Imported::Unreadable(files) => (WRONG, files),
+    };
+    messages.iter().for_each(|message| eprintln!("weir-operator: {message}"));
+    ExitCode::from(code)
 }
 
 /// An error with its exit code.

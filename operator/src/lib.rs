@@ -27,6 +27,7 @@ pub mod engine;
 pub mod fleet;
 mod host;
 pub mod identity;
+mod import;
 pub mod inject;
 mod labels;
 pub mod leader;

@@ -112,6 +112,7 @@ pub struct QueryMatch {
 /// An entry of a descriptor with this key, and with exactly this value, with a value that starts with this prefix, or
 /// with any value.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[x_kube(validation = value_or_prefix("descriptor"))]
 pub struct EntryMatch {
     /// Key of the entry, such as `remote_address` or `generic_key`.
@@ -125,6 +126,14 @@ pub struct EntryMatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 512))]
     pub prefix: Option<String>,
+    /// Values that do not match. So a rule with a more specific value can replace this rule for that value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 512)))]
+    pub except_values: Vec<String>,
+    /// Starts of values that do not match.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
+    pub except_prefixes: Vec<String>,
 }
 
 fn value_or_prefix(list: &str) -> Rule {

@@ -129,6 +129,11 @@ pub struct Rule {
     /// Whether the rule counts requests, or the messages of the WebSocket connections that these requests open.
     #[serde(default)]
     pub per: Per,
+    /// Other rules of the policy that do not apply to a request if this rule matches one of its descriptors. Valid only in
+    /// a policy with `domain`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub replaces: Vec<String>,
     /// The parts of a request by which the rule counts separately: each combination of values has its own count. If the
     /// list is empty or absent, all requests share one count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

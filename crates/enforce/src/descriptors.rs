@@ -114,6 +114,8 @@ struct MatchedRules {
 struct Matched {
     /// The index of the descriptor.
     descriptor: usize,
+    /// The index of the rule's policy.
+    policy: usize,
     rule: Arc<Rule>,
     key: Box<[u8]>,
     hits: u64,
@@ -197,30 +199,42 @@ struct Question<'a, 'v> {
 type Shadows = Vec<(usize, Vec<usize>)>;
 
 impl<'a> Question<'a, '_> {
-    /// Finds the rules that enforce. Also returns the first rule that denies, with its descriptor, and the rules in
+    /// Finds the rules that enforce, without those that another matching rule replaces. Also returns the first rule that denies, with its descriptor, and the rules in
     /// shadow mode. Counts the descriptors that a rule exempts.
     fn find_rules(&mut self, rules: &RulesInForce) -> (Option<(usize, &'a Arc<Rule>)>, Shadows) {
-        let (mut buffers, mut denied, mut all_shadows) = (MatchBuffers::default(), None, Vec::new());
+        let (mut buffers, mut denials, mut all_shadows) = (MatchBuffers::default(), Vec::new(), Shadows::new());
+        let mut replaced: Vec<(usize, String)> = Vec::new();
+        let set = self.set;
         let mut is_unmatched = true;
         for (descriptor, context) in self.contexts.iter().enumerate() {
-            match self.set.matching(&context.request, &mut buffers) {
+            match set.matching(&context.request, &mut buffers) {
                 Matching::Bypass(member) => {
                     is_unmatched = false;
                     self.matched.exempt[descriptor] = true;
                     member.rule.counters.count_bypassed();
+                    replaced.extend(member.replaced());
                 }
                 Matching::Rules { enforced, shadows } => {
                     is_unmatched &= enforced.is_empty() && shadows.is_empty();
+                    let matching = enforced.iter().chain(shadows);
+                    replaced.extend(matching.flat_map(|index| set.get(*index).replaced()));
                     for index in enforced {
-                        let rule = &self.set.get(*index).rule;
+                        let member = set.get(*index);
+                        let rule = &member.rule;
                         let Some(limits) = &rule.limits else {
-                            denied.get_or_insert((descriptor, rule));
+                            denials.push((descriptor, member));
                             continue;
                         };
                         let mut key = Vec::new();
                         limits.key.write(&context.request, &context.tokens, &mut key);
                         let (rule, hits) = (Arc::clone(rule), context.request.hits());
-                        self.matched.all.push(Matched { descriptor, rule, key: key.into(), hits });
+                        self.matched.all.push(Matched {
+                            descriptor,
+                            policy: member.policy,
+                            rule,
+                            key: key.into(),
+                            hits,
+                        });
                     }
                     if !shadows.is_empty() && context.request.hits() > 0 {
                         all_shadows.push((descriptor, shadows.to_vec()));
@@ -231,7 +245,15 @@ impl<'a> Question<'a, '_> {
         if is_unmatched {
             rules.unmatched.count();
         }
-        (denied, all_shadows)
+        let applies = |policy, rule: &Rule| !replaced.iter().any(|(of, name)| *of == policy && *name == rule.name);
+        if !replaced.is_empty() {
+            self.matched.all.retain(|matched| applies(matched.policy, &matched.rule));
+            for (_, shadows) in &mut all_shadows {
+                shadows.retain(|index| applies(set.get(*index).policy, &set.get(*index).rule));
+            }
+        }
+        let denied = denials.into_iter().find(|(_, member)| applies(member.policy, &member.rule));
+        (denied.map(|(descriptor, member)| (descriptor, &member.rule)), all_shadows)
     }
 
     /// Charges the rules that enforce, unless one of them refuses. Also returns the descriptor because of which it

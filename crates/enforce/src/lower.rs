@@ -56,6 +56,8 @@ pub(super) struct LoweredRule {
     pub(super) name: String,
     pub(super) mode: Mode,
     pub(super) matcher: Matcher,
+    /// The names of the rules of the policy that do not apply to a question if this rule matches.
+    pub(super) replaces: Vec<String>,
     pub(super) per: Per,
     pub(super) action: Action,
     /// The form of refusals. `None` for a bypass.
@@ -233,6 +235,7 @@ fn lower_rule(
         name: rule.name.clone(),
         mode,
         matcher: matcher?,
+        replaces: rule.replaces.clone(),
         per: rule.per,
         action: rule.action,
         refusal,

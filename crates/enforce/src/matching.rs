@@ -30,7 +30,7 @@ pub use self::{
     request::RequestView,
 };
 pub(crate) use self::{
-    conditions::{Conditions, FieldCondition, ValueCondition},
+    conditions::{Conditions, EntryCondition, FieldCondition, ValueCondition},
     glob::Glob,
     host::HostPattern,
     index::Index,

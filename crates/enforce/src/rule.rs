@@ -51,6 +51,8 @@ pub struct Rule {
     /// The weaker of the rule's mode and the policy's mode.
     pub(super) mode: Mode,
     pub(super) matcher: Matcher,
+    /// The names of the rules of the policy that do not apply to a question if this rule matches.
+    pub(super) replaces: Vec<String>,
     pub(super) per: Per,
     pub(super) counters: Arc<Counters>,
     pub(super) action: Action,
@@ -143,7 +145,7 @@ impl Rule {
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
-        let LoweredRule { name, mode, matcher, per, action, refusal, limits, concurrency } = rule;
+        let LoweredRule { name, mode, matcher, replaces, per, action, refusal, limits, concurrency } = rule;
         let concurrency = concurrency
             .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
         let before = before.and_then(|before| before.limits.as_ref());
@@ -173,7 +175,7 @@ impl Rule {
             (limits, None) => ("rate limited", limits.as_ref().map_or(&[][..], |limits| &limits.names)),
         };
         let refusal = refusal.map(|form| RefusalText::new(form, (policy, &name), error, names));
-        Self { name, mode, matcher, per, counters, action, refusal, limits, concurrency }
+        Self { name, mode, matcher, replaces, per, counters, action, refusal, limits, concurrency }
     }
 
     /// Returns the rule's statistics.

@@ -89,6 +89,13 @@ impl Member {
     }
 }
 
+impl Member {
+    /// The rules that this rule replaces: their policy and their name.
+    pub(super) fn replaced(&self) -> impl Iterator<Item = (usize, String)> {
+        self.rule.replaces.iter().map(|name| (self.policy, name.clone()))
+    }
+}
+
 impl RuleSet {
     /// Creates a set. `shadows`, the rules in shadow mode, must be grouped by policy.
     pub(super) fn new(enforced: Vec<Member>, shadows: Vec<Member>) -> Self {

@@ -87,6 +87,10 @@ pub struct Rule {
     /// every request matches.
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
+    /// The names of other rules of the policy that do not apply to a question if this rule matches one of its descriptors.
+    /// Allowed only in a policy with a domain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<String>,
     /// The unit to count: requests, or the messages of the connections that matching requests open.
     #[serde(default, skip_serializing_if = "Per::is_request")]
     pub per: Per,
@@ -176,7 +180,7 @@ pub struct Match {
     /// The entries of a descriptor, in this order, and no others. Required in a policy with a domain, where no other
     /// condition is allowed. Not allowed in other policies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub descriptor: Vec<FieldMatch>,
+    pub descriptor: Vec<EntryMatch>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -185,7 +189,7 @@ fn is_zero(number: &u8) -> bool {
 }
 
 /// A header or query parameter, one of whose occurrences must have this exact value or a value that starts with this
-/// prefix; or an entry of a descriptor with this name and such a value. If neither is set, any value matches. `value` and `prefix` must not both be set.
+/// prefix. If neither is set, any value matches. `value` and `prefix` must not both be set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FieldMatch {
@@ -197,6 +201,27 @@ pub struct FieldMatch {
     /// The start of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
+}
+
+/// An entry of a descriptor with this name, and with this exact value or a value that starts with this prefix. If neither
+/// is set, any value matches. `value` and `prefix` must not both be set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EntryMatch {
+    /// The name.
+    pub name: String,
+    /// The whole value, compared byte by byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// The start of the value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// Values that do not match.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub except_values: Vec<String>,
+    /// Starts of values that do not match. None of them is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub except_prefixes: Vec<String>,
 }
 
 /// The unit that a rule counts.

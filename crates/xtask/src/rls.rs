@@ -32,7 +32,7 @@ pub(crate) async fn run(
         return Ok(ExitCode::from(2));
     };
     let mut build = Command::new(env!("CARGO"));
-    build.current_dir(workspace.root()).args(debug_build(&["weir-agent", "weir-bench-rls"]));
+    build.current_dir(workspace.root()).args(debug_build(&["weir-agent", "weir-operator", "weir-bench-rls"]));
     if finish("cargo build", &mut build, interrupt).await? != Some(0) {
         return Ok(ExitCode::FAILURE);
     }

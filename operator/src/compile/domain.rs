@@ -14,7 +14,12 @@ pub(super) fn check(spec: &RateLimitPolicySpec, faults: &mut Faults) {
     }
     for (index, rule) in spec.rules.iter().enumerate() {
         let path = format!("spec.rules[{index}]");
-        if spec.domain.is_some() { of_descriptors(rule, &path, faults) } else { of_requests(rule, &path, faults) }
+        if spec.domain.is_some() {
+            of_descriptors(rule, &path, faults);
+            of_replaced(rule, &spec.rules, &path, faults);
+        } else {
+            of_requests(rule, &path, faults);
+        }
     }
 }
 
@@ -49,13 +54,24 @@ fn of_descriptors(rule: &Rule, path: &str, faults: &mut Faults) {
     }
 }
 
+/// Checks the names of the rules that a rule replaces.
+fn of_replaced(rule: &Rule, rules: &[Rule], path: &str, faults: &mut Faults) {
+    for (index, name) in rule.replaces.iter().enumerate() {
+        if *name == rule.name || rules.iter().all(|other| other.name != *name) {
+            let message = format!("{name:?} is not the name of another rule of this policy: correct it, or remove it");
+            faults.add(format!("{path}.replaces[{index}]"), message);
+        }
+    }
+}
+
 /// Checks a rule that reads requests.
 fn of_requests(rule: &Rule, path: &str, faults: &mut Faults) {
     let matches = rule.matches.iter().enumerate().filter(|(_, entry)| !entry.descriptor.is_empty());
     let in_matches = matches.map(|(index, _)| format!("{path}.match[{index}].descriptor"));
     let parts = rule.key.iter().enumerate().filter(|(_, part)| matches!(part, KeyPart::Descriptor(_)));
     let in_key = parts.map(|(index, _)| format!("{path}.key[{index}].descriptor"));
-    for field in in_matches.chain(in_key) {
+    let replaces = (!rule.replaces.is_empty()).then(|| format!("{path}.replaces"));
+    for field in in_matches.chain(in_key).chain(replaces) {
         faults.add(field, "is valid only in a policy with domain: add spec.domain, or use a part of the request");
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
         client_cidrs: entry.client_cidrs.clone(),
         trusted_hops: faults.number(format!("{path}.trustedHops"), entry.trusted_hops.unwrap_or(0).into(), 0),
         predicate: entry.predicate.clone(),
-        descriptor: entry.descriptor.iter().map(|e| field(&e.key, e.value.as_ref(), e.prefix.as_ref())).collect(),
+        descriptor: entry.descriptor.iter().map(descriptor_entry).collect(),
     }
 }
 
@@ -41,6 +41,17 @@ pub(super) fn entry(entry: &api::Match, path: &str, faults: &mut Faults) -> wire
 pub(crate) fn takes_all(rule: &api::Rule) -> bool {
     let sent = |matches| entry(matches, "", &mut Faults::default());
     rule.matches.is_empty() || rule.matches.iter().any(|matches| sent(matches).takes_all())
+}
+
+fn descriptor_entry(entry: &api::EntryMatch) -> wire::EntryMatch {
+    let api::EntryMatch { key, value, prefix, except_values, except_prefixes } = entry;
+    wire::EntryMatch {
+        name: key.clone(),
+        value: value.clone(),
+        prefix: prefix.clone(),
+        except_values: except_values.clone(),
+        except_prefixes: except_prefixes.clone(),
+    }
 }
 
 fn field(name: &str, value: Option<&String>, prefix: Option<&String>) -> wire::FieldMatch {

@@ -44,6 +44,7 @@ pub(super) fn rule(
             action,
             mode,
             matches,
+            replaces: rule.replaces.clone(),
             per: wire::Per::Request,
             key: Vec::new(),
             limits: Vec::new(),
@@ -100,6 +101,7 @@ pub(super) fn rule(
         action,
         mode,
         matches,
+        replaces: rule.replaces.clone(),
         per: match rule.per {
             api::Per::Request => wire::Per::Request,
             api::Per::Message => wire::Per::Message,

@@ -652,12 +652,14 @@ fn a_domain_and_its_rules_read_descriptors() {
     };
     let limits = json!([{"name": "a", "requests": 5, "per": "1s"}]);
     let rule = json!([{"name": "r", "limits": limits, "key": [{"descriptor": "user"}],
-        "match": [{"descriptor": [{"key": "path", "prefix": "/a"}, {"key": "user"}]}]}]);
+        "match": [{"descriptor": [{"key": "path", "prefix": "/a", "exceptValues": ["/ab"]},
+            {"key": "user", "exceptPrefixes": ["x"]}]}]}]);
     let wire = serde_json::to_value(compiled(json!({"domain": "shop"}), rule.clone()).unwrap()).unwrap();
     assert_eq!(wire["domain"], "shop");
     assert_eq!(
         wire["rules"][0]["match"],
-        json!([{"descriptor": [{"name": "path", "prefix": "/a"}, {"name": "user"}]}])
+        json!([{"descriptor": [{"name": "path", "prefix": "/a", "exceptValues": ["/ab"]},
+            {"name": "user", "exceptPrefixes": ["x"]}]}])
     );
     assert_eq!(wire["rules"][0]["key"], json!([{"descriptor": "user"}]));
 
@@ -666,6 +668,13 @@ fn a_domain_and_its_rules_read_descriptors() {
         faults.into_iter().map(|fault| fault.path).collect::<Vec<_>>()
     };
     assert_eq!(faults(json!({}), rule), ["spec.rules[0].match[0].descriptor", "spec.rules[0].key[0].descriptor"]);
+    let two =
+        |names: &[&str]| json!([{"name": "r", "limits": limits, "replaces": names}, {"name": "s", "limits": limits}]);
+    let wire = serde_json::to_value(compiled(json!({"domain": "shop"}), two(&["s"])).unwrap()).unwrap();
+    assert_eq!(wire["rules"][0]["replaces"], json!(["s"]));
+    assert_eq!(faults(json!({}), two(&["s"])), ["spec.rules[0].replaces"]);
+    let wrong = faults(json!({"domain": "shop"}), two(&["s", "r", "t"]));
+    assert_eq!(wrong, ["spec.rules[0].replaces[1]", "spec.rules[0].replaces[2]"]);
     let of_requests = json!([{
         "name": "r",
         "match": [{"methods": ["GET"], "hosts": ["a"], "paths": ["/a"], "pathRegexes": ["a"], "headers": [{"name": "a"}],

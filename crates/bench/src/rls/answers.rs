@@ -1,19 +1,26 @@
 //! Compares the answers of `weir-agent rls` with those of envoyproxy/ratelimit, an implementation with which it shares
 //! no code.
 //!
-//! Each random configuration is a file of the peer, and by `snapshot` a policy of Weir. The same requests go to both.
+//! Each random configuration is a file of the peer, and `weir-operator import` writes the policies of Weir from this file.
+//! The same requests go to both.
 //! They differ on purpose, mainly because the peer charges what it refuses, and Weir charges all descriptors of a request
 //! or none (see `model`). Therefore each of them has a model of whole numbers, and every answer must be exactly that of its model. The
 //! two models share only the lookup, so where they agree, the peer agrees with Weir.
 
 mod config;
+mod import;
 mod lookup;
 mod model;
 mod plan;
 mod read;
-mod snapshot;
 
-use std::{fs, net::SocketAddr, path::Path, process::ExitCode, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
@@ -22,6 +29,7 @@ use serde_json::json;
 
 use self::{
     config::{Config, units},
+    import::Operator,
     model::{Answer, Model, Rules},
     read::Told,
 };
@@ -32,10 +40,10 @@ use super::{
 };
 use crate::{
     clock,
-    proxy::{Connection, Cores, put_snapshot},
+    proxy::{Connection, Cores},
 };
 
-/// The configurations that Weir has at the same time. A snapshot must not be larger than 1 MiB.
+/// The configurations that Weir has at the same time. The content of a pod must not be larger than 1 MiB.
 const BATCH: usize = 10;
 const REQUESTS: usize = 40;
 /// The share of requests over the JSON port.
@@ -105,17 +113,17 @@ async fn compare(args: &Args, seed: u64) -> anyhow::Result<Tally> {
     let configs: Vec<_> = (0..args.configurations).map(|number| configuration(number, &mut random)).collect();
     write_files(&configs, folder.path())?;
     let peer = Service::peer(folder.path(), PeerSettings { cores: Cores::All, more: &[] })?;
-    let first = snapshot::snapshot(&configs[..configs.len().min(BATCH)], 1);
-    let weir = Service::weir(folder.path(), &first, Cores::All)?;
-    let control = weir.control.context("the agent has a control port")?;
+    let empty = json!({"wireVersion": 1, "sequence": 1, "revision": "none", "policies": []});
+    let weir = Service::weir(folder.path(), &empty, Cores::All)?;
+    let operator = Operator::start(folder.path(), weir.control.context("the agent has a control port")?)?;
     let mut pair = Pair { peer: Asked::open(&peer).await?, weir: Asked::open(&weir).await? };
     let mut tally = Tally::default();
-    for (batch, sequence) in configs.chunks(BATCH).zip(1..) {
-        if sequence > 1 {
-            put_snapshot(control, &snapshot::snapshot(batch, sequence))?;
-        }
-        for config in batch {
-            pair.examine(config, &mut random, &mut tally).await?;
+    for batch in configs.chunks(BATCH) {
+        let import = |config: &Config| import::policies(config, &file_of(config, folder.path()));
+        let policies = batch.iter().map(import).collect::<anyhow::Result<Vec<_>>>()?;
+        operator.apply(&policies)?;
+        for (config, policies) in batch.iter().zip(&policies) {
+            pair.examine((config, policies), &mut random, &mut tally).await?;
             if tally.faults.len() >= MOST_FAULTS {
                 return Ok(tally);
             }
@@ -143,15 +151,24 @@ fn write_files(configs: &[Config], folder: &Path) -> anyhow::Result<()> {
     let files = folder.join("config");
     fs::create_dir(&files).with_context(|| format!("make {}", files.display()))?;
     for config in configs {
-        let file = files.join(format!("{}.yaml", config.domain));
+        let file = file_of(config, folder);
         fs::write(&file, config.yaml()).with_context(|| format!("write {}", file.display()))?;
     }
     Ok(())
 }
 
+fn file_of(config: &Config, folder: &Path) -> PathBuf {
+    folder.join("config").join(format!("{}.yaml", config.domain))
+}
+
 impl Pair {
     /// Sends requests to one domain of both services, in one window, or in two if windows are as short as a second.
-    async fn examine(&mut self, config: &Config, random: &mut StdRng, tally: &mut Tally) -> anyhow::Result<()> {
+    async fn examine(
+        &mut self,
+        (config, policies): (&Config, &str),
+        random: &mut StdRng,
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
         let units = units(&config.nodes);
         let (mut peer, mut weir) = (Model::new(config, Rules::Peer), Model::new(config, Rules::Weir));
         let rounds = if units.contains(&Unit::Second) { 2 } else { 1 };
@@ -180,7 +197,7 @@ impl Pair {
                     faults.extend(fault.err().map(|fault| format!("{name}: {fault:#}")));
                 }
                 if !faults.is_empty() {
-                    tally.faults.push(describe(config, &request, over_json, &expected, &faults));
+                    tally.faults.push(describe((config, policies), &request, over_json, &expected, &faults));
                     return Ok(());
                 }
                 if expected.0 == expected.1 {
@@ -198,16 +215,15 @@ impl Pair {
 }
 
 fn describe(
-    config: &Config,
+    (config, policies): (&Config, &str),
     request: &Request,
     over_json: bool,
     expected: &(Answer, Answer),
     faults: &[String],
 ) -> String {
     let port = if over_json { "JSON" } else { "gRPC" };
-    let policy = &snapshot::snapshot(std::slice::from_ref(config), 1)["policies"][0];
     format!(
-        "{}\n{policy}\nover {port}: {}\nexpected of the peer: {:?}\nexpected of Weir: {:?}\n{}",
+        "{}\n{policies}\nover {port}: {}\nexpected of the peer: {:?}\nexpected of Weir: {:?}\n{}",
         config.yaml(),
         read::json(request),
         expected.0,

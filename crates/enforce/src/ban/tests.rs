@@ -28,7 +28,7 @@ fn ban(after: usize, within: u64, length: u64, max_keys: usize) -> Ban {
 #[test]
 fn a_full_table_bans_no_other_key_and_has_room_when_entries_are_old() {
     let (ban, counters) = (ban(2, 1_000, 5_000, 2), Counters::default());
-    let refuse = |key: &[u8], millis| ban.refused(key, at(millis), &counters).map(|rest| rest.as_millis());
+    let refuse = |key: &[u8], millis| ban.refused(key, at(millis), &counters).map(|banned| banned.rest.as_millis());
     assert_eq!((refuse(b"ann", 0), refuse(b"ann", 1), refuse(b"bob", 2)), (None, Some(5_000), None));
     for turn in 0..5 {
         assert_eq!(refuse(b"eve", 3 + turn), None, "there is no place for a third key");

@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use http::{HeaderName, HeaderValue, Method};
-use weir_wire::{Action, FieldMatch, KeyPart, Match, takes_every_path};
+use weir_wire::{Action, EntryMatch, FieldMatch, KeyPart, Match, takes_every_path};
 
 use super::faults::{Faults, Path};
 use crate::{
     key::{KeySpec, Part},
-    matching::{Conditions, FieldCondition, Matcher, Predicate, ValueCondition},
+    matching::{Conditions, EntryCondition, FieldCondition, Matcher, Predicate, ValueCondition},
 };
 
 pub(super) fn lower_matches(matches: &[Match], action: Action, path: &Path, faults: &mut Faults) -> Option<Matcher> {
@@ -104,14 +104,22 @@ fn parameter(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<Fie
     Some(FieldCondition { name: name?.into_boxed_bytes(), value: value? })
 }
 
-fn entry_of(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<FieldCondition<Box<str>>> {
-    let name = non_empty(&field.name, &path.field("name"), faults);
-    let value = value(field, path, faults);
-    Some(FieldCondition { name: name?, value: value? })
+fn entry_of(entry: &EntryMatch, path: &Path, faults: &mut Faults) -> Option<EntryCondition> {
+    let EntryMatch { name, value, prefix, except_values, except_prefixes } = entry;
+    let name = non_empty(name, &path.field("name"), faults);
+    let value = value_of((value.as_ref(), prefix.as_ref()), path, faults);
+    let prefixes = each(except_prefixes, &path.field("exceptPrefixes"), |start, path| non_empty(start, path, faults));
+    let values = except_values.iter().map(|whole| ValueCondition::Exactly(whole.as_bytes().into()));
+    let prefixes = prefixes?.into_iter().map(|start| ValueCondition::StartingWith(start.into_boxed_bytes()));
+    Some(EntryCondition { name: name?, value: value?, except: values.chain(prefixes).collect() })
 }
 
 fn value(field: &FieldMatch, path: &Path, faults: &mut Faults) -> Option<ValueCondition> {
-    match (&field.value, &field.prefix) {
+    value_of((field.value.as_ref(), field.prefix.as_ref()), path, faults)
+}
+
+fn value_of(given: (Option<&String>, Option<&String>), path: &Path, faults: &mut Faults) -> Option<ValueCondition> {
+    match given {
         (None, None) => Some(ValueCondition::Any),
         (Some(whole), None) => Some(ValueCondition::Exactly(whole.as_bytes().into())),
         (None, Some(start)) => Some(ValueCondition::StartingWith(start.as_bytes().into())),

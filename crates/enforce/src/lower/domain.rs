@@ -23,6 +23,12 @@ pub(super) fn check(policy: &PolicyRules, path: &Path, faults: &mut Faults) {
     }
     for (rule, path) in rules(policy, path) {
         of_descriptors(rule, &path, faults);
+        for (index, name) in rule.replaces.iter().enumerate() {
+            if *name == rule.name || policy.rules.iter().all(|other| other.name != *name) {
+                let message = "must be the name of another rule of the policy";
+                faults.add(&path.field("replaces").index(index), message);
+            }
+        }
     }
 }
 
@@ -56,6 +62,9 @@ fn of_descriptors(rule: &Rule, path: &Path, faults: &mut Faults) {
 }
 
 fn of_requests(rule: &Rule, path: &Path, faults: &mut Faults) {
+    if !rule.replaces.is_empty() {
+        faults.add(&path.field("replaces"), "needs a policy with a domain: remove it");
+    }
     for (index, _) in rule.matches.iter().enumerate().filter(|(_, entry)| !entry.descriptor.is_empty()) {
         let message = "needs a policy with a domain: add it, or use a condition on requests";
         faults.add(&path.field("match").index(index).field("descriptor"), message);

@@ -20,7 +20,7 @@ pub(crate) struct Conditions {
     pub(crate) trusted_hops: u8,
     pub(crate) predicate: Option<Predicate>,
     /// The entries of a descriptor, all of them in this order. Empty: no condition.
-    pub(crate) descriptor: Vec<FieldCondition<Box<str>>>,
+    pub(crate) descriptor: Vec<EntryCondition>,
 }
 
 /// A condition on a header or a query parameter, which must be present. One matching occurrence is enough.
@@ -28,6 +28,15 @@ pub(crate) struct Conditions {
 pub(crate) struct FieldCondition<N> {
     pub(crate) name: N,
     pub(crate) value: ValueCondition,
+}
+
+/// A condition on an entry of a descriptor.
+#[derive(Clone, Debug)]
+pub(crate) struct EntryCondition {
+    pub(crate) name: Box<str>,
+    pub(crate) value: ValueCondition,
+    /// Values that do not match.
+    pub(crate) except: Vec<ValueCondition>,
 }
 
 /// The condition on a value. Values are compared byte by byte.
@@ -89,8 +98,10 @@ impl Conditions {
 
     fn holds_for_descriptor(&self, request: &RequestView<'_>) -> bool {
         let entries = request.descriptor();
-        let holds = |(field, (key, value)): (&FieldCondition<Box<str>>, &(&str, &str))| {
-            *field.name == **key && field.value.holds(value.as_bytes())
+        let holds = |(entry, (key, value)): (&EntryCondition, &(&str, &str))| {
+            *entry.name == **key
+                && entry.value.holds(value.as_bytes())
+                && !entry.except.iter().any(|except| except.holds(value.as_bytes()))
         };
         self.descriptor.is_empty()
             || (self.descriptor.len() == entries.len() && self.descriptor.iter().zip(entries).all(holds))

@@ -68,6 +68,61 @@ async fn a_descriptor_matches_all_its_entries_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rule_leaves_values_to_other_rules() {
+    let except = json!({"match": [{"descriptor": [
+        {"name": "path", "prefix": "/", "exceptValues": ["/a", "/b"], "exceptPrefixes": ["/c", "/d/"]},
+    ]}]});
+    let limits = Limits::new(&[domain("p", &[rule("r", &fixed(9), except)])]);
+    let matches = |value| limits.asked(&[descriptor(&[("path", value)], 1)]).1[0].is_some();
+    for (value, expected) in
+        [("/", true), ("/a", false), ("/aa", true), ("/b", false), ("/c", false), ("/cc", false), ("/d", true)]
+    {
+        assert_eq!(matches(value), expected, "{value}");
+    }
+    assert!(!matches("/d/e") && !matches("a"));
+}
+
+/// A rule that matches any descriptor of a question replaces other rules of its policy for the whole question.
+#[tokio::test(start_paused = true)]
+async fn a_rule_replaces_other_rules_of_its_policy() {
+    let by = |key: &str, more: Value| with(json!({"match": matching(&[(key, None)])}), more);
+    let of_replaces = |names: &[&str]| json!({"replaces": names});
+    let bypass =
+        with(json!({"name": "exempt", "action": "Bypass", "match": matching(&[("e", None)])}), of_replaces(&["other"]));
+    let deny = json!({"name": "deny", "action": "Deny", "match": matching(&[("d", None)])});
+    let shadow =
+        |name: &str, key: &str, more| rule(name, &fixed(0x7fff), by(key, with(json!({"mode": "Shadow"}), more)));
+    let rules = [
+        rule("tight", &fixed(1), by("t", json!({}))),
+        rule("other", &fixed(5), by("o", json!({}))),
+        rule("wide", &fixed(100), by("w", of_replaces(&["tight", "deny", "seen"]))),
+        shadow("seen", "s", of_replaces(&["other"])),
+        deny,
+        bypass,
+    ];
+    let same_name = rule("tight", &fixed(50), by("t", json!({})));
+    let limits = Limits::new(&[domain("p", &rules), domain("q", &[same_name])]);
+    let ask = |keys: &[&'static str]| {
+        let descriptors: Vec<_> = keys.iter().map(|key| descriptor(&[(key, "x")], 1)).collect();
+        limits.asked(&descriptors)
+    };
+    assert_eq!(ask(&["t"]), (false, vec![Some(0)]));
+    assert_eq!(ask(&["t"]).0, true);
+    for order in [["t", "w"], ["w", "t"]] {
+        assert!(!ask(&order).0, "{order:?}");
+    }
+    assert_eq!(limits.counts(1, 0)[0], 3, "the rule of the other policy applies");
+    assert_eq!((ask(&["d"]).0, ask(&["d", "w"]).0), (true, false), "a replaced rule denies nothing");
+    let other = || limits.counts(0, 1)[0];
+    assert_eq!((ask(&["o"]).0, other()), (false, 1));
+    assert_eq!((ask(&["o", "e"]).0, other()), (false, 1), "a bypass replaces, too");
+    assert_eq!((ask(&["o", "s"]).0, other()), (false, 1), "and a rule in shadow mode");
+    let seen = limits.counts(0, 3)[0];
+    ask(&["s", "w"]);
+    assert_eq!(limits.counts(0, 3)[0], seen, "a replaced rule in shadow mode counts nothing");
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_and_descriptors_have_rules_of_their_own() {
     let limits = Limits::new(&[
         policy("http", &[rule("r", &fixed(1), json!({}))]),
@@ -232,6 +287,18 @@ fn requests_and_descriptors_do_not_mix() {
     assert_eq!(
         faults(&[policy("p", &[rule("r", &fixed(1), on_descriptors)])]),
         ["policies[0].rules[0].match[0].descriptor", "policies[0].rules[0].key[0].descriptor",]
+    );
+    let replaces = |names: &[&str]| json!({"replaces": names});
+    let two = |first| [rule("r", &fixed(1), first), rule("s", &fixed(1), json!({}))];
+    assert_eq!(faults(&[policy("p", &two(replaces(&["s"])))]), ["policies[0].rules[0].replaces"]);
+    assert_eq!(
+        faults(&[domain("p", &two(replaces(&["s", "r", "t"])))]),
+        ["policies[0].rules[0].replaces[1]", "policies[0].rules[0].replaces[2]"]
+    );
+    let no_prefix = json!({"match": [{"descriptor": [{"name": "a", "exceptPrefixes": ["b", ""]}]}]});
+    assert_eq!(
+        faults(&[domain("p", &[rule("r", &fixed(1), no_prefix)])]),
+        ["policies[0].rules[0].match[0].descriptor[0].exceptPrefixes[1]"]
     );
     let empty = with(policy("p", &[rule("r", &fixed(1), json!({}))]), json!({"domain": "", "deadlineMillis": 5}));
     assert_eq!(faults(&[empty]), ["policies[0].domain", "policies[0].deadlineMillis"]);

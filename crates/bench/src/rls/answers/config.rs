@@ -1,7 +1,7 @@
 //! Random configurations of envoyproxy/ratelimit, and its files.
 //!
-//! Keys and values come from a small set, so that requests often match, and so that the translation for Weir can list
-//! all values of an entry. No key and no value contains `_` or `*`: the peer joins both to one text, and `a` with the
+//! Keys and values come from a small set, so that requests often match. Values are counted separately only on the first
+//! level with their key, because a rule of Weir counts only these. No key and no value contains `_` or `*`: the peer joins both to one text, and `a` with the
 //! value `b_c` would be the same as `a_b` with the value `c`.
 
 use std::fmt::Write as _;
@@ -17,6 +17,8 @@ pub(super) const VALUES: [&str; 6] = ["", "x", "y", "fo", "foo", "fox"];
 /// The longest descriptor, and the deepest nesting.
 pub(super) const DEPTH: usize = 3;
 const MOST_SIBLINGS: usize = 4;
+/// The names of limits. Several limits can have one name.
+const NAMES: [&str; 3] = ["one", "two", "three"];
 
 /// One domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +51,14 @@ pub(super) enum Pattern {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
-    Unlimited,
-    Rate { requests: u32, unit: Unit, shadow: bool },
+    Unlimited { replaces: Vec<&'static str> },
+    Rate { requests: u32, unit: Unit, shadow: bool, name: Option<&'static str>, replaces: Vec<&'static str> },
 }
 
 impl Config {
     /// A configuration whose windows are as short as `units` allows.
     pub(super) fn random(domain: String, units: &[Unit], random: &mut StdRng) -> Self {
-        Self { domain, nodes: Node::siblings(1, units, random) }
+        Self { domain, nodes: Node::siblings(&[], units, random) }
     }
 
     /// The file of envoyproxy/ratelimit.
@@ -68,17 +70,21 @@ impl Config {
 }
 
 impl Node {
-    fn siblings(depth: usize, units: &[Unit], random: &mut StdRng) -> Vec<Self> {
+    /// Siblings below nodes with the keys `above`.
+    fn siblings(above: &[&'static str], units: &[Unit], random: &mut StdRng) -> Vec<Self> {
         let mut nodes: Vec<Self> = Vec::new();
         for _ in 0..random.random_range(1..=MOST_SIBLINGS) {
-            let key = KEYS.choose(random).expect("keys");
+            let key = *KEYS.choose(random).expect("keys");
             let value = Pattern::random(random);
-            // The peer refuses two siblings with one name.
-            if nodes.iter().any(|node| node.key == *key && node.value.text() == value.text()) {
+            if above.contains(&key) && value.separates() {
                 continue;
             }
-            let nested = depth < DEPTH && random.random_bool(0.5);
-            let below = if nested { Self::siblings(depth + 1, units, random) } else { Vec::new() };
+            // The peer refuses two siblings with one name.
+            if nodes.iter().any(|node| node.key == key && node.value.text() == value.text()) {
+                continue;
+            }
+            let nested = above.len() + 1 < DEPTH && random.random_bool(0.5);
+            let below = if nested { Self::siblings(&[above, &[key]].concat(), units, random) } else { Vec::new() };
             // A node without a limit matches nothing, but it hides its siblings.
             let limited = random.random_bool(0.8);
             let limit = limited.then(|| Limit::random(units, random));
@@ -125,12 +131,24 @@ impl Pattern {
 }
 
 impl Limit {
+    /// The names of the limits that this limit replaces.
+    pub(super) fn replaces(&self) -> &[&'static str] {
+        match self {
+            Self::Unlimited { replaces } | Self::Rate { replaces, .. } => replaces,
+        }
+    }
+
     fn random(units: &[Unit], random: &mut StdRng) -> Self {
+        let name = random.random_bool(0.3).then(|| *NAMES.choose(random).expect("names"));
+        let mut replaces = Vec::new();
+        if random.random_bool(0.15) {
+            replaces.extend(NAMES.iter().filter(|other| Some(**other) != name && random.random_bool(0.5)));
+        }
         if random.random_bool(0.1) {
-            return Self::Unlimited;
+            return Self::Unlimited { replaces };
         }
         let unit = *units.choose(random).expect("units");
-        Self::Rate { requests: random.random_range(1..=8), unit, shadow: random.random_bool(0.15) }
+        Self::Rate { requests: random.random_range(1..=8), unit, shadow: random.random_bool(0.15), name, replaces }
     }
 }
 
@@ -166,12 +184,15 @@ fn write_nodes(text: &mut String, nodes: &[Node], depth: usize) {
             let _ = writeln!(text, "{pad}  share_threshold: true");
         }
         match &node.limit {
-            Some(Limit::Unlimited) => {
-                let _ = writeln!(text, "{pad}  rate_limit: {{unlimited: true}}");
+            Some(Limit::Unlimited { replaces }) => {
+                let replaces = replaced(replaces);
+                let _ = writeln!(text, "{pad}  rate_limit: {{unlimited: true{replaces}}}");
             }
-            Some(Limit::Rate { requests, unit, shadow }) => {
-                let unit = unit.name();
-                let _ = writeln!(text, "{pad}  rate_limit: {{unit: {unit}, requests_per_unit: {requests}}}");
+            Some(Limit::Rate { requests, unit, shadow, name, replaces }) => {
+                let (unit, replaces) = (unit.name(), replaced(replaces));
+                let name = name.map(|name| format!(", name: {name}")).unwrap_or_default();
+                let limit = format!("unit: {unit}, requests_per_unit: {requests}{name}{replaces}");
+                let _ = writeln!(text, "{pad}  rate_limit: {{{limit}}}");
                 if *shadow {
                     let _ = writeln!(text, "{pad}  shadow_mode: true");
                 }
@@ -182,17 +203,26 @@ fn write_nodes(text: &mut String, nodes: &[Node], depth: usize) {
     }
 }
 
+/// The field `replaces` of a limit.
+fn replaced(names: &[&str]) -> String {
+    let names: Vec<_> = names.iter().map(|name| format!("{{name: {name}}}")).collect();
+    if names.is_empty() { String::new() } else { format!(", replaces: [{}]", names.join(", ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_file_has_every_field() {
-        let rate = |shadow| Some(Limit::Rate { requests: 3, unit: Unit::Hour, shadow });
+        let rate = |shadow| {
+            let (name, replaces) = (Some("one"), vec!["two", "three"]);
+            Some(Limit::Rate { requests: 3, unit: Unit::Hour, shadow, name, replaces })
+        };
         let leaf = |value, limit| Node { key: "path", value, limit, nodes: Vec::new() };
         let nodes = vec![
             leaf(Pattern::Exact("x"), rate(true)),
-            leaf(Pattern::Prefix { start: "fo", share: true }, Some(Limit::Unlimited)),
+            leaf(Pattern::Prefix { start: "fo", share: true }, Some(Limit::Unlimited { replaces: vec![] })),
         ];
         let config = Config {
             domain: "d".to_owned(),
@@ -205,7 +235,7 @@ descriptors:
   descriptors:
   - key: path
     value: \"x\"
-    rate_limit: {unit: hour, requests_per_unit: 3}
+    rate_limit: {unit: hour, requests_per_unit: 3, name: one, replaces: [{name: two}, {name: three}]}
     shadow_mode: true
   - key: path
     value: \"fo*\"

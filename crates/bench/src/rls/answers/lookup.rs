@@ -4,7 +4,7 @@
 
 use super::{
     super::messages::Entry,
-    config::{Config, DEPTH, Limit, Node, Pattern, VALUES},
+    config::{Config, Limit, Node, Pattern},
 };
 
 /// A limit, and the nodes that lead to it.
@@ -35,42 +35,18 @@ fn choose<'a>(siblings: &'a [Node], entry: &Entry) -> Option<&'a Node> {
     exact.or_else(prefix).or_else(|| named.find(|node| node.value == Pattern::Any))
 }
 
-/// All limits of a configuration with the nodes that lead to them.
-pub(super) fn all(config: &Config) -> Vec<Found<'_>> {
-    fn walk<'a>(above: &[&'a Node], siblings: &'a [Node], all: &mut Vec<Found<'a>>) {
-        for node in siblings {
-            let nodes = [above, &[node]].concat();
-            if let Some(limit) = &node.limit {
-                all.push(Found { nodes: nodes.clone(), limit });
-            }
-            walk(&nodes, &node.nodes, all);
-        }
-    }
-    let mut all = Vec::new();
-    walk(&[], &config.nodes, &mut all);
-    all
-}
-
-/// All descriptors with these keys in this order.
-pub(super) fn descriptors(keys: &[&str]) -> Vec<Vec<Entry>> {
-    assert!(keys.len() <= DEPTH, "the number of descriptors grows fast");
-    keys.iter().fold(vec![Vec::new()], |shorter, key| {
-        let longer = shorter.iter().flat_map(|entries| {
-            VALUES.iter().map(|value| {
-                let entry = Entry { key: (*key).to_owned(), value: (*value).to_owned() };
-                entries.iter().cloned().chain([entry]).collect()
-            })
-        });
-        longer.collect()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::{super::super::messages::Unit, *};
 
     fn node(value: Pattern, requests: u32, nodes: Vec<Node>) -> Node {
-        let limit = (requests > 0).then_some(Limit::Rate { requests, unit: Unit::Hour, shadow: false });
+        let limit = (requests > 0).then_some(Limit::Rate {
+            requests,
+            unit: Unit::Hour,
+            shadow: false,
+            name: None,
+            replaces: vec![],
+        });
         Node { key: "path", value, limit, nodes }
     }
 
@@ -113,11 +89,5 @@ mod tests {
         assert_eq!(found(&nodes, &["y", "foo"]), 3);
         assert_eq!(found(&nodes, &["y", "foo", "x"]), 0, "longer than the configuration");
         assert_eq!(found(&nodes, &[]), 0);
-    }
-
-    #[test]
-    fn all_descriptors_are_as_many_as_combinations() {
-        assert_eq!(descriptors(&["path", "kind"]).len(), VALUES.len() * VALUES.len());
-        assert_eq!(descriptors(&[]), [Vec::new()]);
     }
 }

@@ -71,7 +71,12 @@ impl<'a> Model<'a> {
 
     /// The answer to a request at this second of Unix time.
     pub(super) fn answer(&mut self, request: &Request, now: u64) -> Answer {
-        let asked: Vec<_> = (0..request.descriptors.len()).map(|index| self.asked(request, index, now)).collect();
+        // A limit that is replaced still replaces others.
+        let found = |entries| lookup::find(self.config, entries);
+        let limits = request.descriptors.iter().filter_map(|descriptor| Some(found(&descriptor.entries)?.limit));
+        let replaced: Vec<_> = limits.flat_map(Limit::replaces).copied().collect();
+        let asked: Vec<_> =
+            (0..request.descriptors.len()).map(|index| self.asked(request, index, now, &replaced)).collect();
         let statuses: Vec<_> = match self.rules {
             Rules::Peer => asked.iter().map(|asked| self.charge_as_peer(asked)).collect(),
             Rules::Weir => self.charge_as_weir(&asked),
@@ -80,10 +85,13 @@ impl<'a> Model<'a> {
         Answer { code: if over { Code::OverLimit } else { Code::Ok }, statuses }
     }
 
-    fn asked(&self, request: &Request, index: usize, now: u64) -> Asked {
+    fn asked(&self, request: &Request, index: usize, now: u64, replaced: &[&str]) -> Asked {
         let descriptor = &request.descriptors[index];
         let Some(found) = lookup::find(self.config, &descriptor.entries) else { return Asked::Unmatched };
-        let Limit::Rate { requests, unit, shadow } = *found.limit else { return Asked::Unlimited };
+        let Limit::Rate { requests, unit, shadow, name, .. } = *found.limit else { return Asked::Unlimited };
+        if name.is_some_and(|name| replaced.contains(&name)) {
+            return Asked::Unmatched;
+        }
         let values = found.nodes.iter().zip(&descriptor.entries).map(|(node, entry)| match node.value {
             Pattern::Prefix { start, share: true } => (entry.key.clone(), format!("{start}*")),
             _ => (entry.key.clone(), entry.value.clone()),
@@ -171,10 +179,14 @@ mod tests {
         let leaf = |key, requests, shadow| Node {
             key,
             value: Pattern::Any,
-            limit: Some(Limit::Rate { requests, unit: Unit::Minute, shadow }),
+            limit: Some(Limit::Rate { requests, unit: Unit::Minute, shadow, name: None, replaces: vec![] }),
             nodes: Vec::new(),
         };
-        let unlimited = Node { limit: Some(Limit::Unlimited), value: Pattern::Exact("x"), ..leaf("kind", 1, false) };
+        let unlimited = Node {
+            limit: Some(Limit::Unlimited { replaces: vec![] }),
+            value: Pattern::Exact("x"),
+            ..leaf("kind", 1, false)
+        };
         Config {
             domain: "d".to_owned(),
             nodes: vec![leaf("path", 5, false), leaf("client", 2, false), unlimited, leaf("kind", 1, true)],

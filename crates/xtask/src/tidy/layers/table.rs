@@ -154,7 +154,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["compile", "metrics", "traffic"],
             &["documents", "plan", "telemetry"],
             &["source"],
-            &["check", "identity", "leader"],
+            &["check", "identity", "import", "leader"],
             &["fleet"],
             &["inject", "link", "report"],
             &["observed"],

@@ -1,0 +1,139 @@
+//! `weir-operator import`: writes policies that do what the configuration of another limiter does.
+
+mod envoy_ratelimit;
+mod names;
+mod tree;
+
+use std::{
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::documents;
+
+/// The configuration to import.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// Files of envoyproxy/ratelimit: the policies are for `weir-agent rls`
+    ///
+    /// Prints the policies on standard output, and what has no equivalent on standard error. Exit code 0: all limits were
+    /// imported; 1: some limit has no equivalent, and nothing is printed; 2: a file cannot be read.
+    EnvoyRatelimit(EnvoyRatelimit),
+}
+
+/// The files of envoyproxy/ratelimit, and the policies to write.
+#[derive(Debug, Args)]
+pub(crate) struct EnvoyRatelimit {
+    /// Files with one domain each, or - for standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The pods of the service
+    #[arg(long, value_name = "KIND/NAME", default_value = "Deployment/weir-operator-rate-limit", value_parser = target)]
+    target: Target,
+    /// Labels of the pods of the service, in place of --target; needed without a cluster
+    #[arg(long, value_name = "LABEL=VALUE", value_delimiter = ',', value_parser = label, conflicts_with = "target")]
+    selector: Vec<(String, String)>,
+    /// Which replicas count together
+    #[arg(long, value_enum, default_value = "fleet")]
+    scope: Scope,
+    /// The RateLimitStore that counts, with --scope shared
+    #[arg(long, value_name = "NAME", required_if_eq("scope", "shared"))]
+    store: Option<String>,
+}
+
+/// The target of the policies.
+#[derive(Clone, Debug)]
+struct Target {
+    kind: String,
+    name: String,
+}
+
+/// The scope of the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scope {
+    /// All replicas together, without a store
+    Fleet,
+    /// All replicas together, in a store
+    Shared,
+    /// Each replica alone
+    Pod,
+}
+
+/// The result of an import.
+#[derive(Debug)]
+pub(crate) enum Imported {
+    /// The policies as YAML, and notes about parts without an effect.
+    Policies(String, Vec<String>),
+    /// What has no equivalent.
+    Refused(Vec<String>),
+    /// The files that cannot be read.
+    Unreadable(Vec<String>),
+}
+
+impl Import {
+    /// Imports the files.
+    pub(crate) fn run(&self) -> Imported {
+        let Self::EnvoyRatelimit(arguments) = self;
+        let (mut text, mut notes, mut faults, mut unreadable) = (String::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut taken = names::Names::default();
+        for path in &arguments.files {
+            let place = |message: String| format!("{}: {message}", path.display());
+            let file = match read(path) {
+                Ok(file) => file,
+                Err(error) => {
+                    unreadable.push(place(error.to_string()));
+                    continue;
+                }
+            };
+            match envoy_ratelimit::import(&file, arguments, &mut taken) {
+                Ok((policies, more)) => {
+                    text.extend(policies.iter().map(|policy| format!("---\n{policy}")));
+                    notes.extend(more.into_iter().map(place));
+                }
+                Err(more) => faults.extend(more.into_iter().map(place)),
+            }
+        }
+        if !unreadable.is_empty() {
+            return Imported::Unreadable(unreadable);
+        }
+        // The importer should never write a policy that a cluster refuses.
+        if faults.is_empty()
+            && let Err(broken) = documents::read(&text).policies()
+        {
+            let message = |finding: documents::Finding| format!("{}: {}", finding.fault.path, finding.fault.message);
+            faults.extend(broken.findings.into_iter().map(message));
+        }
+        if faults.is_empty() { Imported::Policies(text, notes) } else { Imported::Refused(faults) }
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().lock().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    fs::read_to_string(path)
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    match text.split_once('/') {
+        Some((kind, name)) if !kind.is_empty() && !name.is_empty() => {
+            Ok(Target { kind: kind.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("must be a kind and a name, such as Deployment/weir-operator-rate-limit".to_owned()),
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((label, value)) if !label.is_empty() => Ok((label.to_owned(), value.to_owned())),
+        _ => Err("must be a label and its value, such as app=gateway".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
