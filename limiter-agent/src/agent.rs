@@ -4,25 +4,22 @@ use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::D
 
 use anyhow::Context;
 use serde::Serialize;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
+use weir_client::{
+    BindError, BoundControl, Serves,
+    agent::{BoundSockets, ConnectionSlots, Leaving, bind, bind_shared, bound_address, serve_plain},
+};
+use weir_enforce::{AmbiguousPaths, LiveRules};
 use weir_tower::MonotonicClock;
 
 use crate::{
-    apply::{Serves, Snapshots},
-    bootstrap::{self, Start},
-    cache::Cache,
     config::{Config, FrontConfig},
-    control::{self, Control},
     front::Front,
-    listen::{BindError, BoundSockets, bind, bind_shared},
     metrics::Metrics,
-    proxy::{AppAddress, Leaving, Proxy},
+    proxy::{AppAddress, Proxy},
     ready::{Readiness, Stage},
-    serve::Server,
     service::RateLimitService,
-    slots::ConnectionSlots,
     telemetry::{self, Telemetry},
 };
 
@@ -38,7 +35,7 @@ pub struct Agent {
     config: Config,
     addresses: Addresses,
     proxy: BoundSockets,
-    control: TcpListener,
+    control: BoundControl,
     telemetry: TcpListener,
 }
 
@@ -61,15 +58,12 @@ impl Agent {
     /// Returns [`BindError`], which names the flag, if a listener cannot be bound.
     pub fn bind(config: Config) -> Result<Self, BindError> {
         let proxy = bind_shared("--listen", config.listen, config.workers.get())?;
-        let control = bind("--control", config.control)?;
+        let control = config.control.clone().bind()?;
         let telemetry = bind("--telemetry", config.telemetry)?;
-        let local = |flag, listener: &TcpListener, wanted| {
-            listener.local_addr().map_err(|source| BindError { flag, address: wanted, source })
-        };
         let addresses = Addresses {
             listen: proxy.address(),
-            control: local("--control", &control, config.control)?,
-            telemetry: local("--telemetry", &telemetry, config.telemetry)?,
+            control: control.address(),
+            telemetry: bound_address("--telemetry", config.telemetry, &telemetry)?,
         };
         Ok(Self { config, addresses, proxy, control, telemetry })
     }
@@ -92,66 +86,25 @@ impl Agent {
 
     async fn serve(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { config, addresses, proxy: listeners, control, telemetry } = self;
-        let clock = MonotonicClock::start();
         let (paths, serves) = match &config.front {
             FrontConfig::Proxy { settings, .. } => (settings.ambiguous_paths, Serves::Requests),
             FrontConfig::Service { .. } => (AmbiguousPaths::Keep, Serves::Descriptors),
         };
-        let rules = LiveRules::new(GateOptions { clock, paths, log_keys: config.logs.keys });
-        let cache = config.snapshot_cache.clone().map(Cache::new);
-        let snapshots = Snapshots::new(rules.clone(), clock, cache.clone()).serving(serves);
-        let snapshots = Arc::new(snapshots.with_store_secrets(config.store_secrets.clone()));
-        if let Some(jwks) = &config.jwks {
-            snapshots.verify_with(jwks.first());
-        }
-        let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
-        let leaving = Arc::new(Leaving::default());
-        let front = front(&config.front, addresses.listen, &rules, clock, &leaving);
-        let instance = format!("{:016x}", rand::random::<u64>());
-        let control_state = Arc::new(Control {
-            rules,
-            snapshots: Arc::clone(&snapshots),
-            leaving: Arc::clone(&leaving),
-            clock,
-            started: clock.now(),
-            ambiguous_paths: paths,
-            instance,
-        });
+        let client = control.start(serves, paths);
+        let (clock, leaving) = (client.clock(), Arc::clone(client.leaving()));
+        let front = front(&config.front, addresses.listen, client.rules(), clock, &leaving);
         let readiness = Arc::new(Readiness::default());
-        let tls = config.control_tls.clone();
-        let jwks_loads = config.jwks.as_ref().map(|jwks| Arc::new(jwks.loads()));
-        let metrics = Metrics::new(front.clone(), Arc::clone(&snapshots), tls.clone(), jwks_loads.clone(), clock);
+        let metrics = Metrics::new(front.clone(), client.clone());
         let telemetry_state = Telemetry { metrics, readiness: Arc::clone(&readiness) };
-
-        let mut servers = JoinSet::new();
-        let mut local = None;
-        match (tls.clone(), config.identity.clone()) {
-            (Some(tls), Some(identity)) => {
-                local = Some(control::reading_router(Arc::clone(&control_state)));
-                servers.spawn(async move { Ok(identity.keep(&tls).await) });
-            }
-            (Some(tls), None) => drop(servers.spawn(async move { Ok(tls.follow().await) })),
-            (None, _) => {}
-        }
-        if let Some((jwks, loads)) = config.jwks.clone().zip(jwks_loads) {
-            let snapshots = Arc::clone(&snapshots);
-            servers.spawn(async move { Ok(jwks.follow(snapshots, loads).await) });
-        }
-        let forgetting = Arc::clone(&snapshots).forget_removed();
-        servers.spawn(async move { Ok(forgetting.await) });
         match front.clone() {
-            Front::Proxy(proxy) => drop(servers.spawn(async move { Ok(proxy.upstream.follow().await) })),
+            Front::Proxy(proxy) => client.spawn(async move { Ok(proxy.upstream.follow().await) }),
             Front::Service(service) => {
                 if let Some(tls) = service.tls.clone() {
-                    servers.spawn(async move { Ok(tls.follow().await) });
+                    client.spawn(async move { Ok(tls.follow().await) });
                 }
             }
         }
-        let router = control::router(Arc::clone(&control_state));
-        let channel = tls.is_some().then_some(control_state);
-        servers.spawn(Server { listener: control, router, tls, local, channel, clock }.run());
-        let router = telemetry::router(Arc::new(telemetry_state));
-        servers.spawn(Server { listener: telemetry, router, tls: None, local: None, channel: None, clock }.run());
+        client.spawn(serve_plain(telemetry, telemetry::router(Arc::new(telemetry_state)), clock));
         announce(&config, addresses)?;
 
         // The first poll installs the signal handlers, so that the agent handles even a signal that arrives now.
@@ -159,12 +112,12 @@ impl Agent {
         if futures::poll!(&mut shutdown).is_ready() {
             return Ok(());
         }
-        if start == Start::Faulty || (start == Start::Unlimited && config.wait_for_config) {
+        if client.must_wait() {
             tracing::warn!("waiting: the port for clients stays closed until a snapshot is in force");
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
-                () = snapshots.first() => {}
-                ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
+                () = client.first_snapshot() => {}
+                ended = client.ended() => anyhow::bail!("a server ended before the agent did: {ended}"),
             }
         }
         front.open().await;
@@ -188,7 +141,7 @@ impl Agent {
             () = &mut shutdown => true,
             () = is_gone => false,
             ended = workers.ended.recv() => anyhow::bail!("a worker ended before the agent did: {ended:?}"),
-            ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
+            ended = client.ended() => anyhow::bail!("a server ended before the agent did: {ended}"),
         };
 
         readiness.enter(Stage::Draining);
@@ -199,7 +152,7 @@ impl Agent {
             tracing::info!("the app no longer accepts connections: waiting for the stop signal");
             tokio::select! {
                 () = &mut shutdown => {}
-                ended = servers.join_next() => anyhow::bail!("a server ended before the agent did: {ended:?}"),
+                ended = client.ended() => anyhow::bail!("a server ended before the agent did: {ended}"),
             }
         }
         front.stop();
@@ -278,10 +231,6 @@ fn front(
 }
 
 fn announce(config: &Config, addresses: Addresses) -> anyhow::Result<()> {
-    if config.control_is_open() {
-        let control = addresses.control;
-        tracing::warn!(%control, "--control-plaintext: every client that reaches the control port can change the limits");
-    }
     if let Some(path) = &config.addresses_file {
         // The file is renamed into place, so that a reader never reads an incomplete file.
         let partial = path.with_extension("partial");

@@ -1,9 +1,9 @@
 //! The agent's clocks. Only this file of the crate reads them. The engine has a separate clock.
 #![expect(clippy::disallowed_methods, reason = "this is the crate's clock")]
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 /// The time of tokio's timers.
@@ -17,6 +17,6 @@ pub(crate) fn wall() -> SystemTime {
 }
 
 /// The CPU time that this process has used.
-pub(crate) fn processor() -> Timespec {
-    clock_gettime(ClockId::ProcessCPUTime)
+pub(crate) fn processor() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }

@@ -2,21 +2,11 @@
 
 mod flags;
 
-use std::{
-    fs, io,
-    net::SocketAddr,
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
-use weir_wire::OPERATOR_NAME;
+use weir_client::{ControlConfig, InvalidOptions, InvalidTls};
 
 use crate::{
-    control::{InvalidTls, Tls, TlsFiles},
-    identity::{Identity, InvalidIdentity},
-    jwks::{InvalidSource, JwksFile, JwksUrl, Keys, Source},
     logs::Logs,
     proxy::Settings,
     service::{ServiceTls, ServiceTlsFiles},
@@ -29,23 +19,11 @@ pub use self::flags::{CommonFlags, Flags, ServiceFlags};
 pub struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) front: FrontConfig,
-    pub(crate) control: SocketAddr,
-    /// `None`: plain HTTP.
-    pub(crate) control_tls: Option<Arc<Tls>>,
-    /// The source of the control port's credentials; `None`: files, or no TLS.
-    pub(crate) identity: Option<Identity>,
+    pub(crate) control: ControlConfig,
     pub(crate) telemetry: SocketAddr,
     pub(crate) drain: Duration,
     pub(crate) workers: NonZeroUsize,
     pub(crate) addresses_file: Option<PathBuf>,
-    /// The JSON of the bootstrap snapshot, as given.
-    pub(crate) bootstrap: Option<Vec<u8>>,
-    pub(crate) snapshot_cache: Option<PathBuf>,
-    pub(crate) wait_for_config: bool,
-    /// The directory with the secrets of stores.
-    pub(crate) store_secrets: Option<PathBuf>,
-    /// `None`: tokens are not verified.
-    pub(crate) jwks: Option<Keys>,
     pub(crate) logs: Logs,
 }
 
@@ -61,51 +39,18 @@ pub(crate) enum FrontConfig {
 /// The reason why the flags are not a valid [`Config`]. The exit code is 2, for wrong usage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// The control port would be open to other machines, and no flag allows that.
-    #[error(
-        "--control {0} is reachable from beyond loopback, and every client that reaches it can change the limits: \
-         use a loopback address, give --identity-url or --control-cert, --control-key and --control-client-ca for mutual \
-         TLS, or set \
-         --control-plaintext (WEIR_CONTROL_PLAINTEXT=true) and restrict access to the port"
-    )]
-    OpenControl(SocketAddr),
-    /// The two flags contradict each other.
-    #[error("--control-plaintext and --control-cert contradict each other: remove one")]
-    PlaintextTls,
-    /// The TLS files of a port are unusable.
+    /// The flags of the control port, of snapshots or of keys are unusable.
+    #[error(transparent)]
+    Control(#[from] InvalidOptions),
+    /// The TLS files of the port for clients are unusable.
     #[error(transparent)]
     Tls(#[from] InvalidTls),
-    /// The flags of the identity service are unusable.
-    #[error(transparent)]
-    Identity(#[from] InvalidIdentity),
     /// Port 0 cannot be an app's port.
     #[error("--upstream {0} has port 0: name the port that the app listens on")]
     UpstreamPort(SocketAddr),
     /// The agent would be its own upstream.
     #[error("--upstream {0} is the address of --listen: every request would loop forever")]
     Loop(SocketAddr),
-    /// The bootstrap snapshot cannot be read.
-    #[error("--bootstrap {}: cannot be read: {problem}", path.display())]
-    Bootstrap {
-        /// The flag's value.
-        path: PathBuf,
-        /// The system's error.
-        problem: String,
-    },
-    /// The key set file is unusable.
-    #[error("--jwks {}: {problem}", path.display())]
-    Jwks {
-        /// The flag's value.
-        path: PathBuf,
-        /// The problem with the file.
-        problem: String,
-    },
-    /// The flags of the key set URL are unusable.
-    #[error(transparent)]
-    JwksUrl(#[from] InvalidSource),
-    /// The folder of the cache file does not exist.
-    #[error("--snapshot-cache {}: its folder does not exist: create it, or mount a volume there", .0.display())]
-    CacheFolder(PathBuf),
 }
 
 impl TryFrom<Flags> for Config {
@@ -120,9 +65,9 @@ impl TryFrom<Flags> for Config {
         if same_ip && listen.port() == upstream.port() {
             return Err(InvalidConfig::Loop(upstream));
         }
-        let jwks = keys(&flags)?;
         let front = FrontConfig::Proxy { upstream, settings: flags.proxy };
-        Ok(Self { jwks, ..Self::new(listen, front, flags.common)? })
+        let config = Self::new(listen, front, flags.common)?;
+        Ok(Self { control: config.control.with_jwks(flags.jwks)?, ..config })
     }
 }
 
@@ -145,92 +90,21 @@ impl TryFrom<ServiceFlags> for Config {
 
 impl Config {
     fn new(listen: SocketAddr, front: FrontConfig, flags: CommonFlags) -> Result<Self, InvalidConfig> {
-        let identity = identity(&flags)?;
-        let control_tls = match &identity {
-            Some(_) => Some(Arc::new(Tls::closed(OPERATOR_NAME.to_owned()))),
-            None => control_tls(&flags)?,
-        };
-        if control_tls.is_some() && flags.control_plaintext {
-            return Err(InvalidConfig::PlaintextTls);
-        }
-        if !flags.control.ip().to_canonical().is_loopback() && control_tls.is_none() && !flags.control_plaintext {
-            return Err(InvalidConfig::OpenControl(flags.control));
-        }
-        if let Some(cache) = flags.snapshot_cache.as_ref().filter(|cache| !folder(cache).is_dir()) {
-            return Err(InvalidConfig::CacheFolder(cache.clone()));
-        }
         Ok(Self {
             listen,
             front,
-            control: flags.control,
-            control_tls,
-            identity,
+            control: flags.control.try_into()?,
             telemetry: flags.telemetry,
             drain: flags.drain,
             workers: flags.workers.unwrap_or_else(cores),
             addresses_file: flags.addresses_file,
-            bootstrap: flags.bootstrap.map(bootstrap).transpose()?,
-            snapshot_cache: flags.snapshot_cache,
-            wait_for_config: flags.wait_for_config,
-            store_secrets: flags.store_secrets,
-            jwks: None,
-            logs: Logs { format: flags.log_format, level: flags.log_level, keys: flags.log_keys },
+            logs: Logs { format: flags.log_format, level: flags.log_level },
         })
-    }
-
-    /// Whether the control port accepts plain HTTP from other machines.
-    pub(crate) fn control_is_open(&self) -> bool {
-        self.control_tls.is_none() && !self.control.ip().to_canonical().is_loopback()
     }
 
     /// The logging configuration. Start logging before anything else.
     pub fn logs(&self) -> &Logs {
         &self.logs
-    }
-}
-
-fn control_tls(flags: &CommonFlags) -> Result<Option<Arc<Tls>>, InvalidTls> {
-    // clap ensures that all three flags are set, or none.
-    let (Some(cert), Some(key), Some(client_ca)) = (&flags.control_cert, &flags.control_key, &flags.control_client_ca)
-    else {
-        return Ok(None);
-    };
-    let files = TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: client_ca.clone() };
-    Tls::read(files, flags.control_client_name.clone()).map(|tls| Some(Arc::new(tls)))
-}
-
-fn identity(flags: &CommonFlags) -> Result<Option<Identity>, InvalidIdentity> {
-    // clap ensures that all three flags are set, or none.
-    let (Some(url), Some(ca), Some(token_file)) = (&flags.identity_url, &flags.identity_ca, &flags.identity_token_file)
-    else {
-        return Ok(None);
-    };
-    Identity::new(url, ca, token_file.clone()).map(Some)
-}
-
-/// The file's content, or the value itself if it is JSON.
-fn bootstrap(given: String) -> Result<Vec<u8>, InvalidConfig> {
-    if given.trim_start().starts_with('{') {
-        return Ok(given.into_bytes());
-    }
-    fs::read(&given)
-        .map_err(|error: io::Error| InvalidConfig::Bootstrap { path: given.into(), problem: error.to_string() })
-}
-
-fn keys(flags: &Flags) -> Result<Option<Keys>, InvalidConfig> {
-    if let Some(path) = flags.jwks.clone() {
-        let file = JwksFile::read(path.clone()).map_err(|problem| InvalidConfig::Jwks { path, problem })?;
-        return Ok(Some(Keys::File(file)));
-    }
-    // clap ensures that both flags are set, or none.
-    let (Some(url), Some(ca)) = (&flags.jwks_url, flags.jwks_ca.clone()) else { return Ok(None) };
-    Ok(Some(Keys::Url(JwksUrl { source: Source::new(url, ca)?, refresh: flags.jwks_refresh })))
-}
-
-fn folder(file: &Path) -> &Path {
-    match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
     }
 }
 
@@ -256,29 +130,8 @@ mod tests {
         assert_eq!(config.listen, "[::]:8480".parse().unwrap());
         let FrontConfig::Proxy { upstream, .. } = config.front else { panic!("no proxy") };
         assert_eq!(upstream, "127.0.0.1:8080".parse().unwrap());
-        assert_eq!(config.control, "127.0.0.1:8481".parse().unwrap());
         assert_eq!(config.telemetry, "[::]:8482".parse().unwrap());
         assert_eq!(config.drain, Duration::from_secs(10));
-    }
-
-    #[test]
-    fn an_open_control_port_needs_a_flag() {
-        for (address, open) in [
-            ("127.0.0.1:1", false),
-            ("127.9.9.9:1", false),
-            ("[::1]:1", false),
-            ("[::ffff:127.0.0.1]:1", false),
-            ("0.0.0.0:1", true),
-            ("[::]:1", true),
-            ("10.0.0.1:1", true),
-        ] {
-            let refused = config(&["--control", address]).err();
-            let expected = open.then(|| InvalidConfig::OpenControl(address.parse().unwrap()));
-            assert_eq!(refused, expected, "{address}");
-            assert!(config(&["--control", address, "--control-plaintext"]).is_ok(), "{address}");
-        }
-        let message = config(&["--control", "0.0.0.0:1"]).unwrap_err().to_string();
-        assert!(message.contains("--control-plaintext"), "{message}");
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::{io, net::TcpListener, sync::Arc};
 
+use weir_client::agent::Leaving;
+
 use crate::{
-    proxy::{Leaving, Proxy, Worker},
+    proxy::{Proxy, Worker},
     service::{RateLimitService, ServiceWorker},
 };
 
@@ -27,7 +29,10 @@ impl Front {
     /// serves until its stop signal.
     pub(crate) async fn is_gone(&self, leaving: &Leaving) {
         match self {
-            Self::Proxy(proxy) => leaving.app_is_gone(&proxy.upstream).await,
+            Self::Proxy(proxy) => {
+                leaving.begun().await;
+                proxy.upstream.gone().await;
+            }
             Self::Service(_) => std::future::pending().await,
         }
     }

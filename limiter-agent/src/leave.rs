@@ -8,8 +8,7 @@ use std::{
 };
 
 use clap::Parser;
-
-use crate::duration::duration;
+use weir_duration::duration;
 
 /// The timeout for connecting, and for the response after the requested wait.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -10,36 +10,21 @@
 #![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 mod agent;
-mod apply;
-mod bootstrap;
-mod cache;
 mod clock;
 mod config;
-mod control;
-mod duration;
 mod front;
-mod identity;
-mod jwks;
 mod leave;
-mod listen;
 mod logs;
 mod metrics;
 mod proxy;
 mod ready;
-mod serve;
 mod service;
-mod slots;
-mod stores;
 mod telemetry;
-mod watch;
 
 pub use self::{
     agent::{Addresses, Agent},
     config::{CommonFlags, Config, Flags, InvalidConfig, ServiceFlags},
-    control::InvalidTls,
-    jwks::InvalidSource,
     leave::{Leave, LeaveError},
-    listen::BindError,
     logs::{LogFormat, Logs},
     proxy::Settings,
 };

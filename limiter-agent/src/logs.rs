@@ -19,8 +19,6 @@ pub enum LogFormat {
 pub struct Logs {
     pub(crate) format: LogFormat,
     pub(crate) level: Targets,
-    /// Whether a line about a refusal contains the refused key.
-    pub(crate) keys: bool,
 }
 
 impl Logs {

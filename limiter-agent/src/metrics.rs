@@ -1,8 +1,8 @@
-//! The metrics for Prometheus. Only this module uses the prometheus crate.
+//! The metrics for Prometheus.
 //!
-//! This module counts nothing. A scrape reads the counters that the proxy and the rules in force keep for other
-//! purposes. So metrics and status agree, labels cost no time in requests, and the series of a rule disappear with the
-//! rule. Labels come from policies and closed sets, never from a request: no key, path or address is a label.
+//! This module counts nothing. A scrape reads the counters that the proxy, the rate limit service and the rules in force
+//! keep for other purposes. The metrics of rules, stores, snapshots and the control port come from `weir-client`
+//! (`crates/client/src/metrics.rs`), which lists them. This module adds the metrics of the port for clients:
 //!
 //! | metric | labels | what |
 //! |---|---|---|
@@ -14,61 +14,14 @@
 //! | `weir_protocol_connections` | `protocol` | open client connections that have sent at least one byte |
 //! | `weir_protocol_connections_total` | `protocol` | all such connections; an upgraded one also counts as `http1` |
 //! | `weir_protocol_requests_total` | `protocol` | requests received, with any result |
-//! | `weir_predicates_over_budget_total` | | predicates that were not run because they would have taken too long |
-//! | `weir_requests_total` | rule, `decision` | requests and messages that matched a rule, by decision |
-//! | `weir_unmatched_requests_total` | | requests that no rule matched |
-//! | `weir_wait_seconds` | rule | histogram: how long admitted requests waited for their turn |
-//! | `weir_deadline_expired_total` | rule | requests that the policy's deadline ended before the app answered |
 //! | `weir_upstream_seconds` | | histogram: from sending a request to the app until its response begins |
 //! | `weir_upstream_errors_total` | `reason` | requests that the app did not answer |
-//! | `weir_limit_requests` | rule, `limit`, `scope` | the units that the limit admits in each period |
-//! | `weir_limit_period_seconds` | rule, `limit`, `scope` | the limit's period |
-//! | `weir_limit_burst` | rule, `limit`, `scope` | the limit's burst; absent for windows |
-//! | `weir_limit_in_flight_requests` | rule, `limit` | a concurrent limit: maximum requests in flight of one key |
-//! | `weir_in_flight_requests` | rule, `limit` | its requests in flight now, of all keys |
-//! | `weir_key_table_keys` | rule | keys tracked now |
-//! | `weir_key_table_capacity` | rule | the maximum number of tracked keys |
-//! | `weir_key_headroom_ratio` | rule | headroom share of the key nearest to its limit, of up to 4,096 examined |
-//! | `weir_key_exhausted_ratio` | rule | the share of these keys without headroom |
-//! | `weir_key_evictions_total` | rule | idle keys evicted for others |
-//! | `weir_key_overflow_total` | rule | requests counted without a cell because the table was full |
-//! | `weir_banned_keys` | rule | keys that the rule has banned now |
-//! | `weir_bans_started_total` | rule | bans that began |
-//! | `weir_ban_requests_total` | rule | requests of banned keys, refused or in shadow mode only counted |
-//! | `weir_ban_overflow_total` | rule | refusals that did not count because `maxKeys` other keys had refusals or bans |
-//! | `weir_policy_info` | `namespace`, `policy`, `revision`, `mode` | 1 for each policy in force |
-//! | `weir_store_up` | `store` | for each store that rules use: 1 if the store answers, 0 if it is lost |
-//! | `weir_store_trips_total` | `store` | round trips to the store |
-//! | `weir_store_seats_leased_total` | `store` | seats that the store granted for future requests |
-//! | `weir_store_seats_returned_total` | `store` | seats that were given back |
-//! | `weir_store_seats_lost_total` | `store` | seats that expired unused |
-//! | `weir_store_latency_seconds` | `store` | histogram: the time of a round trip |
-//! | `weir_snapshot_info` | `revision`, `origin` | 1 for the snapshot in force |
-//! | `weir_snapshot_sequence` | | the sequence of the snapshot in force; 0 before the first |
-//! | `weir_snapshot_in_force_since_timestamp_seconds` | | when the revision in force came into force |
-//! | `weir_snapshots_total` | `result` | snapshots put to the control port |
-//! | `weir_control_certificate_expiry_timestamp_seconds` | | with TLS: expiry of the control port's certificate |
-//! | `weir_control_certificate_reloads_total` | `result` | reloads of the control port's certificate, and failures |
-//! | `weir_control_handshakes_total` | `result` | TLS handshakes on the control port |
-//! | `weir_jwks_loads_total` | `source`, `result` | with token keys: attempts to load them from the file or URL |
-//! | `weir_jwks_last_load_successful` | `source` | 1 if the last attempt loaded keys, 0 if it failed |
-//! | `weir_build_info` | `version` | 1 |
-//!
-//! "rule" stands for the labels `namespace`, `policy` and `rule`. A limit's numbers are those without overrides. With the
-//! `scope` Pod, each pod has the limit, so the limits of the pods add up. With Shared and Fleet, all pods together have
-//! one limit, and each pod reports the whole limit.
 //!
 //! The `process_*` metrics that Prometheus recommends are included, with CPU time in fractions of a second. With whole
 //! seconds, rates would be zero or far too high for minutes.
 
-mod control;
-mod family;
 mod proxy;
-mod rules;
 mod service;
-mod stores;
-
-use std::sync::Arc;
 
 use prometheus::{
     TEXT_FORMAT, TextEncoder,
@@ -76,10 +29,12 @@ use prometheus::{
     process_collector::ProcessCollector,
     proto::{MetricFamily, MetricType},
 };
-use weir_tower::MonotonicClock;
+use weir_client::{
+    Client,
+    agent::{elapsed, family},
+};
 
-use self::family::{elapsed, family, gauge};
-use crate::{apply::Snapshots, clock, control::Tls, front::Front, jwks::Loads};
+use crate::{clock, front::Front};
 
 const CPU: &str = "process_cpu_seconds_total";
 
@@ -87,24 +42,13 @@ const CPU: &str = "process_cpu_seconds_total";
 #[derive(Debug)]
 pub(crate) struct Metrics {
     front: Front,
-    snapshots: Arc<Snapshots>,
-    /// `None`: the control port is plain HTTP.
-    tls: Option<Arc<Tls>>,
-    /// `None`: tokens are not verified.
-    jwks: Option<Arc<Loads>>,
+    client: Client,
     process: ProcessCollector,
-    clock: MonotonicClock,
 }
 
 impl Metrics {
-    pub(crate) fn new(
-        front: Front,
-        snapshots: Arc<Snapshots>,
-        tls: Option<Arc<Tls>>,
-        jwks: Option<Arc<Loads>>,
-        clock: MonotonicClock,
-    ) -> Self {
-        Self { front, snapshots, tls, jwks, process: ProcessCollector::for_self(), clock }
+    pub(crate) fn new(front: Front, client: Client) -> Self {
+        Self { front, client, process: ProcessCollector::for_self() }
     }
 
     /// The content type of [`Metrics::render`].
@@ -112,28 +56,11 @@ impl Metrics {
 
     /// All metrics in the text format.
     pub(crate) fn render(&self) -> Result<String, prometheus::Error> {
-        let mut families = Vec::new();
-        let rules = match &self.front {
-            Front::Proxy(proxy) => {
-                families.extend(proxy::families(proxy));
-                proxy.rules.load()
-            }
-            Front::Service(service) => {
-                families.extend(service::families(service));
-                service.rules.load()
-            }
+        let mut families = match &self.front {
+            Front::Proxy(proxy) => proxy::families(proxy).to_vec(),
+            Front::Service(service) => service::families(service).to_vec(),
         };
-        families.extend(rules::families(&rules, self.clock.now()));
-        families.extend(stores::families(self.snapshots.stores()));
-        families.extend(control::snapshots(&rules, &self.snapshots));
-        families.extend(self.tls.iter().flat_map(|tls| control::tls(tls)));
-        families.extend(self.jwks.iter().flat_map(|jwks| control::jwks(jwks)));
-        families.push(family(
-            "weir_build_info",
-            "The agent's version.",
-            MetricType::GAUGE,
-            vec![gauge(&[("version", env!("CARGO_PKG_VERSION"))], 1)],
-        ));
+        families.extend(self.client.metric_families());
         let whole_seconds = |family: &MetricFamily| family.name() == CPU;
         families.extend(self.process.collect().into_iter().filter(|family| !whole_seconds(family)));
         families.push(family(

@@ -31,7 +31,6 @@ mod garbled;
 mod headers;
 mod http1_path;
 mod idle;
-mod leaving;
 mod open;
 mod plain;
 mod pool;
@@ -53,9 +52,7 @@ mod websocket;
 mod worker;
 
 pub use self::settings::Settings;
-pub(crate) use self::{
-    address::AppAddress, failure_counts::REASONS, leaving::Leaving, state::Proxy, traffic::Protocol, worker::Worker,
-};
+pub(crate) use self::{address::AppAddress, failure_counts::REASONS, state::Proxy, traffic::Protocol, worker::Worker};
 
 /// The name of the agent in the responses that it writes by itself.
 const SERVER: &str = "weir-agent";

@@ -38,6 +38,7 @@ use tonic_health::{
     server::{HealthReporter, HealthService},
 };
 use tonic_prost::ProstCodec;
+use weir_client::agent::ConnectionSlots;
 use weir_enforce::LiveRules;
 use weir_tower::MonotonicClock;
 
@@ -45,7 +46,6 @@ use self::{
     answer::{InvalidQuestion, answer},
     messages::{Code, RateLimitRequest, RateLimitResponse},
 };
-use crate::slots::ConnectionSlots;
 
 pub(crate) use self::{
     tls::{ServiceTls, ServiceTlsFiles},

@@ -3,6 +3,27 @@
 #[cfg(test)]
 mod fuzz;
 
+use std::time::Duration;
+
+/// The value of a flag: a duration such as `500ms`, `10s` or `1m30s`.
+///
+/// # Errors
+///
+/// The text is not a duration.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let millis = parse_millis(text).ok_or("expected a duration such as 500ms, 10s or 1m30s")?;
+    Ok(Duration::from_millis(millis))
+}
+
+/// The value of a flag: a duration above zero.
+///
+/// # Errors
+///
+/// The text is not a duration, or the duration is zero.
+pub fn above_zero(text: &str) -> Result<Duration, String> {
+    duration(text).and_then(|it| if it.is_zero() { Err("must be above zero".to_owned()) } else { Ok(it) })
+}
+
 /// Returns the milliseconds of a duration such as `500ms`, `10s` or `1h30m`. `None` for any other text.
 ///
 /// The syntax follows GEP-2257: one to four numbers of up to five digits, each with one of the units `h`, `m`, `s` and

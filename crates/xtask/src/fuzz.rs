@@ -110,7 +110,7 @@ impl Target {
             Self::Channel => lib("weir-channel", "frame::fuzz::any_bytes_are_frames_or_refused"),
             Self::Statuses => Some(["weir-wire", "--test=fuzz", "any_status_is_refused_or_read_as_it_was_written"]),
             Self::Messages => Some(["weir-wire", "--test=fuzz", "any_message_is_refused_or_read_as_it_was_written"]),
-            Self::Snapshot => lib("weir-agent", "apply::fuzz::any_snapshot_is_refused_or_enforced"),
+            Self::Snapshot => lib("weir-client", "apply::fuzz::any_snapshot_is_refused_or_enforced"),
             Self::Memcached => lib("weir-store", "memcached::codec::fuzz::any_bytes_are_responses_or_refused"),
             Self::Frames => lib("weir-agent", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"),
             Self::Authorities => lib("weir-agent", "proxy::fuzz::any_authority_has_one_reading_or_is_refused"),
@@ -119,14 +119,14 @@ impl Target {
                 lib("weir-agent", "proxy::upgrade::fuzz::any_upgrade_is_counted_or_passed_on_as_an_app_takes_it")
             }
             Self::Controls => lib(
-                "weir-agent",
+                "weir-client",
                 "control::queries_fuzz::any_query_of_the_control_api_has_the_values_of_its_definition_or_is_refused",
             ),
             Self::Certificates => {
-                lib("weir-agent", "identity::fuzz::any_certificate_is_refused_or_read_as_others_read_it")
+                lib("weir-client", "identity::fuzz::any_certificate_is_refused_or_read_as_others_read_it")
             }
             Self::Starts => {
-                lib("weir-agent", "bootstrap::fuzz::any_start_is_with_the_first_snapshot_that_can_be_enforced")
+                lib("weir-client", "bootstrap::fuzz::any_start_is_with_the_first_snapshot_that_can_be_enforced")
             }
             Self::Paths => lib("weir-enforce", "matching::fuzz::any_path_and_glob_agree_with_the_definition"),
             Self::Addresses => {

@@ -3,12 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
-use weir_enforce::over_budget;
+use weir_client::agent::{counter, family, gauge, histogram};
 
-use super::family::{counter, family, gauge, histogram};
 use crate::proxy::{Protocol, Proxy, REASONS};
 
-pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
+pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 9] {
     let traffic = &proxy.traffic;
     [
         family(
@@ -54,12 +53,6 @@ pub(super) fn families(proxy: &Proxy) -> [MetricFamily; 10] {
             by_protocol(&[Protocol::Http1, Protocol::Http2], |labels, protocol| {
                 counter(labels, traffic.spoken(protocol).requests)
             }),
-        ),
-        family(
-            "weir_predicates_over_budget_total",
-            "Predicates not run because they would have taken too long: limits count the request, Bypass does not match it.",
-            MetricType::COUNTER,
-            vec![counter(&[], over_budget())],
         ),
         family(
             "weir_upstream_errors_total",

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::proto::{MetricFamily, MetricType};
+use weir_client::agent::{counter, family, gauge};
 
-use super::family::{counter, family, gauge};
 use crate::service::{RESULTS, RateLimitService};
 
 pub(super) fn families(service: &RateLimitService) -> [MetricFamily; 4] {

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The minimum pause between two checks of the app. A check costs one connection over loopback.
-pub(super) const CHECK_PAUSE: Duration = Duration::from_millis(50);
+const CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 /// The app's address, shared by all workers.
 #[derive(Debug)]
@@ -58,6 +58,13 @@ impl AppAddress {
     /// Whether the app refuses connections.
     pub(crate) async fn is_down(&self) -> bool {
         matches!(self.reach().await, Err(ConnectError::Refused(_, error)) if error.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    /// Returns once the app refuses connections.
+    pub(crate) async fn gone(&self) {
+        while !self.is_down().await {
+            sleep(CHECK_PAUSE).await;
+        }
     }
 
     /// A token that is cancelled when the app refuses connections, or when the drain begins. Call this function again

@@ -33,6 +33,7 @@ use tokio::{
     net::TcpStream,
     time::{sleep, sleep_until},
 };
+use weir_client::agent::Eviction;
 
 use super::{
     activity::{Activity, Answer, Answering},
@@ -46,7 +47,7 @@ use super::{
     strict::{Strict, is_h2c},
     traffic::Protocol,
 };
-use crate::{clock, slots::Eviction};
+use crate::clock;
 
 /// The idle time after which a connection releases its buffers, and the interval between checks for a stall.
 const TICK: Duration = Duration::from_secs(1);

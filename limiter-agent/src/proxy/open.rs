@@ -6,10 +6,10 @@ use std::{
 };
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use weir_client::agent::{ConnectionSlot, Eviction, Rank};
 use weir_core::Time;
 
 use super::state::Proxy;
-use crate::slots::{ConnectionSlot, Eviction, Rank};
 
 /// The time for which a client that closed its sending side stays connected while nothing is written. A write would
 /// show whether the client has disconnected.

@@ -9,9 +9,8 @@ use clap::{
     ValueEnum,
     builder::{EnumValueParser, TypedValueParser},
 };
+use weir_duration::duration;
 use weir_enforce::AmbiguousPaths;
-
-use crate::duration::duration;
 
 /// The flags of the proxy port.
 #[derive(Clone, Debug, clap::Args)]

@@ -3,13 +3,11 @@
 use std::sync::{Arc, atomic::AtomicU64};
 
 use tokio_util::sync::CancellationToken;
+use weir_client::agent::{ConnectionSlots, Leaving};
 use weir_enforce::{LiveRules, histogram::Histogram};
 use weir_tower::MonotonicClock;
 
-use super::{
-    address::AppAddress, failure_counts::FailureCounts, leaving::Leaving, settings::Settings, traffic::Traffic,
-};
-use crate::slots::ConnectionSlots;
+use super::{address::AppAddress, failure_counts::FailureCounts, settings::Settings, traffic::Traffic};
 
 /// The state that all workers share.
 #[derive(Debug)]

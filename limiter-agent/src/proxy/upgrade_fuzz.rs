@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use http::{HeaderName, Method};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::handshake::server::create_response;
-use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
+use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules, Stores, lower};
 use weir_fuzz::{Choices, Target};
 use weir_tower::MonotonicClock;
 
@@ -17,7 +17,6 @@ use super::{
     },
     *,
 };
-use crate::apply::Snapshots;
 
 /// A handshake that every server accepts.
 const HANDSHAKE: [(&str, &str); 4] = [
@@ -86,8 +85,11 @@ fn rules() -> LiveRules {
         "uid": "u", "namespace": "n", "name": "p", "revision": "r", "mode": "Enforce",
         "rules": [{"name": "m", "action": "Limit", "per": "Message", "limits": [limit]}],
     }]});
-    let applied = Snapshots::new(rules.clone(), clock, None).apply_pushed(Some(snapshot.to_string().as_bytes()));
-    applied.expect("a valid snapshot");
+    let snapshot = serde_json::from_value(snapshot).expect("a snapshot");
+    let lowered = lower(&snapshot).expect("a valid snapshot");
+    let guard = rules.write();
+    guard.replace(guard.rules().with_snapshot(snapshot, lowered, &Stores::new(), || clock.now()));
+    drop(guard);
     rules
 }
 

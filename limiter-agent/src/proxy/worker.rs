@@ -17,6 +17,7 @@ use http_body::Body as _;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 use tower::{Service, service_fn};
+use weir_client::agent::{ConnectionSlot, Rank};
 use weir_enforce::{BodyCosts, ConnectionGate, LimitLayer};
 
 use super::{
@@ -30,7 +31,6 @@ use super::{
     state::Proxy,
     upgrade::Tunnels,
 };
-use crate::slots::{ConnectionSlot, Rank};
 
 /// The pause between attempts to accept while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -14,10 +14,9 @@ use rustls::{
 };
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-
-use crate::{
-    control::{InvalidTls, certificates},
-    watch::{Contents, Watched},
+use weir_client::{
+    InvalidTls,
+    agent::{Contents, Watched, certificates},
 };
 
 /// A client that does not finish its handshake in this time is disconnected.

@@ -22,12 +22,9 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
+use weir_client::agent::{ConnectionSlot, Rank, Requests};
 
 use super::{RateLimitService, router};
-use crate::{
-    serve::Requests,
-    slots::{ConnectionSlot, Rank},
-};
 
 /// The pause between attempts to accept while the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

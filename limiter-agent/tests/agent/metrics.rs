@@ -37,10 +37,10 @@ fn parse(text: &str) -> HashMap<String, f64> {
     series
 }
 
-/// The metric names in the table at the top of `src/metrics.rs`.
+/// The metric names in the tables at the top of `metrics.rs`, here and in `weir-client`.
 pub(crate) fn documented() -> BTreeSet<String> {
-    let docs = include_str!("../../src/metrics.rs").lines();
-    let names = docs.filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
+    let docs = [include_str!("../../src/metrics.rs"), include_str!("../../../crates/client/src/metrics.rs")];
+    let names = docs.into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
     names.map(|(name, _)| name.to_owned()).collect()
 }
 

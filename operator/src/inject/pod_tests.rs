@@ -509,7 +509,7 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
         http(),
         &[
             ("weir.dev/agent-log-format", "text"),
-            ("weir.dev/agent-log-level", "info,weir_agent::control=debug"),
+            ("weir.dev/agent-log-level", "info,weir_client::control=debug"),
             ("weir.dev/agent-max-connections", "7"),
             ("weir.dev/agent-drain", "9s"),
             ("weir.dev/agent-cache", "enabled"),
@@ -524,7 +524,7 @@ fn the_agents_settings_are_the_clusters_unless_the_pod_says_otherwise() {
     assert_eq!(warnings, [""; 0]);
     for arg in [
         "--log-format=text",
-        "--log-level=info,weir_agent::control=debug",
+        "--log-level=info,weir_client::control=debug",
         "--max-connections=7",
         "--drain=9s",
         "--snapshot-cache=/var/lib/weir/snapshot.json",

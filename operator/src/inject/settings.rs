@@ -199,7 +199,7 @@ pub(super) const ANNOTATIONS: [&str; 7] = [
 ];
 
 const LOG_FORMAT: &str = "text or json";
-const LOG_LEVEL: &str = "a level such as info, or levels by module such as info,weir_agent::control=debug";
+const LOG_LEVEL: &str = "a level such as info, or levels by module such as info,weir_client::control=debug";
 const MAX_CONNECTIONS: &str = "a number of connections from 1 to 4294967295";
 const DRAIN: &str = "whole seconds or minutes such as 20s, and one second at least";
 const ENV: &str =

@@ -25,15 +25,28 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weir-seats", &["weir-core", "weir-fuzz", "weir-wire"]),
     ("weir-store", &["weir-core", "weir-fuzz", "weir-seats", "weir-wire"]),
     (
-        "weir-agent",
+        "weir-client",
         &[
             "weir-channel",
             "weir-core",
             "weir-duration",
             "weir-enforce",
             "weir-fuzz",
-            "weir-seats",
             "weir-store",
+            "weir-tower",
+            "weir-wire",
+        ],
+    ),
+    (
+        "weir-agent",
+        &[
+            "weir-channel",
+            "weir-client",
+            "weir-core",
+            "weir-duration",
+            "weir-enforce",
+            "weir-fuzz",
+            "weir-seats",
             "weir-tower",
             "weir-wire",
         ],
@@ -55,6 +68,11 @@ const ONLY_FOR_TESTS: &[&str] = &["weir-fuzz"];
 /// The crates that must not be linked, not even indirectly, and the reason.
 const MUST_NOT_LINK: &[(&str, &[&str], &str)] = &[
     ("weir-agent", &["kube", "kube-core", "kube-client", "k8s-openapi"], "the agent never talks to the apiserver"),
+    (
+        "weir-client",
+        &["kube", "kube-core", "kube-client", "k8s-openapi", "tonic", "tracing-subscriber"],
+        "the library works in any program, without Kubernetes and without a proxy",
+    ),
     (
         "weir-operator",
         &["weir-enforce", "weir-store", "weir-tower"],

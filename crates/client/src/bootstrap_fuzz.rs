@@ -8,7 +8,7 @@ use weir_tower::MonotonicClock;
 use super::{Start, start};
 use crate::{apply::Snapshots, cache::Cache};
 
-const GOLDEN: &[u8] = include_bytes!("../../crates/wire/tests/golden/snapshot.json");
+const GOLDEN: &[u8] = include_bytes!("../../wire/tests/golden/snapshot.json");
 
 #[test]
 fn any_start_is_with_the_first_snapshot_that_can_be_enforced() {

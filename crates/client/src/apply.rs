@@ -69,7 +69,7 @@ impl Origin {
 
 /// What the policies of a snapshot limit. An agent accepts only policies that it can enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Serves {
+pub enum Serves {
     /// HTTP requests, on which a proxy decides.
     #[default]
     Requests,

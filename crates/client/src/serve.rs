@@ -28,7 +28,7 @@ use crate::{
     slots::{ConnectionSlots, Rank},
 };
 
-pub(crate) use self::requests::Requests;
+pub use self::requests::{Answering, Requests};
 
 /// The maximum number of connections, in total and from one address.
 const MOST: usize = 256;
@@ -135,6 +135,15 @@ impl Server {
             });
         }
     }
+}
+
+/// Serves a router over plain HTTP, with the bounds of the control port, forever.
+///
+/// # Errors
+///
+/// Returns an error if the listener cannot be used.
+pub async fn serve_plain(listener: TcpListener, router: Router, clock: MonotonicClock) -> io::Result<Infallible> {
+    Server { listener, router, tls: None, local: None, channel: None, clock }.run().await
 }
 
 /// Answers requests, and records each one in `requests` if there is such a record.

@@ -21,8 +21,8 @@ const CORPUS: &str = "
 00f1b6ce000000360000000000715f000062";
 
 const GOLDEN: [&str; 2] = [
-    include_str!("../../../crates/wire/tests/golden/snapshot.json"),
-    include_str!("../../../crates/wire/tests/golden/snapshot-full.json"),
+    include_str!("../../../wire/tests/golden/snapshot.json"),
+    include_str!("../../../wire/tests/golden/snapshot-full.json"),
 ];
 
 /// Values that people and programs write in the wrong place.

@@ -2,11 +2,11 @@
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use weir_core::{KeySurvey, Strategy, Time};
-use weir_enforce::{Policy, Rule, RulesInForce};
+use weir_enforce::{Policy, Rule, RulesInForce, over_budget};
 
 use super::family::{counter, family, gauge, histogram, ratio, seconds};
 
-pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 20] {
+pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
     let surveys: Vec<_> = each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.survey(now)?))).collect();
@@ -54,6 +54,12 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 20] {
             "Refusals that did not count for a ban because maxKeys other keys had refusals or bans.",
             MetricType::COUNTER,
             bans.iter().map(|(labels, counts, _)| counter(labels, counts.ban_overflow)).collect(),
+        ),
+        family(
+            "weir_predicates_over_budget_total",
+            "Predicates not run because they would have taken too long: limits count the request, Bypass does not match it.",
+            MetricType::COUNTER,
+            vec![counter(&[], over_budget())],
         ),
         family(
             "weir_requests_total",

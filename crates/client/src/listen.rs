@@ -41,7 +41,11 @@ pub struct BindError {
 }
 
 /// Binds one listener.
-pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+///
+/// # Errors
+///
+/// The address cannot be bound. The error names `flag`.
+pub fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     open_or_ipv4(address, |address| open(address, false))
         .and_then(|socket| {
             socket.listen(BACKLOG)?;
@@ -50,16 +54,29 @@ pub(crate) fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListene
         .map_err(|source| BindError { flag, address, source })
 }
 
+/// The address of a listener that was bound to `wanted`. For port 0, the kernel has chosen the port.
+///
+/// # Errors
+///
+/// The system does not tell the address.
+pub fn bound_address(flag: &'static str, wanted: SocketAddr, listener: &TcpListener) -> Result<SocketAddr, BindError> {
+    listener.local_addr().map_err(|source| BindError { flag, address: wanted, source })
+}
+
 /// Sockets that are bound to one address and do not listen yet: the kernel refuses connections.
 #[derive(Debug)]
-pub(crate) struct BoundSockets {
+pub struct BoundSockets {
     flag: &'static str,
     address: SocketAddr,
     sockets: Vec<Socket>,
 }
 
 /// Binds `count` listeners on one address. The kernel spreads connections over them.
-pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<BoundSockets, BindError> {
+///
+/// # Errors
+///
+/// The address cannot be bound. The error names `flag`.
+pub fn bind_shared(flag: &'static str, address: SocketAddr, count: usize) -> Result<BoundSockets, BindError> {
     let shared = || {
         // This bind fails if another socket listens on the port, with any options. `drop` frees the port again.
         drop(open_or_ipv4(address, |address| open(address, false))?);
@@ -76,12 +93,16 @@ pub(crate) fn bind_shared(flag: &'static str, address: SocketAddr, count: usize)
 
 impl BoundSockets {
     /// The address that was bound.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Opens the port.
-    pub(crate) fn listen(self) -> Result<Vec<TcpListener>, BindError> {
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses to listen.
+    pub fn listen(self) -> Result<Vec<TcpListener>, BindError> {
         let Self { flag, address, sockets } = self;
         // All sockets are bound before the first one listens, so that no connection arrives while others are being
         // bound.

@@ -37,7 +37,7 @@ const MAX_CANDIDATES: usize = 64;
 
 /// The activity of a connection. Connections with a lower rank are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rank {
+pub enum Rank {
     /// No request has arrived yet. Only ports that evict such connections first use this rank.
     Silent,
     /// No request is in progress.
@@ -50,7 +50,8 @@ pub(crate) enum Rank {
 
 /// Whether a connection was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Eviction {
+pub enum Eviction {
+    /// The connection has its slot.
     No,
     /// The connection was evicted, and is allowed to close gracefully.
     Graceful,
@@ -60,7 +61,7 @@ pub(crate) enum Eviction {
 
 /// The slots of one port: one for each connection that it can serve at the same time.
 #[derive(Debug)]
-pub(crate) struct ConnectionSlots {
+pub struct ConnectionSlots {
     most: usize,
     /// The maximum number of slots for one client address.
     most_of_one: usize,
@@ -92,7 +93,7 @@ struct Entry {
 
 /// A taken slot. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct ConnectionSlot {
+pub struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
     id: u64,
     seat: Arc<Entry>,
@@ -103,18 +104,19 @@ fn word(rank: Rank, since: Time) -> u64 {
 }
 
 impl ConnectionSlots {
-    pub(crate) fn new(most: usize, most_of_one: usize) -> Arc<Self> {
+    /// At most `most` connections in total, and `most_of_one` from one address.
+    pub fn new(most: usize, most_of_one: usize) -> Arc<Self> {
         let (table, wanted, evictions) = Default::default();
         Arc::new(Self { most, most_of_one, table, wanted, freed: Notify::new(), evictions })
     }
 
     /// The number of evicted connections so far.
-    pub(crate) fn evictions(&self) -> u64 {
+    pub fn evictions(&self) -> u64 {
         self.evictions.load(Relaxed)
     }
 
     /// Takes a slot for a connection from `peer`; `None` while all connections are busy.
-    pub(crate) fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<ConnectionSlot> {
+    pub fn try_take(self: &Arc<Self>, peer: IpAddr, rank: Rank, now: Time) -> Option<ConnectionSlot> {
         let mut table = self.lock();
         let is_peer = |seat: &Entry| seat.peer == peer;
         // Only ports with few slots count connections per address.
@@ -140,7 +142,7 @@ impl ConnectionSlots {
     }
 
     /// Takes a slot for a connection from `peer`; waits until there is one.
-    pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> ConnectionSlot {
+    pub async fn take(self: &Arc<Self>, peer: IpAddr, rank: Rank, clock: MonotonicClock) -> ConnectionSlot {
         let _wanting = Wanting::new(&self.wanted);
         loop {
             let mut freed = pin!(self.freed.notified());
@@ -199,7 +201,7 @@ impl Table {
 
 impl ConnectionSlot {
     /// Sets the connection's rank, and lets it be evicted.
-    pub(crate) fn rest(&self, rank: Rank, now: Time) {
+    pub fn rest(&self, rank: Rank, now: Time) {
         let word = word(rank, now);
         if self.enter(word) && self.slots.wanted.load(SeqCst) > 0 {
             let mut table = self.slots.lock();
@@ -213,11 +215,12 @@ impl ConnectionSlot {
 
     /// Protects the connection from eviction. Returns false if it was evicted and must close immediately. An evicted
     /// connection that is allowed to close gracefully answers the request first.
-    pub(crate) fn work(&self) -> bool {
+    pub fn work(&self) -> bool {
         self.enter(BUSY) || self.eviction() != Eviction::AtOnce
     }
 
-    pub(crate) fn eviction(&self) -> Eviction {
+    /// Whether the connection was evicted.
+    pub fn eviction(&self) -> Eviction {
         match self.seat.word.load(Relaxed) {
             EVICTED => Eviction::Graceful,
             EVICTED_AT_ONCE => Eviction::AtOnce,
@@ -226,7 +229,7 @@ impl ConnectionSlot {
     }
 
     /// Returns once the connection was evicted. Only one task is allowed to wait for this.
-    pub(crate) async fn gone(&self) {
+    pub async fn gone(&self) {
         while self.eviction() == Eviction::No {
             self.seat.gone.notified().await;
         }

@@ -37,12 +37,10 @@ use weir_enforce::{AmbiguousPaths, LiveRules};
 use weir_tower::MonotonicClock;
 use weir_wire::{ApplyReply, ExplainRequest, MAX_SNAPSHOT_BYTES, Rejection, RejectionKind};
 
-use crate::{apply::Snapshots, proxy::Leaving};
+use crate::{apply::Snapshots, leaving::Leaving};
 
-pub use self::tls::InvalidTls;
-pub(crate) use self::tls::{
-    Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles, certificates,
-};
+pub(crate) use self::tls::{Accepted, Credentials, HANDSHAKES, InvalidCredentials, RELOADS, Tls, TlsFiles};
+pub use self::tls::{InvalidTls, certificates};
 
 /// The number of bytes of a too large body that are read before the connection is closed. A sender reads the response
 /// 413 only after it has sent its body.

@@ -58,9 +58,12 @@ pub(crate) struct TlsFiles {
 /// The fault of a TLS file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidTls {
-    pub(crate) flag: &'static str,
-    pub(crate) path: PathBuf,
-    pub(crate) problem: String,
+    /// The option that names the file.
+    pub flag: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong, and how to fix it.
+    pub problem: String,
 }
 
 impl fmt::Display for InvalidTls {
@@ -293,7 +296,11 @@ impl Credentials {
 }
 
 /// Parses certificates, at least one.
-pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+///
+/// # Errors
+///
+/// The text is not PEM, or has no certificate.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| format!("not PEM: {error}"))?;
     if certificates.is_empty() { Err("no certificate in PEM".to_owned()) } else { Ok(certificates) }

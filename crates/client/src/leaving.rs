@@ -7,24 +7,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-
-use super::address::{AppAddress, CHECK_PAUSE};
 
 /// Whether the agent is leaving, and whether the app has stopped.
 #[derive(Debug, Default)]
-pub(crate) struct Leaving {
+pub struct Leaving {
     /// The same state as `begun`, for a read in every request: reading the token would take a lock.
     flag: AtomicBool,
     begun: CancellationToken,
     /// Cancelled when the proxy port is closed, even if `begin` was never called.
-    pub(crate) closed: CancellationToken,
+    pub closed: CancellationToken,
 }
 
 impl Leaving {
     /// Makes each later response the last one on its connection.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         self.flag.store(true, Relaxed);
         if !self.begun.is_cancelled() {
             tracing::info!("leaving: each response is the last on its connection");
@@ -33,20 +30,12 @@ impl Leaving {
     }
 
     /// Whether `begin` was called.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.flag.load(Relaxed)
     }
 
     /// Returns once `begin` was called.
-    pub(crate) async fn begun(&self) {
+    pub async fn begun(&self) {
         self.begun.cancelled().await;
-    }
-
-    /// Returns once `begin` was called and the app refuses connections.
-    pub(crate) async fn app_is_gone(&self, app: &AppAddress) {
-        self.begun().await;
-        while !app.is_down().await {
-            sleep(CHECK_PAUSE).await;
-        }
     }
 }

@@ -13,11 +13,11 @@ use tokio::time::{Interval, MissedTickBehavior};
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The content of some files, or the errors of reading them.
-pub(crate) type Contents<const N: usize> = [Result<Vec<u8>, String>; N];
+pub type Contents<const N: usize> = [Result<Vec<u8>, String>; N];
 
 /// Some files, and a digest of their content when they were read last.
 #[derive(Debug)]
-pub(crate) struct Watched<const N: usize> {
+pub struct Watched<const N: usize> {
     paths: [PathBuf; N],
     seen: [u8; 32],
     ticks: Option<Interval>,
@@ -25,14 +25,14 @@ pub(crate) struct Watched<const N: usize> {
 
 impl<const N: usize> Watched<N> {
     /// Reads the files for the first time.
-    pub(crate) fn read(paths: [PathBuf; N]) -> (Self, Contents<N>) {
+    pub fn read(paths: [PathBuf; N]) -> (Self, Contents<N>) {
         let contents = read(&paths);
         let seen = digest(&contents);
         (Self { paths, seen, ticks: None }, contents)
     }
 
     /// Waits until the files differ from the last read, and returns their content.
-    pub(crate) async fn changed(&mut self) -> Contents<N> {
+    pub async fn changed(&mut self) -> Contents<N> {
         let ticks = self.ticks.get_or_insert_with(|| {
             let mut ticks = tokio::time::interval(PERIOD);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

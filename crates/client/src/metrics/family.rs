@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
-use rustix::time::Timespec;
 use weir_enforce::histogram::{BOUNDS, Snapshot};
 
 /// A metric family. A scrape omits families without metrics.
-pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
+pub fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
     let mut family = MetricFamily::default();
     family.set_name(name.to_owned());
     family.set_help(help.to_owned());
@@ -16,7 +15,8 @@ pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metr
     family
 }
 
-pub(super) fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
+/// A counter.
+pub fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
     let mut counter = Counter::default();
     counter.set_value(float(value));
     let mut metric = Metric::from_label(pairs(labels));
@@ -25,16 +25,16 @@ pub(super) fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
 }
 
 /// A counter of seconds.
-pub(super) fn elapsed(labels: &[(&str, &str)], time: Timespec) -> Metric {
-    let since = Duration::try_from(time).unwrap_or_default();
+pub fn elapsed(labels: &[(&str, &str)], time: Duration) -> Metric {
     let mut counter = Counter::default();
-    counter.set_value(since.as_secs_f64());
+    counter.set_value(time.as_secs_f64());
     let mut metric = Metric::from_label(pairs(labels));
     metric.set_counter(counter);
     metric
 }
 
-pub(super) fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
+/// A gauge.
+pub fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
     gauge_of(labels, float(value))
 }
 
@@ -43,6 +43,7 @@ pub(super) fn ratio(labels: &[(&str, &str)], (part, whole): (u64, u64)) -> Metri
     gauge_of(labels, float(part) / float(whole))
 }
 
+/// A gauge of seconds.
 pub(super) fn seconds(labels: &[(&str, &str)], value: Duration) -> Metric {
     gauge_of(labels, value.as_secs_f64())
 }
@@ -55,7 +56,8 @@ fn gauge_of(labels: &[(&str, &str)], value: f64) -> Metric {
     metric
 }
 
-pub(super) fn histogram(labels: &[(&str, &str)], snapshot: &Snapshot) -> Metric {
+/// A histogram.
+pub fn histogram(labels: &[(&str, &str)], snapshot: &Snapshot) -> Metric {
     let mut cumulative = 0;
     let mut buckets = Vec::new();
     for (bound, count) in BOUNDS.iter().zip(snapshot.buckets) {

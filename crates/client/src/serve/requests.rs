@@ -8,7 +8,7 @@ use crate::slots::{ConnectionSlot, Rank};
 
 /// The requests that are being answered on one connection.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub struct Requests {
     slot: ConnectionSlot,
     clock: MonotonicClock,
     open: Mutex<Open>,
@@ -22,23 +22,24 @@ struct Open {
 
 /// A request that is being answered. Dropping this value ends the request.
 #[derive(Debug)]
-pub(crate) struct Answering {
+pub struct Answering {
     requests: Arc<Requests>,
     writes: bool,
 }
 
 impl Requests {
-    pub(crate) fn new(slot: ConnectionSlot, clock: MonotonicClock) -> Arc<Self> {
+    /// No request is being answered yet.
+    pub fn new(slot: ConnectionSlot, clock: MonotonicClock) -> Arc<Self> {
         Arc::new(Self { slot, clock, open: Mutex::default() })
     }
 
     /// Returns when the connection was evicted.
-    pub(crate) async fn evicted(&self) {
+    pub async fn evicted(&self) {
         self.slot.gone().await;
     }
 
     /// Begins a request of an accepted client. `writes` is true if the request changes something.
-    pub(crate) fn begin(self: &Arc<Self>, writes: bool) -> Answering {
+    pub fn begin(self: &Arc<Self>, writes: bool) -> Answering {
         self.change(|open| if writes { open.writing += 1 } else { open.reading += 1 });
         Answering { requests: Arc::clone(self), writes }
     }

@@ -1,0 +1,11 @@
+//! The parts that `weir-agent` shares with this crate. Other programs do not need them.
+
+pub use crate::{
+    control::certificates,
+    leaving::Leaving,
+    listen::{BoundSockets, bind, bind_shared, bound_address},
+    metrics::{counter, elapsed, family, gauge, histogram},
+    serve::{Answering, Requests, serve_plain},
+    slots::{ConnectionSlot, ConnectionSlots, Eviction, Rank},
+    watch::{Contents, Watched},
+};

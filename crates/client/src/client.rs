@@ -1,0 +1,166 @@
+//! The life of a control port: the snapshot of the start, the servers, and their end.
+
+use std::{
+    convert::Infallible,
+    fmt::Debug,
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use prometheus::proto::MetricFamily;
+use tokio::task::JoinSet;
+use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
+use weir_tower::MonotonicClock;
+
+use crate::{
+    apply::{Serves, Snapshots},
+    bootstrap::{self, Start},
+    cache::Cache,
+    config::BoundControl,
+    control::{self, Control, Tls},
+    jwks::Loads,
+    leaving::Leaving,
+    metrics,
+    serve::Server,
+};
+
+/// A running control port, and the rules that it keeps in force. All clones are the same port. The port closes when the
+/// last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Client(Arc<Running>);
+
+#[derive(Debug)]
+struct Running {
+    address: SocketAddr,
+    rules: LiveRules,
+    snapshots: Arc<Snapshots>,
+    leaving: Arc<Leaving>,
+    clock: MonotonicClock,
+    /// `None`: the control port is plain HTTP.
+    tls: Option<Arc<Tls>>,
+    /// `None`: tokens are not verified.
+    jwks: Option<Arc<Loads>>,
+    /// Whether clients must wait for the first snapshot.
+    waits: bool,
+    servers: Mutex<JoinSet<io::Result<Infallible>>>,
+}
+
+impl BoundControl {
+    /// Puts the first snapshot in force and serves the control port, on tokio's current runtime. `paths` is how the
+    /// rules read ambiguous paths.
+    pub fn start(self, serves: Serves, paths: AmbiguousPaths) -> Client {
+        let Self { config, listener, address } = self;
+        if config.is_open() {
+            tracing::warn!(control = %address, "--control-plaintext: every client that reaches the control port can change the limits");
+        }
+        let clock = MonotonicClock::start();
+        let rules = LiveRules::new(GateOptions { clock, paths, log_keys: config.log_keys });
+        let cache = config.snapshot_cache.map(Cache::new);
+        let snapshots = Snapshots::new(rules.clone(), clock, cache.clone()).serving(serves);
+        let snapshots = Arc::new(snapshots.with_store_secrets(config.store_secrets));
+        if let Some(jwks) = &config.jwks {
+            snapshots.verify_with(jwks.first());
+        }
+        let start = bootstrap::start(&snapshots, config.bootstrap.as_deref(), cache.as_ref());
+        let leaving = Arc::new(Leaving::default());
+        let control = Arc::new(Control {
+            rules: rules.clone(),
+            snapshots: Arc::clone(&snapshots),
+            leaving: Arc::clone(&leaving),
+            clock,
+            started: clock.now(),
+            ambiguous_paths: paths,
+            instance: format!("{:016x}", rand::random::<u64>()),
+        });
+        let client = Client(Arc::new(Running {
+            address,
+            rules,
+            snapshots: Arc::clone(&snapshots),
+            leaving,
+            clock,
+            tls: config.tls.clone(),
+            jwks: config.jwks.as_ref().map(|jwks| Arc::new(jwks.loads())),
+            waits: start == Start::Faulty || (start == Start::Unlimited && config.wait_for_config),
+            servers: Mutex::default(),
+        }));
+        let mut local = None;
+        match (config.tls.clone(), config.identity) {
+            (Some(tls), Some(identity)) => {
+                local = Some(control::reading_router(Arc::clone(&control)));
+                client.spawn(async move { Ok(identity.keep(&tls).await) });
+            }
+            (Some(tls), None) => client.spawn(async move { Ok(tls.follow().await) }),
+            (None, _) => {}
+        }
+        if let Some((jwks, loads)) = config.jwks.zip(client.0.jwks.clone()) {
+            let snapshots = Arc::clone(&snapshots);
+            client.spawn(async move { Ok(jwks.follow(snapshots, loads).await) });
+        }
+        client.spawn(async move { Ok(snapshots.forget_removed().await) });
+        let router = control::router(Arc::clone(&control));
+        let channel = config.tls.is_some().then_some(control);
+        client.spawn(Server { listener, router, tls: config.tls, local, channel, clock }.run());
+        client
+    }
+}
+
+impl Client {
+    /// The address of the control port. For port 0, the kernel has chosen the port.
+    pub fn control(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> &LiveRules {
+        &self.0.rules
+    }
+
+    /// The clock of the rules.
+    pub fn clock(&self) -> MonotonicClock {
+        self.0.clock
+    }
+
+    /// Whether the pod is being deleted.
+    pub fn leaving(&self) -> &Arc<Leaving> {
+        &self.0.leaving
+    }
+
+    /// Returns true if the program must not serve requests yet: it waits for its first snapshot, or its first snapshot
+    /// is faulty.
+    pub fn must_wait(&self) -> bool {
+        self.0.waits && self.0.snapshots.origin().is_none()
+    }
+
+    /// Returns as soon as a snapshot is in force.
+    pub async fn first_snapshot(&self) {
+        self.0.snapshots.first().await;
+    }
+
+    /// Returns the metrics of the rules, the stores, the snapshots and the control port.
+    pub fn metric_families(&self) -> Vec<MetricFamily> {
+        let Running { rules, snapshots, clock, tls, jwks, .. } = &*self.0;
+        metrics::families(&rules.load(), snapshots, tls.as_deref(), jwks.as_deref(), clock.now())
+    }
+
+    /// Runs a task until the control port closes. The task must never end by itself: see [`ended`](Self::ended).
+    pub fn spawn(&self, server: impl Future<Output = io::Result<Infallible>> + Send + 'static) {
+        self.servers().spawn(server);
+    }
+
+    /// Returns the reason when a task that must never end has ended.
+    pub async fn ended(&self) -> String {
+        let ended = poll_fn(|context| self.servers().poll_join_next(context)).await;
+        match ended {
+            Some(Ok(Err(error))) => error.to_string(),
+            Some(Err(panic)) => panic.to_string(),
+            Some(Ok(Ok(never))) => match never {},
+            None => "the control port is closed".to_owned(),
+        }
+    }
+
+    fn servers(&self) -> MutexGuard<'_, JoinSet<io::Result<Infallible>>> {
+        self.0.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
