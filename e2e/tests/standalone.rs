@@ -7,6 +7,8 @@
 
 #[path = "standalone/fleet.rs"]
 mod fleet;
+#[path = "standalone/library.rs"]
+mod library;
 mod programs;
 
 use std::{

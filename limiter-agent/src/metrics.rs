@@ -24,14 +24,13 @@ mod proxy;
 mod service;
 
 use prometheus::{
-    TEXT_FORMAT, TextEncoder,
     core::Collector,
     process_collector::ProcessCollector,
     proto::{MetricFamily, MetricType},
 };
 use weir_client::{
     Client,
-    agent::{elapsed, family},
+    agent::{elapsed, family, text},
 };
 
 use crate::{clock, front::Front};
@@ -51,9 +50,6 @@ impl Metrics {
         Self { front, client, process: ProcessCollector::for_self() }
     }
 
-    /// The content type of [`Metrics::render`].
-    pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
-
     /// All metrics in the text format.
     pub(crate) fn render(&self) -> Result<String, prometheus::Error> {
         let mut families = match &self.front {
@@ -69,8 +65,6 @@ impl Metrics {
             MetricType::COUNTER,
             vec![elapsed(&[], clock::processor())],
         ));
-        // The encoder refuses a family without metrics.
-        families.retain(|family| !family.get_metric().is_empty());
-        TextEncoder::new().encode_to_string(&families)
+        text(families)
     }
 }

@@ -9,6 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use weir_client::Client;
 
 use crate::{metrics::Metrics, ready::Readiness};
 
@@ -30,7 +31,7 @@ pub(crate) fn router(telemetry: Arc<Telemetry>) -> Router {
 
 async fn render(State(telemetry): State<Arc<Telemetry>>) -> Response {
     match telemetry.metrics.render() {
-        Ok(text) => ([(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, Client::METRICS_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

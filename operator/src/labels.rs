@@ -1,6 +1,6 @@
 //! The labels and annotations of pods that both the sources and injection read or write.
 
-/// The label of pods: if it is `enabled`, the pod has an agent.
+/// The label of pods: if it is `enabled`, the pod has an agent, which is a sidecar or the app itself (`weir-client`).
 pub(crate) const AGENT_LABEL: &str = "weir.dev/agent";
 /// The label of agents, in a cluster and in standalone mode: if it is `enabled`, the agent is a rate limit service.
 /// Policies with a domain target only such agents, and other policies only other agents.

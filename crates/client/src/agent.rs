@@ -4,7 +4,7 @@ pub use crate::{
     control::certificates,
     leaving::Leaving,
     listen::{BoundSockets, bind, bind_shared, bound_address},
-    metrics::{counter, elapsed, family, gauge, histogram},
+    metrics::{counter, elapsed, family, gauge, histogram, text},
     serve::{Answering, Requests, serve_plain},
     slots::{ConnectionSlot, ConnectionSlots, Eviction, Rank},
     watch::{Contents, Watched},

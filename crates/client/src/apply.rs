@@ -25,7 +25,7 @@ use std::{
 use serde::{Deserialize, de::IgnoredAny};
 use tokio::sync::{Notify, watch};
 use weir_core::Time;
-use weir_enforce::{Jwks, LiveRules, RulesInForce, RulesWriteGuard, lower};
+use weir_enforce::{Jwks, LiveRules, RulesInForce, RulesWriteGuard, layer_faults, lower};
 use weir_tower::MonotonicClock;
 use weir_wire::{
     ApplyReply, Fault, MAX_SEQUENCE, MAX_SNAPSHOT_BYTES, PolicyRules, Rejection, RejectionKind, Snapshot,
@@ -73,6 +73,8 @@ pub enum Serves {
     /// HTTP requests, on which a proxy decides.
     #[default]
     Requests,
+    /// HTTP requests, on which a layer of a program decides.
+    Layer,
     /// Descriptors, on which a rate limit service decides.
     Descriptors,
 }
@@ -250,6 +252,10 @@ impl Serves {
     /// Returns a fault for each policy that this agent cannot enforce.
     fn check(self, snapshot: &Snapshot) -> Result<(), Vec<Fault>> {
         let message = match self {
+            Self::Layer => {
+                let faults = layer_faults(snapshot);
+                return if faults.is_empty() { Ok(()) } else { Err(faults) };
+            }
             Self::Requests => {
                 "this agent is a proxy and decides on requests: target agents that run as `weir-agent rls` and have the \
                  label weir.dev/rate-limit-service: enabled"

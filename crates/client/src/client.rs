@@ -5,24 +5,28 @@ use std::{
     fmt::Debug,
     future::poll_fn,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use axum::extract::ConnectInfo;
+use http::Extensions;
 use prometheus::proto::MetricFamily;
 use tokio::task::JoinSet;
-use weir_enforce::{AmbiguousPaths, GateOptions, LiveRules};
+use weir_enforce::{AmbiguousPaths, GateOptions, LimitLayer, LiveRules, SyncGate};
 use weir_tower::MonotonicClock;
 
 use crate::{
     apply::{Serves, Snapshots},
     bootstrap::{self, Start},
     cache::Cache,
-    config::BoundControl,
+    config::{BoundControl, ControlConfig, InvalidOptions},
     control::{self, Control, Tls},
     jwks::Loads,
     leaving::Leaving,
+    listen::BindError,
     metrics,
+    options::Options,
     serve::Server,
 };
 
@@ -45,6 +49,17 @@ struct Running {
     /// Whether clients must wait for the first snapshot.
     waits: bool,
     servers: Mutex<JoinSet<io::Result<Infallible>>>,
+}
+
+/// The reason why a control port did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An option is invalid.
+    #[error(transparent)]
+    Options(#[from] InvalidOptions),
+    /// The control port cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
 }
 
 impl BoundControl {
@@ -107,6 +122,64 @@ impl BoundControl {
 }
 
 impl Client {
+    /// The content type of [`metrics`](Self::metrics).
+    pub const METRICS_TYPE: &str = metrics::CONTENT_TYPE;
+
+    /// Opens the control port, for a program whose requests [`layer`](Self::layer) limits. The port is served on tokio's
+    /// current runtime.
+    ///
+    /// # Errors
+    ///
+    /// An option is invalid, a file cannot be read, or the port is in use.
+    pub async fn start(options: Options) -> Result<Self, StartError> {
+        let Options { control, jwks, ambiguous_paths } = options;
+        let bound = ControlConfig::try_from(control)?.with_jwks(jwks)?.bind()?;
+        Ok(bound.start(Serves::Layer, ambiguous_paths))
+    }
+
+    /// Returns a layer that limits a service by the rules in force.
+    ///
+    /// Keys with `clientIP` use the address of axum's [`ConnectInfo`], so serve the router by
+    /// `into_make_service_with_connect_info::<SocketAddr>()`. Without this, all clients have the address `0.0.0.0`.
+    pub fn layer(&self) -> LimitLayer<SyncGate> {
+        self.layer_with(|extensions| extensions.get().map(|ConnectInfo::<SocketAddr>(peer)| peer.ip()))
+    }
+
+    /// Returns a layer like [`layer`](Self::layer), for a server without axum's [`ConnectInfo`]. `client` returns the
+    /// address of a request's connection.
+    pub fn layer_with(&self, client: fn(&Extensions) -> Option<IpAddr>) -> LimitLayer<SyncGate> {
+        self.0.rules.layer(client)
+    }
+
+    /// Returns when the program may serve requests: at once, or as soon as a snapshot is in force if
+    /// `wait_for_config` is set or the snapshot of the start is faulty.
+    pub async fn ready(&self) {
+        if self.must_wait() {
+            tracing::warn!("waiting for a snapshot: see the log, or PUT a snapshot to /v1/config");
+            self.first_snapshot().await;
+        }
+    }
+
+    /// Returns when a client of the control port has said that the program must leave (`POST /v1/leave`). Stop accepting
+    /// connections then, and finish the requests in flight.
+    pub async fn asked_to_leave(&self) {
+        self.0.leaving.begun().await;
+    }
+
+    /// Returns the metrics of the rules, the stores, the snapshots and the control port, in the text format of Prometheus.
+    pub fn metrics(&self) -> String {
+        metrics::text(self.metric_families()).expect("the families of this crate can be encoded")
+    }
+
+    /// Closes the control port and its connections. The rules stay in force for the requests that are still in flight.
+    /// Call this function after the server of the program has ended.
+    pub async fn shutdown(self) {
+        self.0.leaving.begin();
+        self.0.leaving.closed.cancel();
+        self.servers().abort_all();
+        while poll_fn(|context| self.servers().poll_join_next(context)).await.is_some() {}
+    }
+
     /// The address of the control port. For port 0, the kernel has chosen the port.
     pub fn control(&self) -> SocketAddr {
         self.0.address

@@ -253,7 +253,7 @@ mod tests {
             let address: SocketAddr = address.parse().unwrap();
             let options = ControlOptions { control: address, ..ControlOptions::default() };
             let refused = ControlConfig::try_from(options.clone()).err();
-            let expected = open.then(|| InvalidOptions::OpenControl(address));
+            let expected = open.then_some(InvalidOptions::OpenControl(address));
             assert_eq!(refused, expected, "{address}");
             let plaintext = ControlOptions { control_plaintext: true, ..options };
             assert!(ControlConfig::try_from(plaintext).is_ok(), "{address}");

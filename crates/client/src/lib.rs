@@ -1,10 +1,33 @@
-//! The control port of a program that enforces limits: it accepts snapshots from the operator, keeps their rules in force,
-//! and reports what is in force.
+//! A program takes its limits live from the operator, without a sidecar, and counts as a pod that enforces them.
 //!
-//! `weir-agent` is such a program, with a proxy or a rate limit service in front of the rules.
+//! [`Client`] opens a control port: it accepts snapshots from the operator, keeps their rules in force, and reports what is
+//! in force. [`Client::layer`] limits any tower service by these rules. `docs/guides/library-client.md` shows a program,
+//! its policy and its Deployment.
+//!
+//! ```no_run
+//! use std::{error::Error, net::SocketAddr};
+//!
+//! use axum::{Router, routing::get};
+//! use tokio::net::TcpListener;
+//! use weir_client::{Client, Options};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn Error>> {
+//! let weir = Client::start(Options::from_env()?).await?;
+//! let app = Router::new().route("/", get(async || "hello\n")).layer(weir.layer());
+//! weir.ready().await;
+//! let listener = TcpListener::bind("[::]:8080").await?;
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//! weir.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `weir-agent` is built on this crate, too, with a proxy or a rate limit service in front of the rules.
 //!
 //! This crate never depends on Kubernetes, never waits for the operator, and keeps its rules when the operator is
 //! unavailable.
+#![cfg_attr(test, expect(clippy::disallowed_methods, reason = "tests measure how long something takes"))]
 
 pub mod agent;
 mod apply;
@@ -27,11 +50,11 @@ mod watch;
 
 pub use self::{
     apply::Serves,
-    client::Client,
+    client::{Client, StartError},
     config::{BoundControl, ControlConfig, InvalidOptions},
     control::InvalidTls,
     identity::InvalidIdentity,
     jwks::InvalidSource,
     listen::BindError,
-    options::{ControlOptions, JwksOptions},
+    options::{ControlOptions, InvalidEnvironment, JwksOptions, Options},
 };

@@ -53,13 +53,30 @@ mod family;
 mod rules;
 mod stores;
 
-use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::{
+    TEXT_FORMAT, TextEncoder,
+    proto::{MetricFamily, MetricType},
+};
 use weir_core::Time;
 use weir_enforce::RulesInForce;
 
 use crate::{apply::Snapshots, control::Tls, jwks::Loads};
 
 pub use self::family::{counter, elapsed, family, gauge, histogram};
+
+/// The content type of [`text`].
+pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
+
+/// Returns families in the text format of Prometheus.
+///
+/// # Errors
+///
+/// Returns an error if a family is invalid.
+pub fn text(mut families: Vec<MetricFamily>) -> Result<String, prometheus::Error> {
+    // The encoder refuses a family without metrics.
+    families.retain(|family| !family.get_metric().is_empty());
+    TextEncoder::new().encode_to_string(&families)
+}
 
 /// Returns all families of this module. A family can be empty.
 pub(crate) fn families(

@@ -1,4 +1,6 @@
 //! The options of a program with a control port. Each is a field, a flag and an environment variable.
+//!
+//! `control_cert`, `--control-cert` and `WEIR_CONTROL_CERT` are the same option. Error messages use the flag.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -6,8 +8,9 @@ use std::{
     time::Duration,
 };
 
-use clap::builder::BoolishValueParser;
+use clap::{Args, Command, FromArgMatches, builder::BoolishValueParser};
 use weir_duration::above_zero;
+use weir_enforce::AmbiguousPaths;
 
 /// The address of the control port if none is given. The operator dials this port in a cluster.
 const DEFAULT_CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8481);
@@ -15,8 +18,61 @@ const DEFAULT_CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Add
 /// The time between two fetches of keys if none is given.
 const DEFAULT_REFRESH: Duration = Duration::from_secs(300);
 
+/// The options of a program whose requests a layer limits.
+///
+/// A program with a command line can flatten these options into its own: `#[command(flatten)] weir: Options`. A program
+/// without one can read them from the environment, with [`from_env`](Self::from_env).
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The control port, and the snapshots that it accepts.
+    #[command(flatten)]
+    pub control: ControlOptions,
+
+    /// The keys that verify tokens.
+    #[command(flatten)]
+    pub jwks: JwksOptions,
+
+    /// How rules read a path that programs read in different ways, such as one with an encoded slash (`%2F`).
+    ///
+    /// The default, [`Keep`](AmbiguousPaths::Keep), is right for routers that compare the path as it was sent, such as
+    /// axum's. Choose [`Decode`](AmbiguousPaths::Decode) if the program decodes the path before it decides, as a server of
+    /// files does. Otherwise a client can avoid a rule for a path by encoding it.
+    #[arg(skip = AmbiguousPaths::Keep)]
+    pub ambiguous_paths: AmbiguousPaths,
+}
+
+/// The value of an environment variable is invalid. The message names the option.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidEnvironment(String);
+
+impl Options {
+    /// Reads the options from the environment.
+    ///
+    /// # Errors
+    ///
+    /// A variable is invalid, or a variable that it needs is missing.
+    pub fn from_env() -> Result<Self, InvalidEnvironment> {
+        let matches = Self::augment_args(Command::new("weir")).try_get_matches_from(["weir"]);
+        let options = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        options.map_err(|error| {
+            // The first lines are the fault. The rest is about the usage of a command line.
+            let text = error.to_string();
+            let fault = text.split("\n\n").next().unwrap_or_default();
+            InvalidEnvironment(fault.trim_start_matches("error: ").to_owned())
+        })
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (control, jwks) = Default::default();
+        Self { control, jwks, ambiguous_paths: AmbiguousPaths::Keep }
+    }
+}
+
 /// The control port, and the snapshots that it accepts.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Args)]
 pub struct ControlOptions {
     /// Address of the control port: PUT and GET /v1/config, GET /v1/status. Every client that reaches this port can
     /// change the limits, so an address beyond loopback requires the three files below (mutual TLS) or
@@ -147,7 +203,7 @@ pub struct ControlOptions {
 }
 
 /// The keys that verify JSON Web Tokens.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Args)]
 pub struct JwksOptions {
     /// Verify JSON Web Tokens with the keys of this JSON Web Key Set file (RFC 7517). The agent reads it again when it
     /// changes. A jwtClaim in a rule's key then reads claims only from unexpired tokens that one of the keys has

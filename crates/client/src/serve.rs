@@ -16,6 +16,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    task::JoinSet,
     time::timeout,
 };
 use tokio_rustls::server::TlsStream;
@@ -78,7 +79,10 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let slots = ConnectionSlots::new(MOST, MOST_OF_ONE);
         let complaints = Arc::new(Sample::default());
+        // Dropping this set closes the connections.
+        let mut connections = JoinSet::new();
         loop {
+            while connections.try_join_next().is_some() {}
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -127,7 +131,7 @@ impl Server {
                     Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
                 }
             };
-            tokio::spawn(async move {
+            connections.spawn(async move {
                 tokio::select! {
                     () = serve => {}
                     () = connection.evicted() => tracing::debug!(%peer, "the connection was evicted for a new one"),

@@ -98,7 +98,7 @@ pub use self::{
     in_force::RulesInForce,
     jwt::{InvalidJwks, Jwks},
     layer::{BodyCosts, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
-    live::{LiveRules, RulesWriteGuard, SyncGate},
+    live::{LiveRules, RulesWriteGuard, SyncGate, layer_faults},
     lower::{Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},

@@ -56,7 +56,8 @@ impl LiveRules {
     ///
     /// All faults of the snapshot, each with its path. The earlier rules stay in force.
     pub fn apply(&self, snapshot: Snapshot) -> Result<(), Vec<Fault>> {
-        let faults = unfit(&snapshot);
+        let mut faults = unfit(&snapshot);
+        faults.extend(layer_faults(&snapshot));
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -136,7 +137,7 @@ impl Gate for SyncGate {
     }
 }
 
-/// Returns a fault for each part of the snapshot that this crate supports but a layer cannot enforce.
+/// Returns a fault for each part of the snapshot that needs more than [`LiveRules`].
 fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
     let mut faults = Vec::new();
     if snapshot.wire_version != WIRE_VERSION {
@@ -147,6 +148,12 @@ fn unfit(snapshot: &Snapshot) -> Vec<Fault> {
         let message = "a layer cannot connect to a store: count requests in this program, and remove the stores";
         faults.push(Fault { path: "stores".into(), message: message.into() });
     }
+    faults
+}
+
+/// Returns a fault for each rule of the snapshot that this crate supports but a [layer](LiveRules::layer) cannot enforce.
+pub fn layer_faults(snapshot: &Snapshot) -> Vec<Fault> {
+    let mut faults = Vec::new();
     for (number, policy) in snapshot.policies.iter().enumerate() {
         if policy.domain.is_some() {
             let message = "a layer sees requests and no descriptors: remove the domain";

@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{Secret, ServiceAccount},
 };
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use weir_testbed::OPERATOR_NAMESPACE;
 
 use super::{availability::Operator, *};
@@ -103,6 +104,32 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
     kill_process(agent, Signal::CONT)?;
     stage.until("2/2", |s| s.observed_generation == Some(3) && count(s) == "2/2").await?;
     ensure!(requests(&first.in_force().await?) == Some(70), "an agent that does not enforce was counted");
+    Ok(())
+}
+
+/// A program with `weir-client` has no sidecar. It gets the certificate of its pod, and its pod counts.
+#[tokio::test]
+async fn a_program_with_the_library_counts_as_a_pod() -> Result<()> {
+    let stage = Stage::set().await?;
+    let identity = Identity::set(&stage).await?;
+    let operator = identity.operator(&stage, &[]).await?;
+    operator.until_ready().await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    let sidecar = identity.pod(&stage, "a").await?;
+    identity.object(&stage, "shop").await?;
+    let token = identity.token(&stage, Some("shop"), "weir.dev").await?;
+    let shop = identity.shop(&stage, "shop", &token).await?;
+    identity.listens(&stage, "shop", shop.port()?).await?;
+    let status = stage.until("2/2", |status| count(status) == "2/2").await?;
+    ensure!(enforced(&status) == ("True", "Enforced"), "{status:#?}");
+    stage.patch_policy("checkout", &json!({"spec": {"rules": [rule(80)]}})).await?;
+    stage.until("the change", |s| s.observed_generation == Some(2) && count(s) == "2/2").await?;
+    for agent in [&sidecar, &shop] {
+        ensure!(requests(&agent.in_force().await?) == Some(80), "an agent that does not enforce was counted");
+    }
+    ensure!(put_plain(&shop.control).await? == http::StatusCode::FORBIDDEN, "any client can change the limits");
+    shop.kill().await?;
+    stage.until("1/2", |status| count(status) == "1/2").await?;
     Ok(())
 }
 
@@ -286,14 +313,31 @@ impl Identity {
         Ok(answer.status.context("a token")?.token)
     }
 
-    async fn agent(&self, stage: &Stage, name: &str, token: &str) -> Result<Agent> {
+    /// Writes the pod's files, and returns the URL of the identity service, and the paths of authorities and token.
+    async fn files(&self, stage: &Stage, name: &str, token: &str) -> Result<[String; 3]> {
         let file = |suffix: &str| stage.files.path().join(format!("{name}.{suffix}"));
         std::fs::write(file("token"), token)?;
         std::fs::write(file("ca"), self.authorities().await?)?;
         let text = |suffix: &str| file(suffix).display().to_string();
-        let url = format!("https://{}", self.address);
-        let (ca, token) = (text("ca"), text("token"));
+        Ok([format!("https://{}", self.address), text("ca"), text("token")])
+    }
+
+    async fn agent(&self, stage: &Stage, name: &str, token: &str) -> Result<Agent> {
+        let [url, ca, token] = self.files(stage, name, token).await?;
         let args = ["--identity-url", &url, "--identity-ca", &ca, "--identity-token-file", &token];
-        Agent::with(&file("addresses"), &args).await
+        Agent::with(&stage.files.path().join(format!("{name}.addresses")), &args).await
+    }
+
+    /// Starts the program of `crates/client/examples/shop.rs`, with the environment of the guide's Deployment.
+    async fn shop(&self, stage: &Stage, name: &str, token: &str) -> Result<Agent> {
+        let [url, ca, token] = self.files(stage, name, token).await?;
+        let mut command = Command::new(program("examples/shop")?);
+        command.envs([("SHOP_LISTEN", "127.0.0.1:0"), ("WEIR_CONTROL", "127.0.0.1:0")]).stdout(Stdio::piped());
+        command.envs([("WEIR_IDENTITY_URL", url), ("WEIR_IDENTITY_CA", ca), ("WEIR_IDENTITY_TOKEN_FILE", token)]);
+        let mut program = Program::start(command)?;
+        let output = program.0.stdout.take().context("the output is not piped")?;
+        let line = timeout(PATIENCE, BufReader::new(output).lines().next_line()).await??.context("the shop ended")?;
+        let (_, control) = line.split_once("control port ").with_context(|| line.clone())?;
+        Ok(Agent { program, control: control.to_owned() })
     }
 }

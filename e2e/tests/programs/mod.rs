@@ -31,7 +31,7 @@ pub(crate) async fn build_programs() -> Result<()> {
             // All packages are selected, as in the stage `unit`, because otherwise cargo would choose other features for
             // the dependencies and compile them again.
             cargo.args(["build", "--quiet", "--locked", "--workspace"]);
-            cargo.args(["--bin", "weir-operator", "--bin", "weir-agent"]);
+            cargo.args(["--bin", "weir-operator", "--bin", "weir-agent", "--example", "shop"]);
             cargo.arg("--target-dir").arg(folder()?.parent().context("the folder of the profile has no parent")?);
             let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().await?;
             if status.success() { Ok(()) } else { bail!("cannot build the operator and the agent") }

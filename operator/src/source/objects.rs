@@ -126,8 +126,8 @@ fn why_absent(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, 
         "weir.dev/inject is one of its annotations: use a label, of the pod template or of the namespace"
     } else {
         "it has no agent: if its template or namespace has weir.dev/inject: enabled, no operator answered when it was \
-         created, and kubectl rollout restart gives it one; else label it so first, or add the sidecar yourself, labelled \
-         weir.dev/agent: enabled"
+         created, and kubectl rollout restart gives it one; else label it so first, or add an agent yourself (label \
+         weir.dev/agent: enabled)"
     }
     .into()
 }

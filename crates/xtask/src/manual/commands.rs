@@ -33,9 +33,21 @@ const HELM_FLAGS: [&str; 9] = [
     "--show-only",
 ];
 
-const KUBECTL: [&str; 11] =
-    ["apply", "get", "patch", "delete", "describe", "logs", "rollout", "run", "label", "port-forward", "explain"];
-const KUBECTL_FLAGS: [&str; 15] = [
+const KUBECTL: [&str; 12] = [
+    "apply",
+    "create",
+    "get",
+    "patch",
+    "delete",
+    "describe",
+    "logs",
+    "rollout",
+    "run",
+    "label",
+    "port-forward",
+    "explain",
+];
+const KUBECTL_FLAGS: [&str; 16] = [
     "-f",
     "-o",
     "-n",
@@ -44,6 +56,7 @@ const KUBECTL_FLAGS: [&str; 15] = [
     "--namespace",
     "--all-namespaces",
     "--field-selector",
+    "--from-file",
     "--follow",
     "--image",
     "--restart",
