@@ -13,9 +13,11 @@ mod gateway;
 mod layers;
 mod limits;
 mod proxy;
+mod redis;
 mod report;
 mod rls;
 mod seeds;
+mod shared;
 mod sla;
 mod soak;
 mod stacks;
@@ -29,7 +31,7 @@ use std::{
 
 use clap::{Parser, ValueEnum};
 
-use self::{report::Report, seeds::Seed};
+use self::{report::Report, seeds::Seed, shared::SharedPart};
 
 pub use self::limits::count_bytes;
 
@@ -37,11 +39,14 @@ pub use self::limits::count_bytes;
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Cli {
-    /// Suites to run; by default all except proxy, gateway, rls and seeds, which need other programs
+    /// Suites to run; by default all except proxy, gateway, rls, seeds and shared, which need other programs
     suites: Vec<Suite>,
     /// The seeds that `seeds` measures; by default all. What the folder has of the others stays
     #[arg(long = "seed", value_name = "NUMBER")]
     seeds: Vec<Seed>,
+    /// The parts that `shared` measures; by default all. What the folder has of the others stays
+    #[arg(long = "part", value_name = "NAME")]
+    parts: Vec<SharedPart>,
     /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
@@ -49,7 +54,7 @@ struct Cli {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Measure nothing, and only draw the charts of the results in the folder again
-    #[arg(long, conflicts_with_all = ["suites", "quick", "seeds"])]
+    #[arg(long, conflicts_with_all = ["suites", "quick", "seeds", "parts"])]
     redraw: bool,
 }
 
@@ -73,12 +78,14 @@ enum Suite {
     Rls,
     /// The tests of the documents that Weir started from, through the agent with a policy in force
     Seeds,
+    /// One limit of several processes, in Redis or Memcached: many agents, limiters in Python, rate limit services
+    Shared,
 }
 
 impl Suite {
     /// Returns true if the suite needs no other programs.
     fn needs_no_programs(self) -> bool {
-        !matches!(self, Self::Proxy | Self::Gateway | Self::Rls | Self::Seeds)
+        !matches!(self, Self::Proxy | Self::Gateway | Self::Rls | Self::Seeds | Self::Shared)
     }
 }
 
@@ -108,6 +115,11 @@ pub fn serve_gateway() -> ExitCode {
 /// Runs the program `weir-bench-stack`, which serves until it is stopped.
 pub fn serve_stack() -> ExitCode {
     exit_code("stack", seeds::StackArgs::parse().serve())
+}
+
+/// Runs the program `weir-bench-sharers`, which ends after its load.
+pub fn run_sharers() -> ExitCode {
+    exit_code("sharers", shared::SharersArgs::parse().run())
 }
 
 /// Runs the program `weir-bench-soak`. Its exit code is 0 only if the agent met every aim.
@@ -155,6 +167,7 @@ fn measure(suite: Suite, cli: &Cli, out: &Path) -> anyhow::Result<Report> {
         Suite::Gateway => gateway::measure(quick),
         Suite::Rls => rls::measure(quick),
         Suite::Seeds => seeds::measure(quick, &cli.seeds, out),
+        Suite::Shared => shared::measure(quick, &cli.parts, out),
     }
 }
 

@@ -3,6 +3,7 @@
 //! the charts can be drawn again.
 
 mod machine;
+mod part;
 mod plot;
 
 use std::{collections::BTreeMap, fmt::Write as _, io::ErrorKind, path::Path};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use self::machine::{Machine, versions};
 use crate::stats::{Spread, figure};
 
+pub(crate) use self::part::Part;
 pub(crate) use self::plot::{Bars, Chart, LimitLine, Lines, Series};
 
 /// The description of the method of most suites.

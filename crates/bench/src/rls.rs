@@ -6,4 +6,7 @@ mod messages;
 mod services;
 mod speed;
 
-pub(crate) use self::{answers::run as compare, speed::measure};
+pub(crate) use self::{
+    answers::run as compare,
+    speed::{ABOUT_REPLICAS, measure, measure_replicas},
+};

@@ -9,17 +9,18 @@ mod crowd;
 mod gateways;
 mod koa;
 mod levels;
-mod part;
 mod python;
 
 use std::path::Path;
 
 use clap::ValueEnum;
 
-use self::part::Part;
-use crate::report::Report;
+use crate::report::{Part, Report};
 
-pub(crate) use self::crowd::StackArgs;
+pub(crate) use self::{
+    crowd::StackArgs,
+    python::{ABOUT_STORES as ABOUT_PYTHON, measure_stores as measure_python},
+};
 
 const ABOUT: &str = "\
 The tests of the documents that Weir started from, each with its own peers in the same run. Weir is the agent, built \
@@ -88,7 +89,7 @@ pub(crate) fn measure(quick: bool, named: &[Seed], out: &Path) -> anyhow::Result
     let about: Vec<_> = std::iter::once(ABOUT.to_owned()).chain(abouts).collect();
     let mut report = Report::new("seeds", "The seeds through the agent", about.join("\n\n"), quick)?;
     for seed in all.iter().filter(|seed| chosen(seed)) {
-        seed.measure(quick, &mut Part { report: &mut report, number: seed.number() })?;
+        seed.measure(quick, &mut Part { report: &mut report, name: seed.number() })?;
     }
     let kept: Vec<_> = all.iter().filter(|seed| !chosen(seed)).map(|seed| seed.number()).collect();
     report.keep(out, &kept)?;

@@ -18,12 +18,15 @@ const PYTHON: &str = "004";
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway`, `rls` or `seeds`,
-    /// which install their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway`, `rls`, `seeds` or
+    /// `shared`, which install their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
     suites: Vec<String>,
     /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
     #[arg(long = "seed", value_name = "NUMBER")]
     seeds: Vec<String>,
+    /// A part of `shared`: `agents`, `python` or `services`; without it, all parts
+    #[arg(long = "part", value_name = "NAME")]
+    parts: Vec<String>,
     /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
     #[arg(long)]
     quick: bool,
@@ -51,29 +54,32 @@ pub(crate) async fn run(
     let program = workspace.target().join("release/weir-bench");
     let mut bench = Command::new(&program);
     let named = |name: &str| args.suites.iter().any(|suite| suite == name);
-    let (proxy, rls, seeds) = (named("proxy"), named("rls"), named("seeds"));
-    // Without a name, `seeds` runs all of its parts.
-    let part = |number: &str| seeds && (args.seeds.is_empty() || args.seeds.iter().any(|seed| seed == number));
-    let (node, python) = (part(NODE), part(PYTHON));
-    if proxy || rls || seeds {
+    let (proxy, rls, seeds, shared) = (named("proxy"), named("rls"), named("seeds"), named("shared"));
+    // Without a name, `seeds` and `shared` run all of their parts.
+    let seed = |number: &str| seeds && (args.seeds.is_empty() || args.seeds.iter().any(|seed| seed == number));
+    let part = |name: &str| shared && (args.parts.is_empty() || args.parts.iter().any(|part| part == name));
+    let (node, python, services) = (seed(NODE), seed(PYTHON) || part("python"), part("services"));
+    if proxy || rls || seeds || shared {
         let mut agent = Command::new(env!("CARGO"));
         agent.current_dir(workspace.root()).args(["build", "--profile", "dist", "--locked", "-p", "weir-agent"]);
         if finish("cargo build", &mut agent, interrupt).await? != Some(0) {
             return Ok(ExitCode::FAILURE);
         }
     }
-    if proxy || rls || seeds || named("gateway") {
+    if proxy || rls || seeds || shared || named("gateway") {
         let of = if proxy {
             peers::Of::Proxy
         } else if seeds {
             peers::Of::Seeds
+        } else if shared {
+            peers::Of::Shared
         } else if rls {
             peers::Of::Rls
         } else {
             peers::Of::Gateway
         };
         let Some(path) = peers::ensure(of, interrupt).await? else { return Ok(ExitCode::from(2)) };
-        if proxy || rls || seeds {
+        if proxy || rls || seeds || shared {
             bench = alone(&program);
             // This agent has the same build profile as the one in the image.
             bench.env("WEIR_AGENT", workspace.target().join("dist/weir-agent"));
@@ -82,11 +88,18 @@ pub(crate) async fn run(
             let Some(limiter) = peers::go_limiter(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
             bench.env("WEIR_GO_LIMITER", limiter);
         }
-        if rls {
+        if rls || services {
             let Some(peer) = peers::rate_limit_service("bench", workspace, interrupt).await? else {
                 return Ok(ExitCode::from(2));
             };
             bench.env("WEIR_RATELIMIT", peer);
+        }
+        if shared && !peers::ensure_stores(interrupt).await? {
+            return Ok(ExitCode::from(2));
+        }
+        if services {
+            let Some(peer) = peers::gubernator(workspace, interrupt).await? else { return Ok(ExitCode::from(2)) };
+            bench.env("WEIR_GUBERNATOR", peer);
         }
         bench.env("PATH", path);
     }
@@ -101,6 +114,7 @@ pub(crate) async fn run(
     bench
         .args(args.suites)
         .args(args.seeds.iter().flat_map(|seed| ["--seed", seed]))
+        .args(args.parts.iter().flat_map(|part| ["--part", part]))
         .args(args.quick.then_some("--quick"));
     // The exit codes of weir-bench have the same meaning as those of xtask: 2 for an unknown suite.
     let code = finish("weir-bench", &mut bench, interrupt).await?;

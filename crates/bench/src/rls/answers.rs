@@ -112,7 +112,7 @@ async fn compare(args: &Args, seed: u64) -> anyhow::Result<Tally> {
     let folder = tempfile::tempdir().context("make a folder for the services")?;
     let configs: Vec<_> = (0..args.configurations).map(|number| configuration(number, &mut random)).collect();
     write_files(&configs, folder.path())?;
-    let peer = Service::peer(folder.path(), PeerSettings { cores: Cores::All, more: &[] })?;
+    let peer = Service::peer(folder.path(), PeerSettings { cores: Cores::All, more: &[], redis: None })?;
     let empty = json!({"wireVersion": 1, "sequence": 1, "revision": "none", "policies": []});
     let weir = Service::weir(folder.path(), &empty, Cores::All)?;
     let operator = Operator::start(folder.path(), weir.control.context("the agent has a control port")?)?;

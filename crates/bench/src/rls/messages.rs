@@ -34,6 +34,29 @@ pub(crate) struct Entry {
     pub(crate) value: String,
 }
 
+/// `pb.gubernator.GetRateLimitsReq`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GubernatorRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) requests: Vec<GubernatorLimit>,
+}
+
+/// `pb.gubernator.RateLimitReq`: a limit, and a request that it applies to.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct GubernatorLimit {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) unique_key: String,
+    #[prost(int64, tag = "3")]
+    pub(crate) hits: i64,
+    #[prost(int64, tag = "4")]
+    pub(crate) limit: i64,
+    /// In milliseconds.
+    #[prost(int64, tag = "5")]
+    pub(crate) duration: i64,
+}
+
 /// `envoy.service.ratelimit.v3.RateLimitResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Response {

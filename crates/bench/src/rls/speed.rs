@@ -2,6 +2,7 @@
 //! latency at a constant rate.
 
 mod load;
+mod replicas;
 mod tables;
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
@@ -10,16 +11,21 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use self::load::{Answers, Load, Pace, message};
+use self::{
+    load::{Answers, Load, Pace, Protocol, message},
+    tables::Aims,
+};
 use super::{
-    messages::{Code, Descriptor, Entry, Request},
+    messages::{Code, Descriptor, Entry, GubernatorLimit, GubernatorRequest, Request},
     services::{PeerSettings, Service},
 };
 use crate::{
-    proxy::{Cores, make_room},
-    report::Report,
+    proxy::{Cores, Process, make_room},
+    report::{Part, Report},
     stats::quantile_us,
 };
+
+pub(crate) use self::replicas::{ABOUT as ABOUT_REPLICAS, measure as measure_replicas};
 
 const DOMAIN: &str = "bench";
 const CONNECTIONS: usize = 8;
@@ -57,6 +63,9 @@ enum Contender {
     Weir,
 }
 
+/// The settings of the tuned peer.
+const TUNED: &[(&str, &str)] = &[("LOCAL_CACHE_SIZE_IN_BYTES", "67108864"), ("REDIS_PIPELINE_WINDOW", "150us")];
+
 /// The contenders in the order of the tables. Weir is the last one.
 const CONTENDERS: [Contender; 3] = [Contender::Peer, Contender::TunedPeer, Contender::Weir];
 
@@ -70,7 +79,6 @@ impl Contender {
     }
 
     fn start(self, folder: &Path) -> anyhow::Result<Service> {
-        const TUNED: &[(&str, &str)] = &[("LOCAL_CACHE_SIZE_IN_BYTES", "67108864"), ("REDIS_PIPELINE_WINDOW", "150us")];
         let more = if self == Self::TunedPeer { TUNED } else { &[] };
         if self == Self::Weir {
             return Service::weir(folder, &snapshot(), Cores::Own);
@@ -78,7 +86,7 @@ impl Contender {
         let files = folder.join("config");
         fs::create_dir(&files).with_context(|| format!("make {}", files.display()))?;
         fs::write(files.join("bench.yaml"), config()).context("write the limits")?;
-        Service::peer(folder, PeerSettings { cores: Cores::Own, more })
+        Service::peer(folder, PeerSettings { cores: Cores::Own, more, redis: None })
     }
 }
 
@@ -138,13 +146,48 @@ const SCENARIOS: [Scenario; 3] = [
 ];
 
 impl Scenario {
-    fn questions(&self) -> Vec<Vec<u8>> {
-        let question = |number: usize| {
-            let entry = Entry { key: self.key.to_owned(), value: format!("client-{number}") };
-            let descriptor = Descriptor { entries: vec![entry], hits_addend: None };
+    fn questions(&self, protocol: Protocol) -> Vec<Vec<u8>> {
+        let limit = if self.expected == Code::Ok { replicas::UNREACHED } else { 1 };
+        (0..self.values).map(|number| question(protocol, self.key, &format!("client-{number}"), limit)).collect()
+    }
+}
+
+/// A question about a value of a key. Gubernator learns the limit from it, and the other services have it.
+fn question(protocol: Protocol, key: &str, value: &str, limit: u64) -> Vec<u8> {
+    let (name, value) = (key.to_owned(), value.to_owned());
+    match protocol {
+        Protocol::Envoy => {
+            let descriptor = Descriptor { entries: vec![Entry { key: name, value }], hits_addend: None };
             message(&Request { domain: DOMAIN.to_owned(), descriptors: vec![descriptor], hits_addend: 0 })
-        };
-        (0..self.values).map(question).collect()
+        }
+        Protocol::Gubernator => {
+            let [limit, duration] = [limit, DAY].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+            let limit = GubernatorLimit { name, unique_key: value, hits: 1, limit, duration };
+            message(&GubernatorRequest { requests: vec![limit] })
+        }
+    }
+}
+
+/// A contender: its replicas, and the store that they share.
+struct Target {
+    name: &'static str,
+    protocol: Protocol,
+    services: Vec<Service>,
+    store: Option<Process>,
+    /// The folder of its files, which is removed at the end.
+    folder: TempDir,
+}
+
+impl Target {
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.services.iter().map(|service| service.grpc).collect()
+    }
+
+    /// The CPU time of all its processes so far.
+    fn cpu(&self) -> anyhow::Result<Duration> {
+        let services = self.services.iter().map(Service::cpu).sum::<anyhow::Result<Duration>>()?;
+        let store = self.store.as_ref().map(Process::cpu).transpose()?;
+        Ok(services + store.map_or(Duration::ZERO, |cpu| cpu.user + cpu.system))
     }
 }
 
@@ -186,28 +229,38 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     make_room()?;
     let started = CONTENDERS.map(|contender| {
         let folder = tempfile::tempdir().context("make a folder for a contender")?;
-        anyhow::Ok((contender.start(folder.path())?, folder))
+        let services = vec![contender.start(folder.path())?];
+        let (name, protocol) = (contender.name(), Protocol::Envoy);
+        anyhow::Ok(Target { name, protocol, services, store: None, folder })
     });
-    let started: Vec<(Service, TempDir)> = started.into_iter().collect::<anyhow::Result<_>>()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+    let started: Vec<Target> = started.into_iter().collect::<anyhow::Result<_>>()?;
+    let runtime = runtime()?;
     let found = runtime.block_on(rounds_of(&started, effort))?;
     report.add_versions(versions()?);
-    tables::write(&found, &mut report);
+    let names = CONTENDERS.map(Contender::name);
+    tables::write(&found, &names, AIMS, &mut Part { report: &mut report, name: "" });
     Ok(report)
 }
 
-async fn rounds_of(started: &[(Service, TempDir)], effort: Effort) -> anyhow::Result<Found> {
-    for (service, _) in started {
-        warm_up(service.grpc, effort).await?;
+const AIMS: Aims =
+    Aims { throughput: ("5 times the throughput of a core", 5.0), latency: ("a third of the P99", 1.0 / 3.0) };
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")
+}
+
+async fn rounds_of(started: &[Target], effort: Effort) -> anyhow::Result<Found> {
+    for target in started {
+        warm_up(target, effort).await.with_context(|| target.name)?;
     }
-    let mut found: Found = CONTENDERS.map(|_| SCENARIOS.map(|_| Vec::new())).into();
+    let mut found: Found = started.iter().map(|_| SCENARIOS.map(|_| Vec::new())).collect();
     for round in 0..effort.rounds {
         eprintln!("rls: round {} of {}", round + 1, effort.rounds);
         for (column, scenario) in SCENARIOS.iter().enumerate() {
-            let questions = scenario.questions();
-            for ((contender, (service, _)), found) in CONTENDERS.iter().zip(started).zip(&mut found) {
-                let sample = sample(service, &questions, scenario.expected, effort).await;
-                let sample = sample.with_context(|| format!("{}, {}", contender.name(), scenario.name))?;
+            for (target, found) in started.iter().zip(&mut found) {
+                let questions = scenario.questions(target.protocol);
+                let sample = sample(target, &questions, scenario.expected, effort).await;
+                let sample = sample.with_context(|| format!("{}, {}", target.name, scenario.name))?;
                 found[column].push(sample);
             }
         }
@@ -216,20 +269,22 @@ async fn rounds_of(started: &[(Service, TempDir)], effort: Effort) -> anyhow::Re
 }
 
 /// Uses each key, and reaches the limit of one request.
-async fn warm_up(address: SocketAddr, effort: Effort) -> anyhow::Result<()> {
+async fn warm_up(target: &Target, effort: Effort) -> anyhow::Result<()> {
+    let addresses = target.addresses();
     for scenario in &SCENARIOS {
-        let questions = scenario.questions();
+        let questions = scenario.questions(target.protocol);
         let load = Load {
-            address,
+            addresses: &addresses,
+            protocol: target.protocol,
             questions: &questions,
-            expected: scenario.expected,
+            expected: Some(scenario.expected),
             pace: Pace::InFlight(IN_FLIGHT),
             connections: CONNECTIONS,
             length: effort.length,
         };
         if scenario.expected == Code::OverLimit {
             // This one question is the admitted one.
-            let once = Load { expected: Code::Ok, pace: Pace::Rate(1), connections: 1, ..load };
+            let once = Load { expected: Some(Code::Ok), pace: Pace::Rate(1), connections: 1, ..load };
             Load { length: Duration::from_millis(1), ..once }.run().await.context("the first question")?;
         }
         load.run().await.with_context(|| format!("warm up: {}", scenario.name))?;
@@ -238,13 +293,19 @@ async fn warm_up(address: SocketAddr, effort: Effort) -> anyhow::Result<()> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of questions are far below 2^52")]
-async fn sample(service: &Service, questions: &[Vec<u8>], expected: Code, effort: Effort) -> anyhow::Result<Sample> {
-    let pace = Pace::InFlight(IN_FLIGHT);
-    let load =
-        Load { address: service.grpc, questions, expected, pace, connections: CONNECTIONS, length: effort.length };
-    let before = service.cpu()?;
+async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: Effort) -> anyhow::Result<Sample> {
+    let load = Load {
+        addresses: &target.addresses(),
+        protocol: target.protocol,
+        questions,
+        expected: Some(expected),
+        pace: Pace::InFlight(IN_FLIGHT),
+        connections: CONNECTIONS,
+        length: effort.length,
+    };
+    let before = target.cpu()?;
     let full = load.run().await?;
-    let cpu = (service.cpu()? - before).as_secs_f64();
+    let cpu = (target.cpu()? - before).as_secs_f64();
     let answers = full.latencies.len() as f64;
     ensure!(cpu > 0.0, "no CPU time was used for {answers} questions");
     let steady: Answers = Load { pace: Pace::Rate(RATE), ..load }.run().await?;
@@ -279,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_questions_of_a_scenario_differ() {
-        let mut questions = SCENARIOS[1].questions();
+        let mut questions = SCENARIOS[1].questions(Protocol::Envoy);
         questions.sort();
         questions.dedup();
         assert_eq!(questions.len(), KEYS);

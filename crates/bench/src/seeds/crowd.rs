@@ -15,12 +15,10 @@ use self::{
     app::App,
     h2load::{Answer, H2load},
 };
-use super::{
-    agent::{Agent, Policy},
-    part::Part,
-};
+use super::agent::{Agent, Policy};
 use crate::{
     proxy::{Cores, Process, free_address, more_files},
+    report::Part,
     stacks,
 };
 

@@ -9,14 +9,12 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
-use super::{
-    agent::{Agent, Policy, WEIR},
-    part::Part,
-};
+use super::agent::{Agent, Policy, WEIR};
 use crate::{
     clock,
     gateway::{DASHMAP, GatewayArgs, MUTEX, Rate},
     proxy::{Connection, Cores, Load, Process, Upstream, Wrk, free_address, more_files},
+    report::Part,
     stats::{Spread, figure},
 };
 

@@ -5,7 +5,6 @@ mod contenders;
 mod delayed;
 mod loads;
 mod oracle;
-mod redis;
 mod tables;
 
 use std::time::Duration;
@@ -15,10 +14,8 @@ use anyhow::Context as _;
 use self::{
     contenders::{Contender, Running},
     loads::{LOADS, Sample},
-    redis::round_trip,
 };
-use super::part::Part;
-use crate::proxy::more_files;
+use crate::{proxy::more_files, redis::round_trip, report::Part};
 
 pub(super) const ABOUT: &str = "\
 One limit in Redis. The app is Koa on Node.js, as in the document. It runs alone, with `koa-ratelimit` (a trip to \

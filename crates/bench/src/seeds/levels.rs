@@ -14,9 +14,11 @@ use self::app::App;
 use super::{
     agent::{Agent, Policy, WEIR},
     clients::{Answers, Client, run_step},
-    part::Part,
 };
-use crate::proxy::{Cores, Process, free_address, more_files};
+use crate::{
+    proxy::{Cores, Process, free_address, more_files},
+    report::Part,
+};
 
 pub(super) const ABOUT: &str = "\
 An app that works on 10 requests at once, each for 25 ms, and answers 504 if a request does not end within 500 ms. \

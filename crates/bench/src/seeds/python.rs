@@ -4,11 +4,13 @@
 
 mod clients;
 mod contenders;
+mod counting;
 mod messages;
 mod overhead;
 mod plan;
 mod rounds;
 mod speed;
+mod stores;
 mod strategies;
 mod tables;
 
@@ -16,8 +18,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::part::Part;
-use crate::proxy::make_room;
+use crate::{proxy::make_room, report::Part};
+
+pub(crate) use self::stores::{ABOUT as ABOUT_STORES, measure as measure_stores};
 
 pub(super) const ABOUT: &str = "\
 Limiters in Python, in memory. The app is one of FastAPI, served by one process of uvicorn with uvloop and httptools. It \
@@ -46,10 +49,12 @@ const QUICK: Effort = Effort { rounds: 1, length: Duration::from_millis(50) };
 
 pub(super) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
     // Only this thread, and the processes that it starts, stay on a core.
-    std::thread::scope(|scope| {
-        let measured = scope.spawn(|| measure_on_two_cores(quick, part)).join();
-        measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    on_a_thread(|| measure_on_two_cores(quick, part))
+}
+
+/// Runs this on a thread of its own, which can stay on a core.
+fn on_a_thread(measure: impl FnOnce() -> anyhow::Result<()> + Send) -> anyhow::Result<()> {
+    std::thread::scope(|scope| scope.spawn(measure).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {

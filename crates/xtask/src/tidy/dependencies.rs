@@ -56,7 +56,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
         &["weir-api", "weir-channel", "weir-core", "weir-expressions", "weir-fuzz", "weir-seats", "weir-wire"],
     ),
     ("weir-testbed", &["weir-api"]),
-    ("weir-bench", &["weir-api", "weir-channel", "weir-core", "weir-testbed", "weir-tower", "weir-wire"]),
+    ("weir-bench", &["weir-api", "weir-channel", "weir-core", "weir-store", "weir-testbed", "weir-tower", "weir-wire"]),
     ("xtask", &["weir-api"]),
     ("weir-e2e", &["weir-api", "weir-testbed", "weir-wire"]),
     ("weir-testapp", &[]),

@@ -8,17 +8,15 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context as _, bail, ensure};
 use bytes::{Buf as _, BufMut as _, BytesMut};
 use futures::future::try_join_all;
-use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     time::{sleep_until, timeout},
 };
 
-use super::super::messages::{Code, Request};
+use super::super::messages::Code;
 use crate::clock;
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The window of a connection before the first update.
 const FIRST_WINDOW: u32 = 65_535;
@@ -52,14 +50,47 @@ pub(super) enum Pace {
     Rate(u32),
 }
 
+/// How a service is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// Envoy's rate limit service v3.
+    Envoy,
+    /// Gubernator's own service, with one limit in each question.
+    Gubernator,
+}
+
+impl Protocol {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Envoy => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            Self::Gubernator => "/pb.gubernator.V1/GetRateLimits",
+        }
+    }
+
+    /// The code of a response; none for one that this cannot read.
+    fn code(self, response: &[u8]) -> Option<Code> {
+        match (self, response) {
+            // Its first field is the code.
+            (Self::Envoy, [0x08, code, ..]) => Code::try_from(i32::from(*code)).ok(),
+            // The first field of its first limit is the status, unless that is 0, and the second one the limit, which an
+            // error does not have.
+            (Self::Gubernator, [0x0a, _, 0x08, 1, ..]) => Some(Code::OverLimit),
+            (Self::Gubernator, [0x0a, _, 0x10, ..]) => Some(Code::Ok),
+            _ => None,
+        }
+    }
+}
+
 /// A load on a service.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
-    pub(super) address: SocketAddr,
+    /// Of its replicas, which get the same number of connections.
+    pub(super) addresses: &'a [SocketAddr],
+    pub(super) protocol: Protocol,
     /// The questions as messages of gRPC, which take turns.
     pub(super) questions: &'a [Vec<u8>],
-    /// The code of every answer.
-    pub(super) expected: Code,
+    /// The code of every answer; none if both codes are right.
+    pub(super) expected: Option<Code>,
     pub(super) pace: Pace,
     pub(super) connections: usize,
     pub(super) length: Duration,
@@ -70,12 +101,14 @@ pub(super) struct Load<'a> {
 pub(super) struct Answers {
     /// From the moment at which a question is written until its answer is complete, in ascending order.
     pub(super) latencies: Vec<Duration>,
+    /// The questions that were answered with [`Code::Ok`].
+    pub(super) admitted: usize,
     /// From the first question to the last answer.
     pub(super) took: Duration,
 }
 
 /// The message of a question, with the head that gRPC puts in front of it.
-pub(super) fn message(request: &Request) -> Vec<u8> {
+pub(super) fn message(request: &impl prost::Message) -> Vec<u8> {
     let body = request.encode_to_vec();
     let mut message = vec![0];
     message.put_u32(u32::try_from(body.len()).expect("a small question"));
@@ -92,15 +125,16 @@ impl Load<'_> {
         let answered = ready.into_iter().map(|connection| connection.drive(begun));
         let answered = timeout(self.length + PATIENCE, try_join_all(answered)).await.context("no answer")??;
         let took = clock::since(begun);
-        let mut latencies: Vec<_> = answered.into_iter().flatten().collect();
+        let admitted = answered.iter().map(|(_, admitted)| admitted).sum();
+        let mut latencies: Vec<_> = answered.into_iter().flat_map(|(latencies, _)| latencies).collect();
         latencies.sort();
-        Ok(Answers { latencies, took })
+        Ok(Answers { latencies, admitted, took })
     }
 }
 
 struct Call {
     sent: std::time::Instant,
-    code: Option<u8>,
+    code: Option<Code>,
 }
 
 struct Connection<'a> {
@@ -111,6 +145,7 @@ struct Connection<'a> {
     /// The calls without an answer.
     in_flight: usize,
     latencies: Vec<Duration>,
+    admitted: usize,
     received: BytesMut,
     to_send: Vec<u8>,
     /// The bytes that the service accepts on this connection.
@@ -119,7 +154,7 @@ struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     async fn open(load: Load<'a>, number: usize) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(load.address).await.context("connect")?;
+        let stream = TcpStream::connect(load.addresses[number % load.addresses.len()]).await.context("connect")?;
         stream.set_nodelay(true).context("set TCP_NODELAY")?;
         let mut to_send = PREFACE.to_vec();
         frame(&mut to_send, SETTINGS, 0, 0, |payload| {
@@ -135,14 +170,15 @@ impl<'a> Connection<'a> {
             calls: Vec::new(),
             in_flight: 0,
             latencies: Vec::new(),
+            admitted: 0,
             received,
             to_send,
             window: FIRST_WINDOW.into(),
         })
     }
 
-    /// Asks until the load has ended and all answers are there. Returns the latencies.
-    async fn drive(mut self, begun: std::time::Instant) -> anyhow::Result<Vec<Duration>> {
+    /// Asks until the load has ended and all answers are there. Returns the latencies, and how many were admitted.
+    async fn drive(mut self, begun: std::time::Instant) -> anyhow::Result<(Vec<Duration>, usize)> {
         let end = begun + self.load.length;
         let connections = u32::try_from(self.load.connections).context("many connections")?;
         let (mut next, mut interval) = (begun, Duration::ZERO);
@@ -174,7 +210,7 @@ impl<'a> Connection<'a> {
             }
             let Some(at) = waits_until else {
                 if self.in_flight == 0 {
-                    return Ok(self.latencies);
+                    return Ok((self.latencies, self.admitted));
                 }
                 self.receive().await?;
                 continue;
@@ -198,13 +234,13 @@ impl<'a> Connection<'a> {
     fn call(&mut self) -> anyhow::Result<()> {
         let id = u32::try_from(self.calls.len() * 2 + 1).context("a stream")?;
         let is_first = self.calls.is_empty();
-        let host = self.load.address.to_string();
+        let host = self.load.addresses[0].to_string();
         frame(&mut self.to_send, HEADERS, END_HEADERS, id, |block| {
             // `:method: POST` and `:scheme: http` are in the static table.
             block.extend([0x83, 0x86]);
             if is_first {
                 // The names of the first three are in the static table, too.
-                for (name, value) in [(4, PATH), (1, &*host), (31, "application/grpc")] {
+                for (name, value) in [(4, self.load.protocol.path()), (1, &*host), (31, "application/grpc")] {
                     block.push(0x40 | name);
                     text(block, value);
                 }
@@ -248,11 +284,13 @@ impl<'a> Connection<'a> {
                 let call = self.calls.get_mut(stream as usize / 2).context("an answer to no question")?;
                 if kind == DATA && !payload.is_empty() {
                     ensure!(flags & PADDED == 0 && payload.len() > MESSAGE_HEAD, "a frame that this cannot read");
-                    call.code = Some(code(&payload[MESSAGE_HEAD..]));
+                    call.code = self.load.protocol.code(&payload[MESSAGE_HEAD..]);
                 }
                 if flags & END_STREAM != 0 {
-                    let expected = u8::try_from(i32::from(self.load.expected)).ok();
-                    ensure!(call.code == expected, "the code {:?} instead of {expected:?}", call.code);
+                    let code = call.code.context("an answer without a code")?;
+                    let expected = self.load.expected.unwrap_or(code);
+                    ensure!(code == expected, "the code {code:?} instead of {expected:?}");
+                    self.admitted += usize::from(code == Code::Ok);
                     self.latencies.push(clock::since(call.sent));
                     self.in_flight -= 1;
                 }
@@ -268,11 +306,6 @@ impl<'a> Connection<'a> {
         }
         Ok(())
     }
-}
-
-/// The code of a response: its first field, unless it is 0.
-fn code(response: &[u8]) -> u8 {
-    if let [0x08, code, ..] = response { *code } else { 0 }
 }
 
 /// Appends a frame.
@@ -302,10 +335,11 @@ mod tests {
     use http_body_util::{BodyExt as _, Full};
     use hyper::{body::Incoming, service::service_fn};
     use hyper_util::rt::{TokioExecutor, TokioIo};
+    use prost::Message as _;
     use tokio::net::TcpListener;
 
     use super::{
-        super::super::messages::{Descriptor, Entry, Response},
+        super::super::messages::{Descriptor, Entry, Request, Response},
         *,
     };
 
@@ -322,7 +356,7 @@ mod tests {
         let answer = move |request: http::Request<Incoming>| {
             let seen = Arc::clone(&seen);
             async move {
-                assert_eq!((request.method().as_str(), request.uri().path()), ("POST", PATH));
+                assert_eq!((request.method().as_str(), request.uri().path()), ("POST", Protocol::Envoy.path()));
                 assert_eq!(request.headers()["content-type"], "application/grpc");
                 let body = request.into_body().collect().await?.to_bytes();
                 let asked = Request::decode(&body[MESSAGE_HEAD..]).expect("a question");
@@ -348,9 +382,10 @@ mod tests {
         let address = serve(Arc::clone(&seen)).await?;
         let [one, two] = ["one", "two"].map(|value| message(&question(value)));
         let load = |questions, expected, pace| Load {
-            address,
+            addresses: std::slice::from_ref(&address),
+            protocol: Protocol::Envoy,
             questions,
-            expected,
+            expected: Some(expected),
             pace,
             connections: 2,
             length: Duration::from_millis(100),
@@ -363,6 +398,8 @@ mod tests {
         let answers = load(&both[1..], Code::OverLimit, Pace::Rate(100)).run().await?;
         assert_eq!((answers.latencies.len(), seen.load(Relaxed)), (10, 10));
         assert!(load(&both, Code::Ok, Pace::InFlight(1)).run().await.is_err());
+        let any = Load { expected: None, ..load(&both, Code::Ok, Pace::Rate(100)) }.run().await?;
+        assert_eq!((any.latencies.len(), any.admitted), (10, 5));
         Ok(())
     }
 }

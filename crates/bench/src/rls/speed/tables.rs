@@ -1,14 +1,17 @@
 //! Computes tables, charts and aims from the rounds.
 
-use super::{CONTENDERS, Contender, Found, SCENARIOS, Sample};
+use super::{Found, SCENARIOS, Sample};
 use crate::{
-    report::{Bars, Cell, Report, Row, Table},
+    report::{Bars, Cell, Part, Row, Table},
     stats::{Spread, in_pairs},
 };
 
-/// The aims: this many times the peer's throughput of a core, and this share of its P99.
-const TIMES: f64 = 5.0;
-const SHARE: f64 = 1.0 / 3.0;
+/// The aims, each with its text: so many times the peer's throughput of a core, and this share of its P99.
+#[derive(Clone, Copy)]
+pub(super) struct Aims {
+    pub(super) throughput: (&'static str, f64),
+    pub(super) latency: (&'static str, f64),
+}
 
 /// A reported figure: its title, unit and value, and true if more is better.
 type Figure = (&'static str, &'static str, fn(&Sample) -> f64, bool);
@@ -24,21 +27,23 @@ const FIGURES: [Figure; 6] = [
 const CORE: Figure = FIGURES[0];
 const P99: Figure = FIGURES[5];
 
-pub(super) fn write(found: &Found, report: &mut Report) {
+/// Writes what was found of these contenders. Weir is the last one.
+pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'_>) {
+    let Aims { throughput: (throughput, least), latency: (latency, most) } = aims;
     for (column, scenario) in SCENARIOS.iter().enumerate() {
-        let (times, text) = against_the_best(found, column, CORE);
-        report.aim(format!("{TIMES} times the throughput of a core: {}", scenario.name), text, times >= TIMES);
+        let (times, text) = against_the_best(found, names, column, CORE);
+        part.aim(&format!("{throughput}: {}", scenario.name), text, times >= least);
     }
     for (column, scenario) in SCENARIOS.iter().enumerate() {
-        let (share, text) = against_the_best(found, column, P99);
-        report.aim(format!("a third of the P99: {}", scenario.name), text, share <= SHARE);
+        let (share, text) = against_the_best(found, names, column, P99);
+        part.aim(&format!("{latency}: {}", scenario.name), text, share <= most);
     }
     for (title, unit, value, _) in FIGURES {
-        let rows = CONTENDERS.iter().zip(found).map(|(contender, columns)| Row {
-            contender: contender.name().to_owned(),
+        let rows = names.iter().zip(found).map(|(name, columns)| Row {
+            contender: (*name).to_owned(),
             cells: columns.iter().map(|samples| Cell::Measured(Spread::of(values(samples, value)))).collect(),
         });
-        report.table(Table {
+        part.table(Table {
             title: format!("{title}, {unit}"),
             note: String::new(),
             unit: "service".to_owned(),
@@ -48,18 +53,13 @@ pub(super) fn write(found: &Found, report: &mut Report) {
     }
     for (name, (title, unit, value, _)) in [("core", CORE), ("p99", P99)] {
         let bars = SCENARIOS.iter().enumerate().flat_map(|(column, scenario)| {
-            let bar = move |(contender, columns): (&Contender, &[Vec<Sample>; SCENARIOS.len()])| {
+            let bar = move |(name, columns): (&&str, &[Vec<Sample>; SCENARIOS.len()])| {
                 let median = Spread::of(values(&columns[column], value)).median;
-                (format!("{}, {}", contender.name(), scenario.name), median)
+                (format!("{name}, {}", scenario.name), median)
             };
-            CONTENDERS.iter().zip(found).map(bar)
+            names.iter().zip(found).map(bar)
         });
-        report.chart(Bars {
-            name: name.to_owned(),
-            title: title.to_owned(),
-            unit: unit.to_owned(),
-            bars: bars.collect(),
-        });
+        part.bars(Bars { name: name.to_owned(), title: title.to_owned(), unit: unit.to_owned(), bars: bars.collect() });
     }
 }
 
@@ -68,16 +68,21 @@ fn values(samples: &[Sample], figure: fn(&Sample) -> f64) -> Vec<f64> {
 }
 
 /// Weir's figure as a multiple of that of the better peer, round by round.
-fn against_the_best(found: &Found, column: usize, (_, _, value, more_is_better): Figure) -> (f64, String) {
+fn against_the_best(
+    found: &Found,
+    names: &[&str],
+    column: usize,
+    (_, _, value, more_is_better): Figure,
+) -> (f64, String) {
     let of = |contender: usize| values(&found[contender][column], value);
-    let weir = CONTENDERS.len() - 1;
+    let weir = names.len() - 1;
     let ratios = (0..weir).map(|peer| (peer, in_pairs(&of(weir), &of(peer), |weir, peer| weir / peer)));
     // The better the peer, the nearer is the ratio to it to the wrong side.
     let order = |ratio: &Spread| if more_is_better { ratio.median } else { -ratio.median };
     let best = ratios.min_by(|(_, one), (_, other)| order(one).total_cmp(&order(other)));
     let (peer, ratio) = best.expect("there are peers");
     let [low, high] = ratio.quartiles;
-    let name = CONTENDERS[peer].name();
+    let name = names[peer];
     (ratio.median, format!("{:.2} of {name} (quartiles {low:.2}, {high:.2})", ratio.median))
 }
 
@@ -94,9 +99,10 @@ mod tests {
     fn each_aim_is_compared_with_the_peer_that_is_better_at_it() {
         let of = |one: Sample| SCENARIOS.map(|_| vec![one]);
         let found: Found = vec![of(sample(1e4, 300.0)), of(sample(2e4, 600.0)), of(sample(8e4, 150.0))];
-        let (times, text) = against_the_best(&found, 0, CORE);
-        assert_eq!((times, text.as_str()), (4.0, "4.00 of envoyproxy/ratelimit, tuned (quartiles 4.00, 4.00)"));
-        let (share, text) = against_the_best(&found, 0, P99);
-        assert_eq!((share, text.as_str()), (0.5, "0.50 of envoyproxy/ratelimit (quartiles 0.50, 0.50)"));
+        let names = ["one", "two", "weir"];
+        let (times, text) = against_the_best(&found, &names, 0, CORE);
+        assert_eq!((times, text.as_str()), (4.0, "4.00 of two (quartiles 4.00, 4.00)"));
+        let (share, text) = against_the_best(&found, &names, 0, P99);
+        assert_eq!((share, text.as_str()), (0.5, "0.50 of one (quartiles 0.50, 0.50)"));
     }
 }

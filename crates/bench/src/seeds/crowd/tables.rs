@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::{AGENT, AGENT_WAIT, CONTENDERS, Found, Load, Outcome, h2load::Answer, most};
 use crate::{
-    report::{Bars, Cell, Row, Table},
-    seeds::part::Part,
+    report::{Bars, Cell, Part, Row, Table},
     stacks,
     stats::{Spread, figure, quantile_ms},
 };

@@ -2,8 +2,7 @@
 
 use super::{CONTENDERS, Case, Sample};
 use crate::{
-    report::{Bars, Cell, Row, Table},
-    seeds::part::Part,
+    report::{Bars, Cell, Part, Row, Table},
     stats::{self, Spread, figure},
 };
 

@@ -12,9 +12,10 @@ use std::{
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use super::{LARGE, Limit, RATE, SMALL, delayed::delayed, redis::Redis};
+use super::{LARGE, Limit, RATE, SMALL, delayed::delayed};
 use crate::{
     proxy::{Cores, Process, free_address},
+    redis::Redis,
     seeds::agent::{Agent, Policy, WEIR},
 };
 

@@ -6,8 +6,7 @@ use super::{
     loads::{Kind, LOADS, Sample},
 };
 use crate::{
-    report::{Bars, Cell, Row, Table},
-    seeds::part::Part,
+    report::{Bars, Cell, Part, Row, Table},
     stats::{self, Spread, figure},
 };
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{ALONE, Alone, CONTENDERS, DOCUMENT_RATE, LONG, OURS, RATES, Round, Step};
 use crate::{
-    report::{Cell, Lines, Row, Series, Table},
-    seeds::{clients::Answers, part::Part},
+    report::{Cell, Lines, Part, Row, Series, Table},
+    seeds::clients::Answers,
     stats::{Spread, figure, quantile_ms},
 };
 

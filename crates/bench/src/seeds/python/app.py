@@ -1,7 +1,7 @@
-"""The app of `cargo xtask bench seeds`: alone, with traffik, or with slowapi, both in memory.
+"""The app of `cargo xtask bench seeds` and `shared`: alone, with traffik, or with slowapi.
 
-WEIR_SEEDS_LIMITER names the limiter. WEIR_SEEDS_PLAN has the routes and their limits as JSON; the agent gets its policy
-from the same plan. Every limiter counts by the header x-key.
+WEIR_SEEDS_LIMITER names the limiter, and WEIR_SEEDS_STORE the URL of its counters. WEIR_SEEDS_PLAN has the routes and
+their limits as JSON; the agent gets its policy from the same plan. Every limiter counts by the header x-key.
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 from fastapi import Depends, FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 
 LIMITER = os.environ["WEIR_SEEDS_LIMITER"]
+STORE = os.environ["WEIR_SEEDS_STORE"]
 ROUTES = json.loads(os.environ["WEIR_SEEDS_PLAN"])["routes"]
 KEY = "x-key"
 
@@ -58,8 +59,18 @@ def with_traffik(in_middleware):
     async def client(connection):
         return connection.headers[KEY]
 
-    # As in traffik's own benchmarks.
-    backend = InMemoryBackend(namespace="bench", identifier=client, persistent=False, number_of_shards=5)
+    # Several processes share the counters of a store, so none of them clears the counters.
+    if STORE.startswith("redis:"):
+        from traffik.backends.redis import RedisBackend
+
+        backend = RedisBackend(STORE, namespace="bench", identifier=client, persistent=True)
+    elif STORE.startswith("memcached:"):
+        from traffik.backends.memcached import MemcachedBackend
+
+        backend = MemcachedBackend(STORE, namespace="bench", identifier=client, persistent=True)
+    else:
+        # As in traffik's own benchmarks.
+        backend = InMemoryBackend(namespace="bench", identifier=client, persistent=False, number_of_shards=5)
     app = FastAPI(lifespan=backend.lifespan)
 
     def strategy(limit):
@@ -155,7 +166,7 @@ def with_slowapi(in_middleware):
             strategy=strategies[route["limit"]["strategy"]],
             headers_enabled=route["fields"] == "Standard",
             default_limits=defaults,
-            storage_uri="memory://",
+            storage_uri=STORE,
         )
 
     def limit(route):

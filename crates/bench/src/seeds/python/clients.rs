@@ -62,10 +62,11 @@ pub(super) fn get(path: &str, key: &str) -> Vec<u8> {
 }
 
 impl Clients {
-    pub(super) fn connect(address: SocketAddr, connections: usize) -> anyhow::Result<Self> {
+    /// Opens this many connections in all, to each address in turn.
+    pub(super) fn connect(addresses: &[SocketAddr], connections: usize) -> anyhow::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).context("make an epoll")?;
         let mut all = Vec::new();
-        for number in 0..connections {
+        for (number, address) in (0..connections).zip(addresses.iter().cycle()) {
             let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
             stream.set_nodelay(true).context("send at once")?;
             stream.set_nonblocking(true).context("wait for all at once")?;
@@ -174,7 +175,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let server = thread::spawn(move || serve(&listener, 3, "body"));
         let requests: Vec<_> = (0..20).map(|n| get(if n % 4 == 0 { "/no" } else { "/yes" }, "k")).collect();
-        let mut clients = Clients::connect(address, 3).expect("it listens");
+        let mut clients = Clients::connect(&[address], 3).expect("it listens");
         let mut answers = clients.run(&requests).expect("it answers");
         drop(clients);
         assert_eq!(server.join().expect("no panic").len(), requests.len());
@@ -191,7 +192,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let server = thread::spawn(move || drop(listener.accept().expect("a client connects")));
-        let mut clients = Clients::connect(address, 1).expect("it listens");
+        let mut clients = Clients::connect(&[address], 1).expect("it listens");
         server.join().expect("no panic");
         assert!(clients.run(&[get("/", "k")]).is_err());
     }

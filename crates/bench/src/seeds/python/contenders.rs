@@ -4,7 +4,7 @@ use std::{fs, net::SocketAddr, path::Path, process::Command};
 
 use anyhow::Context as _;
 
-use super::plan::Plan;
+use super::{counting::Counting, plan::Plan};
 use crate::{
     proxy::{CLIENT_CORE, Cores, PROXY_CORE, Process, free_address},
     seeds::agent::{Agent, Policy},
@@ -65,7 +65,8 @@ impl Placement {
 /// A contender that serves.
 pub(super) struct Running {
     pub(super) contender: Contender,
-    pub(super) address: SocketAddr,
+    /// Where clients connect, by process.
+    pub(super) addresses: Vec<SocketAddr>,
     processes: Vec<Process>,
 }
 
@@ -97,14 +98,18 @@ impl Contender {
         }
     }
 
-    /// Starts it, and the app behind the agent, on one core.
-    pub(super) fn start(self, plan: &Plan, folder: &Path) -> anyhow::Result<Running> {
-        let (app, address) = start_app(self, plan, folder)?;
-        let mut running = Running { contender: self, address, processes: vec![app] };
-        if self == Self::Agent {
-            let agent = start_agent(address, plan, folder)?;
-            running.address = agent.listen;
-            running.processes.push(agent.process);
+    /// Starts its processes, and the apps behind the agents, on one core.
+    pub(super) fn start(self, plan: &Plan, counting: &Counting, folder: &Path) -> anyhow::Result<Running> {
+        let mut running = Running { contender: self, addresses: Vec::new(), processes: Vec::new() };
+        for _ in 0..counting.processes {
+            let (app, mut address) = start_app(self, plan, counting, folder)?;
+            running.processes.push(app);
+            if self == Self::Agent {
+                let agent = start_agent(address, plan, counting, folder)?;
+                address = agent.listen;
+                running.processes.push(agent.process);
+            }
+            running.addresses.push(address);
         }
         running.move_to(Placement::OneCore)?;
         Ok(running)
@@ -119,16 +124,21 @@ impl Running {
 }
 
 /// An agent that enforces the plan before this app, on one core.
-pub(super) fn start_agent(app: SocketAddr, plan: &Plan, folder: &Path) -> anyhow::Result<Agent> {
+pub(super) fn start_agent(app: SocketAddr, plan: &Plan, counting: &Counting, folder: &Path) -> anyhow::Result<Agent> {
     let folder = folder.join(format!("agent-{}", free_address()?.port()));
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    let policy = Policy { rules: plan.rules(), ..Policy::default() };
+    let policy = Policy { rules: plan.rules(counting), stores: counting.stores(), ..Policy::default() };
     let agent = Agent::start(app, &[("--workers", "1")], &policy, &folder)?;
     agent.process.run_on(Placement::OneCore.cores())?;
     Ok(agent)
 }
 
-fn start_app(contender: Contender, plan: &Plan, folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+fn start_app(
+    contender: Contender,
+    plan: &Plan,
+    counting: &Counting,
+    folder: &Path,
+) -> anyhow::Result<(Process, SocketAddr)> {
     let listen = free_address()?;
     let folder = folder.join(format!("app-{}", listen.port()));
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -136,6 +146,7 @@ fn start_app(contender: Contender, plan: &Plan, folder: &Path) -> anyhow::Result
     let python = std::env::var(PYTHON).with_context(|| format!("{PYTHON} is not set: run cargo xtask bench seeds"))?;
     let environment = [
         ("WEIR_SEEDS_LIMITER", contender.limiter().to_owned()),
+        ("WEIR_SEEDS_STORE", counting.url()),
         ("WEIR_SEEDS_PLAN", serde_json::to_string(plan).context("write the plan")?),
     ];
     let flags = [
@@ -161,7 +172,18 @@ fn start_app(contender: Contender, plan: &Plan, folder: &Path) -> anyhow::Result
 pub(super) fn versions() -> Vec<(String, String)> {
     const ASK: &str = "import sys; from importlib.metadata import version; print('python', sys.version.split()[0]); \
         [print(name, version(name)) for name in sys.argv[1:]]";
-    const PACKAGES: [&str; 7] = ["traffik", "slowapi", "limits", "fastapi", "starlette", "uvicorn", "websockets"];
+    const PACKAGES: [&str; 10] = [
+        "traffik",
+        "slowapi",
+        "limits",
+        "fastapi",
+        "starlette",
+        "uvicorn",
+        "websockets",
+        "redis",
+        "aiomcache",
+        "pymemcache",
+    ];
     let python = std::env::var(PYTHON).unwrap_or_default();
     let output = Command::new(python).args(["-c", ASK]).args(PACKAGES).output().ok();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

@@ -12,11 +12,12 @@ use tokio_tungstenite::{
 
 use super::{
     contenders::{Contender, PLACEMENTS, Running},
+    counting::Counting,
     plan::{KEY, Limit, Plan, Route},
     rounds::{fresh_key, in_rounds, percentiles},
     tables::{Results, Rounds as _, figures},
 };
-use crate::{clock, seeds::part::Part};
+use crate::{clock, report::Part};
 
 const CONTENDERS: [Contender; 3] = [Contender::Alone, Contender::Agent, Contender::Traffik];
 
@@ -66,12 +67,12 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
         Route { messages: true, ..Route::limited(scenario.path(), limit) }
     });
     let plan = Plan::of(routes);
-    let running = CONTENDERS.map(|contender| contender.start(&plan, folder));
+    let running = CONTENDERS.map(|contender| contender.start(&plan, &Counting::in_memory(), folder));
     let running = running.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let mut wrong = 0;
     for placement in PLACEMENTS {
         running.iter().try_for_each(|running| running.move_to(placement))?;
-        let mut results = Results::new(placement, &CONTENDERS);
+        let mut results = Results::new(placement.name(), &CONTENDERS);
         for scenario in &SCENARIOS {
             eprintln!("seeds: messages, {}, {}", scenario.name, placement.name());
             let round = |place: usize| runtime.block_on(scenario.round(&running[place], length));
@@ -90,7 +91,7 @@ impl Scenario {
         let mut is_first = true;
         while time < length {
             let (path, key) = (self.path(), fresh_key());
-            let opened = (0..self.connections).map(|_| open(running.address, &path, &key));
+            let opened = (0..self.connections).map(|_| open(running.addresses[0], &path, &key));
             let mut sockets = try_join_all(opened).await?;
             let started = clock::now();
             let talks = try_join_all(sockets.iter_mut().map(|socket| talk(socket, self.messages))).await?;
@@ -149,6 +150,6 @@ fn write(results: &Results<Sample>, part: &mut Part<'_>) {
     let percentiles: [fn(&Sample) -> f64; 3] =
         [|sample| sample.latencies[0], |sample| sample.latencies[1], |sample| sample.latencies[2]];
     let figures = figures("messages a second", |sample: &Sample| sample.per_second, percentiles);
-    results.write_all(&format!("WebSocket, {}", results.placement.name()), NOTE, &figures, part);
+    results.write_all(&format!("WebSocket, {}", results.name), NOTE, &figures, part);
     results.draw(HIGH, "websocket", "WebSocket, half of the messages refused", &figures[0], part);
 }

@@ -13,13 +13,13 @@ use anyhow::{Context as _, ensure};
 use super::{
     clients::{Answer, get},
     contenders::{Contender, Running, start_agent},
+    counting::Counting,
     plan::{Fields, Gate, Limit, Plan, Route, Selection},
     rounds::{Round, Sample, fresh_key, order},
 };
 use crate::{
     proxy::Upstream,
-    report::{Cell, Row, Table},
-    seeds::part::Part,
+    report::{Cell, Part, Row, Table},
     stats::{Spread, figure, in_pairs},
 };
 
@@ -214,18 +214,20 @@ fn run(
     for variant in variants {
         // slowapi sends fields of its own only.
         let has = contender != Contender::Slowapi || !matches!(variant.fields, Fields::Own(_));
-        running.push(if has { Some(contender.start(&variant.plan(), folder)?) } else { None });
+        running.push(if has { Some(contender.start(&variant.plan(), &Counting::in_memory(), folder)?) } else { None });
     }
     for (variant, running) in variants.iter().zip(&running) {
         let Some(running) = running else { continue };
-        variant.check(&head(running.address)?).with_context(|| format!("{}, {}", contender.name(), variant.name))?;
+        variant
+            .check(&head(running.addresses[0])?)
+            .with_context(|| format!("{}, {}", contender.name(), variant.name))?;
     }
     let mut samples = vec![Vec::new(); variants.len()];
     for round in 0..rounds {
         eprintln!("seeds: overhead, {}, round {} of {rounds}", contender.name(), round + 1);
         for place in order(round, variants.len()) {
             let Some(running) = &running[place] else { continue };
-            samples[place].push(variants[place].round(running.address, length)?);
+            samples[place].push(variants[place].round(running.addresses[0], length)?);
         }
     }
     drop(running);
@@ -237,7 +239,9 @@ impl Variant {
     fn round(&self, address: SocketAddr, length: Duration) -> anyhow::Result<Sample> {
         let list = |key: &str| vec![get(PATH, key); REQUESTS];
         let is_exact = |answers: &[Answer]| answers.iter().filter(|answer| answer.is_served()).count() == self.served();
-        let sample = Round { address, connections: CONNECTIONS, length, list: &list, is_exact: &is_exact }.run()?;
+        let sample =
+            Round { addresses: &[address], connections: CONNECTIONS, length, list: &list, is_exact: &is_exact }
+                .run()?;
         ensure!(sample.wrong == 0, "{}: more or fewer requests were served than the limit says", self.name);
         Ok(sample)
     }
@@ -247,7 +251,8 @@ impl Variant {
 /// a round as it can. All rounds count together, because the kernel counts CPU in steps of 10 ms.
 fn cpu(variants: &[Variant], rounds: usize, length: Duration, folder: &Path) -> anyhow::Result<Vec<f64>> {
     let app = Upstream::start()?;
-    let agents = variants.iter().map(|variant| start_agent(app.address(), &variant.plan(), folder));
+    let alone = Counting::in_memory();
+    let agents = variants.iter().map(|variant| start_agent(app.address(), &variant.plan(), &alone, folder));
     let agents = agents.collect::<anyhow::Result<Vec<_>>>()?;
     let mut used = vec![(0.0, 0.0); variants.len()];
     for round in 0..rounds {

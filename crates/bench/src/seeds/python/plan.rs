@@ -4,6 +4,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::counting::Counting;
+
 /// The header with the key of a request.
 pub(super) const KEY: &str = "x-key";
 /// So long that no window ends and no bucket refills during a run.
@@ -141,8 +143,16 @@ impl Plan {
         Self { routes: routes.into_iter().chain([Route::free()]).collect() }
     }
 
-    /// The rules of the agent.
-    pub(super) fn rules(&self) -> Vec<Value> {
+    /// The rules of the agent, each with the same scope.
+    pub(super) fn rules(&self, counting: &Counting) -> Vec<Value> {
+        let mut rules = self.rules_of_pods();
+        for rule in &mut rules {
+            counting.share(rule);
+        }
+        rules
+    }
+
+    fn rules_of_pods(&self) -> Vec<Value> {
         let limited = self.routes.iter().enumerate().filter_map(|(number, route)| Some((number, route, route.limit?)));
         limited.flat_map(|(number, route, limit)| route.policy(number, limit)).collect()
     }
@@ -215,7 +225,7 @@ mod tests {
         let limit = Limit::at_once(Strategy::TokenBucketWithDebt, 100, DAY);
         let plan = Plan::of([Route::limited("/a", limit)]);
         let app = serde_json::to_value(&plan).expect("plain data");
-        let (theirs, rules) = (&app["routes"][0]["limit"], plan.rules());
+        let (theirs, rules) = (&app["routes"][0]["limit"], plan.rules(&Counting::in_memory()));
         let ours = &rules[0]["limits"][0];
         for (app, agent) in [("strategy", "strategy"), ("requests", "requests"), ("millis", "periodMillis")] {
             assert_eq!(theirs[app], ours[agent]);

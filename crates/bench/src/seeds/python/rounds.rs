@@ -39,7 +39,8 @@ struct Counts {
 
 /// What is sent in a round.
 pub(super) struct Round<'a> {
-    pub(super) address: SocketAddr,
+    /// Of the processes, which get the same number of connections.
+    pub(super) addresses: &'a [SocketAddr],
     pub(super) connections: usize,
     pub(super) length: Duration,
     /// Makes the list of requests for a key of its own.
@@ -56,7 +57,7 @@ pub(super) fn fresh_key() -> String {
 
 impl Round<'_> {
     pub(super) fn run(&self) -> anyhow::Result<Sample> {
-        let mut clients = Clients::connect(self.address, self.connections)?;
+        let mut clients = Clients::connect(self.addresses, self.connections)?;
         // The first list opens the connections to the app.
         let mut sent = clients.run(&(self.list)(&fresh_key()))?.len();
         let (mut answers, mut time) = (Vec::new(), Duration::ZERO);

@@ -4,12 +4,13 @@ use std::{path::Path, time::Duration};
 
 use super::{
     clients::{Answer, get},
-    contenders::{CONTENDERS, Contender, PLACEMENTS, Running},
+    contenders::{CONTENDERS, Contender, PLACEMENTS, Placement, Running},
+    counting::Counting,
     plan::{FREE, Limit, Plan, Route, UNREACHED},
     rounds::{Latencies, PERCENTILES, Round, Sample, in_rounds},
     tables::{Results, Rounds as _, cell, figures, per_contender},
 };
-use crate::{report::Table, seeds::part::Part};
+use crate::report::{Part, Table};
 
 const PATH: &str = "/limited";
 
@@ -98,31 +99,50 @@ type Kind = fn(&Sample) -> Latencies;
 
 /// Returns the number of lists that were admitted wrongly.
 pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut Part<'_>) -> anyhow::Result<u64> {
-    let mut results = PLACEMENTS.map(|placement| Results::new(placement, &CONTENDERS));
+    let settings = PLACEMENTS.map(|placement| (placement.name(), placement));
+    let wrong = measure_at(&settings, &Counting::in_memory(), rounds, length, folder, part)?;
+    Ok(wrong.iter().map(|(_, wrong, _)| wrong).sum())
+}
+
+/// Measures all contenders with processes that count like this, in each named placement. Returns how many lists of each
+/// contender were admitted wrongly, and how many there were.
+pub(super) fn measure_at(
+    settings: &[(&str, Placement)],
+    counting: &Counting,
+    rounds: usize,
+    length: Duration,
+    folder: &Path,
+    part: &mut Part<'_>,
+) -> anyhow::Result<Vec<(Contender, u64, u64)>> {
+    let mut results: Vec<_> = settings.iter().map(|(name, _)| Results::new(name, &CONTENDERS)).collect();
     let mut running: Vec<Running> = Vec::new();
     for (place, scenario) in SCENARIOS.iter().enumerate() {
         if place == 0 || SCENARIOS[place - 1].limit != scenario.limit {
             running.clear();
             let plan = Plan::of([Route::limited(PATH, Limit::window(scenario.limit))]);
             for contender in CONTENDERS {
-                running.push(contender.start(&plan, folder)?);
+                running.push(contender.start(&plan, counting, folder)?);
             }
         }
-        for results in &mut results {
-            eprintln!("seeds: {}, {}", scenario.name, results.placement.name());
-            running.iter().try_for_each(|running| running.move_to(results.placement))?;
+        for (results, (name, placement)) in results.iter_mut().zip(settings) {
+            eprintln!("python: {}, {name}", scenario.name);
+            running.iter().try_for_each(|running| running.move_to(*placement))?;
             let round = |place: usize| scenario.round(&running[place], length);
             results.add(scenario.name, in_rounds(rounds, running.len(), round)?);
         }
     }
     results.iter().for_each(|results| write(results, part));
-    Ok(results.iter().flat_map(Results::all).map(|sample| sample.wrong).sum())
+    let count = |(place, contender): (usize, &Contender)| {
+        let of = |count: fn(&Sample) -> u64| results.iter().flat_map(|results| results.of(place)).map(count).sum();
+        (*contender, of(|sample| sample.wrong), of(|sample| sample.lists))
+    };
+    Ok(CONTENDERS.iter().enumerate().map(count).collect())
 }
 
 impl Scenario {
     fn round(&self, running: &Running, length: Duration) -> anyhow::Result<Sample> {
         let round = Round {
-            address: running.address,
+            addresses: &running.addresses,
             connections: self.connections,
             length,
             list: &|key| self.list(key),
@@ -135,7 +155,7 @@ impl Scenario {
 fn write(results: &Results<Sample>, part: &mut Part<'_>) {
     let percentiles: [fn(&Sample) -> f64; 3] = [|sample| sample.all[0], |sample| sample.all[1], |sample| sample.all[2]];
     let figures = figures("requests a second", |sample: &Sample| sample.per_second, percentiles);
-    results.write_all(results.placement.name(), NOTE, &figures, part);
+    results.write_all(&results.name, NOTE, &figures, part);
     write_half_refused(results, part);
     for (scenario, name) in results.scenarios().into_iter().enumerate() {
         if matches!(name, "high" | "sustained") {
@@ -164,7 +184,7 @@ fn write_half_refused(results: &Results<Sample>, part: &mut Part<'_>) {
         figures.iter().map(of).collect()
     });
     part.table(Table {
-        title: format!("latency with half of the requests refused, ms, {}", results.placement.name()),
+        title: format!("latency with half of the requests refused, ms, {}", results.name),
         note: "The app alone refuses none.".to_owned(),
         unit: "contender".to_owned(),
         columns,

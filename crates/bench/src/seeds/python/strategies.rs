@@ -7,14 +7,14 @@ use std::{ops::RangeInclusive, path::Path, time::Duration};
 use super::{
     clients::{Answer, Clients, get},
     contenders::{Contender, Running},
+    counting::Counting,
     plan::{DAY, FREE, Limit, Plan, Route, STRATEGIES, Strategy},
     rounds::{Round, Sample, fresh_key, order},
     tables::cell,
 };
 use crate::{
     clock,
-    report::{Cell, Row, Table},
-    seeds::part::Part,
+    report::{Cell, Part, Row, Table},
     stats::Spread,
 };
 
@@ -33,6 +33,11 @@ const BURSTS: [Duration; 2] = [Duration::from_millis(850), Duration::from_millis
 const WINDOWS: [Strategy; 3] = [Strategy::FixedWindow, Strategy::SlidingWindowCounter, Strategy::SlidingWindowLog];
 /// A queue that is long enough for the limit. It drains in this time.
 const DRAINED: u64 = 10_000;
+
+/// More about the crowds.
+const OF_STRATEGIES: &str = " TokenBucketWithDebt has a bucket of 80 and may owe 20; GCRA has a burst of 100. The \
+    LeakyBucket of the agent paces requests: without Wait it admits one at once. With Wait, once, 100 in 10 s leave the \
+    queue one after the other. The LeakyBucket of traffik only counts.";
 
 /// A strategy of a contender.
 #[derive(Clone, Copy)]
@@ -92,6 +97,15 @@ impl Case {
     }
 }
 
+/// Sends the same crowds to limiters with processes that count like this, in fixed windows.
+pub(super) fn count_in(name: &str, counting: &Counting, folder: &Path, part: &mut Part<'_>) -> anyhow::Result<()> {
+    let cases: Vec<_> = Case::all().into_iter().filter(|case| case.strategy == Strategy::FixedWindow).collect();
+    let plan = Plan::of(cases.iter().take(1).map(|case| Route::limited(case.path(), case.limit())));
+    let running = CONTENDERS.into_iter().map(|contender| contender.start(&plan, counting, folder));
+    let running = running.collect::<anyhow::Result<Vec<_>>>()?;
+    counts(&format!("admitted of a crowd, {name}"), "", &cases, &running, part)
+}
+
 pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut Part<'_>) -> anyhow::Result<()> {
     let cases = Case::all();
     let mut running: Vec<Running> = Vec::new();
@@ -103,31 +117,31 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
             Route::limited(edge(strategy), Limit { millis: second, ..Limit::at_once(strategy, LIMIT as u64, second) })
         };
         routes.extend(WINDOWS.map(window));
-        running.push(contender.start(&Plan::of(routes), folder)?);
+        running.push(contender.start(&Plan::of(routes), &Counting::in_memory(), folder)?);
     }
-    counts(&cases, &running, part)?;
+    counts("admitted of a crowd", OF_STRATEGIES, &cases, &running, part)?;
     edges(rounds, &running, part)?;
     speed(&cases, &running, rounds, length, part)
 }
 
 /// Exactly as many as the limit says, whatever the order of requests.
-fn counts(cases: &[Case], running: &[Running], part: &mut Part<'_>) -> anyhow::Result<()> {
+fn counts(title: &str, note: &str, cases: &[Case], running: &[Running], part: &mut Part<'_>) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let (mut ours, mut wrong_ones) = (true, Vec::new());
     for case in cases {
         eprintln!("seeds: count {}", case.name());
-        let (address, path) = (running[case.contender].address, case.path());
+        let (addresses, path) = (&running[case.contender].addresses, case.path());
         let (mut crowd, mut clients) = (0, 0);
         for _ in 0..ITERATIONS {
             let requests = vec![get(&path, &fresh_key()); AT_ONCE];
-            crowd += served(&Clients::connect(address, AT_ONCE)?.run(&requests)?);
+            crowd += served(&Clients::connect(addresses, AT_ONCE)?.run(&requests)?);
             // The queues of ten clients would take ten times as long.
             if case.waits {
                 break;
             }
             let keys: Vec<_> = (0..CLIENTS).map(|_| fresh_key()).collect();
             let requests: Vec<_> = (0..CLIENTS * OF_EACH).map(|number| get(&path, &keys[number % CLIENTS])).collect();
-            clients += served(&Clients::connect(address, CONNECTIONS)?.run(&requests)?);
+            clients += served(&Clients::connect(addresses, CONNECTIONS)?.run(&requests)?);
         }
         let iterations = if case.waits { 1 } else { ITERATIONS };
         let exact = [iterations * case.exact(), iterations * CLIENTS * case.exact()];
@@ -152,18 +166,17 @@ fn counts(cases: &[Case], running: &[Running], part: &mut Part<'_>) -> anyhow::R
     }
     let found = listed(&wrong_ones);
     part.aim(
-        "the agent admits exactly what each strategy says: 150 at once, and 10 clients with 120 each",
+        &format!(
+            "{title}: the agent admits exactly what each strategy says, 150 at once, and 10 clients with 120 each"
+        ),
         found,
         ours,
     );
     part.table(Table {
-        title: "admitted of a crowd".to_owned(),
+        title: title.to_owned(),
         note: format!(
             "The limit is {LIMIT} a day for each key. Five times, one client sends {AT_ONCE} requests at once; five times, \
-            {CLIENTS} clients send {OF_EACH} each, mixed, over {CONNECTIONS} connections. Each time has new keys. \
-            TokenBucketWithDebt has a bucket of 80 and may owe 20; GCRA has a burst of {LIMIT}. The LeakyBucket of the agent \
-            paces requests: without Wait it admits one at once. With Wait, once, {LIMIT} in 10 s leave the queue one after \
-            the other. The LeakyBucket of traffik only counts."
+            {CLIENTS} clients send {OF_EACH} each, mixed, over {CONNECTIONS} connections. Each time has new keys.{note}"
         ),
         unit: "contender, strategy".to_owned(),
         columns: ["sent at once", "admitted", "exact", "10 clients sent", "admitted", "exact"].map(str::to_owned).to_vec(),
@@ -259,7 +272,7 @@ struct Edge {
 
 impl Edge {
     fn cross(running: &Running, strategy: Strategy) -> anyhow::Result<Self> {
-        let mut clients = Clients::connect(running.address, AT_ONCE)?;
+        let mut clients = Clients::connect(&running.addresses, AT_ONCE)?;
         // Opens the connections to the app.
         clients.run(&vec![get(FREE, "none"); AT_ONCE])?;
         let requests = vec![get(&edge(strategy), &fresh_key()); AT_ONCE];
@@ -299,12 +312,12 @@ fn speed(
     for round in 0..rounds {
         eprintln!("seeds: strategies, round {} of {rounds}", round + 1);
         for place in order(round, cases.len()) {
-            let (case, address) = (cases[place], running[cases[place].contender].address);
+            let (case, addresses) = (cases[place], &running[cases[place].contender].addresses);
             let path = case.path();
             let list = |key: &str| vec![get(&path, key); 2 * LIMIT];
             samples[place].push(
                 Round {
-                    address,
+                    addresses,
                     connections: 50,
                     length,
                     list: &list,

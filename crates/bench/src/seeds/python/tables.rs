@@ -1,9 +1,8 @@
 //! The tables of contenders and scenarios: a row for each contender, and two rows that compare.
 
-use super::contenders::{Contender, Placement};
+use super::contenders::Contender;
 use crate::{
-    report::{Bars, Cell, Row, Table},
-    seeds::part::Part,
+    report::{Bars, Cell, Part, Row, Table},
     stats::{Spread, figure, in_pairs},
 };
 
@@ -79,7 +78,8 @@ pub(super) trait Rounds<S> {
 
 /// The samples of all scenarios and contenders on the same cores.
 pub(super) struct Results<S> {
-    pub(super) placement: Placement,
+    /// Where they run and count.
+    pub(super) name: String,
     contenders: &'static [Contender],
     scenarios: Vec<&'static str>,
     /// By scenario and contender.
@@ -87,14 +87,19 @@ pub(super) struct Results<S> {
 }
 
 impl<S> Results<S> {
-    pub(super) fn new(placement: Placement, contenders: &'static [Contender]) -> Self {
-        Self { placement, contenders, scenarios: Vec::new(), samples: Vec::new() }
+    pub(super) fn new(name: &str, contenders: &'static [Contender]) -> Self {
+        Self { name: name.to_owned(), contenders, scenarios: Vec::new(), samples: Vec::new() }
     }
 
     /// Adds the samples of a scenario, by contender.
     pub(super) fn add(&mut self, scenario: &'static str, samples: Vec<Vec<S>>) {
         self.scenarios.push(scenario);
         self.samples.push(samples);
+    }
+
+    /// The samples of a contender in all scenarios.
+    pub(super) fn of(&self, contender: usize) -> impl Iterator<Item = &S> {
+        self.samples.iter().flat_map(move |samples| &samples[contender])
     }
 
     /// The samples of all scenarios and contenders.
@@ -104,13 +109,12 @@ impl<S> Results<S> {
 
     /// Draws a figure of one scenario: a bar for each contender.
     pub(super) fn draw(&self, scenario: usize, name: &str, title: &str, figure: &Figure<S>, part: &mut Part<'_>) {
-        let placement = self.placement.name();
         let bar = |(place, contender): (usize, &Contender)| {
             (contender.name().to_owned(), Spread::of(self.rounds(scenario, place, figure.of)).median)
         };
         part.bars(Bars {
-            name: format!("{name}-{}", placement.replace(' ', "-")),
-            title: format!("{title}, {placement}"),
+            name: format!("{name}-{}", self.name.replace(", ", "-").replace(' ', "-").to_lowercase()),
+            title: format!("{title}, {}", self.name),
             unit: figure.name.to_owned(),
             bars: self.contenders.iter().enumerate().map(bar).collect(),
         });

@@ -18,32 +18,38 @@ use crate::{
 /// The number of measured round trips.
 const PINGS: usize = 25;
 
-pub(super) struct Redis {
-    pub(super) address: SocketAddr,
+pub(crate) struct Redis {
+    pub(crate) address: SocketAddr,
     _process: Process,
 }
 
 /// What a server has done so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Work {
+pub(crate) struct Work {
     /// Scripts and transactions: each is the one trip of a decision or of a synchronization.
-    pub(super) trips: u64,
-    pub(super) cpu: Duration,
+    pub(crate) trips: u64,
+    pub(crate) cpu: Duration,
+}
+
+/// Starts a server that writes no files.
+pub(crate) fn start(folder: &Path, cores: Cores) -> anyhow::Result<(Process, SocketAddr)> {
+    let address = free_address()?;
+    let port = address.port().to_string();
+    let flags = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    let words = ["redis-server"].into_iter().chain(flags).map(str::to_owned);
+    let command: Vec<_> = words.chain(["--dir".to_owned(), folder.display().to_string()]).collect();
+    let process = Process::start("redis", &command, cores, &folder.join(format!("redis-{port}.log")), address)?;
+    Ok((process, address))
 }
 
 impl Redis {
-    pub(super) fn start(folder: &Path) -> anyhow::Result<Self> {
-        let address = free_address()?;
-        let port = address.port().to_string();
-        let flags = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-        let words = ["redis-server"].into_iter().chain(flags).map(str::to_owned);
-        let command: Vec<_> = words.chain(["--dir".to_owned(), folder.display().to_string()]).collect();
-        let process =
-            Process::start("redis", &command, Cores::All, &folder.join(format!("redis-{port}.log")), address)?;
+    /// Starts it on all cores.
+    pub(crate) fn start(folder: &Path) -> anyhow::Result<Self> {
+        let (process, address) = start(folder, Cores::All)?;
         Ok(Self { address, _process: process })
     }
 
-    pub(super) fn work(&self) -> anyhow::Result<Work> {
+    pub(crate) fn work(&self) -> anyhow::Result<Work> {
         let mut connection = Connection::open(self.address)?;
         let text = connection.ask("INFO commandstats")? + &connection.ask("INFO cpu")?;
         Work::parse(&text).context("Redis reports its commands and its CPU time")
@@ -67,7 +73,7 @@ impl Work {
 }
 
 /// The median of some round trips to a server, in milliseconds.
-pub(super) fn round_trip(address: SocketAddr) -> anyhow::Result<f64> {
+pub(crate) fn round_trip(address: SocketAddr) -> anyhow::Result<f64> {
     let mut connection = Connection::open(address)?;
     let mut times = Vec::new();
     for _ in 0..PINGS {

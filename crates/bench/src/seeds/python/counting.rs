@@ -1,0 +1,105 @@
+//! Where limiters count: each process in its memory, or all processes of a contender in one store.
+
+use std::{net::SocketAddr, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::{
+    proxy::{Cores, Process, free_address},
+    redis,
+};
+
+/// The store's name in rules of the agent.
+const STORE: &str = "bench/limits";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Store {
+    Memory,
+    Redis(SocketAddr),
+    Memcached(SocketAddr),
+}
+
+/// The processes of a contender, each with an app, and where they count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counting {
+    pub(super) processes: usize,
+    pub(super) store: Store,
+}
+
+impl Counting {
+    /// One process, which counts alone.
+    pub(super) fn in_memory() -> Self {
+        Self { processes: 1, store: Store::Memory }
+    }
+
+    /// As the app knows it.
+    pub(super) fn url(&self) -> String {
+        match self.store {
+            Store::Memory => "memory://".to_owned(),
+            Store::Redis(address) => format!("redis://{address}"),
+            Store::Memcached(address) => format!("memcached://{address}"),
+        }
+    }
+
+    /// The stores of the agent's policy.
+    pub(super) fn stores(&self) -> Vec<Value> {
+        let backend = match self.store {
+            Store::Memory => return Vec::new(),
+            Store::Redis(address) => {
+                json!({ "redis": { "topology": "Standalone", "endpoints": [address.to_string()] } })
+            }
+            Store::Memcached(address) => json!({ "memcached": { "servers": [address.to_string()] } }),
+        };
+        vec![json!({ "name": STORE, "backend": backend })]
+    }
+
+    /// Gives a rule of the agent scope Shared, with the default for a lost store, if the contender has a store.
+    pub(super) fn share(&self, rule: &mut Value) {
+        if self.store == Store::Memory || rule["action"] != "Limit" {
+            return;
+        }
+        let name = rule["name"].as_str().unwrap_or_default();
+        rule["shared"] = json!({
+            "store": STORE,
+            "counters": format!("bench/bench.{name}"),
+            "stamp": 1,
+            "onStoreLoss": "LocalShare",
+            "sharers": self.processes,
+        });
+    }
+}
+
+/// Starts a Redis on the core of the limiters.
+pub(super) fn start_redis(folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+    redis::start(folder, Cores::Own)
+}
+
+/// Starts a Memcached on the core of the limiters.
+pub(super) fn start_memcached(folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+    let address = free_address()?;
+    let (host, port) = (address.ip().to_string(), address.port().to_string());
+    let words = ["memcached", "-l", &host, "-p", &port, "-U", "0", "-u", "nobody", "-m", "256", "-c", "4096"];
+    let log = folder.join(format!("memcached-{port}.log"));
+    let process = Process::start("memcached", &words.map(str::to_owned), Cores::Own, &log, address)?;
+    Ok((process, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_limits_of_several_processes_are_shared() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let shared = Counting { processes: 2, store: Store::Redis(address) };
+        let rule = |counting: Counting, action: &str| {
+            let mut rule = json!({ "name": "one", "action": action });
+            counting.share(&mut rule);
+            rule
+        };
+        assert_eq!(rule(shared, "Limit")["shared"]["counters"], "bench/bench.one");
+        assert!(rule(shared, "Bypass").get("shared").is_none());
+        assert!(rule(Counting::in_memory(), "Limit").get("shared").is_none());
+        assert!(Counting::in_memory().stores().is_empty());
+    }
+}
