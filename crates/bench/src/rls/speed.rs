@@ -174,6 +174,8 @@ struct Target {
     protocol: Protocol,
     services: Vec<Service>,
     store: Option<Process>,
+    /// Whether an unexpected code is an error. Otherwise it is counted.
+    is_strict: bool,
     /// The folder of its files, which is removed at the end.
     folder: TempDir,
 }
@@ -203,6 +205,8 @@ struct Sample {
     /// In microseconds, at a constant rate.
     p50: f64,
     p99: f64,
+    /// The part of the answers with another code than the expected one, in percent.
+    other: f64,
 }
 
 impl Sample {
@@ -231,7 +235,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
         let folder = tempfile::tempdir().context("make a folder for a contender")?;
         let services = vec![contender.start(folder.path())?];
         let (name, protocol) = (contender.name(), Protocol::Envoy);
-        anyhow::Ok(Target { name, protocol, services, store: None, folder })
+        anyhow::Ok(Target { name, protocol, services, store: None, is_strict: true, folder })
     });
     let started: Vec<Target> = started.into_iter().collect::<anyhow::Result<_>>()?;
     let runtime = runtime()?;
@@ -277,14 +281,15 @@ async fn warm_up(target: &Target, effort: Effort) -> anyhow::Result<()> {
             addresses: &addresses,
             protocol: target.protocol,
             questions: &questions,
-            expected: Some(scenario.expected),
+            expected: target.is_strict.then_some(scenario.expected),
             pace: Pace::InFlight(IN_FLIGHT),
             connections: CONNECTIONS,
             length: effort.length,
         };
         if scenario.expected == Code::OverLimit {
             // This one question is the admitted one.
-            let once = Load { expected: Some(Code::Ok), pace: Pace::Rate(1), connections: 1, ..load };
+            let once =
+                Load { expected: target.is_strict.then_some(Code::Ok), pace: Pace::Rate(1), connections: 1, ..load };
             Load { length: Duration::from_millis(1), ..once }.run().await.context("the first question")?;
         }
         load.run().await.with_context(|| format!("warm up: {}", scenario.name))?;
@@ -298,7 +303,7 @@ async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: 
         addresses: &target.addresses(),
         protocol: target.protocol,
         questions,
-        expected: Some(expected),
+        expected: target.is_strict.then_some(expected),
         pace: Pace::InFlight(IN_FLIGHT),
         connections: CONNECTIONS,
         length: effort.length,
@@ -307,6 +312,8 @@ async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: 
     let full = load.run().await?;
     let cpu = (target.cpu()? - before).as_secs_f64();
     let answers = full.latencies.len() as f64;
+    let admitted = full.admitted as f64;
+    let other = if expected == Code::Ok { answers - admitted } else { admitted };
     ensure!(cpu > 0.0, "no CPU time was used for {answers} questions");
     let steady: Answers = Load { pace: Pace::Rate(RATE), ..load }.run().await?;
     Ok(Sample {
@@ -315,6 +322,7 @@ async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: 
         busy: cpu / full.took.as_secs_f64() * 100.0,
         p50: quantile_us(&steady.latencies, 500),
         p99: quantile_us(&steady.latencies, 990),
+        other: other / answers * 100.0,
     })
 }
 

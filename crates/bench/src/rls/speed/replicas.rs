@@ -6,8 +6,9 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::{
-    CONNECTIONS, DAY, DOMAIN, Effort, IN_FLIGHT, KEYS, Load, Pace, Protocol, Target, question, rounds_of, runtime,
-    tables::{self, Aims},
+    CONNECTIONS, DAY, DOMAIN, Effort, Found, IN_FLIGHT, KEYS, Load, Pace, Protocol, SCENARIOS, Sample, Target,
+    question, rounds_of, runtime,
+    tables::{self, Aims, values},
     versions,
 };
 use crate::{
@@ -25,7 +26,8 @@ belongs to one of its nodes, which the other one asks in batches. It is asked wi
 limit. The questions, the client and the limits are those of [that page](rls.md); half of the connections go to each \
 replica. All replicas of a contender and its Redis share one core, and the client has the other one. *Excess*: 128 \
 questions in flight to both replicas on a limit of 1,000 a day with one key, and how many more than 1,000 are admitted. \
-Limitador is missing: only its library is a crate, and its server is not.";
+*Other answers*: questions that a service refused below its limit, or admitted above it. An agent refuses with \
+`onStoreLoss: LocalShare` if Redis does not answer in time. Limitador is missing: only its library is a crate, and its server is not.";
 
 /// A limit that no run reaches.
 pub(super) const UNREACHED: u64 = 1_000_000_000;
@@ -61,7 +63,8 @@ impl Contender {
     fn start(self) -> anyhow::Result<Target> {
         let folder = tempfile::tempdir().context("make a folder for a contender")?;
         let protocol = if self == Self::Gubernator { Protocol::Gubernator } else { Protocol::Envoy };
-        let mut target = Target { name: self.name(), protocol, services: Vec::new(), store: None, folder };
+        let mut target =
+            Target { name: self.name(), protocol, services: Vec::new(), store: None, is_strict: false, folder };
         let place = target.folder.path().to_owned();
         let redis = if self == Self::Gubernator {
             None
@@ -152,8 +155,34 @@ fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> 
     part.versions(versions()?);
     part.versions([("Gubernator".to_owned(), gubernator()?)]);
     tables::write(&found, &CONTENDERS.map(Contender::name), AIMS, part);
+    write_others(&found, part);
     write(&admitted, part);
     Ok(())
+}
+
+/// The answers that no service should give.
+fn write_others(found: &Found, part: &mut Part<'_>) {
+    let of = |samples: &[Sample]| Spread::of(values(samples, |sample| sample.other));
+    let rows = CONTENDERS.iter().zip(found).map(|(contender, columns)| Row {
+        contender: contender.name().to_owned(),
+        cells: columns.iter().map(|samples| Cell::Measured(of(samples))).collect(),
+    });
+    let rows = rows.collect();
+    let ours: Vec<_> = found.last().into_iter().flatten().map(|samples| of(samples).high).collect();
+    let each = SCENARIOS.iter().zip(&ours).map(|(scenario, other)| format!("{} {} %", scenario.name, figure(*other)));
+    let each: Vec<_> = each.collect();
+    part.aim(
+        "every answer is as the limit says, in all rounds",
+        each.join("; "),
+        ours.iter().all(|other| *other <= 0.0),
+    );
+    part.table(Table {
+        title: "Other answers than the limit says, %, 128 in flight".to_owned(),
+        note: String::new(),
+        unit: "service".to_owned(),
+        columns: SCENARIOS.iter().map(|scenario| scenario.name.to_owned()).collect(),
+        rows,
+    });
 }
 
 /// How many of how many questions were admitted, by contender and round.

@@ -63,7 +63,7 @@ pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'
     }
 }
 
-fn values(samples: &[Sample], figure: fn(&Sample) -> f64) -> Vec<f64> {
+pub(super) fn values(samples: &[Sample], figure: fn(&Sample) -> f64) -> Vec<f64> {
     samples.iter().map(figure).collect()
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn sample(per_cpu_second: f64, p99: f64) -> Sample {
-        Sample { per_second: 1.0, cpu: 1e6 / per_cpu_second, busy: 100.0, p50: 1.0, p99 }
+        Sample { per_second: 1.0, cpu: 1e6 / per_cpu_second, busy: 100.0, p50: 1.0, p99, other: 0.0 }
     }
 
     /// The untuned peer has the better latency, and the tuned one the better throughput.
