@@ -84,7 +84,7 @@ impl Contender {
                 Self::Peer => Service::peer(&place, settings(&[]))?,
                 Self::TunedPeer => Service::peer(&place, settings(super::TUNED))?,
                 Self::Gubernator => Service::gubernator(&place, number, port, Cores::Own)?,
-                Self::Weir => Service::weir(&place, &snapshot(redis.context("a store")?.to_string()), Cores::Own)?,
+                Self::Weir => Service::weir(&place, &snapshot(&redis.context("a store")?.to_string()), Cores::Own)?,
             });
         }
         Ok(target)
@@ -99,7 +99,7 @@ fn config() -> String {
     format!("domain: {DOMAIN}\ndescriptors:\n{}", limits.concat())
 }
 
-fn snapshot(redis: String) -> Value {
+fn snapshot(redis: &str) -> Value {
     let rule = |(key, requests): (&str, u64)| {
         json!({
             "name": key,
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn all_services_have_the_same_limits() {
-        let (config, snapshot) = (config(), snapshot("127.0.0.1:1".to_owned()));
+        let (config, snapshot) = (config(), snapshot("127.0.0.1:1"));
         for (number, (key, requests)) in LIMITS.into_iter().enumerate() {
             assert!(
                 config.contains(&format!("- key: {key}\n  rate_limit: {{ unit: day, requests_per_unit: {requests} }}"))
