@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use self::machine::{Machine, versions};
 use crate::stats::{Spread, figure};
 
-pub(crate) use self::part::Part;
-pub(crate) use self::plot::{Bars, Chart, LimitLine, Lines, Series};
+pub(crate) use self::{
+    part::Part,
+    plot::{Bars, Chart, LimitLine, Lines, Series},
+};
 
 /// The description of the method of most suites.
 const TAKING_TURNS: &str = "Contenders take turns, repetition by repetition. A figure is the median of the \
