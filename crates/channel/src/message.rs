@@ -154,7 +154,7 @@ fn json<T: DeserializeOwned>(kind: &'static str, payload: &[u8]) -> Result<T, In
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use weir_wire::{Outcome, RejectionKind, SnapshotInForce, WIRE_VERSION};
+    use weir_wire::{BanChange, BanPart, Outcome, RejectionKind, SnapshotInForce, WIRE_VERSION};
 
     use super::*;
     use crate::frame::HEAD_BYTES;
@@ -181,6 +181,7 @@ mod tests {
             owed: 0,
             seen: None,
             returned: None,
+            ban: Some(BanPart { for_micros: 5, change: BanChange::Start(2), seen: 0 }),
         }
     }
 

@@ -1,3 +1,4 @@
+use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::*;
@@ -15,8 +16,6 @@ struct Cli {
     #[command(subcommand)]
     import: Import,
 }
-
-use clap::Parser as _;
 
 fn policies(text: &str, more: &[&str]) -> (Vec<Value>, Vec<String>) {
     match imported(text, more) {

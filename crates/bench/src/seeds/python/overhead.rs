@@ -15,7 +15,7 @@ use super::{
     contenders::{Contender, Running, start_agent},
     counting::Counting,
     plan::{Fields, Gate, Limit, Plan, Route, Selection},
-    rounds::{Round, Sample, fresh_key, order},
+    rounds::{Admitted, Round, Sample, fresh_key, order},
 };
 use crate::{
     proxy::Upstream,
@@ -238,9 +238,10 @@ fn run(
 impl Variant {
     fn round(&self, address: SocketAddr, length: Duration) -> anyhow::Result<Sample> {
         let list = |key: &str| vec![get(PATH, key); REQUESTS];
-        let is_exact = |answers: &[Answer]| answers.iter().filter(|answer| answer.is_served()).count() == self.served();
+        let served = |answers: &[Answer]| answers.iter().filter(|answer| answer.is_served()).count();
+        let admitted = |answers: &[Answer]| Admitted::of(served(answers), self.served());
         let sample =
-            Round { addresses: &[address], connections: CONNECTIONS, length, list: &list, is_exact: &is_exact }
+            Round { addresses: &[address], connections: CONNECTIONS, length, list: &list, admitted: &admitted }
                 .run()?;
         ensure!(sample.wrong == 0, "{}: more or fewer requests were served than the limit says", self.name);
         Ok(sample)

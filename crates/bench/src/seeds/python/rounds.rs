@@ -1,8 +1,9 @@
 //! One round of one contender: sends the same list of requests several times, each time with unused keys.
 
 use std::{
+    cmp::Ordering,
     net::SocketAddr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -27,6 +28,27 @@ pub(super) struct Sample {
     pub(super) lists: u64,
     /// Lists of which more or fewer requests were served than the limit says.
     pub(super) wrong: u64,
+    /// Lists of which more requests were served.
+    pub(super) exceeding: u64,
+}
+
+/// How many requests of a list were served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    Exactly,
+    Fewer,
+    More,
+}
+
+impl Admitted {
+    /// Compares the number of served requests with what the limit says.
+    pub(super) fn of(served: usize, exact: usize) -> Self {
+        match served.cmp(&exact) {
+            Ordering::Equal => Self::Exactly,
+            Ordering::Less => Self::Fewer,
+            Ordering::Greater => Self::More,
+        }
+    }
 }
 
 /// What a round has counted.
@@ -35,6 +57,7 @@ struct Counts {
     sent: usize,
     lists: u64,
     wrong: u64,
+    exceeding: u64,
 }
 
 /// What is sent in a round.
@@ -45,14 +68,14 @@ pub(super) struct Round<'a> {
     pub(super) length: Duration,
     /// Makes the list of requests for a key of its own.
     pub(super) list: &'a dyn Fn(&str) -> Vec<Vec<u8>>,
-    /// Whether these answers to a list are what the limit says.
-    pub(super) is_exact: &'a dyn Fn(&[Answer]) -> bool,
+    /// Compares the answers to a list with what the limit says.
+    pub(super) admitted: &'a dyn Fn(&[Answer]) -> Admitted,
 }
 
 /// A key that was never used before.
 pub(super) fn fresh_key() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("key-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("key-{}", NEXT.fetch_add(1, Relaxed))
 }
 
 impl Round<'_> {
@@ -61,7 +84,7 @@ impl Round<'_> {
         // The first list opens the connections to the app.
         let mut sent = clients.run(&(self.list)(&fresh_key()))?.len();
         let (mut answers, mut time) = (Vec::new(), Duration::ZERO);
-        let (mut lists, mut wrong) = (0, 0);
+        let (mut lists, mut wrong, mut exceeding) = (0, 0, 0);
         while time < self.length {
             let list = (self.list)(&fresh_key());
             let started = clock::now();
@@ -69,10 +92,12 @@ impl Round<'_> {
             time += clock::since(started);
             sent += list.len();
             lists += 1;
-            wrong += u64::from(!(self.is_exact)(&answered));
+            let admitted = (self.admitted)(&answered);
+            wrong += u64::from(admitted != Admitted::Exactly);
+            exceeding += u64::from(admitted == Admitted::More);
             answers.extend(answered);
         }
-        Ok(Sample::new(&answers, time, Counts { sent, lists, wrong }))
+        Ok(Sample::new(&answers, time, Counts { sent, lists, wrong, exceeding }))
     }
 }
 
@@ -90,6 +115,7 @@ impl Sample {
             refused: of(&|answer| !answer.is_served()),
             lists: counts.lists,
             wrong: counts.wrong,
+            exceeding: counts.exceeding,
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{
     contenders::{CONTENDERS, Contender, PLACEMENTS, Placement, Running},
     counting::Counting,
     plan::{FREE, Limit, Plan, Route, UNREACHED},
-    rounds::{Latencies, PERCENTILES, Round, Sample, in_rounds},
+    rounds::{Admitted, Latencies, PERCENTILES, Round, Sample, in_rounds},
     tables::{Results, Rounds as _, cell, figures, per_contender},
 };
 use crate::report::{Part, Table};
@@ -79,13 +79,16 @@ impl Scenario {
     }
 
     /// Whether all requests without a limit were served, and of the others as many as the limit says.
-    fn is_exact(&self, contender: Contender, answers: &[Answer]) -> bool {
+    fn admitted(&self, contender: Contender, answers: &[Answer]) -> Admitted {
         let limit =
             if contender == Contender::Alone { usize::MAX } else { usize::try_from(self.limit).unwrap_or(usize::MAX) };
         let served = |free: bool| {
             answers.iter().filter(|answer| answer.is_served() && self.is_free(answer.request) == free).count()
         };
-        served(false) == limit.min(self.limited()) && served(true) == self.requests - self.limited()
+        if served(true) < self.requests - self.limited() {
+            return Admitted::Fewer;
+        }
+        Admitted::of(served(false), limit.min(self.limited()))
     }
 
     /// Whether every second request is refused.
@@ -101,11 +104,23 @@ type Kind = fn(&Sample) -> Latencies;
 pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut Part<'_>) -> anyhow::Result<u64> {
     let settings = PLACEMENTS.map(|placement| (placement.name(), placement));
     let wrong = measure_at(&settings, &Counting::in_memory(), rounds, length, folder, part)?;
-    Ok(wrong.iter().map(|(_, wrong, _)| wrong).sum())
+    Ok(wrong.iter().map(|lists| lists.wrong).sum())
 }
 
-/// Measures all contenders with processes that count like this, in each named placement. Returns how many lists of each
-/// contender were admitted wrongly, and how many there were.
+/// What a contender admitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lists {
+    pub(super) contender: Contender,
+    /// How many lists of requests were sent.
+    pub(super) all: u64,
+    /// Of these, how many were admitted wrongly.
+    pub(super) wrong: u64,
+    /// Of these, of how many more requests were admitted than the limit says.
+    pub(super) exceeding: u64,
+}
+
+/// Measures all contenders with processes that count like this, in each named placement. Returns what each of them
+/// admitted.
 pub(super) fn measure_at(
     settings: &[(&str, Placement)],
     counting: &Counting,
@@ -113,7 +128,7 @@ pub(super) fn measure_at(
     length: Duration,
     folder: &Path,
     part: &mut Part<'_>,
-) -> anyhow::Result<Vec<(Contender, u64, u64)>> {
+) -> anyhow::Result<Vec<Lists>> {
     let mut results: Vec<_> = settings.iter().map(|(name, _)| Results::new(name, &CONTENDERS)).collect();
     let mut running: Vec<Running> = Vec::new();
     for (place, scenario) in SCENARIOS.iter().enumerate() {
@@ -134,7 +149,12 @@ pub(super) fn measure_at(
     results.iter().for_each(|results| write(results, part));
     let count = |(place, contender): (usize, &Contender)| {
         let of = |count: fn(&Sample) -> u64| results.iter().flat_map(|results| results.of(place)).map(count).sum();
-        (*contender, of(|sample| sample.wrong), of(|sample| sample.lists))
+        Lists {
+            contender: *contender,
+            all: of(|sample| sample.lists),
+            wrong: of(|sample| sample.wrong),
+            exceeding: of(|sample| sample.exceeding),
+        }
     };
     Ok(CONTENDERS.iter().enumerate().map(count).collect())
 }
@@ -146,7 +166,7 @@ impl Scenario {
             connections: self.connections,
             length,
             list: &|key| self.list(key),
-            is_exact: &|answers| self.is_exact(running.contender, answers),
+            admitted: &|answers| self.admitted(running.contender, answers),
         };
         round.run()
     }
@@ -211,11 +231,13 @@ mod tests {
             (0..scenario.requests).map(answer).collect()
         };
         let odd = |request: usize| !request.is_multiple_of(2);
-        assert!(scenario.is_exact(Contender::Agent, &answers(&|request| odd(request) && request > 100)));
-        assert!(!scenario.is_exact(Contender::Agent, &answers(&|request| odd(request) && request > 98)));
-        let free = answers(&|request| request < 2 || (odd(request) && request > 102));
-        assert!(!scenario.is_exact(Contender::Agent, &free), "as many as before, but one without a limit was refused");
-        assert!(scenario.is_exact(Contender::Alone, &answers(&|_| false)));
+        let admitted = |refused: &dyn Fn(usize) -> bool| scenario.admitted(Contender::Agent, &answers(refused));
+        assert_eq!(admitted(&|request| odd(request) && request > 100), Admitted::Exactly);
+        assert_eq!(admitted(&|request| odd(request) && request > 98), Admitted::Fewer);
+        assert_eq!(admitted(&|request| odd(request) && request > 102), Admitted::More);
+        let free = admitted(&|request| request < 2 || (odd(request) && request > 102));
+        assert_eq!(free, Admitted::Fewer, "as many as before, but one without a limit was refused");
+        assert_eq!(scenario.admitted(Contender::Alone, &answers(&|_| false)), Admitted::Exactly);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     contenders::{Contender, Running},
     counting::Counting,
     plan::{DAY, FREE, Limit, Plan, Route, STRATEGIES, Strategy},
-    rounds::{Round, Sample, fresh_key, order},
+    rounds::{Admitted, Round, Sample, fresh_key, order},
     tables::cell,
 };
 use crate::{
@@ -321,7 +321,7 @@ fn speed(
                     connections: 50,
                     length,
                     list: &list,
-                    is_exact: &|answers| served(answers) == case.exact(),
+                    admitted: &|answers| Admitted::of(served(answers), case.exact()),
                 }
                 .run()?,
             );
