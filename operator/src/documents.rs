@@ -108,6 +108,26 @@ pub fn values(text: &str) -> Vec<Value> {
     yaml::read(text).into_iter().filter_map(|tree| tree.value).collect()
 }
 
+/// Returns the value of a text with one document, for programs that read other files than policies.
+///
+/// # Errors
+///
+/// The faults, each with its line.
+pub fn one_value(text: &str) -> Result<Value, Vec<String>> {
+    let mut trees = yaml::read(text);
+    let (Some(tree), true) = (trees.pop(), trees.is_empty()) else {
+        return Err(vec!["must have one YAML document: split the file".to_owned()]);
+    };
+    let told = |(place, path, message): (Position, String, String)| {
+        let colon = if path.is_empty() { "" } else { ": " };
+        format!("line {}: {path}{colon}{message}", place.line)
+    };
+    match tree.value {
+        Some(value) if tree.faults.is_empty() => Ok(value),
+        _ => Err(tree.faults.into_iter().map(told).collect()),
+    }
+}
+
 impl Text {
     /// Returns true if the text contains no document, as an emptied file does.
     pub fn is_empty(&self) -> bool {

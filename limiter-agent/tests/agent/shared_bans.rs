@@ -9,6 +9,7 @@ use crate::support::{
 
 const ANN: [(&str, &str); 1] = [("x-key", "ann")];
 const BOB: [(&str, &str); 1] = [("x-key", "bob")];
+const TRIPS: &str = "weir_store_trips_total{store=\"shop/limits\"}";
 const OF_ANN: &str = "/v1/bans?policy=shop/api&rule=all&key=ann";
 
 /// A rule that admits two requests of a key a day in all agents together.
@@ -49,6 +50,10 @@ async fn until_error(agent: &Agent, key: &[(&str, &str)], wanted: Value) {
     timeout(PATIENCE, asks).await.unwrap_or_else(|_| panic!("the error was never {wanted}"));
 }
 
+async fn trips(agent: &Agent) -> f64 {
+    agent.metric(TRIPS).await.expect("a store")
+}
+
 async fn total(agent: &Agent) -> Value {
     json_of(&agent.control("GET", "/v1/bans", "").await)["total"].clone()
 }
@@ -63,9 +68,12 @@ async fn a_ban_is_in_force_in_all_agents_until_a_hand_lifts_it() {
     ] {
         let app = App::start().await;
         let mut agents = agents(&app, &with_store(1, &store, banning(strategy, 1, json!({})))).await;
-        // Two admissions and three refusals in one agent. The others have not seen the key.
-        assert_eq!(agents[0].statuses("/", &ANN, 5).await, [200, 200, 429, 429, 429], "{strategy}");
+        // Two admissions and three refusals in one agent. The others have not seen the key, and ask after the ban.
+        assert_eq!(agents[0].statuses("/", &ANN, 4).await, [200, 200, 429, 429], "{strategy}");
+        let before = trips(&agents[0]).await;
         assert_eq!(error(&agents[0], &ANN).await, "banned");
+        let reports = async { while trips(&agents[0]).await <= before {} };
+        timeout(PATIENCE, reports).await.expect("the agent reports the ban");
         for agent in &agents[1..] {
             until_error(agent, &ANN, json!("banned")).await;
             let refused = agent.get("/", &ANN).await;

@@ -4,7 +4,6 @@
 //! sibling in the file whose prefix fits, then the sibling without a value. In Weir, all matching rules apply. So each
 //! rule excludes the values that its siblings take from it.
 
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 use serde_yaml::Mapping;
 
@@ -13,6 +12,7 @@ use super::{
     names::Names,
     tree::{File, Node, Pattern, RateLimit},
 };
+use crate::documents;
 
 /// The bounds of the schema of RateLimitPolicy.
 const MOST_RULES: usize = 64;
@@ -74,16 +74,8 @@ pub(super) fn import(
     arguments: &EnvoyRatelimit,
     taken: &mut Names,
 ) -> Result<(Vec<String>, Vec<String>), Vec<String>> {
-    let file: File = {
-        let mut documents = serde_yaml::Deserializer::from_str(text);
-        let one = || vec!["must have one YAML document: split the file".to_owned()];
-        let value = serde_yaml::Value::deserialize(documents.next().ok_or_else(one)?);
-        let value = value.map_err(|error| vec![error.to_string()])?;
-        if documents.next().is_some() {
-            return Err(one());
-        }
-        serde_path_to_error::deserialize(value).map_err(|error| vec![error.to_string()])?
-    };
+    let value = documents::one_value(text)?;
+    let file: File = serde_path_to_error::deserialize(value).map_err(|error| vec![error.to_string()])?;
     if file.domain.is_empty() {
         return Err(vec!["domain: must not be empty".to_owned()]);
     }

@@ -154,6 +154,6 @@ fn what_has_no_equivalent_is_refused_with_its_place() {
         assert!(faults.len() == 1 && faults[0].starts_with(fault), "{node}: {faults:?}");
     }
     assert_eq!(refused("domain: ''\n"), ["domain: must not be empty"]);
-    assert!(refused("domain: [\n")[0].contains("line 2"), "{:?}", refused("domain: [\n"));
+    assert!(refused("domain: [\n")[0].contains("line 1"), "{:?}", refused("domain: [\n"));
     assert!(matches!(imported("domain: d\n", &["/does/not/exist"]), Imported::Unreadable(_)));
 }

@@ -1,6 +1,7 @@
 //! The file of envoyproxy/ratelimit.
 
 use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
 
 /// A file: the descriptors of one domain.
 #[derive(Debug, Deserialize)]
@@ -88,11 +89,11 @@ impl Node {
 
 /// Reads a text, a number or a boolean as text.
 fn scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    match serde_yaml::Value::deserialize(deserializer)? {
-        serde_yaml::Value::Null => Ok(String::new()),
-        serde_yaml::Value::String(text) => Ok(text),
-        serde_yaml::Value::Number(number) => Ok(number.to_string()),
-        serde_yaml::Value::Bool(bool) => Ok(bool.to_string()),
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(bool) => Ok(bool.to_string()),
         _ => Err(de::Error::custom("must be a text")),
     }
 }
