@@ -9,7 +9,7 @@
 //! | `POST /v1/leave` | 204: the pod is being deleted; each later response is the last on its connection |
 //! | `POST /v1/leave?waitMillis=5000` | 204, sent when the app refuses connections, or after that time |
 //! | `GET /v1/bans?policy=…&rule=…&key=…` | the banned keys, at most 1000; each parameter is optional |
-//! | `DELETE /v1/bans?policy=…&rule=…&key=…` | the number of bans that were lifted; `key` is optional |
+//! | `DELETE /v1/bans?policy=…&rule=…&key=…` | the number of bans that were lifted, also in stores; `key` is optional; 503 if a store does not answer |
 //! | `POST /v1/explain` | the rules that match the described request, and the decision of each; no limit is charged |
 //!
 //! The operator uses the [`channel`] on the same port instead, which it chooses by ALPN.

@@ -92,15 +92,16 @@ impl RulesInForce {
     }
 
     /// Lifts the bans of a selection in the stores of rules that have one. Without a key, it lifts the bans that this
-    /// program knows. Returns the number of keys that were banned in a store but not here. Call it before
-    /// [`lift_bans`](Self::lift_bans): otherwise this program could learn a ban again before the store has lifted it.
+    /// program knows. Lifts the same bans here, too, after the stores: otherwise this program could learn a ban again
+    /// before its store has lifted it. Returns the number of keys that were banned. Afterwards, call
+    /// [`lift_bans`](Self::lift_bans) for the other rules.
     ///
     /// # Errors
     ///
     /// [`BansNotLifted`] if a store does not answer. Then some bans of the selection can be lifted, and others not.
     pub async fn lift_bans_in_stores(&self, selection: &BanSelection, now: Time) -> Result<u64, BansNotLifted> {
         let Ok(rules) = self.selected(selection) else { return Ok(0) };
-        let mut lifts = Vec::new();
+        let (mut lifts, mut known_here) = (Vec::new(), Vec::new());
         for (_, rule) in rules.into_iter().filter(|(_, rule)| rule.has_bans_in_store()) {
             let is_wanted = wanted(rule, &selection.key);
             let mut known = HashSet::new();
@@ -114,13 +115,19 @@ impl RulesInForce {
             let named = rule.key().and_then(|key| key.named(&selection.key)).filter(|key| !known.contains(key));
             let keys = known.iter().map(|key| (key, true)).chain(named.iter().map(|key| (key, false)));
             lifts.extend(keys.filter_map(|(key, is_known)| Some((rule.key_in_store(key)?, is_known))));
+            known_here.extend(rule.ban().map(|ban| (ban, known)));
         }
         let lifts = lifts.into_iter().map(|(key, is_known)| async move {
             let store = key.store();
             let failed = |error| BansNotLifted { store, error };
-            key.lift().await.map(|was_banned| u64::from(was_banned && !is_known)).map_err(failed)
+            key.lift().await.map(|was_banned| u64::from(was_banned || is_known)).map_err(failed)
         });
-        stream::iter(lifts).buffer_unordered(AT_ONCE).try_fold(0, |sum, more| async move { Ok(sum + more) }).await
+        let lifts = stream::iter(lifts).buffer_unordered(AT_ONCE);
+        let lifted = lifts.try_fold(0, |sum, more| async move { Ok(sum + more) }).await?;
+        for (ban, keys) in known_here {
+            keys.iter().for_each(|key| ban.lift_one(key));
+        }
+        Ok(lifted)
     }
 
     /// Lifts the bans of a selection in this program. The keys then have no refusals.

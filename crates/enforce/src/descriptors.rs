@@ -199,11 +199,11 @@ struct Question<'a, 'v> {
 type Shadows = Vec<(usize, Vec<usize>)>;
 
 impl<'a> Question<'a, '_> {
-    /// Finds the rules that enforce, without those that another matching rule replaces. Also returns the first rule that denies, with its descriptor, and the rules in
-    /// shadow mode. Counts the descriptors that a rule exempts.
+    /// Finds the rules that enforce, without those that another matching rule replaces. Also returns the first rule that
+    /// denies, with its descriptor, and the rules in shadow mode. Counts the descriptors that a rule exempts.
     fn find_rules(&mut self, rules: &RulesInForce) -> (Option<(usize, &'a Arc<Rule>)>, Shadows) {
         let (mut buffers, mut denials, mut all_shadows) = (MatchBuffers::default(), Vec::new(), Shadows::new());
-        let mut replaced: Vec<(usize, String)> = Vec::new();
+        let mut replacing: Vec<(usize, Arc<Rule>)> = Vec::new();
         let set = self.set;
         let mut is_unmatched = true;
         for (descriptor, context) in self.contexts.iter().enumerate() {
@@ -212,12 +212,12 @@ impl<'a> Question<'a, '_> {
                     is_unmatched = false;
                     self.matched.exempt[descriptor] = true;
                     member.rule.counters.count_bypassed();
-                    replaced.extend(member.replaced());
+                    replacing.extend(member.replacing());
                 }
                 Matching::Rules { enforced, shadows } => {
                     is_unmatched &= enforced.is_empty() && shadows.is_empty();
                     let matching = enforced.iter().chain(shadows);
-                    replaced.extend(matching.flat_map(|index| set.get(*index).replaced()));
+                    replacing.extend(matching.filter_map(|index| set.get(*index).replacing()));
                     for index in enforced {
                         let member = set.get(*index);
                         let rule = &member.rule;
@@ -245,8 +245,10 @@ impl<'a> Question<'a, '_> {
         if is_unmatched {
             rules.unmatched.count();
         }
-        let applies = |policy, rule: &Rule| !replaced.iter().any(|(of, name)| *of == policy && *name == rule.name);
-        if !replaced.is_empty() {
+        let applies = |policy, rule: &Rule| {
+            !replacing.iter().any(|(of, other)| *of == policy && other.replaces.contains(&rule.name))
+        };
+        if !replacing.is_empty() {
             self.matched.all.retain(|matched| applies(matched.policy, &matched.rule));
             for (_, shadows) in &mut all_shadows {
                 shadows.retain(|index| applies(set.get(*index).policy, &set.get(*index).rule));

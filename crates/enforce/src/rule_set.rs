@@ -90,9 +90,9 @@ impl Member {
 }
 
 impl Member {
-    /// The rules that this rule replaces: their policy and their name.
-    pub(super) fn replaced(&self) -> impl Iterator<Item = (usize, String)> {
-        self.rule.replaces.iter().map(|name| (self.policy, name.clone()))
+    /// The rule with its policy, if it replaces other rules of the policy.
+    pub(super) fn replacing(&self) -> Option<(usize, Arc<Rule>)> {
+        (!self.rule.replaces.is_empty()).then(|| (self.policy, Arc::clone(&self.rule)))
     }
 }
 

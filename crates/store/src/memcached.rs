@@ -4,8 +4,8 @@
 //! callers differ, a limit can admit up to `rate * difference` more. Memcached has no replicas: a server that restarts
 //! loses its counters.
 //!
-//! - A rule with one fixed window and without a ban has a counter for each window. The command `ma` adds the requested units and returns
-//!   the sum, in one trip. Seats are never given back, because the counter can have expired meanwhile. Refused units
+//! - A rule with one fixed window and without a ban has a counter for each window. The command `ma` adds the requested
+//!   units and returns the sum, in one trip. Seats are never given back, because the counter can have expired meanwhile. Refused units
 //!   stay counted in their window, so raising the limit has less effect in a window that was full.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
 //!   if it has not changed. If it has changed, the question starts again.

@@ -172,7 +172,7 @@ fn a_new_term_collects_levels_first() {
 
 const KEEP: BanPart = BanPart { for_micros: 3_600_000_000, change: BanChange::Keep, seen: 0 };
 
-/// A ban is in force for all pods. A report starts and lifts none, and tells a new leader of bans.
+/// A ban is in force for all pods. A new leader learns bans from reports. A report never starts or lifts a ban.
 #[test]
 fn bans_are_counted_and_collected() {
     let mut bench = Bench::new();

@@ -9,8 +9,7 @@ fn banning(stamp: u64, requests: u64) -> SharedRule {
     rule(stamp, quota(Strategy::TokenBucket, requests, 1, None), OnLoss::Open).with_ban(LENGTH)
 }
 
-/// Whether the key is banned for this program. It asks as the decision engine does: a program that knows the ban for the
-/// time `known` first looks whether it was lifted.
+/// Sends a request. Returns the rest of the ban if the key is banned.
 async fn is_banned(limiter: &SharedLimiter) -> Option<Duration> {
     match request(limiter, 1, Duration::ZERO).await {
         Ok(()) => None,

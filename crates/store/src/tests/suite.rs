@@ -335,6 +335,9 @@ async fn a_ban_is_in_force_for_all_pods() {
             let refused = other.take(&key, &Take { prefetch: 9, ..ask(BanChange::Keep) }).await.expect("an answer");
             assert_eq!((refused.granted, refused.prefetched.is_none()), (0, true), "{who}");
             assert_eq!((refused.next, refused.level.banned()), (Next::At(begun.end()), Some(begun)), "{who}");
+            let no_seats = Take { requests: 0, prefetch: 9, ..ask(BanChange::Keep) };
+            let looked = other.take(&key, &no_seats).await.expect("an answer");
+            assert!(looked.prefetched.is_none(), "{who}: seats would admit requests of a banned key");
             let rest = begun.end() - refused.time;
             assert!((3_530_000_000..=3_540_000_000).contains(&rest), "{who}: {rest}");
             let lift = Take { requests: 0, ..ask(BanChange::Lift) };
