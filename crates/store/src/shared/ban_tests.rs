@@ -17,6 +17,11 @@ async fn is_banned(limiter: &SharedLimiter) -> Option<Duration> {
     }
 }
 
+/// Waits for a condition, at most a minute of the paused clock, so that a failure does not hang.
+async fn in_time(condition: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(60), condition).await.expect("the condition within a minute");
+}
+
 async fn settled() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -66,10 +71,13 @@ async fn a_ban_that_one_program_lifts_ends_in_all_programs() {
     assert_eq!(programs[1].lift_ban(KEY, 0).await, Ok(false), "it is lifted already");
     assert_eq!(is_banned(&programs[1]).await, None);
     let mut waited = Duration::ZERO;
-    while !programs[0].is_lifted(KEY, 0, Duration::from_secs(5) + waited) {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        waited += Duration::from_millis(100);
-    }
+    in_time(async {
+        while !programs[0].is_lifted(KEY, 0, Duration::from_secs(5) + waited) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            waited += Duration::from_millis(100);
+        }
+    })
+    .await;
     assert!(waited <= Duration::from_millis(1_200), "{waited:?}");
     assert_eq!(is_banned(&programs[0]).await, None);
 }
@@ -94,19 +102,25 @@ async fn a_ban_reaches_a_store_that_was_lost() {
     assert_eq!(is_banned(&cut_off).await, None);
     is_there.store(false, Relaxed);
     cut_off.client().forget_backend();
-    while cut_off.client().condition().reached {
-        let _ = request(&cut_off, 1, Duration::ZERO).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    in_time(async {
+        while cut_off.client().condition().reached {
+            let _ = request(&cut_off, 1, Duration::ZERO).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     cut_off.start_ban(KEY, 0);
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert!(!cut_off.is_lifted(KEY, 0, Duration::from_secs(100)));
     assert!(cut_off.lift_ban(8, 0).await.is_err(), "the store must lift the ban, too");
     assert_eq!(is_banned(&other).await, None);
     is_there.store(true, Relaxed);
-    while is_banned(&other).await.is_none() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    in_time(async {
+        while is_banned(&other).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
     let rest = is_banned(&other).await.expect("a ban");
     assert!(rest < LENGTH - Duration::from_secs(100), "it began when the program started it: {rest:?}");
     assert!(rest > LENGTH - Duration::from_secs(110), "{rest:?}");
@@ -138,15 +152,21 @@ async fn a_ban_that_the_store_lost_is_restored() {
     program.client().forget_backend();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(is_banned(&program).await.is_some(), "a lost store ends no ban");
-    while program.client().condition().reached {
-        program.is_lifted(KEY, 0, Duration::from_secs(2));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    in_time(async {
+        while program.client().condition().reached {
+            program.is_lifted(KEY, 0, Duration::from_secs(2));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
     is_replica.store(true, Relaxed);
     is_there.store(true, Relaxed);
-    while !program.client().condition().reached {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    in_time(async {
+        while !program.client().condition().reached {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
     assert_eq!(is_banned(&other).await, None, "the replica has no ban");
     assert!(!program.is_lifted(KEY, 0, Duration::from_secs(9)), "this only asks");
     settled().await;
