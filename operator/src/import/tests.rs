@@ -96,20 +96,22 @@ fn flags_select_the_target_and_the_scope() {
 fn the_order_of_prefixes_counts() {
     let node =
         |value: &str| format!("- {{key: path, value: '{value}', rate_limit: {{unit: day, requests_per_unit: 1}}}}\n");
-    let text = format!("domain: d\ndescriptors:\n{}{}{}{}", node("fo*"), node("foo*"), node("f*"), node("foobar"));
+    let nodes = ["", "fo*", "foo*", "f*", "foobar"].map(node).concat();
+    let text = format!("domain: d\ndescriptors:\n{nodes}");
     let (all, notes) = policies(&text, &[]);
     let entries: Vec<_> =
         all[0]["spec"]["rules"].as_array().unwrap().iter().map(|rule| &rule["match"][0]["descriptor"][0]).collect();
     assert_eq!(
         entries,
         [
+            &json!({"key": "path", "exceptValues": ["foobar"], "exceptPrefixes": ["f"]}),
             &json!({"key": "path", "prefix": "fo", "exceptValues": ["foobar"]}),
             &json!({"key": "path", "prefix": "f", "exceptValues": ["foobar"], "exceptPrefixes": ["fo"]}),
             &json!({"key": "path", "value": "foobar"}),
         ]
     );
     assert!(
-        notes[0].ends_with("descriptors[1]: an earlier sibling takes all its values, so it has no effect"),
+        notes[0].ends_with("descriptors[2]: an earlier sibling takes all its values, so it has no effect"),
         "{notes:?}"
     );
 }

@@ -92,6 +92,51 @@ async fn an_old_answer_lifts_no_ban() {
     // The caller has started the ban, and reports it after this question.
     assert!(!program.is_lifted(KEY, 0, Duration::from_millis(5)));
     assert!(program.is_lifted(KEY, 0, Duration::from_secs(1)), "the answer is newer than the ban");
+    program.start_ban(KEY, 0);
+    assert!(!program.is_lifted(KEY, 0, Duration::from_secs(1)), "the store does not know the ban yet");
+}
+
+/// A new operator learns of a banned key, although its limits are at full credit.
+#[tokio::test(start_paused = true)]
+async fn a_ban_is_among_the_levels_that_a_program_reports() {
+    let world = World::new();
+    let program = SharedLimiter::new(world.client(), banning(1, 1_000));
+    program.start_ban(KEY, 0);
+    settled().await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let (questions, is_complete) = program.client().levels(10);
+    let [question] = &questions[..] else { panic!("{questions:?}") };
+    let ban = question.ban.expect("the part about the ban");
+    assert!(is_complete && ban.change == weir_wire::BanChange::Keep, "{question:?}");
+    assert!(ban.seen > 0 && ban.for_micros == micros(LENGTH), "{question:?}");
+    tokio::time::sleep(LENGTH).await;
+    assert_eq!(program.client().levels(10), (vec![], true), "the ban has ended");
+}
+
+/// The question that starts the ban fails before the program has noticed the loss of the store.
+#[tokio::test(start_paused = true)]
+async fn a_ban_whose_report_failed_is_reported_again() {
+    let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let cut_off = SharedLimiter::new(world.client_while(&is_there), banning(1, 1_000));
+    let other = SharedLimiter::new(world.client(), banning(1, 1_000));
+    assert_eq!((is_banned(&cut_off).await, is_banned(&other).await), (None, None));
+    is_there.store(false, Relaxed);
+    cut_off.client().forget_backend();
+    assert!(cut_off.client().condition().reached, "the program must not know of the loss");
+    cut_off.start_ban(KEY, 0);
+    in_time(async {
+        while cut_off.client().condition().reached {
+            settled().await;
+        }
+    })
+    .await;
+    is_there.store(true, Relaxed);
+    in_time(async {
+        while is_banned(&other).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
