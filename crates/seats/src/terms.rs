@@ -127,7 +127,16 @@ impl StoreTerms {
 
     /// Parses the output of [`text_of`]. None if the text is invalid.
     pub fn parse(stamp: u64, text: &str) -> Option<Self> {
-        let limits = text.split(',').map(Limit::parse).collect::<Option<Vec<_>>>()?;
+        let limits = text.split(',').map(|text| Limit::of_numbers(numbers(text)?.as_array()?));
+        Self::of_limits(stamp, &limits.collect::<Option<Vec<_>>>()?)
+    }
+
+    /// Creates terms from the numbers of limits: see [`Limit::numbers`]. None if the numbers are invalid.
+    pub fn of_numbers(stamp: u64, limits: &[[u64; 6]]) -> Option<Self> {
+        Self::of_limits(stamp, &limits.iter().map(Limit::of_numbers).collect::<Option<Vec<_>>>()?)
+    }
+
+    fn of_limits(stamp: u64, limits: &[Limit]) -> Option<Self> {
         let quotas = limits.iter().map(|limit| Some((limit.id, limit.quota()?))).collect::<Option<Vec<_>>>()?;
         Self::new(stamp, &quotas).ok().filter(|terms| terms.limits == limits)
     }
@@ -136,9 +145,9 @@ impl StoreTerms {
 /// Formats limits for a store.
 pub fn text_of(limits: &[Limit]) -> String {
     let mut text = String::new();
-    for Limit { id, strategy, requests, period, burst, debt } in limits {
+    for limit in limits {
         let comma = if text.is_empty() { "" } else { "," };
-        let strategy = code(*strategy);
+        let [id, strategy, requests, period, burst, debt] = limit.numbers();
         let _ = write!(text, "{comma}{id} {strategy} {requests} {period} {burst} {debt}");
     }
     text
@@ -171,9 +180,13 @@ impl Limit {
         if fits { Ok(limit) } else { Err(InvalidStoreTerms::TooLarge) }
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        let numbers = numbers(text)?;
-        let &[id, strategy, requests, period, burst, debt] = &numbers[..] else { return None };
+    /// The fields in their order, with a number for the strategy.
+    pub fn numbers(&self) -> [u64; 6] {
+        let Self { id, strategy, requests, period, burst, debt } = *self;
+        [u64::from(id), u64::from(code(strategy)), requests, period, burst, debt]
+    }
+
+    fn of_numbers(&[id, strategy, requests, period, burst, debt]: &[u64; 6]) -> Option<Self> {
         let strategy = Strategy::ALL.into_iter().find(|known| u64::from(code(*known)) == strategy)?;
         Some(Self { id: u32::try_from(id).ok()?, strategy, requests, period, burst, debt })
     }

@@ -9,8 +9,7 @@
 //!
 //! If the key is banned, the beginning and the length of the ban follow: `|1790000000012345 900000000`.
 //!
-//! The value is one line of text, with the same format in Redis and in Memcached. Redis stores the times of logs after
-//! it.
+//! This is the format in Memcached. Redis stores the same numbers in binary (`take.lua` of weir-store).
 
 use std::fmt::Write as _;
 

@@ -7,7 +7,9 @@ use redis::{Client, Connection};
 use weir_core::{Quota, Strategy};
 use weir_fuzz::Random;
 use weir_seats::{
-    BanChange, BanQuestion, EncodedTake, Level, Next, Reply, Seats, Take, Value, model, terms::StoreTerms,
+    BanChange, BanQuestion, EncodedTake, Level, Next, Reply, Seats, Take, Value, model,
+    state::State,
+    terms::{Limit, StoreTerms},
 };
 
 use super::servers::Server;
@@ -32,7 +34,7 @@ impl Both {
         let client = Client::open(format!("redis://{}/", server.endpoint())).expect("an address");
         let mut connection = client.get_connection().expect("a running server");
         let source = script::SOURCE.replace("redis.call('TIME')", "{ARGV[6], ARGV[7]}");
-        assert_ne!(source, script::SOURCE);
+        assert!(source != script::SOURCE, "the script asks for the time in another way");
         let hash = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).expect("a valid script");
         Self { connection, hash, model: None, now: START }
     }
@@ -44,10 +46,12 @@ impl Both {
         command.query(&mut self.connection).unwrap_or_else(|error| panic!("{error} for {encoded:?}"))
     }
 
-    fn kept(&mut self) -> Option<String> {
+    /// The stored value, without the times of logs.
+    fn kept(&mut self) -> Option<Vec<u8>> {
         let bytes: Option<Vec<u8>> = redis::cmd("GET").arg(KEY).query(&mut self.connection).expect("a running server");
-        let text = String::from_utf8_lossy(&bytes?).into_owned();
-        Some(text.split_inclusive('\n').next().unwrap_or_default().to_owned())
+        let mut bytes = bytes?;
+        bytes.truncate(33 + 72 * usize::from(bytes[0]));
+        Some(bytes)
     }
 
     /// Asks the script and the model, and compares their answers and their stored values.
@@ -62,7 +66,7 @@ impl Both {
         assert_eq!(answer, outcome.answer, "{}", told());
         self.model = (outcome.full_at > self.now).then_some(outcome.value);
         let kept = self.kept();
-        assert_eq!(kept, self.model.as_ref().map(Value::text), "{}", told());
+        assert_eq!(kept, self.model.as_ref().map(packed), "{}", told());
         answer.reply(&encoded).expect("a valid answer")
     }
 
@@ -70,6 +74,16 @@ impl Both {
         self.model = None;
         let _: () = redis::cmd("FLUSHALL").query(&mut self.connection).expect("a running server");
     }
+}
+
+/// The value as the script stores it.
+fn packed(value: &Value) -> Vec<u8> {
+    let banned = value.banned.map_or([0; 2], |banned| [banned.since, banned.length]);
+    let limits = value.limits.iter().flat_map(Limit::numbers);
+    let states = value.states.iter().flat_map(State::numbers);
+    let numbers = [value.stamp, value.birth].into_iter().chain(banned).chain(limits).chain(states);
+    let count = u8::try_from(value.limits.len()).expect("few limits");
+    [vec![count], script::pack(numbers)].concat()
 }
 
 fn one<T: Copy>(random: &mut Random, list: &[T]) -> T {
