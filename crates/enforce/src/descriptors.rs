@@ -6,6 +6,8 @@
 //! The answer also has the state of each descriptor: the tightest limit of its rules. The state is read after the
 //! decision, so another request can change it in between. The verdict itself is exact.
 
+mod standing;
+
 use std::{collections::HashMap, future::poll_fn, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -33,11 +35,15 @@ use super::{
 };
 use crate::matching::RequestView;
 
+pub use self::standing::DescriptorStanding;
+
 /// The entries of a descriptor, each a key and a value, and the units that it charges.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
     /// The entries, in order.
     pub entries: Vec<(&'a str, &'a str)>,
+    /// Whether rules ignore the order of the entries. Then the keys of the entries must differ.
+    pub is_unordered: bool,
     /// The units that the request charges to each matching rule. 0 only checks whether the rules would admit one unit.
     pub hits: u64,
 }
@@ -85,6 +91,8 @@ pub struct LimitState {
     pub requests: u64,
     /// The period.
     pub period: Duration,
+    /// The number of requests that the limit admits at the same time if it is at full credit.
+    pub capacity: u64,
     /// The number of requests that the limit admits now.
     pub remaining: u64,
     /// The time until the limit admits a refused request, or until it is at full credit again. The latter also for a
@@ -135,7 +143,7 @@ impl LiveRules {
         let contexts: Vec<RequestContext<'_>> = descriptors
             .iter()
             .map(|descriptor| RequestContext {
-                request: RequestView::of_descriptor(&descriptor.entries, descriptor.hits),
+                request: RequestView::of_descriptor(&descriptor.entries, descriptor.is_unordered, descriptor.hits),
                 tokens: Tokens::new(None, &now),
                 clock,
             })
@@ -176,7 +184,7 @@ impl DescriptorWait {
                 let at = self.matched.descriptor_of(refusal);
                 let now = || self.matched.clock.now();
                 let context = RequestContext {
-                    request: RequestView::of_descriptor(&[], 1),
+                    request: RequestView::of_descriptor(&[], false, 1),
                     tokens: Tokens::new(None, &now),
                     clock: self.matched.clock,
                 };
@@ -414,7 +422,8 @@ impl Matched {
 /// range.
 fn limit_state(limits: &Limits, index: usize, quota: Quota, remaining: u64, reset_after: Duration) -> LimitState {
     let name = limits.full_names.get(index).cloned().unwrap_or_default();
-    LimitState { name, requests: quota.requests(), period: quota.period(), remaining, reset_after }
+    let capacity = quota.burst().saturating_add(quota.debt());
+    LimitState { name, requests: quota.requests(), period: quota.period(), capacity, remaining, reset_after }
 }
 
 impl DescriptorAnswer {

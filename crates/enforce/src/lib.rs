@@ -89,7 +89,10 @@ pub use self::{
     byte_set::ByteSet,
     counters::Counts,
     deferred::DeferredCost,
-    descriptors::{Descriptor, DescriptorAnswer, DescriptorState, DescriptorVerdict, DescriptorWait, LimitState},
+    descriptors::{
+        Descriptor, DescriptorAnswer, DescriptorStanding, DescriptorState, DescriptorVerdict, DescriptorWait,
+        LimitState,
+    },
     explain::InvalidRequest,
     fields::Fields,
     follow_up::{Deadline, FollowUp, HeldPermit},

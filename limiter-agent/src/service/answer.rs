@@ -85,7 +85,7 @@ fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
 fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descriptor<'_> {
     let entries = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
     let hits = descriptor.hits_addend.unwrap_or_else(|| hits_of_question.max(1).into());
-    Descriptor { entries, hits }
+    Descriptor { entries, is_unordered: false, hits }
 }
 
 fn response(answer: DescriptorAnswer) -> RateLimitResponse {
@@ -107,7 +107,7 @@ fn code(is_refused: bool) -> i32 {
 
 fn status(state: DescriptorState) -> DescriptorStatus {
     let code = code(state.is_refused);
-    let Some(LimitState { name, requests, period, remaining, reset_after }) = state.limit else {
+    let Some(LimitState { name, requests, period, remaining, reset_after, .. }) = state.limit else {
         let limit_remaining = if state.is_exempt { u32::MAX } else { 0 };
         return DescriptorStatus { code, limit_remaining, ..DescriptorStatus::default() };
     };

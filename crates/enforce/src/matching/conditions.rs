@@ -103,8 +103,19 @@ impl Conditions {
                 && entry.value.holds(value.as_bytes())
                 && !entry.except.iter().any(|except| except.holds(value.as_bytes()))
         };
-        self.descriptor.is_empty()
-            || (self.descriptor.len() == entries.len() && self.descriptor.iter().zip(entries).all(holds))
+        if self.descriptor.is_empty() {
+            return true;
+        }
+        if self.descriptor.len() != entries.len() {
+            return false;
+        }
+        if request.is_unordered() {
+            // The keys of the entries differ, so two conditions on one key match no bucket.
+            let is_met = |entry| entries.iter().any(|pair| holds((entry, pair)));
+            let is_read = |(key, _): &(&str, &str)| self.descriptor.iter().any(|entry| *entry.name == **key);
+            return self.descriptor.iter().all(is_met) && entries.iter().all(is_read);
+        }
+        self.descriptor.iter().zip(entries).all(holds)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct RequestView<'a> {
     paths: AmbiguousPaths,
     /// The entries of a descriptor. Empty for an HTTP request.
     descriptor: &'a [(&'a str, &'a str)],
+    /// Whether conditions ignore the order of the entries.
+    is_unordered: bool,
     /// The units that a descriptor charges. 1 for an HTTP request.
     hits: u64,
     normal_path: OnceCell<Cow<'a, str>>,
@@ -63,6 +65,7 @@ impl<'a> RequestView<'a> {
             peer,
             paths: AmbiguousPaths::Keep,
             descriptor: &[],
+            is_unordered: false,
             hits: 1,
             normal_path: OnceCell::new(),
             host: OnceCell::new(),
@@ -80,9 +83,14 @@ impl<'a> RequestView<'a> {
     }
 
     /// Creates a view of a descriptor with these entries, which charges `hits` units.
-    pub(crate) fn of_descriptor(entries: &'a [(&'a str, &'a str)], hits: u64) -> Self {
+    pub(crate) fn of_descriptor(entries: &'a [(&'a str, &'a str)], is_unordered: bool, hits: u64) -> Self {
         let no_address = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-        Self { descriptor: entries, hits, ..Self::of_target("", ("/", None), Headers::Lines(&[]), no_address) }
+        Self {
+            descriptor: entries,
+            is_unordered,
+            hits,
+            ..Self::of_target("", ("/", None), Headers::Lines(&[]), no_address)
+        }
     }
 
     /// Sets how to read an ambiguous path. The default is [`AmbiguousPaths::Keep`].
@@ -96,6 +104,10 @@ impl<'a> RequestView<'a> {
 
     pub(crate) fn descriptor(&self) -> &'a [(&'a str, &'a str)] {
         self.descriptor
+    }
+
+    pub(crate) fn is_unordered(&self) -> bool {
+        self.is_unordered
     }
 
     pub(crate) fn hits(&self) -> u64 {

@@ -28,7 +28,7 @@ fn matching(entries: &[(&str, Option<&str>)]) -> Value {
 }
 
 fn descriptor<'a>(entries: &[(&'a str, &'a str)], hits: u64) -> Descriptor<'a> {
-    Descriptor { entries: entries.to_vec(), hits }
+    Descriptor { entries: entries.to_vec(), is_unordered: false, hits }
 }
 
 impl Limits {
@@ -65,6 +65,49 @@ async fn a_descriptor_matches_all_its_entries_in_order() {
     }
     assert_eq!(limits.counts(0, 0), [2, 1, 0, 0]);
     assert_eq!(limits.rules.load().unmatched(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unordered_descriptor_matches_in_each_order() {
+    let by_key =
+        json!({"match": matching(&[("path", Some("/a*")), ("api_key", None)]), "key": [{"descriptor": "api_key"}]});
+    let limits = Limits::new(&[domain("p", &[rule("r", &fixed(9), by_key)])]);
+    let one = |entries: &[(&'static str, &'static str)]| {
+        limits.asked(&[Descriptor { is_unordered: true, ..descriptor(entries, 1) }]).1[0]
+    };
+    assert_eq!(one(&[("path", "/a"), ("api_key", "ann")]), Some(8));
+    assert_eq!(one(&[("api_key", "ann"), ("path", "/a")]), Some(7));
+    for entries in [
+        &[("api_key", "ann"), ("path", "/b")][..],
+        &[("api_key", "ann"), ("other", "/a")],
+        &[("api_key", "ann")],
+        &[("api_key", "ann"), ("path", "/a"), ("more", "x")],
+    ] {
+        assert_eq!(one(entries), None, "{entries:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standing_charges_and_refuses_nothing() {
+    let of = |key: &str| json!({"match": matching(&[(key, None)])});
+    let rules = [
+        rule("limit", &fixed(2), with(of("l"), json!({"key": [{"descriptor": "l"}]}))),
+        with(json!({"name": "deny", "action": "Deny"}), of("d")),
+        with(json!({"name": "bypass", "action": "Bypass"}), of("b")),
+        rule("seen", &fixed(1), with(of("s"), json!({"mode": "Shadow"}))),
+    ];
+    let limits = Limits::new(&[domain("p", &rules)]);
+    let standing = |key| limits.rules.standing("shop", &descriptor(&[(key, "x")], 1));
+    for remaining in [2, 1, 0] {
+        let DescriptorStanding::Limited { limit, is_refused } = standing("l") else { panic!("a limit") };
+        assert_eq!((limit.remaining, limit.capacity, is_refused), (remaining, 2, remaining == 0));
+        limits.decide(&[descriptor(&[("l", "x")], 1)]);
+    }
+    assert_eq!(limits.counts(0, 0)[1], 1, "only the question was refused");
+    assert_eq!(standing("d"), DescriptorStanding::Denied);
+    for key in ["b", "s", "other"] {
+        assert_eq!(standing(key), DescriptorStanding::Unlimited, "{key}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,7 +391,7 @@ async fn a_model_in_whole_numbers_decides_the_same() {
                 })
                 .collect();
             let mut charges = Vec::new();
-            for Descriptor { entries, hits } in &descriptors {
+            for Descriptor { entries, hits, .. } in &descriptors {
                 for (index, of) in model.iter().enumerate() {
                     let holds = |((key, value), entry): (&(&str, Option<&str>), &(&str, &str))| {
                         *key == entry.0
