@@ -11,6 +11,12 @@
 //! | `weir_connections_evicted_total` | | idle client connections closed to admit others within `--max-connections` |
 //! | `weir_connections_parked` | | open client connections that are idle and have no buffer |
 //! | `weir_service_questions_total` | `result` | with `weir-agent rls`: questions of proxies, by their answer |
+//! | `weir_quota_streams` | | with `weir-agent rls`: data planes with an open quota stream |
+//! | `weir_quota_buckets` | | quota buckets of all data planes |
+//! | `weir_quota_buckets_refused_total` | | reports about buckets beyond the maximum of a data plane |
+//! | `weir_quota_assignments_total` | `kind` | assignments to data planes |
+//! | `weir_quota_tokens_total` | | units that were charged in advance and assigned to data planes |
+//! | `weir_quota_requests_total` | `decision` | requests that data planes reported |
 //! | `weir_protocol_connections` | `protocol` | open client connections that have sent at least one byte |
 //! | `weir_protocol_connections_total` | `protocol` | all such connections; an upgraded one also counts as `http1` |
 //! | `weir_protocol_requests_total` | `protocol` | requests received, with any result |

@@ -1,12 +1,14 @@
 //! The rate limit service: answers the questions of proxies such as Envoy, with the rules of policies with a domain.
 //!
-//! One port serves gRPC (`envoy.service.ratelimit.v3.RateLimitService` and `grpc.health.v1.Health`) over HTTP/2, and
-//! `POST /json` with the same messages as JSON. Proxies keep few connections, with many questions in flight on each.
+//! One port serves gRPC (`envoy.service.ratelimit.v3.RateLimitService`,
+//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService` and `grpc.health.v1.Health`) over HTTP/2, and `POST /json` with
+//! the messages of the first one as JSON. Proxies keep few connections, with many questions in flight on each.
 //! Each worker is a thread with its own runtime and listener, as in the proxy. The engine decides; this module only
 //! translates.
 
 mod answer;
 mod messages;
+mod quota;
 mod tls;
 mod worker;
 
@@ -45,9 +47,11 @@ use weir_tower::MonotonicClock;
 use self::{
     answer::{InvalidQuestion, answer},
     messages::{Code, RateLimitRequest, RateLimitResponse},
+    quota::{QuotaResponse, StreamRateLimitQuotas, UsageReports},
 };
 
 pub(crate) use self::{
+    quota::{ASSIGNMENTS, QuotaCounts, Quotas},
     tls::{ServiceTls, ServiceTlsFiles},
     worker::ServiceWorker,
 };
@@ -77,6 +81,7 @@ pub(crate) struct RateLimitService {
     pub(crate) connections: AtomicU64,
     pub(crate) accepted: AtomicU64,
     questions: [AtomicU64; RESULTS.len()],
+    pub(crate) quotas: Quotas,
     health: HealthReporter,
     /// Cancelled to stop accepting connections and to finish the questions in flight.
     pub(crate) drain: CancellationToken,
@@ -100,6 +105,7 @@ impl RateLimitService {
             connections: AtomicU64::default(),
             accepted: AtomicU64::default(),
             questions: Default::default(),
+            quotas: Quotas::default(),
             health: HealthReporter::new(),
             drain: CancellationToken::new(),
             abort: CancellationToken::new(),
@@ -109,7 +115,7 @@ impl RateLimitService {
     /// Sets the answer of the health service: whether this server accepts questions.
     pub(crate) async fn set_serving(&self, is_serving: bool) {
         let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for name in ["", NAME] {
+        for name in ["", NAME, quota::NAME] {
             self.health.set_service_status(name, status).await;
         }
     }
@@ -136,6 +142,7 @@ fn router(service: Arc<RateLimitService>) -> Router {
     let health = HealthServer::new(HealthService::from_health_reporter(service.health.clone()));
     Router::new()
         .route(PATH, post(grpc))
+        .route(quota::PATH, post(quotas))
         .route_service("/grpc.health.v1.Health/{method}", health)
         .route("/json", post(json).layer(DefaultBodyLimit::max(MAX_QUESTION)))
         .fallback(not_found)
@@ -166,6 +173,12 @@ async fn grpc(State(service): State<Arc<RateLimitService>>, request: Request<Bod
     grpc.unary(ShouldRateLimit(service), request).await.map(Body::new)
 }
 
+async fn quotas(State(service): State<Arc<RateLimitService>>, request: Request<Body>) -> Response {
+    let codec = ProstCodec::<QuotaResponse, UsageReports>::default();
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(quota::MAX_REPORT);
+    grpc.streaming(StreamRateLimitQuotas(service), request).await.map(Body::new)
+}
+
 /// Answers a question in JSON: with status 200 if the request may pass, and 429 if not.
 async fn json(State(service): State<Arc<RateLimitService>>, body: Bytes) -> Response {
     let invalid = |message: String| (StatusCode::BAD_REQUEST, format!("{message}\n")).into_response();
@@ -189,7 +202,11 @@ async fn not_found(request: Request<Body>) -> Response {
     let is_grpc =
         request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if is_grpc {
-        let message = format!("there is no {}: this server has {NAME} and grpc.health.v1.Health", request.uri().path());
+        let message = format!(
+            "there is no {}: this server has {NAME}, {} and grpc.health.v1.Health",
+            request.uri().path(),
+            quota::NAME
+        );
         return Status::new(GrpcCode::Unimplemented, message).into_http::<Body>();
     }
     (StatusCode::NOT_FOUND, "this server has POST /json, and gRPC over HTTP/2\n").into_response()

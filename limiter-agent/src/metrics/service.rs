@@ -5,9 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use prometheus::proto::{MetricFamily, MetricType};
 use weir_client::agent::{counter, family, gauge};
 
-use crate::service::{RESULTS, RateLimitService};
+use crate::service::{ASSIGNMENTS, QuotaCounts, RESULTS, RateLimitService};
 
-pub(super) fn families(service: &RateLimitService) -> [MetricFamily; 4] {
+pub(super) fn families(service: &RateLimitService) -> [MetricFamily; 10] {
+    let QuotaCounts { streams, buckets, assignments, tokens, allowed, denied, refused_buckets } =
+        service.quotas.counts();
+    let assignments = ASSIGNMENTS.iter().zip(assignments);
     let questions = RESULTS.iter().zip(service.questions());
     [
         family(
@@ -33,6 +36,37 @@ pub(super) fn families(service: &RateLimitService) -> [MetricFamily; 4] {
             "Questions of proxies, by their answer: ok, over_limit, or invalid.",
             MetricType::COUNTER,
             questions.map(|(result, count)| counter(&[("result", result)], count)).collect(),
+        ),
+        family(
+            "weir_quota_streams",
+            "Data planes with an open quota stream.",
+            MetricType::GAUGE,
+            vec![gauge(&[], streams)],
+        ),
+        family("weir_quota_buckets", "Quota buckets of all data planes.", MetricType::GAUGE, vec![gauge(&[], buckets)]),
+        family(
+            "weir_quota_buckets_refused_total",
+            "Reports about quota buckets beyond the maximum of a data plane.",
+            MetricType::COUNTER,
+            vec![counter(&[], refused_buckets)],
+        ),
+        family(
+            "weir_quota_assignments_total",
+            "Assignments to data planes, by their kind: tokens, allow_all, deny_all, or abandon.",
+            MetricType::COUNTER,
+            assignments.map(|(kind, count)| counter(&[("kind", kind)], count)).collect(),
+        ),
+        family(
+            "weir_quota_tokens_total",
+            "Units that were charged to limits in advance and assigned to data planes.",
+            MetricType::COUNTER,
+            vec![counter(&[], tokens)],
+        ),
+        family(
+            "weir_quota_requests_total",
+            "Requests that data planes reported, by their decision: allowed or denied.",
+            MetricType::COUNTER,
+            vec![counter(&[("decision", "allowed")], allowed), counter(&[("decision", "denied")], denied)],
         ),
     ]
 }

@@ -25,6 +25,7 @@ mod loopback;
 mod metrics;
 mod process;
 mod proxying;
+mod quotas;
 mod restarts;
 mod rollouts;
 mod service;

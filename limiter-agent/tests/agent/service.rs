@@ -23,7 +23,7 @@ use crate::{
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 #[derive(Clone, PartialEq, Message)]
-struct Question {
+pub(crate) struct Question {
     #[prost(string, tag = "1")]
     domain: String,
     #[prost(message, repeated, tag = "2")]
@@ -33,7 +33,7 @@ struct Question {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Descriptor {
+pub(crate) struct Descriptor {
     #[prost(message, repeated, tag = "1")]
     entries: Vec<Entry>,
     #[prost(message, optional, tag = "3")]
@@ -43,7 +43,7 @@ struct Descriptor {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Entry {
+pub(crate) struct Entry {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(string, tag = "2")]
@@ -51,9 +51,9 @@ struct Entry {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Answer {
+pub(crate) struct Answer {
     #[prost(int32, tag = "1")]
-    overall_code: i32,
+    pub(crate) overall_code: i32,
     #[prost(message, repeated, tag = "2")]
     statuses: Vec<Status>,
     #[prost(bytes = "vec", tag = "5")]
@@ -61,17 +61,17 @@ struct Answer {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Status {
+pub(crate) struct Status {
     #[prost(int32, tag = "1")]
     code: i32,
     #[prost(uint32, tag = "3")]
     limit_remaining: u32,
 }
 
-const OK: i32 = 1;
-const OVER_LIMIT: i32 = 2;
+pub(crate) const OK: i32 = 1;
+pub(crate) const OVER_LIMIT: i32 = 2;
 
-fn question(entries: &[(&str, &str)]) -> Question {
+pub(crate) fn question(entries: &[(&str, &str)]) -> Question {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
     let entries = entries.iter().map(entry).collect();
     Question {
@@ -81,11 +81,11 @@ fn question(entries: &[(&str, &str)]) -> Question {
     }
 }
 
-async fn channel(agent: &Agent) -> Channel {
+pub(crate) async fn channel(agent: &Agent) -> Channel {
     Endpoint::from_shared(agent.url("")).expect("an address").connect().await.expect("connected")
 }
 
-async fn ask(channel: &Channel, question: Question) -> Result<Answer, tonic::Status> {
+pub(crate) async fn ask(channel: &Channel, question: Question) -> Result<Answer, tonic::Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
     let codec = ProstCodec::<Question, Answer>::default();
@@ -94,7 +94,7 @@ async fn ask(channel: &Channel, question: Question) -> Result<Answer, tonic::Sta
 }
 
 /// A policy of the domain `shop` with one limit for each value of the entry `user`.
-fn per_user(requests: u64) -> Value {
+pub(crate) fn per_user(requests: u64) -> Value {
     let more = json!({"match": [{"descriptor": [{"name": "user"}]}], "key": [{"descriptor": "user"}]});
     with(
         policy("gateway", &[with(rule("per-user", &[daily("day", "FixedWindow", requests)]), more)]),
@@ -216,7 +216,9 @@ async fn an_invalid_question_names_the_field() {
 async fn the_health_service_says_that_it_serves() {
     let agent = Agent::service(&[]);
     let mut health = HealthClient::new(channel(&agent).await);
-    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+    for service in
+        ["", "envoy.service.ratelimit.v3.RateLimitService", "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"]
+    {
         let told = health.check(HealthCheckRequest { service: service.to_owned() }).await.expect("an answer");
         assert_eq!(told.into_inner().status(), ServingStatus::Serving);
     }

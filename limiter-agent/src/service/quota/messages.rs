@@ -1,0 +1,103 @@
+//! The messages of Envoy's rate limit quota service v3 (`envoy/service/rate_limit_quota/v3/rlqs.proto`).
+//!
+//! The messages have only the fields that Weir reads or writes. A decoder skips all others.
+
+use std::collections::BTreeMap;
+
+use prost::{Enumeration, Message, Oneof};
+
+use crate::service::messages::Duration;
+
+/// What a data plane reports.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UsageReports {
+    /// The domain, which names the rules. Later messages of a stream may omit it.
+    #[prost(string, tag = "1")]
+    pub(crate) domain: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) bucket_quota_usages: Vec<BucketUsage>,
+}
+
+/// The requests of one bucket since the last report.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct BucketUsage {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) bucket_id: Option<BucketId>,
+    #[prost(uint64, tag = "3")]
+    pub(crate) num_requests_allowed: u64,
+    #[prost(uint64, tag = "4")]
+    pub(crate) num_requests_denied: u64,
+}
+
+/// The entries of a bucket, without an order.
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
+pub(crate) struct BucketId {
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub(crate) bucket: BTreeMap<String, String>,
+}
+
+/// What a data plane does with its buckets from now on.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct QuotaResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) bucket_action: Vec<BucketAction>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct BucketAction {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) bucket_id: Option<BucketId>,
+    #[prost(oneof = "Action", tags = "2, 3")]
+    pub(crate) action: Option<Action>,
+}
+
+#[derive(Clone, PartialEq, Eq, Oneof)]
+pub(crate) enum Action {
+    #[prost(message, tag = "2")]
+    Assignment(QuotaAssignment),
+    /// The data plane forgets the bucket until its next request.
+    #[prost(message, tag = "3")]
+    Abandon(Abandon),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Abandon {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct QuotaAssignment {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) assignment_time_to_live: Option<Duration>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) rate_limit_strategy: Option<RateLimitStrategy>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct RateLimitStrategy {
+    #[prost(oneof = "Strategy", tags = "1, 3")]
+    pub(crate) strategy: Option<Strategy>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Oneof)]
+pub(crate) enum Strategy {
+    #[prost(enumeration = "BlanketRule", tag = "1")]
+    Blanket(i32),
+    #[prost(message, tag = "3")]
+    TokenBucket(TokenBucket),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub(crate) enum BlanketRule {
+    AllowAll = 0,
+    DenyAll = 1,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct TokenBucket {
+    #[prost(uint32, tag = "1")]
+    pub(crate) max_tokens: u32,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) tokens_per_fill: Option<u32>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) fill_interval: Option<Duration>,
+}

@@ -1,0 +1,202 @@
+//! The stream of one data plane: reads reports, and writes assignments.
+
+use std::{
+    future::{Ready, ready},
+    pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use futures::{Stream, future::join_all, stream::unfold};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tonic::{Status, Streaming, server::StreamingService};
+use weir_enforce::RulesInForce;
+
+use super::{
+    allocator::{Assignment, Bucket, MAX_BUCKETS, StreamId, TooManyBuckets, Usage},
+    charge,
+    messages::{
+        Abandon, Action, BlanketRule, BucketAction, BucketId, BucketUsage, QuotaAssignment, QuotaResponse,
+        RateLimitStrategy, Strategy, TokenBucket, UsageReports,
+    },
+    standing,
+};
+use crate::service::{RateLimitService, messages};
+
+/// The interval at which a stream looks for buckets that need an assignment.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The time in which an assigned token bucket gets one more token. Envoy has no bucket that is never refilled, and an assignment
+/// lives an hour at most.
+const REFILL_SECONDS: i64 = 100 * 366 * 86_400;
+
+/// The maximum number of entries of a bucket.
+const MAX_ENTRIES: usize = 50;
+
+/// The only method of the gRPC service.
+pub(crate) struct StreamRateLimitQuotas(pub(crate) Arc<RateLimitService>);
+
+impl StreamingService<UsageReports> for StreamRateLimitQuotas {
+    type Response = QuotaResponse;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<QuotaResponse, Status>> + Send>>;
+    type Future = Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<UsageReports>>) -> Self::Future {
+        let stream = QuotaStream::open(Arc::clone(&self.0), request.into_inner());
+        let answers = unfold(Some(stream), async |stream| {
+            let mut stream = stream?;
+            match stream.next().await {
+                Ok(response) => Some((Ok(response?), Some(stream))),
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        ready(Ok(tonic::Response::new(Box::pin(answers))))
+    }
+}
+
+/// A data plane with its connection. It leaves the allocator when this value is dropped.
+struct QuotaStream {
+    service: Arc<RateLimitService>,
+    reports: Streaming<UsageReports>,
+    id: StreamId,
+    domain: Option<Arc<str>>,
+    /// The rules for which the assignments were made.
+    rules: Arc<RulesInForce>,
+    ticks: Interval,
+}
+
+impl QuotaStream {
+    fn open(service: Arc<RateLimitService>, reports: Streaming<UsageReports>) -> Self {
+        let (id, rules) = (service.quotas.allocator().open(), service.rules.load());
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { service, reports, id, domain: None, rules, ticks }
+    }
+
+    /// Returns the next message for the data plane. `None` at the end of the stream.
+    async fn next(&mut self) -> Result<Option<QuotaResponse>, Status> {
+        loop {
+            tokio::select! {
+                () = self.service.drain.cancelled() => return Ok(None),
+                reports = self.reports.message() => match reports? {
+                    Some(reports) => self.read(reports).map_err(Status::invalid_argument)?,
+                    None => return Ok(None),
+                },
+                _ = self.ticks.tick() => {}
+            }
+            let bucket_action = self.actions().await;
+            if !bucket_action.is_empty() {
+                return Ok(Some(QuotaResponse { bucket_action }));
+            }
+        }
+    }
+
+    /// Reads a report, or returns what is wrong with it.
+    fn read(&mut self, reports: UsageReports) -> Result<(), String> {
+        let domain = match &self.domain {
+            Some(known) if reports.domain.is_empty() || *reports.domain == **known => Arc::clone(known),
+            Some(known) => {
+                return Err(format!("domain: is {}, and was {known}: open a stream for each domain", reports.domain));
+            }
+            None if reports.domain.is_empty() => {
+                return Err("domain: must not be empty: set domain in the proxy's rate limit quota filter".to_owned());
+            }
+            None => Arc::clone(self.domain.insert(reports.domain.into())),
+        };
+        let now = self.service.clock.now();
+        let quotas = &self.service.quotas;
+        for (index, usage) in reports.bucket_quota_usages.into_iter().enumerate() {
+            let BucketUsage { bucket_id, num_requests_allowed: allowed, num_requests_denied: denied } = usage;
+            let entries = bucket_id.unwrap_or_default().bucket;
+            let path = || format!("bucket_quota_usages[{index}].bucket_id.bucket");
+            if entries.is_empty() {
+                return Err(format!("{}: must not be empty: set bucket_id_builder in the proxy's filter", path()));
+            }
+            if entries.len() > MAX_ENTRIES {
+                return Err(format!("{}: has {}, and at most {MAX_ENTRIES} are allowed", path(), entries.len()));
+            }
+            if entries.contains_key("") {
+                return Err(format!("{}: a key must not be empty", path()));
+            }
+            quotas.allowed.fetch_add(allowed, Relaxed);
+            quotas.denied.fetch_add(denied, Relaxed);
+            let bucket = Bucket { domain: Arc::clone(&domain), entries };
+            let reported = quotas.allocator().report(self.id, bucket, Usage { allowed, denied }, now);
+            if reported == Err(TooManyBuckets) && quotas.refused_buckets.fetch_add(1, Relaxed) == 0 {
+                tracing::warn!(
+                    "a data plane has more than {MAX_BUCKETS} quota buckets: the others get no assignment; use fewer \
+                     values in bucket_id_builder"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the assignments that are due, after their charge.
+    async fn actions(&mut self) -> Vec<BucketAction> {
+        let Self { service, id, .. } = self;
+        let (quotas, rules, now) = (&service.quotas, service.rules.load(), service.clock.now());
+        let (idle, due) = {
+            let mut allocator = quotas.allocator();
+            if !Arc::ptr_eq(&rules, &self.rules) {
+                self.rules = rules;
+                allocator.rules_changed(*id);
+            }
+            (allocator.abandon(*id, now), allocator.due(*id, now))
+        };
+        quotas.count_abandoned(idle.len());
+        let abandoned = idle.iter().map(|bucket| action(bucket, Action::Abandon(Abandon {})));
+        let assigned = due.iter().map(async |bucket| {
+            let (standing, remaining) = standing(&service.rules, bucket);
+            let wanted =
+                quotas.allocator().wanted(*id, bucket, (standing, remaining.unwrap_or(0)), service.clock.now())?;
+            let units = match remaining {
+                Some(remaining) => charge(&service.rules, bucket, wanted, remaining).await,
+                None => 0,
+            };
+            let assignment = quotas.allocator().charged(*id, bucket, (standing, units), service.clock.now())?;
+            quotas.count(&assignment);
+            Some((bucket, assignment))
+        });
+        let assigned = join_all(assigned).await.into_iter().flatten();
+        abandoned.chain(assigned.flat_map(|(bucket, assignment)| assign(bucket, assignment))).collect()
+    }
+}
+
+impl Drop for QuotaStream {
+    fn drop(&mut self) {
+        self.service.quotas.allocator().close(self.id);
+    }
+}
+
+fn action(bucket: &Bucket, action: Action) -> BucketAction {
+    BucketAction { bucket_id: Some(BucketId { bucket: bucket.entries.clone() }), action: Some(action) }
+}
+
+/// Envoy applies the actions of a message in order, and workers see only the last one. If a token bucket replaces another one,
+/// the new one has no tokens (Envoy 1.40). So each token bucket replaces a rule that denies all requests.
+fn assign(bucket: &Bucket, assignment: Assignment) -> impl Iterator<Item = BucketAction> {
+    let before = match assignment {
+        Assignment::Tokens { life, .. } => Some(Assignment::DenyAll { life }),
+        Assignment::AllowAll { .. } | Assignment::DenyAll { .. } => None,
+    };
+    before.into_iter().chain([assignment]).map(|assignment| action(bucket, Action::Assignment(assignment.into())))
+}
+
+impl From<Assignment> for QuotaAssignment {
+    fn from(assignment: Assignment) -> Self {
+        let (life, strategy) = match assignment {
+            Assignment::AllowAll { life } => (life, Strategy::Blanket(BlanketRule::AllowAll.into())),
+            Assignment::DenyAll { life } => (life, Strategy::Blanket(BlanketRule::DenyAll.into())),
+            Assignment::Tokens { tokens, life, number } => {
+                // Envoy compares tokens and nanoseconds. If both are equal, it keeps the tokens that are left.
+                let nanos = number.try_into().unwrap_or(0);
+                let fill_interval = Some(messages::Duration { seconds: REFILL_SECONDS, nanos });
+                let bucket = TokenBucket { max_tokens: tokens, tokens_per_fill: Some(1), fill_interval };
+                (life, Strategy::TokenBucket(bucket))
+            }
+        };
+        let rate_limit_strategy = Some(RateLimitStrategy { strategy: Some(strategy) });
+        Self { assignment_time_to_live: Some(life.into()), rate_limit_strategy }
+    }
+}
