@@ -8,16 +8,19 @@ mod programs;
 #[path = "envoy/stage.rs"]
 mod stage;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
 };
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use self::stage::{Service, Stage, until};
+use self::stage::{Envoy, Quotas, Service, Stage, until};
 
 const DAY: u64 = 24 * 3600 * 1000;
 
@@ -213,5 +216,85 @@ async fn a_service_ends_without_an_error_for_envoy() -> Result<()> {
     }?;
     let errors = stage.stat("error").await?;
     ensure!(errors == 0, "{errors} questions of Envoy failed");
+    Ok(())
+}
+
+const QUOTA_RATE: u64 = 200;
+const QUOTA_BURST: u64 = 100;
+
+/// Sends requests to these Envoys at once until they have admitted `wanted`. Checks after each request that all Envoys together
+/// have admitted at most what the limit admits since `start`. Returns what each of them has admitted.
+async fn load(envoys: &[&Envoy], wanted: u64, admitted: &Arc<AtomicU64>, start: Instant) -> Result<Vec<u64>> {
+    const CLIENTS: usize = 8;
+    let end = admitted.load(Ordering::Relaxed) + wanted;
+    let mut clients = JoinSet::new();
+    for (index, envoy) in envoys.iter().enumerate() {
+        for _ in 0..CLIENTS {
+            let (mut client, admitted) = (envoy.client().await?, Arc::clone(admitted));
+            clients.spawn(async move {
+                let mut own = 0;
+                while admitted.load(Ordering::Relaxed) < end {
+                    let answer = client.get("/", &[("x-api-key", "ann")]).await?;
+                    ensure!(matches!(answer.status, 200 | 429), "{answer:?}");
+                    if answer.status == 200 {
+                        own += 1;
+                        let all = admitted.fetch_add(1, Ordering::Relaxed) + 1;
+                        // The limit was full at the start.
+                        let most = QUOTA_BURST + u64::try_from(start.elapsed().as_micros())? * QUOTA_RATE / 1_000_000;
+                        ensure!(all <= most, "{all} of {most}");
+                    }
+                    ensure!(
+                        start.elapsed() < stage::PATIENCE,
+                        "{} of {end} requests",
+                        admitted.load(Ordering::Relaxed)
+                    );
+                }
+                Ok((index, own))
+            });
+        }
+    }
+    let mut of_each = vec![0; envoys.len()];
+    while let Some(client) = clients.join_next().await {
+        let (index, own): (usize, u64) = client??;
+        of_each[index] += own;
+    }
+    Ok(of_each)
+}
+
+/// Envoys decide by themselves, with units that the service has charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_envoys_with_quotas_share_a_limit_exactly() -> Result<()> {
+    let rules = json!([{
+        "name": "client",
+        "action": "Limit",
+        "match": [{ "descriptor": [{ "name": "api_key" }] }],
+        "key": [{ "descriptor": "api_key" }],
+        "limits": [{
+            "name": "rate",
+            "strategy": "TokenBucket",
+            "requests": QUOTA_RATE,
+            "periodMillis": 1000,
+            "burst": QUOTA_BURST,
+        }],
+    }]);
+    let quotas = Quotas::start(&rules, 2).await?;
+    let (one, two) = (&quotas.envoys[0], &quotas.envoys[1]);
+    let admitted = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let mut phases = Vec::new();
+    for (envoys, wanted) in [(&[one][..], 1_200), (&[two], 1_200), (&[one, two], 4_000)] {
+        let before = start.elapsed();
+        let of_each = load(envoys, wanted, &admitted, start).await?;
+        phases.push((of_each, (start.elapsed() - before).as_secs_f32()));
+    }
+    println!("admitted by each Envoy, and seconds: {phases:?}");
+    let both = &phases[2].0;
+    // Envoy reports every 5 s, so an Envoy without requests gets its part of the limit 5 s later.
+    ensure!(both.iter().all(|own| *own >= 1_000), "no Envoy may get all: {both:?}");
+    let tokens = quotas.service.metric("weir_quota_tokens_total").await?;
+    let all = admitted.load(Ordering::Relaxed);
+    ensure!(all <= tokens, "{all} requests with {tokens} units");
+    // A request without the header is in no bucket.
+    ensure!(one.client().await?.get("/", &[]).await?.status == 200, "not in a bucket");
     Ok(())
 }

@@ -32,10 +32,11 @@ use tokio::{
 use crate::programs::{Program, build_programs, program};
 
 /// The longest wait for any condition. After it, the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 const CONFIG: &str = include_str!("envoy.yaml");
+const GUIDE: &str = include_str!("../../../docs/guides/rate-limit-service.md");
 /// The header in which the app reports the cost of a response. It repeats that of the request.
 const TOKENS: &str = "x-tokens";
 
@@ -43,16 +44,13 @@ const TOKENS: &str = "x-tokens";
 pub(crate) struct Stage {
     folder: TempDir,
     pub(crate) services: Vec<Service>,
-    _envoy: Program,
-    admin: SocketAddr,
-    listen: SocketAddr,
+    envoy: Envoy,
 }
 
 impl Stage {
     /// Starts this number of services with these rules.
     pub(crate) async fn start(rules: &Value, services: usize) -> Result<Self> {
         build_programs().await?;
-        let envoy = PathBuf::from(std::env::var_os("WEIR_ENVOY").context("WEIR_ENVOY is not set")?);
         let folder = tempfile::tempdir()?;
         fs::write(folder.path().join("bootstrap.json"), snapshot(rules).to_string())?;
         let app = serve_app().await?;
@@ -66,12 +64,46 @@ impl Stage {
         };
         let endpoints = Value::from_iter(started.iter().map(endpoint));
         let config = CONFIG.replace("{{app}}", &app.port().to_string()).replace("{{limits}}", &endpoints.to_string());
+        let envoy = Envoy::start(&config).await?;
+        Ok(Self { folder, services: started, envoy })
+    }
+
+    pub(crate) fn bootstrap(&self) -> PathBuf {
+        self.folder.path().join("bootstrap.json")
+    }
+
+    /// A client of Envoy.
+    pub(crate) async fn client(&self) -> Result<Client> {
+        self.envoy.client().await
+    }
+
+    /// What the rate limit filter has counted: `ok`, `over_limit`, `error` or `failure_mode_allowed`.
+    pub(crate) async fn stat(&self, name: &str) -> Result<u64> {
+        let path = format!("/stats?filter=^cluster\\.app\\.ratelimit\\.{name}$");
+        let answer = Client::connect(self.envoy.admin).await?.get(&path, &[]).await?;
+        // Envoy has no line for a counter that never counted.
+        Ok(answer.body.rsplit_once(": ").map_or(Ok(0), |(_, count)| count.trim().parse())?)
+    }
+}
+
+/// An Envoy. It ends with this value.
+pub(crate) struct Envoy {
+    _folder: TempDir,
+    _program: Program,
+    admin: SocketAddr,
+    listen: SocketAddr,
+}
+
+impl Envoy {
+    async fn start(config: &str) -> Result<Self> {
+        let envoy = PathBuf::from(std::env::var_os("WEIR_ENVOY").context("WEIR_ENVOY is not set")?);
+        let folder = tempfile::tempdir()?;
         let (path, admin) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
         fs::write(&path, config)?;
         let mut command = Command::new(envoy);
         command.arg("--config-path").arg(path).arg("--admin-address-path").arg(&admin);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
-        let envoy = Program::start(command)?;
+        let program = Program::start(command)?;
         let admin = until("Envoy's admin port", async || {
             // Envoy first makes the file, and then writes to it.
             Ok(fs::read_to_string(&admin).ok().and_then(|text| text.parse().ok()))
@@ -86,25 +118,54 @@ impl Stage {
             Ok(port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))))
         });
         let listen = listen.await?;
-        Ok(Self { folder, services: started, _envoy: envoy, admin, listen })
+        Ok(Self { _folder: folder, _program: program, admin, listen })
     }
 
-    pub(crate) fn bootstrap(&self) -> PathBuf {
-        self.folder.path().join("bootstrap.json")
-    }
-
-    /// A client of Envoy.
     pub(crate) async fn client(&self) -> Result<Client> {
         Client::connect(self.listen).await
     }
+}
 
-    /// What the rate limit filter has counted: `ok`, `over_limit`, `error` or `failure_mode_allowed`.
-    pub(crate) async fn stat(&self, name: &str) -> Result<u64> {
-        let path = format!("/stats?filter=^cluster\\.app\\.ratelimit\\.{name}$");
-        let answer = Client::connect(self.admin).await?.get(&path, &[]).await?;
-        // Envoy has no line for a counter that never counted.
-        Ok(answer.body.rsplit_once(": ").map_or(Ok(0), |(_, count)| count.trim().parse())?)
+/// A service, and Envoys with the rate limit quota filter of the manual in front of one app.
+pub(crate) struct Quotas {
+    _folder: TempDir,
+    pub(crate) service: Service,
+    pub(crate) envoys: Vec<Envoy>,
+}
+
+impl Quotas {
+    pub(crate) async fn start(rules: &Value, envoys: usize) -> Result<Self> {
+        build_programs().await?;
+        let folder = tempfile::tempdir()?;
+        let bootstrap = folder.path().join("bootstrap.json");
+        fs::write(&bootstrap, snapshot(rules).to_string())?;
+        let service = Service::start(&bootstrap, None).await?;
+        let config = quota_config(serve_app().await?, service.listen)?;
+        let mut started = Vec::new();
+        for _ in 0..envoys {
+            started.push(Envoy::start(&config).await?);
+        }
+        Ok(Self { _folder: folder, service, envoys: started })
     }
+}
+
+/// The configuration of the manual, with other addresses. Requests without an assignment are refused, so that a limit is
+/// exact at each moment.
+fn quota_config(app: SocketAddr, service: SocketAddr) -> Result<String> {
+    let mut blocks = GUIDE.split("```yaml foreign\n").filter_map(|rest| rest.split("```").next());
+    let mut config =
+        blocks.find(|block| block.starts_with("static_resources:")).context("no configuration")?.to_owned();
+    let text = |address: &str, port: u16| format!("address: {address}, port_value: {port}}}");
+    for (from, to) in [
+        (text("0.0.0.0", 8080), text("127.0.0.1", 0)),
+        (text("app.shop.svc", 80), text("127.0.0.1", app.port())),
+        (text("weir-operator-rate-limit.weir-system.svc", 8081), text("127.0.0.1", service.port())),
+        ("ALLOW_ALL".to_owned(), "DENY_ALL".to_owned()),
+    ] {
+        ensure!(config.contains(&from), "the configuration of the manual has no {from}");
+        config = config.replace(&from, &to);
+    }
+    Ok(format!("admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\n{config}"))
 }
 
 /// Waits until there is something, and returns it.
@@ -140,6 +201,7 @@ fn snapshot(rules: &Value) -> Value {
 pub(crate) struct Service {
     program: Program,
     pub(crate) listen: SocketAddr,
+    telemetry: SocketAddr,
     _folder: TempDir,
 }
 
@@ -165,7 +227,14 @@ impl Service {
             Ok((ready.status == 200).then_some(()))
         })
         .await?;
-        Ok(Self { program, listen, _folder: folder })
+        Ok(Self { program, listen, telemetry, _folder: folder })
+    }
+
+    /// The value of a metric.
+    pub(crate) async fn metric(&self, series: &str) -> Result<u64> {
+        let answer = Client::connect(self.telemetry).await?.get("/metrics", &[]).await?;
+        let value = answer.body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.context("no such metric")?.parse().context("the value of a metric")
     }
 
     pub(crate) async fn kill(self) -> Result<()> {
