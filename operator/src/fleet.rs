@@ -19,8 +19,9 @@ use std::{
 use tokio::sync::watch;
 use weir_wire::{Answer, Outcome, Question};
 
-use self::counter::Counter;
 use crate::{clock, leader::Term, metrics::Metrics, plan::Content};
+
+pub use self::counter::Counter;
 
 /// The counter of one term, which all links share.
 #[derive(Debug)]

@@ -141,6 +141,7 @@ impl Stores {
             clock: Box::new(move || Duration::from_nanos(clock.now().as_nanos())),
             took: Box::new(move |time| record.record(time)),
             runtime: self.runtime().map_err(|error| format!("cannot start a thread for stores: {error}"))?,
+            seed: rand::random(),
         });
         Ok(Held { store: store.clone(), client, took })
     }

@@ -7,7 +7,6 @@ mod stats;
 
 use std::{
     fmt,
-    hash::{BuildHasher as _, RandomState},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -60,6 +59,8 @@ pub struct StoreParts {
     pub took: Box<dyn Fn(Duration) + Send + Sync>,
     /// The runtime on which questions run.
     pub runtime: Handle,
+    /// The seed of the random delays with which programs avoid asking at the same moment.
+    pub seed: u64,
 }
 
 /// A client of one store. All rules that use the store share the client and its connection.
@@ -163,7 +164,7 @@ impl StoreClient {
     /// Starts a client and its background task. The task connects immediately, so that the status can report whether
     /// the store answers.
     pub fn start(parts: StoreParts) -> Arc<Self> {
-        let runtime = parts.runtime.clone();
+        let (runtime, seed) = (parts.runtime.clone(), parts.seed);
         let now = (parts.clock)();
         // An error is reported by the first question, which opens the store again.
         let backend = (parts.open)().ok().map(Arc::new);
@@ -176,7 +177,7 @@ impl StoreClient {
             condition: Mutex::new(Condition { begun: now, ..Condition::default() }),
             breaks: AtomicU64::new(0),
             stats: Stats::default(),
-            random: AtomicU64::new(RandomState::new().hash_one(now)),
+            random: AtomicU64::new(seed),
             sweeps: Mutex::default(),
         });
         runtime.spawn(run_background_task(Arc::downgrade(&client)));

@@ -39,9 +39,9 @@ const SETTLING: u64 = 5_000_000;
 /// change of leaders frees at most one burst.
 const MARGIN: u64 = 1_000_000;
 
-/// The counts of one term.
+/// The counts of one term. Times are arguments, so a simulation can use it, too.
 #[derive(Debug)]
-pub(super) struct Counter {
+pub struct Counter {
     term: Term,
     /// The begin of the term, as time since boot and in microseconds of Unix time. The counter's clock continues from
     /// there with the monotonic clock.
@@ -87,7 +87,7 @@ type Refusal = String;
 
 impl Counter {
     /// Returns the counter of a term that begins at `now`.
-    pub(super) fn new(term: Term, now: Duration, unix_micros: u64) -> Self {
+    pub fn new(term: Term, now: Duration, unix_micros: u64) -> Self {
         Self {
             term,
             began: (now, unix_micros),
@@ -110,62 +110,62 @@ impl Counter {
     }
 
     /// Returns true if the counter has collected the levels of agents.
-    pub(super) fn is_counting(&self) -> bool {
+    pub fn is_counting(&self) -> bool {
         self.phase == Phase::Counting
     }
 
     /// Returns true if the term has begun and the counter does not count yet.
-    pub(super) fn is_collecting(&self, now: Duration) -> bool {
+    pub fn is_collecting(&self, now: Duration) -> bool {
         !self.is_counting() && self.term.is_current(now)
     }
 
     /// Returns true if agents that have sent their levels can end their shares.
-    pub(super) fn releases(&self) -> bool {
+    pub fn releases(&self) -> bool {
         self.phase != Phase::Collecting
     }
 
     /// The number of keys.
-    pub(super) fn keys(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
     /// The number of pods whose agents may decide with their share.
-    pub(super) fn absent(&self) -> usize {
+    pub fn absent(&self) -> usize {
         self.pods.absent
     }
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected.
-    pub(super) fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
+    pub fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
         let at = self.advance(now);
         self.pods.expect(pod, rules, self.releases(), at);
     }
 
     /// Records that the engine has planned all pods that it knows.
-    pub(super) fn planned(&mut self, now: Duration) {
+    pub fn planned(&mut self, now: Duration) {
         self.is_planned = true;
         self.advance(now);
     }
 
     /// Registers a new channel to a pod, and returns its number.
-    pub(super) fn connected(&mut self, pod: &str, now: Duration) -> u64 {
+    pub fn connected(&mut self, pod: &str, now: Duration) -> u64 {
         let at = self.advance(now);
         self.pods.connected(pod, at)
     }
 
     /// Records a message from a pod. Without another one within `silence`, the pod counts as cut off.
-    pub(super) fn record_message(&mut self, pod: &str, channel: u64, silence: Duration, now: Duration) -> bool {
+    pub fn record_message(&mut self, pod: &str, channel: u64, silence: Duration, now: Duration) -> bool {
         let at = self.advance(now);
         self.pods.record_message(pod, channel, at + micros(silence), at) && self.term.is_current(now)
     }
 
     /// Returns true if the agent must be told now that its share is over.
-    pub(super) fn release(&mut self, pod: &str, channel: u64, now: Duration) -> bool {
+    pub fn release(&mut self, pod: &str, channel: u64, now: Duration) -> bool {
         let at = self.advance(now);
         self.releases() && self.term.is_current(now) && self.pods.release(pod, channel, at)
     }
 
     /// Records that a pod has sent the levels that it knows, and whether these were all.
-    pub(super) fn levels_sent(&mut self, pod: &str, channel: u64, is_complete: bool, now: Duration) {
+    pub fn levels_sent(&mut self, pod: &str, channel: u64, is_complete: bool, now: Duration) {
         let at = self.advance(now);
         self.is_incomplete |= !is_complete && !self.is_counting();
         self.pods.levels_sent(pod, channel, at);
@@ -173,13 +173,13 @@ impl Counter {
     }
 
     /// Records the end of a channel.
-    pub(super) fn ended(&mut self, pod: &str, channel: u64, now: Duration) {
+    pub fn ended(&mut self, pod: &str, channel: u64, now: Duration) {
         let at = self.advance(now);
         self.pods.ended(pod, channel, at);
     }
 
     /// Handles the passage of time, and returns the counter's time.
-    pub(super) fn advance(&mut self, now: Duration) -> u64 {
+    pub fn advance(&mut self, now: Duration) -> u64 {
         let (at, began) = (self.time(now), self.began.1);
         self.pods.advance(at);
         if self.phase == Phase::Collecting {
@@ -199,7 +199,7 @@ impl Counter {
     }
 
     /// Answers questions of a pod with these rules. Questions with the number 0 get no answer.
-    pub(super) fn answer(&mut self, questions: &[Question], rules: [&[FleetRule]; 2], now: Duration) -> Vec<Answer> {
+    pub fn answer(&mut self, questions: &[Question], rules: [&[FleetRule]; 2], now: Duration) -> Vec<Answer> {
         let at = self.advance(now);
         let mut answers = Vec::new();
         for question in questions {

@@ -73,9 +73,8 @@ impl Term {
         Self::new(Duration::ZERO, Duration::MAX, number)
     }
 
-    /// Returns a term that ends at this time.
-    #[cfg(test)]
-    pub(crate) fn ending(until: Moment) -> Self {
+    /// Returns a term that ends at this time, for simulations.
+    pub fn ending(until: Moment) -> Self {
         Self::new(Duration::ZERO, until, 0)
     }
 

@@ -46,6 +46,7 @@ impl World {
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            seed: 1,
         });
         Program { store, client }
     }

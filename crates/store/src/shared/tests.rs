@@ -44,6 +44,7 @@ impl World {
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            seed: 1,
         })
     }
 
@@ -59,6 +60,7 @@ impl World {
             clock: Box::new(move || EPOCH + start.elapsed()),
             took: Box::new(|_| {}),
             runtime: Handle::current(),
+            seed: 1,
         })
     }
 

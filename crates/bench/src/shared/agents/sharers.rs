@@ -187,6 +187,7 @@ fn limiter(work: &Work, time: MonotonicClock) -> anyhow::Result<Arc<SharedLimite
         clock: Box::new(move || Duration::from_nanos(time.now().as_nanos())),
         took: Box::new(|_| {}),
         runtime: Handle::current(),
+        seed: rand::rng().random(),
     });
     let Limit { requests, millis } = work.limit;
     let quota = Quota::new(Strategy::TokenBucket, requests, Duration::from_millis(millis), Some(requests))
