@@ -5,6 +5,7 @@
 //! format, like real agents. A run fails if an agent does not have exactly the policies in force that target its pod.
 
 mod agents;
+mod asking;
 mod cluster;
 mod identities;
 mod process;
@@ -24,12 +25,19 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
-    agents::{Agents, Wanted},
-    cluster::{ALL, Cluster, PER_DEPLOYMENT, SMALL, policies_of},
+    cluster::{ALL, PER_DEPLOYMENT, SMALL, policies_of},
     identities::Identities,
-    process::{Memory, OperatorProcess},
+    process::Memory,
 };
 use crate::clock;
+
+pub(crate) use self::{
+    agents::{Agents, Wanted},
+    asking::Asking,
+    cluster::{COUNTED, Cluster},
+    process::OperatorProcess,
+    serve::{listen, serve},
+};
 
 /// The size of a fleet, and the amount of measurements.
 #[derive(Clone, Copy)]
@@ -107,11 +115,11 @@ struct Found {
 }
 
 /// The work of the idle operator.
-struct Rest {
+pub(crate) struct Rest {
     /// The operator's processor time from the last change until it was idle.
     settling: Duration,
-    length: Duration,
-    cpu: Duration,
+    pub(crate) length: Duration,
+    pub(crate) cpu: Duration,
     /// The number of reports from agents: a status, or that nothing had changed.
     statuses: u64,
     /// The requests to the apiserver, by verb and resource.
@@ -159,11 +167,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
 async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> anyhow::Result<()> {
     let most = sizes.iter().map(|size| size.pods).max().context("no size")?;
     let agents = Agents::new(most);
-    let (listener, port) = serve::listen()?;
+    let (listener, port) = listen()?;
     eprintln!("fleet: starting etcd and kube-apiserver");
     let mut cluster = Cluster::start(port).await?;
     let identities = if args.plaintext { None } else { Some(certify(&args.operator, &mut cluster, most).await?) };
-    tokio::spawn(serve::serve(listener, agents.clone(), identities));
+    tokio::spawn(serve(listener, agents.clone(), identities));
     for size in sizes {
         let started = clock::now();
         cluster.grow(size.pods).await.with_context(|| format!("make {} pods", size.pods))?;
@@ -179,7 +187,7 @@ async fn measure(args: &FleetArgs, sizes: &[Size], found: &mut Vec<Found>) -> an
 }
 
 /// Starts an operator that creates its authority, and uses that to certify the agents.
-async fn certify(operator: &Path, cluster: &mut Cluster, agents: usize) -> anyhow::Result<Arc<Identities>> {
+pub(crate) async fn certify(operator: &Path, cluster: &mut Cluster, agents: usize) -> anyhow::Result<Arc<Identities>> {
     let folder = tempfile::tempdir().context("make a folder for the operator's log")?;
     let kubeconfig = cluster.control_plane.operators_kubeconfig();
     let operator = OperatorProcess::start(operator, kubeconfig, folder.path().join("operator.log"), false)?;
@@ -255,7 +263,7 @@ async fn change(
 }
 
 /// Waits until the operator is idle, and then observes it.
-async fn rest(
+pub(crate) async fn rest(
     cluster: &Cluster,
     agents: &Arc<Agents>,
     operator: &OperatorProcess,
@@ -283,19 +291,19 @@ async fn rest(
 }
 
 /// Raises the limit of open files. Each agent needs a connection, also in the operator, which inherits the limit.
-fn raise_open_files() -> anyhow::Result<()> {
+pub(crate) fn raise_open_files() -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
         .context("raise the number of open files")
 }
 
-fn load_average() -> String {
+pub(crate) fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(3).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns at a signal. The processes that this program started end with it.
-async fn interrupted() -> anyhow::Error {
+pub(crate) async fn interrupted() -> anyhow::Error {
     let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else {
         return anyhow!("cannot listen for signals");

@@ -9,6 +9,8 @@ mod burst;
 mod clock;
 #[cfg(feature = "fleet")]
 mod fleet;
+#[cfg(feature = "fleet")]
+mod fleet_limits;
 mod gateway;
 mod layers;
 mod limits;
@@ -143,6 +145,12 @@ pub fn compare_rls() -> ExitCode {
 #[cfg(feature = "fleet")]
 pub fn run_fleet() -> ExitCode {
     exit_code("fleet", fleet::run())
+}
+
+/// Runs the program `weir-bench-fleet-limits`. Its exit code is 0 if everything was measured and written.
+#[cfg(feature = "fleet")]
+pub fn run_fleet_limits() -> ExitCode {
+    exit_code("fleet-limits", fleet_limits::run())
 }
 
 fn exit_code(program: &str, result: anyhow::Result<()>) -> ExitCode {

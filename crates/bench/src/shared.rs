@@ -4,6 +4,7 @@
 //! Each part has its own peers in the same run. A run of some parts keeps what the folder has of the others.
 
 mod agents;
+pub(crate) mod oracle;
 
 use std::path::Path;
 

@@ -19,12 +19,14 @@ const PYTHON: &str = "004";
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
     /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway`, `rls`, `seeds` or
-    /// `shared`, which install their peers; `fleet`, the operator with 10,000 pods, which builds a kube-apiserver and etcd
+    /// `shared`, which install their peers; `fleet`, the operator with 10,000 pods, and `fleet-limits`, limits that it
+    /// counts, which build a kube-apiserver and etcd
     suites: Vec<String>,
     /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
     #[arg(long = "seed", value_name = "NUMBER")]
     seeds: Vec<String>,
-    /// A part of `shared`: `agents`, `python` or `services`; without it, all parts
+    /// A part of `shared`: `agents`, `python` or `services`; or of `fleet-limits`: `simulated`, `operator` or `agents`;
+    /// without it, all parts
     #[arg(long = "part", value_name = "NAME")]
     parts: Vec<String>,
     /// Run for some seconds only: this tests the benchmarks, and its figures are not meaningful
@@ -37,14 +39,16 @@ pub(crate) async fn run(
     mut args: BenchArgs,
     interrupt: &CancellationToken,
 ) -> anyhow::Result<ExitCode> {
-    let named = args.suites.len();
-    args.suites.retain(|suite| suite != "fleet");
-    if args.suites.len() < named {
-        let code = fleet::run(workspace, args.quick, interrupt).await?;
-        // Without a name, run all suites that need no other programs.
-        if args.suites.is_empty() || code != ExitCode::SUCCESS {
+    let fleets: Vec<_> = args.suites.extract_if(.., |suite| fleet::NAMES.contains(&suite.as_str())).collect();
+    for name in &fleets {
+        let code = fleet::run(workspace, name, &args, interrupt).await?;
+        if code != ExitCode::SUCCESS {
             return Ok(code);
         }
+    }
+    // Without a name, run all suites that need no other programs.
+    if args.suites.is_empty() && !fleets.is_empty() {
+        return Ok(ExitCode::SUCCESS);
     }
     let mut build = Command::new(env!("CARGO"));
     build.current_dir(workspace.root()).args(["build", "--release", "--locked", "-p", "weir-bench"]);

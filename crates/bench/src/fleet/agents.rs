@@ -23,13 +23,14 @@ use weir_wire::{
     ApplyReply, PolicyStatus, Rejection, RejectionKind, RuleStatus, Snapshot, SnapshotInForce, Status, WIRE_VERSION,
 };
 
+use super::asking::Asking;
 use crate::clock;
 
 /// The address of the first agent. The other agents have the following addresses.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
 
 /// All agents.
-pub(super) struct Agents {
+pub(crate) struct Agents {
     agents: Box<[Mutex<Agent>]>,
     /// The parsed contents, by revision.
     contents: RwLock<HashMap<String, Arc<Content>>>,
@@ -37,6 +38,7 @@ pub(super) struct Agents {
     rounds: AtomicU64,
     statuses: AtomicU64,
     started: Instant,
+    asking: Arc<Asking>,
 }
 
 #[derive(Default)]
@@ -60,7 +62,7 @@ struct Content {
 
 /// The snapshot for which a round waits.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     /// Any snapshot.
     Anything,
     /// A snapshot with this policy, and this number of requests in its first limit.
@@ -75,17 +77,17 @@ struct Round {
 }
 
 /// The wait for a round, which ends when the last agent has acknowledged the wanted snapshot.
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     round: Arc<Round>,
     over: oneshot::Receiver<Instant>,
 }
 
 /// The answer to a request: status code and body.
-pub(super) struct Answer {
-    pub(super) code: u16,
-    pub(super) body: String,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) body: String,
     /// The entity tag of a status.
-    pub(super) tag: Option<String>,
+    pub(crate) tag: Option<String>,
     /// The sender that ends the round. Set only if this is the answer of the last agent of the round.
     last: Option<oneshot::Sender<Instant>>,
 }
@@ -96,7 +98,7 @@ impl Answer {
     }
 
     /// Returns the body just before it is written, and ends the round if this is its last answer.
-    pub(super) fn given(self) -> String {
+    pub(crate) fn given(self) -> String {
         if let Some(over) = self.last {
             // This fails only if the round has timed out.
             let _ = over.send(clock::now());
@@ -117,7 +119,7 @@ struct Envelope<'a> {
 }
 
 impl Agents {
-    pub(super) fn new(count: usize) -> Arc<Self> {
+    pub(crate) fn new(count: usize) -> Arc<Self> {
         Arc::new(Self {
             agents: (0..count).map(|_| Mutex::default()).collect(),
             contents: RwLock::default(),
@@ -125,36 +127,42 @@ impl Agents {
             rounds: AtomicU64::new(0),
             statuses: AtomicU64::new(0),
             started: clock::now(),
+            asking: Asking::new(count),
         })
     }
 
     /// The address of the agent with this number.
-    pub(super) fn address(number: usize) -> Ipv4Addr {
+    pub(crate) fn address(number: usize) -> Ipv4Addr {
         let number = u32::try_from(number).expect("the number of an agent fits 32 bits");
         Ipv4Addr::from(u32::from(FIRST) + number)
     }
 
     /// The number of the agent at this address.
-    pub(super) fn number(&self, address: Ipv4Addr) -> Option<usize> {
+    pub(crate) fn number(&self, address: Ipv4Addr) -> Option<usize> {
         let number = usize::try_from(u32::from(address).checked_sub(u32::from(FIRST))?).ok()?;
         (number < self.agents.len()).then_some(number)
     }
 
     /// Restarts all agents, without a snapshot in force.
-    pub(super) fn restart(&self) {
+    pub(crate) fn restart(&self) {
         for agent in &self.agents {
             let mut agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
             *agent = Agent { instance: agent.instance + 1, ..Agent::default() };
         }
     }
 
+    /// The questions of all agents about rules of scope Fleet.
+    pub(crate) fn asking(&self) -> &Arc<Asking> {
+        &self.asking
+    }
+
     /// The number of reports from all agents: a status, or that nothing had changed.
-    pub(super) fn statuses(&self) -> u64 {
+    pub(crate) fn statuses(&self) -> u64 {
         self.statuses.load(Ordering::Relaxed)
     }
 
     /// Starts a round that waits until this many agents have acknowledged.
-    pub(super) fn await_acknowledgements(&self, wanted: Wanted, agents: usize) -> Waiting {
+    pub(crate) fn await_acknowledgements(&self, wanted: Wanted, agents: usize) -> Waiting {
         let (sender, over) = oneshot::channel();
         let number = self.rounds.fetch_add(1, Ordering::Relaxed) + 1;
         let round = Arc::new(Round { number, wanted, left: AtomicUsize::new(agents), over: Mutex::new(Some(sender)) });
@@ -163,7 +171,7 @@ impl Agents {
     }
 
     /// Fails unless each of the first `agents` has these policies in force, in any order.
-    pub(super) fn check(&self, agents: usize, expected: impl Fn(usize) -> Vec<String>) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, agents: usize, expected: impl Fn(usize) -> Vec<String>) -> anyhow::Result<()> {
         for (number, agent) in self.agents.iter().enumerate().take(agents) {
             let agent = agent.lock().unwrap_or_else(PoisonError::into_inner);
             let (_, content) = agent.in_force.as_ref().with_context(|| format!("agent {number} has no snapshot"))?;
@@ -177,7 +185,7 @@ impl Agents {
     }
 
     /// Answers a request to the agent with this number. `known` is the tag of the last status that the client has.
-    pub(super) fn answer(&self, number: usize, method: &str, path: &str, known: Option<&[u8]>, body: &[u8]) -> Answer {
+    pub(crate) fn answer(&self, number: usize, method: &str, path: &str, known: Option<&[u8]>, body: &[u8]) -> Answer {
         match (method, path) {
             ("PUT", "/v1/config") => self.put(number, body).unwrap_or_else(|error| {
                 let message = format!("{error:#}");
@@ -232,13 +240,18 @@ impl Agents {
         }
         let snapshot: Snapshot = serde_json::from_slice(body)?;
         let content = Arc::new(Content::of(&snapshot)?);
+        for rule in snapshot.policies.iter().flat_map(|policy| &policy.rules) {
+            if let Some((shared, limit)) = rule.shared.as_ref().zip(rule.limits.first()) {
+                self.asking.learn(shared, limit.requests)?;
+            }
+        }
         let mut contents = self.contents.write().unwrap_or_else(PoisonError::into_inner);
         Ok(contents.entry(revision.to_owned()).or_insert(content).clone())
     }
 
     /// The next status of this agent. Empty if nothing has changed. `last_tag` is the tag of the last status that was
     /// sent.
-    pub(super) fn line(&self, number: usize, last_tag: &mut Option<String>) -> Bytes {
+    pub(crate) fn line(&self, number: usize, last_tag: &mut Option<String>) -> Bytes {
         let answer = self.status(number, last_tag.as_deref().map(str::as_bytes));
         *last_tag = answer.tag;
         answer.body.into()
@@ -309,7 +322,7 @@ impl Agent {
 
 impl Waiting {
     /// Waits for the end of the round. Returns the time of the last acknowledgement.
-    pub(super) async fn over(self, patience: Duration) -> anyhow::Result<Instant> {
+    pub(crate) async fn over(self, patience: Duration) -> anyhow::Result<Instant> {
         match timeout(patience, self.over).await {
             Ok(Ok(moment)) => Ok(moment),
             _ => {

@@ -23,15 +23,17 @@ use weir_testbed::{ControlPlane, OPERATOR_NAMESPACE};
 
 use super::{agents::Agents, identities::Identities};
 
-pub(super) const NAMESPACE: &str = "fleet";
+pub(crate) const NAMESPACE: &str = "fleet";
 /// The number of pods of a Deployment. The small policy targets the pods of one Deployment.
-pub(super) const PER_DEPLOYMENT: usize = 100;
+pub(crate) const PER_DEPLOYMENT: usize = 100;
 /// The number of policies of a Deployment: 500 for 10,000 pods, including the two that are changed.
 const PER_DEPLOYMENT_POLICIES: usize = 5;
 /// The policy for all pods.
-pub(super) const ALL: &str = "all";
+pub(crate) const ALL: &str = "all";
+/// The policy for all pods whose scope changes.
+pub(crate) const COUNTED: &str = "counted";
 /// The policy for the pods of the first Deployment.
-pub(super) const SMALL: &str = "small";
+pub(crate) const SMALL: &str = "small";
 /// The number of requests in flight. With more, the apiserver is not faster.
 const AT_ONCE: usize = 48;
 const LOOK: Duration = Duration::from_millis(200);
@@ -39,25 +41,27 @@ const LOOK: Duration = Duration::from_millis(200);
 const AUTHORITY: &str = "weir-operator-identity";
 
 /// A private control plane, with an administrator's client.
-pub(super) struct Cluster {
-    pub(super) control_plane: ControlPlane,
+pub(crate) struct Cluster {
+    pub(crate) control_plane: ControlPlane,
     port: u16,
     /// The certificates of agents. None if agents use plain HTTP.
     identities: Option<Arc<Identities>>,
     pods: usize,
     policies: usize,
+    /// True if there is the policy [`COUNTED`].
+    has_counted: bool,
 }
 
 /// The numbers of policies and pods that are enforced, according to the statuses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Enforced {
-    pub(super) policies: usize,
-    pub(super) wholly: usize,
+pub(crate) struct Enforced {
+    pub(crate) policies: usize,
+    pub(crate) wholly: usize,
 }
 
 impl Cluster {
     /// Starts a control plane. Agents will listen on this port.
-    pub(super) async fn start(port: u16) -> anyhow::Result<Self> {
+    pub(crate) async fn start(port: u16) -> anyhow::Result<Self> {
         let control_plane = ControlPlane::start().await?;
         control_plane.install_crd().await?;
         for name in [NAMESPACE, OPERATOR_NAMESPACE] {
@@ -76,11 +80,11 @@ impl Cluster {
         });
         let bindings: Api<ClusterRoleBinding> = Api::all(control_plane.client());
         bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
-        Ok(Self { control_plane, port, identities: None, pods: 0, policies: 0 })
+        Ok(Self { control_plane, port, identities: None, pods: 0, policies: 0, has_counted: false })
     }
 
     /// Waits until an operator has created its authority. Returns its certificate and key in PEM.
-    pub(super) async fn authority(&self, patience: Duration) -> anyhow::Result<[String; 2]> {
+    pub(crate) async fn authority(&self, patience: Duration) -> anyhow::Result<[String; 2]> {
         let secrets: Api<Secret> = Api::namespaced(self.control_plane.client(), OPERATOR_NAMESPACE);
         let looking = async {
             loop {
@@ -95,12 +99,12 @@ impl Cluster {
     }
 
     /// Sets the identities, so that agents of new pods have certificates.
-    pub(super) fn certify(&mut self, identities: Arc<Identities>) {
+    pub(crate) fn certify(&mut self, identities: Arc<Identities>) {
         self.identities = Some(identities);
     }
 
     /// Adds Deployments, pods and policies, up to this number of pods.
-    pub(super) async fn grow(&mut self, pods: usize) -> anyhow::Result<()> {
+    pub(crate) async fn grow(&mut self, pods: usize) -> anyhow::Result<()> {
         let client = self.control_plane.client();
         let (first, deployments) = (self.pods / PER_DEPLOYMENT, pods / PER_DEPLOYMENT);
         each((first..deployments).map(|number| create_deployment(client.clone(), number))).await?;
@@ -115,24 +119,44 @@ impl Cluster {
         let numbers =
             (first..deployments).flat_map(|deployment| names_of(deployment).map(move |name| (deployment, name)));
         each(numbers.map(|(deployment, name)| create_policy(client.clone(), name, of_deployment(deployment)))).await?;
-        self.policies = 2 + (0..deployments).map(|deployment| names_of(deployment).count()).sum::<usize>();
+        let of_deployments: usize = (0..deployments).map(|deployment| names_of(deployment).count()).sum();
+        self.policies = 2 + of_deployments + usize::from(self.has_counted);
         Ok(())
     }
 
-    pub(super) fn policies(&self) -> usize {
+    pub(crate) fn policies(&self) -> usize {
         self.policies
     }
 
     /// Changes the number of requests of a policy's only limit, like `kubectl patch`.
-    pub(super) async fn set_limit(&self, policy: &str, requests: u64) -> anyhow::Result<()> {
+    pub(crate) async fn set_limit(&self, policy: &str, requests: u64) -> anyhow::Result<()> {
         let policies: Api<RateLimitPolicy> = self.api();
         let patch = json!({"spec": {"rules": [rule(requests)]}});
         policies.patch(policy, &PatchParams::default(), &Patch::Merge(&patch)).await?;
         Ok(())
     }
 
+    /// Creates a policy of all pods whose only rule has no key, and scope Pod.
+    pub(crate) async fn count_all(&mut self, requests: u64) -> anyhow::Result<()> {
+        let policy = json!({"selector": {"matchLabels": {"fleet": "yes"}}, "rules": [counted("Pod", requests)]});
+        let policies: Api<RateLimitPolicy> = self.api();
+        let policy = RateLimitPolicy::new(COUNTED, serde_json::from_value(policy)?);
+        policies.create(&PostParams::default(), &policy).await.context("create a policy")?;
+        self.policies += 1;
+        self.has_counted = true;
+        Ok(())
+    }
+
+    /// Sets the scope and the number of requests of that rule.
+    pub(crate) async fn set_counted(&self, scope: &str, requests: u64) -> anyhow::Result<()> {
+        let policies: Api<RateLimitPolicy> = self.api();
+        let patch = json!({"spec": {"rules": [counted(scope, requests)]}});
+        policies.patch(COUNTED, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
     /// Waits until every status reports that all pods enforce the policy.
-    pub(super) async fn until_enforced(&self, patience: Duration) -> anyhow::Result<()> {
+    pub(crate) async fn until_enforced(&self, patience: Duration) -> anyhow::Result<()> {
         let mut last = None;
         let looking = async {
             loop {
@@ -160,7 +184,7 @@ impl Cluster {
     }
 
     /// The operator's requests to the apiserver so far, by verb and resource.
-    pub(super) fn asked(&self) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn asked(&self) -> anyhow::Result<Vec<String>> {
         let audited = self.control_plane.audited()?;
         let name = |entry: &Value| {
             let text = |pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -179,7 +203,7 @@ impl Cluster {
 }
 
 /// The policies that a pod must enforce.
-pub(super) fn policies_of(pod: usize) -> Vec<String> {
+pub(crate) fn policies_of(pod: usize) -> Vec<String> {
     let deployment = pod / PER_DEPLOYMENT;
     let mut names = vec![ALL.to_owned()];
     if deployment == 0 {
@@ -212,6 +236,10 @@ fn of_deployment(deployment: usize) -> Value {
 fn rule(requests: u64) -> Value {
     json!({"name": "per-client", "match": [{"pathPrefixes": ["/api"]}], "key": [{"clientIP": {}}],
         "limits": [{"name": "second", "requests": requests, "per": "1s"}]})
+}
+
+fn counted(scope: &str, requests: u64) -> Value {
+    json!({"name": "all", "scope": scope, "limits": [{"name": "second", "requests": requests, "per": "1s"}]})
 }
 
 async fn create_deployment(client: Client, number: usize) -> anyhow::Result<()> {

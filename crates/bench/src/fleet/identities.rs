@@ -18,7 +18,7 @@ use rustls::{
 };
 
 /// The certificates of all agents.
-pub(super) struct Identities {
+pub(crate) struct Identities {
     issuer: Issuer<'static, KeyPair>,
     /// The key of all agents. The certificate identifies the agent, and generating ten thousand keys takes long.
     key: KeyPair,
@@ -30,7 +30,7 @@ pub(super) struct Identities {
 
 impl Identities {
     /// Creates the identities of this number of agents. The certificate and the key of the authority are PEM.
-    pub(super) fn new(agents: usize, certificate: &str, key: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(agents: usize, certificate: &str, key: &str) -> anyhow::Result<Self> {
         let issuer = Issuer::from_ca_cert_pem(certificate, KeyPair::from_pem(key)?)?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).context("the authority is not PEM")?)?;
@@ -50,7 +50,7 @@ impl Identities {
     }
 
     /// Assigns the pod with this namespace and UID to the agent with this number.
-    pub(super) fn certify(&self, number: usize, namespace: &str, uid: &str) -> anyhow::Result<()> {
+    pub(crate) fn certify(&self, number: usize, namespace: &str, uid: &str) -> anyhow::Result<()> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = vec![SanType::DnsName(format!("{uid}.{namespace}.pod.weir.dev").try_into()?)];
@@ -66,7 +66,7 @@ impl Identities {
     }
 
     /// The TLS configuration of the agent with this number. None before its pod exists.
-    pub(super) fn server(&self, number: usize) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn server(&self, number: usize) -> Option<Arc<ServerConfig>> {
         self.servers.get(number)?.get().cloned()
     }
 }

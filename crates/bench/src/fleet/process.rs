@@ -21,22 +21,22 @@ const GRACE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A running operator.
-pub(super) struct OperatorProcess {
+pub(crate) struct OperatorProcess {
     child: Child,
     log: PathBuf,
-    pub(super) started: Instant,
+    pub(crate) started: Instant,
 }
 
 /// The memory of the operator, in bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Memory {
-    pub(super) resident: u64,
-    pub(super) peak: u64,
+pub(crate) struct Memory {
+    pub(crate) resident: u64,
+    pub(crate) peak: u64,
 }
 
 impl OperatorProcess {
     /// Starts an operator. It has an authority, unless agents use plain HTTP.
-    pub(super) fn start(program: &Path, kubeconfig: &Path, log: PathBuf, plaintext: bool) -> anyhow::Result<Self> {
+    pub(crate) fn start(program: &Path, kubeconfig: &Path, log: PathBuf, plaintext: bool) -> anyhow::Result<Self> {
         let output = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
         let started = clock::now();
         // No agent uses this service, because agents already have their certificates.
@@ -57,11 +57,11 @@ impl OperatorProcess {
     }
 
     /// The processor time that the operator has used.
-    pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
+    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         parse_cpu(&self.read("stat")?).context("read the operator's processor time")
     }
 
-    pub(super) fn memory(&self) -> anyhow::Result<Memory> {
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
         let status = self.read("status")?;
         let find = |name: &str| parse_kilobytes(&status, name).with_context(|| format!("the operator has no {name}"));
         Ok(Memory { resident: find("VmRSS:")?, peak: find("VmHWM:")? })
@@ -73,7 +73,7 @@ impl OperatorProcess {
     }
 
     /// Sends SIGTERM to the operator, and waits for its exit.
-    pub(super) fn end(mut self) -> anyhow::Result<()> {
+    pub(crate) fn end(mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM);
         let asked = clock::now();
         while clock::since(asked) < GRACE {
@@ -89,7 +89,7 @@ impl OperatorProcess {
     }
 
     /// The last lines of the operator's log.
-    pub(super) fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")

@@ -24,6 +24,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use weir_channel::{Channel, Outgoing, ToAgent, tag};
+use weir_wire::{LevelsSent, Question};
 
 use super::{agents::Agents, identities::Identities};
 use crate::clock;
@@ -38,7 +39,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const TENTH: u32 = 100_000_000;
 
 /// Listens on a free port. Returns the listener and the port.
-pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
+pub(crate) fn listen() -> anyhow::Result<(TcpListener, u16)> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
     let listener = socket.listen(BACKLOG).context("listen for the agents")?;
@@ -47,7 +48,7 @@ pub(super) fn listen() -> anyhow::Result<(TcpListener, u16)> {
 }
 
 /// Serves all agents, and never ends. Without `identities`, it uses plain HTTP.
-pub(super) async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     agents: Arc<Agents>,
     identities: Option<Arc<Identities>>,
@@ -97,6 +98,7 @@ async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
 ) -> anyhow::Result<Infallible> {
     let mut channel = Channel::new(stream);
+    let mut asking = agents.asking().open(number);
     let mut last_tag = None;
     let (mut every, mut next_at) = (None, clock::timer_now());
     loop {
@@ -114,6 +116,9 @@ async fn talk(
                     let answer = agents.answer(number, "PUT", "/v1/config", None, &body);
                     let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REJECTION };
                     send(&mut channel, tag, answer.given().as_bytes()).await?;
+                    if tag == tag::ACKNOWLEDGEMENT && let Some(levels) = asking.joins() {
+                        report(&mut channel, levels).await?;
+                    }
                 }
                 ToAgent::StatusRequest(request) => {
                     let interval = Duration::from_millis(request.every_millis);
@@ -121,11 +126,30 @@ async fn talk(
                     // Like real agents, not all agents send at the same time.
                     next_at = clock::timer_now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));
                 }
-                ToAgent::Answers(_) | ToAgent::Unknown(_) => {}
+                ToAgent::Answers(answers) => {
+                    if asking.answered(answers) {
+                        report(&mut channel, Vec::new()).await?;
+                    }
+                }
+                ToAgent::Unknown(_) => {}
             },
+            question = asking.question() => {
+                send(&mut channel, tag::QUESTIONS, &serde_json::to_vec(&[question])?).await?;
+            }
             () = sleep_until(next_at), if every.is_some() => {}
         }
     }
+}
+
+/// Sends questions without answers, and that these were all.
+async fn report<S: AsyncRead + AsyncWrite + Unpin>(
+    channel: &mut Channel<S>,
+    questions: Vec<Question>,
+) -> anyhow::Result<()> {
+    if !questions.is_empty() {
+        send(channel, tag::QUESTIONS, &serde_json::to_vec(&questions)?).await?;
+    }
+    send(channel, tag::LEVELS_SENT, &serde_json::to_vec(&LevelsSent { is_complete: true })?).await
 }
 
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(

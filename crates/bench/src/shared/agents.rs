@@ -1,6 +1,5 @@
 //! 10, 100 and 1,000 agents that share one limit in one Redis.
 
-mod oracle;
 mod run;
 mod sharers;
 mod tables;
@@ -9,10 +8,10 @@ mod trips;
 use anyhow::Context as _;
 
 use self::{
-    oracle::Limit,
     run::{Sample, run},
     sharers::Decides,
 };
+use super::oracle::SharedLimit;
 use crate::{proxy::more_files, report::Part};
 
 pub(crate) use self::sharers::SharersArgs;
@@ -38,14 +37,14 @@ struct Load {
     name: &'static str,
     keys: u32,
     /// Of each key.
-    limit: Limit,
+    limit: SharedLimit,
     /// Requests a second of all agents.
     rate: u64,
 }
 
-const FAR: Limit = Limit { requests: 1_000_000, millis: 1_000 };
-const HOT: Limit = Limit { requests: 5_000, millis: 1_000 };
-const EACH: Limit = Limit { requests: 10, millis: 2_000 };
+const FAR: SharedLimit = SharedLimit { requests: 1_000_000, millis: 1_000 };
+const HOT: SharedLimit = SharedLimit { requests: 5_000, millis: 1_000 };
+const EACH: SharedLimit = SharedLimit { requests: 10, millis: 2_000 };
 const KEYS: u32 = 1_000;
 
 const LOADS: [Load; 6] = [

@@ -12,10 +12,9 @@ use anyhow::{Context as _, ensure};
 
 use super::{
     Load,
-    oracle::excess,
     sharers::{Counted, Decides, READY, Work},
 };
-use crate::{redis::Redis, stats::quantile};
+use crate::{redis::Redis, shared::oracle::excess, stats::quantile};
 
 /// The processes of the agents.
 const PROCESSES: usize = 4;

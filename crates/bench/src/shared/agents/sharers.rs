@@ -21,11 +21,11 @@ use weir_store::{
 };
 use weir_tower::MonotonicClock;
 
-use super::{
-    oracle::{Admission, Limit},
-    trips::Trips,
+use super::trips::Trips;
+use crate::{
+    clock,
+    shared::oracle::{Admission, SharedLimit},
 };
-use crate::clock;
 
 /// The program writes this when all agents are connected, and begins when it reads a line.
 pub(super) const READY: &str = "ready";
@@ -47,7 +47,7 @@ pub(super) struct Work {
     /// Agents of this process, and of all processes.
     pub(super) agents: usize,
     pub(super) sharers: u32,
-    pub(super) limit: Limit,
+    pub(super) limit: SharedLimit,
     pub(super) keys: u32,
     /// Requests a second of this process.
     pub(super) rate: u64,
@@ -189,7 +189,7 @@ fn limiter(work: &Work, time: MonotonicClock) -> anyhow::Result<Arc<SharedLimite
         runtime: Handle::current(),
         seed: rand::rng().random(),
     });
-    let Limit { requests, millis } = work.limit;
+    let SharedLimit { requests, millis } = work.limit;
     let quota = Quota::new(Strategy::TokenBucket, requests, Duration::from_millis(millis), Some(requests))
         .map_err(|invalid| anyhow!("{invalid}"))?;
     let sets = [vec![(0, quota)]];

@@ -10,7 +10,7 @@ use tokio::{
     sync::{Mutex, mpsc, oneshot},
 };
 
-use super::oracle::Limit;
+use crate::shared::oracle::SharedLimit;
 
 const SCRIPT: &str =
     "local n = redis.call('INCR', KEYS[1]) if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end return n";
@@ -19,7 +19,7 @@ const SCRIPT: &str =
 pub(super) struct Trips {
     writer: Mutex<Writer>,
     script: String,
-    limit: Limit,
+    limit: SharedLimit,
     counters: String,
 }
 
@@ -30,7 +30,7 @@ struct Writer {
 }
 
 impl Trips {
-    pub(super) async fn connect(store: SocketAddr, limit: Limit, counters: &str) -> anyhow::Result<Arc<Self>> {
+    pub(super) async fn connect(store: SocketAddr, limit: SharedLimit, counters: &str) -> anyhow::Result<Arc<Self>> {
         let stream = TcpStream::connect(store).await.context("connect to Redis")?;
         stream.set_nodelay(true).context("send at once")?;
         let (reads, mut writes) = stream.into_split();

@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 /// A bucket, which is full at first.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Limit {
+pub(crate) struct SharedLimit {
     /// In each period, and at once.
-    pub(super) requests: u64,
-    pub(super) millis: u64,
+    pub(crate) requests: u64,
+    pub(crate) millis: u64,
 }
 
 /// An admitted request: its key, when it was asked about, and when it was admitted, in microseconds.
-pub(super) type Admission = (u32, u64, u64);
+pub(crate) type Admission = (u32, u64, u64);
 
-impl Limit {
+impl SharedLimit {
     fn period(self) -> u64 {
         self.millis * 1_000
     }
 
     /// The most that the limit admits within this time, in microseconds.
-    pub(super) fn most(self, micros: u64) -> u64 {
+    pub(crate) fn most(self, micros: u64) -> u64 {
         self.requests
             + u64::try_from(u128::from(self.requests) * u128::from(micros) / u128::from(self.period()))
                 .unwrap_or(u64::MAX)
@@ -29,7 +29,7 @@ impl Limit {
 }
 
 /// The most by which any key exceeds its limit in any time.
-pub(super) fn excess(admitted: &[Admission], limit: Limit) -> u64 {
+pub(crate) fn excess(admitted: &[Admission], limit: SharedLimit) -> u64 {
     let mut by_key: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for &(key, begun, ended) in admitted {
         by_key.entry(key).or_default().push((begun, ended));
@@ -40,7 +40,7 @@ pub(super) fn excess(admitted: &[Admission], limit: Limit) -> u64 {
 /// A request is decided at some moment between its two times. So between any two moments *a* and *b*, at least those
 /// requests were admitted whose both times lie there, and the limit allows `requests + requests × (b - a) / period`. Only
 /// the starts of requests matter as *a*, and only their ends as *b*.
-fn excess_of(mut times: Vec<(u64, u64)>, limit: Limit) -> u64 {
+fn excess_of(mut times: Vec<(u64, u64)>, limit: SharedLimit) -> u64 {
     times.sort_unstable();
     let first = times.first().map_or(0, |(begun, _)| *begun);
     let (requests, period) = (i128::from(limit.requests), i128::from(limit.period()));
@@ -124,7 +124,7 @@ impl Counts {
 mod tests {
     use super::*;
 
-    const LIMIT: Limit = Limit { requests: 100, millis: 1_000 };
+    const LIMIT: SharedLimit = SharedLimit { requests: 100, millis: 1_000 };
 
     fn at_once(count: u64, begun: u64, ended: u64) -> impl Iterator<Item = Admission> {
         (0..count).map(move |_| (7, begun, ended))
@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// All pairs of moments, one after the other.
-    fn slow(times: &[(u64, u64)], limit: Limit) -> u64 {
+    fn slow(times: &[(u64, u64)], limit: SharedLimit) -> u64 {
         let mut most = 0;
         for a in times.iter().map(|time| time.0) {
             for b in times.iter().map(|time| time.1).filter(|b| *b >= a) {
@@ -179,7 +179,7 @@ mod tests {
         };
         let mut found = 0;
         for size in (1..60).chain(1..60) {
-            let limit = Limit { requests: 1 + random(5), millis: 1 };
+            let limit = SharedLimit { requests: 1 + random(5), millis: 1 };
             let times: Vec<_> = (0..size)
                 .map(|_| {
                     let begun = random(8_000);

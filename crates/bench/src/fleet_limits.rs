@@ -1,0 +1,96 @@
+//! Limits that the operator counts for all pods (scope Fleet): how exact they are, how much of the limit they use, and
+//! what they cost, compared with limiters that need no store either.
+//!
+//! A run of some parts keeps what the folder has of the others.
+
+mod agents;
+mod operator;
+mod world;
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use crate::report::{Part, Report};
+
+const ABOUT: &str = "\
+One limit for all pods of a policy, which the leading operator counts ([scope Fleet](../design/fleet.md)). There is no \
+store. Agents ask the operator over their channels, and take seats in advance.";
+
+const METHOD: &str = "A figure is the median of the repetitions, ± half of the distance between their quartiles. The \
+JSON file also has the lowest and the highest value.";
+
+/// A part of the page.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LimitsPart {
+    /// The code of agents and operator in virtual time, compared with a central limiter, equal parts and gossip
+    Simulated,
+    /// A real operator that counts for up to 10,000 simulated agents
+    Operator,
+    /// Ten agents and an operator as processes, with real requests
+    Agents,
+}
+
+impl LimitsPart {
+    /// Its name, with which its titles begin.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::Operator => "operator",
+            Self::Agents => "agents",
+        }
+    }
+
+    /// What it measures, and how.
+    fn about(self) -> &'static str {
+        match self {
+            Self::Simulated => world::ABOUT,
+            Self::Operator => operator::ABOUT,
+            Self::Agents => agents::ABOUT,
+        }
+    }
+
+    fn measure(self, args: &LimitsArgs, part: &mut Part<'_>) -> anyhow::Result<()> {
+        match self {
+            Self::Simulated => world::measure(args.quick, part),
+            Self::Operator => operator::measure(args.quick, &args.operator, part),
+            Self::Agents => agents::measure(args.quick, &args.operator, part),
+        }
+    }
+}
+
+/// Measure limits that the operator counts for all pods.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench fleet-limits", bin_name = "cargo xtask bench fleet-limits")]
+struct LimitsArgs {
+    /// The parts to measure; by default all. What the folder has of the others stays
+    #[arg(long = "part", value_name = "NAME")]
+    parts: Vec<LimitsPart>,
+    /// Run for a short time only: this tests the benchmark, and its figures are not meaningful
+    #[arg(long)]
+    quick: bool,
+    /// The operator to measure
+    #[arg(long, value_name = "PROGRAM")]
+    operator: PathBuf,
+    /// Output folder; by default docs/benchmarks, or target/weir/benchmarks for a quick run
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+/// Runs the program.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let args = LimitsArgs::parse();
+    let all = LimitsPart::value_variants();
+    let chosen = |part: &LimitsPart| args.parts.is_empty() || args.parts.contains(part);
+    let abouts = all.iter().map(|part| format!("**{}.** {}", part.name(), part.about()));
+    let about: Vec<_> = std::iter::once(ABOUT.to_owned()).chain(abouts).collect();
+    let mut report = Report::new("fleet-limits", "Limits that the operator counts", about.join("\n\n"), args.quick)?;
+    report.written_by("cargo xtask bench fleet-limits", METHOD);
+    for part in all.iter().filter(|part| chosen(part)) {
+        part.measure(&args, &mut Part { report: &mut report, name: part.name() })?;
+    }
+    let out = args.out.clone().unwrap_or_else(|| crate::default_out(args.quick));
+    let kept: Vec<_> = all.iter().filter(|part| !chosen(part)).map(|part| part.name()).collect();
+    report.keep(&out, &kept)?;
+    report.write(&out)
+}

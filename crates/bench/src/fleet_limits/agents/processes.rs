@@ -1,0 +1,219 @@
+//! The processes: agents with certificates, and an operator in standalone mode with a policy of scope Fleet.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::{super::world::PROCESSES, link::Link};
+use crate::{
+    clock,
+    proxy::{Connection, agent_program},
+};
+
+/// The longest wait until an operator counts for all agents.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+/// The metric of an agent that says that an operator counts for it.
+const COUNTS: &str = "weir_store_up{store=\"operator\"} 1";
+
+/// The agents, and the operator that counts for them.
+pub(super) struct Fleet {
+    folder: TempDir,
+    agents: Vec<Agent>,
+    pub(super) operator: Program,
+}
+
+struct Agent {
+    listen: SocketAddr,
+    telemetry: SocketAddr,
+    link: Link,
+    _process: Program,
+}
+
+/// A process. It is killed when this value is dropped.
+pub(super) struct Program(Child);
+
+/// The addresses that an agent writes to its file.
+#[derive(Deserialize)]
+struct Bound {
+    listen: SocketAddr,
+    control: SocketAddr,
+    telemetry: SocketAddr,
+}
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> anyhow::Result<Self> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+    }
+
+    /// Writes a certificate with this name, and its key.
+    fn issue(&self, name: SanType, folder: &Path) -> anyhow::Result<()> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names.push(name);
+        let key = KeyPair::generate()?;
+        fs::create_dir_all(folder)?;
+        fs::write(folder.join("tls.crt"), params.signed_by(&key, &self.0)?.pem())?;
+        Ok(fs::write(folder.join("tls.key"), key.serialize_pem())?)
+    }
+}
+
+impl Fleet {
+    /// Starts the processes, and waits until the operator counts for all agents.
+    pub(super) async fn start(operator: &Path, limit: u64, upstream: SocketAddr) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("make a folder")?;
+        let (authority, operators) = (Authority::new()?, Authority::new()?);
+        let at = |name: &str| folder.path().join(name);
+        operators.issue(SanType::DnsName("operator.test".try_into()?), &at("operator"))?;
+        fs::write(at("operator").join("agents.crt"), authority.0.pem())?;
+        let mut agents = Vec::new();
+        for number in 0..PROCESSES {
+            let own = at(&format!("agent-{number}"));
+            authority.issue(SanType::IpAddress([127, 0, 0, 1].into()), &own)?;
+            fs::write(own.join("ca.crt"), operators.0.pem())?;
+            agents.push(Agent::start(&own, upstream).await?);
+        }
+        let policy = format!(
+            "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {{name: limits}}\nspec:\n  \
+             selector: {{matchLabels: {{app: web}}}}\n  rules:\n  - name: all\n    scope: Fleet\n    \
+             limits: [{{name: second, requests: {limit}, per: 1s, strategy: TokenBucket, burst: {limit}}}]\n"
+        );
+        fs::create_dir_all(at("policies"))?;
+        fs::write(at("policies").join("policy.yaml"), policy)?;
+        let operator = start_operator(operator, folder.path(), &agents)?;
+        let fleet = Self { folder, agents, operator };
+        fleet.until_counted().await?;
+        Ok(fleet)
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.agents.iter().map(|agent| agent.listen).collect()
+    }
+
+    /// Starts the next operator. The one before must have ended, or ends now.
+    pub(super) fn start_operator(&mut self, program: &Path) -> anyhow::Result<()> {
+        self.operator = start_operator(program, self.folder.path(), &self.agents)?;
+        Ok(())
+    }
+
+    /// Cuts the first agents off, or connects them again.
+    pub(super) fn cut(&self, agents: usize, is_cut: bool) {
+        self.agents.iter().take(agents).for_each(|agent| agent.link.cut(is_cut));
+    }
+
+    /// Fails if the operator has ended.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.operator.0.try_wait()? {
+            bail!("the operator ended with {status}: {}", log_tail(self.folder.path()));
+        }
+        Ok(())
+    }
+
+    async fn until_counted(&self) -> anyhow::Result<()> {
+        let begun = clock::now();
+        for agent in &self.agents {
+            loop {
+                let request = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n";
+                let (_, metrics) = Connection::open(agent.telemetry)?.exchange(request)?;
+                if metrics.contains(COUNTS) {
+                    break;
+                }
+                let log = || log_tail(self.folder.path());
+                ensure!(clock::since(begun) < PATIENCE, "the operator does not count for an agent: {}", log());
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Agent {
+    /// Starts an agent on free ports, and reads their addresses from its file.
+    async fn start(folder: &Path, upstream: SocketAddr) -> anyhow::Result<Self> {
+        let addresses = folder.join("addresses");
+        let output = fs::File::create(folder.join("agent.log")).context("write a log")?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM"]).arg(agent_program()?);
+        command.arg("--upstream").arg(upstream.to_string());
+        for flag in ["--listen", "--control", "--telemetry"] {
+            command.args([flag, "127.0.0.1:0"]);
+        }
+        command.arg("--addresses-file").arg(&addresses);
+        for (flag, name) in
+            [("--control-cert", "tls.crt"), ("--control-key", "tls.key"), ("--control-client-ca", "ca.crt")]
+        {
+            command.arg(flag).arg(folder.join(name));
+        }
+        let process = Program::start(command, output)?;
+        let begun = clock::now();
+        let bound = loop {
+            let text = fs::read(&addresses).ok();
+            if let Some(bound) = text.and_then(|text| serde_json::from_slice::<Bound>(&text).ok()) {
+                break bound;
+            }
+            ensure!(clock::since(begun) < PATIENCE, "an agent has not written its addresses");
+            tokio::time::sleep(LOOK).await;
+        };
+        let link = Link::start(bound.control).await?;
+        Ok(Self { listen: bound.listen, telemetry: bound.telemetry, link, _process: process })
+    }
+}
+
+impl Program {
+    fn start(mut command: Command, output: fs::File) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        Ok(Self(command.spawn().with_context(|| format!("start {:?}", command.get_args().next()))?))
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let id = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw).context("the program has no ID")?;
+        kill_process(id, signal).context("signal a program")
+    }
+}
+
+/// Starts an operator in standalone mode.
+fn start_operator(program: &Path, folder: &Path, agents: &[Agent]) -> anyhow::Result<Program> {
+    let output = fs::File::options().create(true).append(true).open(log(folder)).context("write a log")?;
+    let own = folder.join("operator");
+    let mut command = Command::new("setpriv");
+    // It ends with this program, also if this program is killed.
+    command.args(["--pdeathsig", "TERM"]).arg(program).arg("standalone");
+    command.arg("--policies").arg(folder.join("policies")).args(["--telemetry", "127.0.0.1:0"]);
+    command.arg("--agent-ca").arg(own.join("agents.crt"));
+    command.arg("--client-cert").arg(own.join("tls.crt")).arg("--client-key").arg(own.join("tls.key"));
+    for agent in agents {
+        command.arg("--agent").arg(format!("https://{}", agent.link.address));
+    }
+    Program::start(command, output)
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // These calls fail only if the process has already exited.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn log(folder: &Path) -> PathBuf {
+    folder.join("operator.log")
+}
+
+fn log_tail(folder: &Path) -> String {
+    let text = fs::read_to_string(log(folder)).unwrap_or_default();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(10)..].join("\n")
+}

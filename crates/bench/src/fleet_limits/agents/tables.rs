@@ -1,0 +1,60 @@
+//! The table and the aims of agents that are processes.
+
+use super::Found;
+use crate::{
+    fleet_limits::world::Verdict,
+    report::{Cell, Part, Row, Table},
+    stats::{Spread, figure},
+};
+
+/// The aims, in percent.
+const LEAST_USED: f64 = 95.0;
+const LEAST_AFTER_A_MOVE: f64 = 90.0;
+const MOST_FALSE_REFUSALS: f64 = 1.0;
+
+type Value = fn(&Verdict) -> Option<f64>;
+
+const FIGURES: [(&str, Value); 6] = [
+    ("limit used, %", |verdict| Some(verdict.used)),
+    ("excess", |verdict| Some(verdict.excess)),
+    ("false refusals, %", |verdict| Some(verdict.false_refusals)),
+    ("P99, ms", |verdict| Some(verdict.p99)),
+    ("first second, %", |verdict| verdict.first_second),
+    ("until 90 %, s", |verdict| verdict.until_90),
+];
+
+impl Found {
+    fn spread(&self, value: Value) -> Option<Spread> {
+        let values: Vec<f64> = self.verdicts.iter().filter_map(value).collect();
+        (!values.is_empty()).then(|| Spread::of(values))
+    }
+}
+
+pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
+    let excess = found.iter().flat_map(|it| &it.verdicts).map(|verdict| verdict.excess).fold(0.0, f64::max);
+    part.aim("no run of any scenario has an excess", figure(excess), excess <= 0.0);
+    let medians = |words: &str, value: Value| {
+        let named = found.iter().filter(|it| it.scenario.name.contains(words)).filter_map(|it| it.spread(value));
+        named.map(|spread| spread.median).collect::<Vec<f64>>()
+    };
+    let used = medians("90 % on one agent", |verdict| Some(verdict.used)).into_iter().fold(100.0, f64::min);
+    let aim = format!("90 % of the load on one agent: at least {LEAST_USED} % of the limit is used");
+    part.aim(&aim, figure(used), used >= LEAST_USED);
+    let moved = medians("moves", |verdict| verdict.first_second).into_iter().fold(100.0, f64::min);
+    let aim = format!("the second after the load moved: at least {LEAST_AFTER_A_MOVE} % of the limit is used");
+    part.aim(&aim, figure(moved), moved >= LEAST_AFTER_A_MOVE);
+    let refused = medians("0.8 of the limit", |verdict| Some(verdict.false_refusals)).into_iter().fold(0.0, f64::max);
+    let aim = format!("at 0.8 of the limit, at most {MOST_FALSE_REFUSALS} % of the requests are refused falsely");
+    part.aim(&aim, figure(refused), refused <= MOST_FALSE_REFUSALS);
+    let row = |it: &Found| Row {
+        contender: it.scenario.name.to_owned(),
+        cells: FIGURES.iter().map(|(_, value)| it.spread(*value).map_or(Cell::None, Cell::Measured)).collect(),
+    };
+    part.table(Table {
+        title: "ten processes".to_owned(),
+        note: String::new(),
+        unit: "scenario".to_owned(),
+        columns: FIGURES.map(|(title, _)| title.to_owned()).to_vec(),
+        rows: found.iter().map(row).collect(),
+    });
+}

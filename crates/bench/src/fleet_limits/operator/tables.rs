@@ -1,0 +1,84 @@
+//! The tables, charts and aims of the operator that counts.
+
+use super::{Found, load::Load};
+use crate::{
+    report::{Bars, Cell, Part, Row, Table},
+    stats::{Spread, figure, quantile_ms},
+};
+
+/// The aim: the processor time of scope Fleet when idle, more than that of scope Pod, in percent of a core.
+const MOST_MORE: f64 = 1.0;
+const MEBIBYTE: f64 = 1024.0 * 1024.0;
+
+const POD: usize = 0;
+const FLEET: usize = 1;
+
+impl Found {
+    fn idle(&self, place: usize) -> Spread {
+        Spread::of(self.idle[place].clone())
+    }
+}
+
+pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
+    let name = |found: &Found| format!("{} agents", counted(found.pods));
+    if let Some(largest) = found.last() {
+        let more = largest.idle(FLEET).median - largest.idle(POD).median;
+        part.aim(
+            &format!("{}, idle: scope Fleet takes at most {MOST_MORE} % of a core more than scope Pod", name(largest)),
+            format!("{} %", figure(more)),
+            more <= MOST_MORE,
+        );
+    }
+    let column = |title: &str, cells: Vec<Cell>| Row { contender: title.to_owned(), cells };
+    let each = |value: &dyn Fn(&Found) -> Cell| found.iter().map(value).collect::<Vec<_>>();
+    let mebibytes = |bytes: u64| Cell::Number(precise(bytes) / MEBIBYTE);
+    let mut rows = vec![
+        column("idle, scope Pod, % of a core", each(&|it| Cell::Measured(it.idle(POD)))),
+        column("idle, scope Fleet, % of a core", each(&|it| Cell::Measured(it.idle(FLEET)))),
+        column("memory, scope Pod, MiB", each(&|it| mebibytes(it.memory[POD]))),
+        column("memory, scope Fleet, MiB", each(&|it| mebibytes(it.memory[FLEET]))),
+        column("memory at most, MiB", each(&|it| mebibytes(it.peak))),
+        column("cold start until all agents are counted, s", each(&|it| Cell::Number(it.cold.as_secs_f64()))),
+        column("failover until all agents are counted, s", each(&|it| Cell::Number(it.failover.as_secs_f64()))),
+    ];
+    part.table(Table {
+        title: "the operator".to_owned(),
+        note: String::new(),
+        unit: "figure".to_owned(),
+        columns: found.iter().map(name).collect(),
+        rows: std::mem::take(&mut rows),
+    });
+    let loads = found.iter().flat_map(|it| it.rates.iter().chain([&it.fastest]).map(move |load| (it, load)));
+    part.table(Table {
+        title: "questions".to_owned(),
+        note: String::new(),
+        unit: "agents and load".to_owned(),
+        columns: ["questions a second", "P50, ms", "P99, ms", "% of a core", "CPU per question, µs"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: loads.map(|(it, load)| row(&name(it), load)).collect(),
+    });
+    part.bars(Bars {
+        name: "questions".to_owned(),
+        title: "questions a second, as fast as possible".to_owned(),
+        unit: "questions a second".to_owned(),
+        bars: found.iter().map(|it| (name(it), it.fastest.per_second)).collect(),
+    });
+}
+
+fn row(agents: &str, load: &Load) -> Row {
+    let wanted =
+        load.rate.map_or("as fast as possible".to_owned(), |rate| format!("{} a second", figure(precise(rate))));
+    let cells =
+        [load.per_second, quantile_ms(&load.took, 500), quantile_ms(&load.took, 990), load.cpu, load.cpu_per_question];
+    Row { contender: format!("{agents}, {wanted}"), cells: cells.map(Cell::Number).to_vec() }
+}
+
+fn counted(count: usize) -> String {
+    figure(u32::try_from(count).unwrap_or(u32::MAX).into())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn precise(number: u64) -> f64 {
+    number as f64
+}
