@@ -29,10 +29,10 @@ each other as in \"Cloud control with distributed rate limiting\" (Raghavan et a
 possible. *Limit used* is what a contender admits, in percent of what the central limiter admits of the same requests, \
 from the fifth second on. *Excess* is the most by which all admissions exceed the limit between any two moments, in \
 whole numbers, from the begin on. *False refusals* are requests that the contender refuses and the central limiter \
-admits, in percent of all requests, if the load is below the limit. A *message* goes in one direction; statuses, which agents send in any case, do not \
-count. *First second* is the limit used in the second after the load has moved to another pod, and *until 90 %* the \
-time after which half a second uses 90 % of the limit. There are 40 pods, if a table names no other number. A pod gets \
-requests from the moment at which its channel opens. *Largest sum*, each 10 ms, is the sum of what can be admitted at \
+admits, in percent of all requests, if the load is below the limit. A *message* goes in one direction; statuses, which \
+agents send in any case, do not count. *First second* is the limit used in the second after the load has moved to \
+another pod, and *until 90 %* the time after which half a second uses 90 % of the limit. There are 40 pods, if a table \
+names no other number. A pod gets requests from the moment at which its channel opens. *Largest sum*, each 10 ms, is the sum of what can be admitted at \
 a moment: the shares of all agents that may use one, and what the counter has not reserved; the limit is 1.";
 
 /// The round trips of channels, in microseconds.
