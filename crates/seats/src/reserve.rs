@@ -9,7 +9,7 @@
 //! the limit, and no reserve can prevent that.
 
 use crate::{
-    bucket::{Point, capacity},
+    bucket::Point,
     state::{State, start_of},
     terms::Limit,
     value::Value,
@@ -30,6 +30,8 @@ pub struct Absent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     stamp: u64,
+    /// The time of the last update.
+    updated: u64,
     /// The part of the elapsed time that is less than a microsecond of the level, times the number of sharers.
     rest: u64,
     /// For each limit that is not a bucket: the start of the window or the time in the log, and the reserved units.
@@ -44,6 +46,7 @@ impl Reserved {
             // Units that were reserved under other terms stay charged.
             (self.stamp, self.units) = (value.stamp, Vec::new());
         }
+        let passed = now.saturating_sub(std::mem::replace(&mut self.updated, now));
         if absent.programs == 0 && absent.elapsed == 0 && self.units.is_empty() {
             return;
         }
@@ -54,13 +57,17 @@ impl Reserved {
             self.rest = sharers - 1;
         }
         let elapsed = absent.elapsed.saturating_add(self.rest);
-        let moved = elapsed / sharers;
+        // Shares take their part of the supply while it is made. So they take at most the supply since the last update,
+        // also if more programs are cut off than divide the limit.
+        let moved = (elapsed / sharers).min(passed);
         self.rest = elapsed % sharers;
         self.units.resize(value.limits.len(), (0, 0));
         for ((limit, state), units) in value.limits.iter().zip(&mut value.states).zip(&mut self.units) {
             let part = u64::from(absent.programs).saturating_mul(share(limit, divisor));
             if let State::Bucket(level) = state {
-                *level = taken_level(limit, *level, moved, now);
+                // The level can be ahead of an empty bucket, because seats use the supply of the near future. The shares
+                // take their part of it nevertheless.
+                *level = level.plus(limit, Point::at(moved));
             }
             state.advance(limit, now);
             match state {
@@ -81,13 +88,6 @@ impl Reserved {
 /// requests.
 fn share(limit: &Limit, sharers: u32) -> u64 {
     limit.share(sharers).map_or(0, |share| share.at_once())
-}
-
-/// The level after the shares took their part of the supply for `moved` microseconds. They take it while it is made, so
-/// nothing is added to the supply that is over.
-fn taken_level(limit: &Limit, level: Point, moved: u64, now: u64) -> Point {
-    let empty = Point::at(now).plus(limit, capacity(limit));
-    level.plus(limit, Point::at(moved)).min(empty).max(level)
 }
 
 /// The level that leaves the credit that shares of `part` units can have saved. One unit is always available to others,
@@ -231,6 +231,27 @@ mod tests {
                 assert_eq!(excess(strategy, requests, &times), 0, "{strategy:?}, seed {seed}");
             }
         }
+    }
+
+    /// A program that always wants more takes seats in advance, so the level is always ahead of an empty bucket.
+    #[test]
+    fn shares_take_their_part_although_seats_use_the_near_future() {
+        const MILLI: u64 = 1_000;
+        const LOOKAHEAD: u64 = 50 * MILLI;
+        let whole = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        let lookahead = Duration::from_micros(LOOKAHEAD);
+        let (mut taken, seconds) = (0, 20);
+        for now in (0..seconds * PERIOD).step_by(usize::try_from(MILLI).expect("small")).map(|time| START + time) {
+            // One of four programs is cut off.
+            reserved.update(&mut value, Absent { programs: 1, elapsed: MILLI, sharers: 4 }, now);
+            let question = Take { prefetch: 100, lookahead, ..Take::new(&whole) }.encode().expect("a question");
+            let outcome = take(Some(&value), &question, now);
+            value = outcome.value;
+            taken += outcome.answer.granted + outcome.answer.prefetched;
+        }
+        let (most, least) = (1_000 + 750 * seconds + 50, 750 * seconds);
+        assert!((least..=most).contains(&taken), "{taken}, and {least} to {most} are due");
     }
 
     #[test]
