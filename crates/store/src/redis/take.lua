@@ -13,8 +13,8 @@
 -- The value is the number of limits in one byte; stamp, birth, and the beginning and the length of the ban; the limits
 -- as in ARGV[1]; and three numbers for each limit. At HEADER begin the times of logs, in rings of 8 bytes each.
 --
--- Redis creates each function again in each call of the script, and a call that grants one unit would create functions
--- for most of its time. So the functions of a strategy are created only if a limit has this strategy.
+-- Redis creates each function again in each call of the script. All functions together took a quarter of a call that
+-- grants one unit. So the functions of a strategy are created only if a limit has this strategy.
 
 local key, call = KEYS[1], redis.call
 local time = redis.call('TIME')

@@ -140,8 +140,8 @@ impl Allocator {
         self.each(stream, |_, member| member.is_stale = true);
     }
 
-    /// Returns the buckets of a data plane that nobody has used while their assignment was in force. They are removed: the
-    /// data plane must forget them, too.
+    /// Removes the buckets of a data plane that got no request during their last assignment, and returns them. The caller
+    /// tells the data plane to abandon them.
     pub(super) fn abandon(&mut self, stream: StreamId, now: Time) -> Vec<Arc<Bucket>> {
         let mut idle = Vec::new();
         self.each(stream, |bucket, member| idle.extend(member.is_idle(now).then(|| Arc::clone(bucket))));
