@@ -254,6 +254,17 @@ mod tests {
         assert!((least..=most).contains(&taken), "{taken}, and {least} to {most} are due");
     }
 
+    /// More programs are cut off than divide the limit.
+    #[test]
+    fn shares_take_no_more_than_the_supply_since_the_last_update() {
+        let whole = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
+        let (mut value, mut reserved) = (used_up(&whole, START), Reserved::default());
+        for (elapsed, now) in [(0, START), (8 * PERIOD, START + PERIOD)] {
+            reserved.update(&mut value, Absent { programs: 8, elapsed, sharers: 4 }, now);
+        }
+        assert_eq!(value.full_at(), START + 2 * PERIOD, "an empty bucket at that time");
+    }
+
     #[test]
     fn a_reserve_ends_when_a_program_is_back() {
         let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
