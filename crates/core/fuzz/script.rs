@@ -61,7 +61,7 @@ enum Step {
         cost: Cost,
         thousandths: u16,
     },
-    /// Gives back the latest charge, now or later.
+    /// Gives back the latest charge, now or later. Without such a charge, one unit of any earlier charge.
     GiveBack,
     Retune(Numbers),
 }
@@ -205,8 +205,14 @@ impl Run {
     }
 
     fn give_back(&mut self) -> Result<(), String> {
-        let Some((charge, charged, model)) = self.latest.take() else { return Ok(()) };
         let before = self.limiter.peek(self.time()).remaining();
+        let Some((charge, charged, model)) = self.latest.take() else {
+            self.limiter.credit(1, || self.time());
+            if let Some(model) = &mut self.model {
+                model.credit(self.now, 1);
+            }
+            return expect(self.limiter.peek(self.time()).remaining() >= before, "a credit took capacity");
+        };
         self.limiter.refund(charge, || self.time());
         expect(self.limiter.peek(self.time()).remaining() >= before, "a refund took capacity")?;
         self.model = model.filter(|_| charged == self.now);

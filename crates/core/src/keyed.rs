@@ -48,6 +48,7 @@ use crate::{
     refused::RuleRefused,
     supply::Supply,
     sync::{AtomicU64, AtomicUsize, Mutex, Once, Ordering},
+    word::Sealed,
 };
 
 pub(crate) use self::book::Request;
@@ -418,6 +419,23 @@ impl Table {
         if let Some((set, words)) = charged {
             set.give_back(words, charge.receipts.as_slice(), clock);
             self.wake(mark);
+        }
+    }
+
+    /// Gives back units of any earlier charges of a key. An unknown key has its full credit.
+    pub(crate) fn credit(&self, key: &[u8], units: u64, clock: Clock<'_>) {
+        let mark = self.lineage.mark_of(key);
+        let mut table = self;
+        while table.credit_here(mark, units, clock).is_err() {
+            table = table.follow(mark);
+        }
+        self.wake(mark);
+    }
+
+    fn credit_here(&self, mark: u64, units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
+        match self.override_of(mark) {
+            Some((set, words)) => set.credit(words, units, clock),
+            None => self.credit_in_region(mark, units, clock),
         }
     }
 

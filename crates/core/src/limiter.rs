@@ -318,6 +318,38 @@ impl Limiter {
         }
     }
 
+    /// Gives back units of any earlier charges, whose receipts are not known: for example of a request that used less
+    /// than it was charged for, in a program that keeps no receipts.
+    ///
+    /// The newest charges become smaller. The limiter has at most its full credit: a bucket is not filled beyond its
+    /// burst, a window or a sliding window counter takes off only units of its current window, and a sliding window log
+    /// only requests of the last period. Reservations that wait keep their times. A caller that gives back more than it has charged lets other requests pass
+    /// beyond the limit.
+    ///
+    /// `clock` is read as for [`refund`](Self::refund).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use weir_core::{Limiter, Quota, Strategy, Time};
+    /// # let now = Time::from_nanos(0);
+    /// let limiter = Limiter::new(now, Quota::new(Strategy::FixedWindow, 10, Duration::from_secs(60), None)?);
+    /// limiter.charge(now, 8).expect("an estimate");
+    /// limiter.credit(5, || now); // only 3 were used
+    /// assert_eq!(limiter.peek(now).remaining(), 7);
+    /// limiter.credit(1_000, || now);
+    /// assert_eq!(limiter.peek(now).remaining(), 10);
+    /// # Ok::<(), weir_core::InvalidQuota>(())
+    /// ```
+    pub fn credit(&self, units: u64, clock: impl Fn() -> Time) {
+        let mut cell = &*self.cell;
+        while cell.credit(units, &clock).is_err() {
+            cell = cell.follow();
+        }
+        if let Some(queue) = cell.known_queue() {
+            queue.wake_head();
+        }
+    }
+
     /// Puts another quota in force and keeps the usage, while other threads continue to decide.
     ///
     /// The limiter keeps its state as a number of requests. A window or a log keeps its counts, so a higher limit takes

@@ -171,6 +171,20 @@ impl Meter {
         }
     }
 
+    /// Takes back units of any earlier charges, as if the newest charges had been smaller. A limit has at most its full
+    /// credit. `clock` is called after the state was read.
+    pub(crate) fn credit(&self, words: &[AtomicU64], cost: u64, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
+        match &self.kind {
+            Kind::Level(supply) => {
+                let receipt = level::newest(supply, &words[0], cost, clock)?;
+                level::refund(supply, &words[0], &receipt, clock)
+            }
+            Kind::Counter(counter) => counter.credit(words, cost, clock()),
+            Kind::Log(log) => log.credit(words, cost, clock()),
+            Kind::Guarded(guarded) => guarded.credit(words, cost, clock()),
+        }
+    }
+
     /// Returns true if the whole burst is free, now and at any later time, so that forgetting the words gives no early
     /// tokens. False if the words are sealed or unset.
     pub(crate) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {

@@ -348,6 +348,32 @@ impl RuleLimiter {
         }
     }
 
+    /// Gives back units of any earlier charges of `key` to every limit; see [`Limiter::credit`]. A key that is not known
+    /// has its full credit.
+    ///
+    /// ```
+    /// # use std::num::NonZeroUsize;
+    /// # use std::time::Duration;
+    /// # use weir_core::{Quota, RuleLimiter, Strategy, Terms, Time};
+    /// # let now = Time::from_nanos(0);
+    /// # let quota = Quota::new(Strategy::TokenBucket, 10, Duration::from_secs(1), None)?;
+    /// # let rule = RuleLimiter::keyed(now, Terms::new([("burst", quota)])?, NonZeroUsize::new(1000).expect("not zero"));
+    ///
+    /// rule.charge(|| now, b"ann", 10)?;
+    /// rule.credit(b"ann", 4, || now);
+    /// assert_eq!(rule.peek(now, b"ann", 1)?.standing.remaining(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn credit(&self, key: &[u8], units: u64, clock: impl Fn() -> Time) {
+        match &self.counted {
+            Counted::ByKey(table) => table.credit(key, units, &clock),
+            Counted::Unkeyed { limiters, queue, .. } => {
+                limiters.iter().for_each(|limiter| limiter.credit(units, &clock));
+                queue.wake_head();
+            }
+        }
+    }
+
     /// Puts other terms in force and keeps the usage, while other threads continue to decide; see [`Limiter::retune`].
     /// `max_keys` is `None` for a rule that counts all requests together.
     ///

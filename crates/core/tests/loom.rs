@@ -209,6 +209,38 @@ fn a_refund_and_a_charge_share_no_place() {
 }
 
 #[test]
+fn a_credit_and_a_charge_share_no_place() {
+    model_each(3, |strategy| {
+        let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
+        limiter.charge(NOW, 1).expect("all is free");
+        let other = limiter.clone();
+        let thread = thread::spawn(move || u64::from(other.charge(NOW, 1).is_ok()));
+        limiter.credit(1, || NOW);
+        let there = thread.join().expect("no panic");
+        assert_eq!(there + drain(&limiter, NOW), 1, "{strategy:?}: one unit was given back");
+        assert_eq!(drain(&limiter, later(2 * SECOND)), 1, "{strategy:?}: time continues");
+    });
+}
+
+#[test]
+fn two_credits_give_back_two_units() {
+    model_each(3, |strategy| {
+        if at_once(strategy, 2) < 2 {
+            return;
+        }
+        let limiter = Limiter::new(NOW, quota(strategy, 2, SECOND));
+        limiter.charge(NOW, 2).expect("all is free");
+        let other = limiter.clone();
+        let thread = thread::spawn(move || other.credit(1, || NOW));
+        limiter.credit(1, || NOW);
+        thread.join().expect("no panic");
+        let left = drain(&limiter, NOW);
+        // A log whose newest request is being given back gives nothing else back meanwhile.
+        assert!(left == 2 || (left == 1 && strategy == Strategy::SlidingWindowLog), "{strategy:?}: {left}");
+    });
+}
+
+#[test]
 fn a_refund_and_a_charge_a_lap_later_share_no_place() {
     model_each(3, |strategy| {
         let limiter = Limiter::new(NOW, quota(strategy, 1, SECOND));
@@ -418,6 +450,22 @@ fn a_refund_and_a_retune_do_not_add_up() {
             half || given_back == 0 || given_back == 2,
             "{old:?} to {new:?}: a refund is complete or has no effect: {left}"
         );
+    });
+}
+
+#[test]
+fn a_credit_and_a_retune_give_back_what_was_charged() {
+    model_each_change(|old, new| {
+        let limiter = Limiter::new(NOW, quota(old, 2, SECOND));
+        limiter.charge(NOW, 2).expect("all is free");
+        let other = limiter.clone();
+        let thread = thread::spawn(move || drop(other.retune(|| NOW, quota(new, 2, SECOND))));
+        limiter.credit(1, || NOW);
+        thread.join().expect("no panic");
+        let left = drain(&limiter, NOW);
+        // A log that is being read, or whose times are being written, gives nothing back.
+        let is_log = [old, new].contains(&Strategy::SlidingWindowLog);
+        assert!(left == 1 || (left == 0 && is_log), "{old:?} to {new:?}: {left}");
     });
 }
 

@@ -193,6 +193,22 @@ fn a_refund_finds_its_own_key_or_nothing() {
     });
 }
 
+/// A credit of a forgotten key must not go to the key that took its cell.
+#[test]
+fn a_credit_finds_its_own_key_or_nothing() {
+    model_each(3, |strategy| {
+        let rule = keyed(quota(strategy, 1, SECOND), 1);
+        assert_eq!(take(&rule, NOW, b"ann"), 1);
+        let other = rule.clone();
+        let thread = thread::spawn(move || take(&other, LATER, b"bob"));
+        rule.credit(b"ann", 1, || LATER);
+        let bob = thread.join().expect("no panic");
+        let rest: u64 = [b"bob", b"cid"].map(|key| drain(&rule, LATER, key)).iter().sum();
+        // Each key is in the cell or in the overflow.
+        assert_eq!((bob, rest), (1, 1), "{strategy:?}");
+    });
+}
+
 #[test]
 fn a_retune_loses_no_charge_and_gives_no_burst() {
     model_each(2, |strategy| {

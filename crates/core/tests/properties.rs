@@ -9,10 +9,12 @@ mod model;
 mod random;
 mod suite;
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use proptest::prelude::*;
-use weir_core::{Charge, Limiter, Quota, Refused, Standing, Strategy as Counting, Time};
+use weir_core::{
+    Charge, Limiter, Quota, Refused, RuleLimiter, RuleRefused, Standing, Strategy as Counting, Terms, Tightest, Time,
+};
 
 use self::{
     model::Model,
@@ -242,6 +244,60 @@ fn a_caller_that_waits_as_told_is_admitted_and_not_later_than_needed() {
     );
 }
 
+/// A credit makes the newest charges smaller: in a limiter, in a cell, in the overflow, and for a key with an override.
+#[test]
+fn a_credit_is_the_models() {
+    for_each_strategy(
+        |quotas| (quotas, arrivals(60)),
+        |(quota, arrivals)| {
+            let mut pair = Pair::new(quota);
+            let terms = Terms::new([("own", quota)]).expect("one name");
+            let terms = terms.with_override([b"override".as_slice()], [("own", quota)]).expect("a known name");
+            // The keys of one rule, of which the first has the only cell.
+            let rule = RuleLimiter::keyed(at(START), terms, NonZeroUsize::MIN);
+            let (mut now, mut has_refused) = (START, false);
+            for arrival in arrivals {
+                let cost;
+                (now, cost) = arrival.after(now, quota);
+                if now > END {
+                    break;
+                }
+                let mut is_charged = false;
+                let is_credit = matches!(arrival.ask, What::ChargeAndGiveBack | What::ReserveAndGiveBack);
+                if is_credit {
+                    pair.limiter.credit(cost, || at(now));
+                    pair.model.credit(now, cost);
+                    pair.stands(now)?;
+                } else if pair.charge(now, cost)?.is_some() {
+                    pair.model.charge(now, now, cost);
+                    is_charged = true;
+                }
+                for key in [b"cell".as_slice(), b"overflow", b"override"] {
+                    // In the overflow, a log has an upper bound of its count. It can refuse what the limiter admits, and
+                    // is then no longer comparable.
+                    let is_bound = key == b"overflow" && quota.strategy() == Counting::SlidingWindowLog;
+                    if is_bound && has_refused {
+                        continue;
+                    }
+                    if is_credit {
+                        rule.credit(key, cost, || at(now));
+                    } else if rule.charge(|| at(now), key, cost).is_ok() != is_charged {
+                        prop_assert!(is_bound && is_charged, "{:?} at {now}: {cost} must be {is_charged}", key);
+                        has_refused = true;
+                        continue;
+                    }
+                    let left = |units: Result<Tightest, RuleRefused>| {
+                        units.map_or_else(|refused| refused.standing, |tightest| tightest.standing).remaining()
+                    };
+                    let (here, there) = (pair.limiter.peek(at(now)).remaining(), left(rule.peek(at(now), key, 1)));
+                    prop_assert!(there == here || (is_bound && there < here), "{there} left of {key:?}, not {here}");
+                }
+            }
+            Ok(())
+        },
+    );
+}
+
 /// A refund at any time gives back at most the charge.
 #[test]
 fn a_late_refund_gives_no_more_than_was_taken() {
@@ -333,8 +389,10 @@ proptest! {
             match decided {
                 Ok(charge) => {
                     prop_assert!(cost <= most);
-                    if what == 1 {
-                        limiter.refund(charge, || at(now.as_nanos().wrapping_mul(3)));
+                    match what {
+                        1 => limiter.refund(charge, || at(now.as_nanos().wrapping_mul(3))),
+                        2 => limiter.credit(cost.wrapping_mul(7), || at(now.as_nanos().wrapping_mul(3))),
+                        _ => {}
                     }
                 }
                 Err(refused) => prop_assert!(cost <= most || refused.retry_after().is_none()),

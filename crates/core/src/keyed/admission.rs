@@ -29,6 +29,7 @@ use crate::{
     meter,
     sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock},
     time::SET_BACK,
+    word::Sealed,
 };
 
 /// The number of cells that one decision searches for an idle key.
@@ -185,6 +186,20 @@ impl Table {
         {
             self.book.overflow.give_back(overflow.words(place), receipts, clock);
         }
+    }
+
+    /// Gives units back to a key without an override. The lock keeps the key in its place, so no other key gets them.
+    pub(super) fn credit_in_region(&self, mark: u64, units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
+        let region = self.region_of(mark);
+        let hold = lock(&region.hold);
+        if region.is_closed() {
+            return Err(Sealed);
+        }
+        if let Some(cell) = self.find(mark) {
+            return self.book.plain.credit(cell.words, units, clock);
+        }
+        let overflow = hold.overflow.as_ref().and_then(|overflow| Some(overflow.words(overflow.find(tag_of(mark))?)));
+        overflow.map_or(Ok(()), |words| self.book.overflow.credit(words, units, clock))
     }
 
     /// Returns the result of a charge for a key that was not found, and charges nothing.

@@ -10,7 +10,7 @@ use crate::{
     refused::RuleRefused,
     supply::Supply,
     sync::{AtomicU64, Ordering},
-    word::UNSET,
+    word::{Sealed, UNSET},
 };
 
 /// Terms and their meters, all with the same base time.
@@ -208,6 +208,17 @@ impl Set {
         for ((meter, own), receipt) in self.limits(words).zip(receipts) {
             let _ = meter.refund(own, receipt, &clock);
         }
+    }
+
+    /// Gives units back to every limit. If the first limit is sealed, none of them has got any. If a later one is sealed
+    /// meanwhile, it gets none.
+    pub(super) fn credit(&self, words: &[AtomicU64], units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
+        let mut credited = self.limits(words).map(|(meter, own)| meter.credit(own, units, &clock));
+        let first = credited.next().unwrap_or(Ok(()));
+        if first.is_ok() {
+            credited.for_each(drop);
+        }
+        first
     }
 
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {

@@ -391,6 +391,14 @@ impl Cell {
         }
     }
 
+    /// Takes back units of any earlier charges.
+    pub(super) fn credit(&self, cost: u64, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
+        let Kind::Level(supply) = &self.meter.kind else {
+            return self.meter.credit(self.words.all(), cost, clock);
+        };
+        self.refund(&level::newest(supply, self.words.line(), cost, clock)?, clock)
+    }
+
     /// Seals the words and returns the successor. The caller must hold `retuning`.
     pub(super) fn succeed(&self, quota: Quota, clock: impl Fn() -> Time) -> &Arc<Self> {
         let base = clock();

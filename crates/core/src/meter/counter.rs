@@ -249,6 +249,12 @@ impl Counter {
         }
     }
 
+    /// Takes back units of the current window. Later windows have already used the counts of earlier ones.
+    pub(super) fn credit(&self, words: &[AtomicU64], cost: u64, now: Time) -> Result<(), Sealed> {
+        let mark = self.see(words, now)?.index;
+        self.refund(words, &Receipt { at: now, cost, mark })
+    }
+
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
         self.see(words, now)
             .is_ok_and(|Seen { windows, .. }| windows.lag == 0 && windows.previous == 0 && windows.current == 0)

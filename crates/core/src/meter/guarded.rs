@@ -127,6 +127,16 @@ impl Guarded {
         }
     }
 
+    pub(super) fn credit(&self, words: &[AtomicU64], cost: u64, now: Time) -> Result<(), Sealed> {
+        match self {
+            Self::Packed(counter) => counter.packed(&words[0], |words| counter.credit(words, cost, now)),
+            Self::Moments(moments) => {
+                moments.credit(words, cost, now);
+                Ok(())
+            }
+        }
+    }
+
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
         match self {
             Self::Packed(counter) => counter.is_idle(&counter.unpack(&words[0]), now),

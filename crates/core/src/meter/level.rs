@@ -113,6 +113,18 @@ pub(crate) fn refund(
     }
 }
 
+/// Returns the receipt that the newest charge would have with this cost.
+pub(crate) fn newest(
+    supply: &Supply,
+    word: &AtomicU64,
+    cost: u64,
+    clock: &impl Fn() -> Time,
+) -> Result<Receipt, Sealed> {
+    let mark = load(word)?;
+    // A limit cannot get back more than its full credit.
+    Ok(Receipt { at: clock(), cost: cost.min(supply.quota().most()), mark })
+}
+
 /// Replaces the level, or returns its current value.
 #[inline]
 pub(crate) fn swap(word: &AtomicU64, from: u64, to: u64) -> Result<(), Result<u64, Sealed>> {

@@ -231,6 +231,20 @@ impl Log {
         Ok(())
     }
 
+    /// Takes back the newest requests, one after the other. Stops at a request that is a period old, or whose time is
+    /// being written.
+    pub(super) fn credit(&self, words: &[AtomicU64], cost: u64, now: Time) -> Result<(), Sealed> {
+        for _ in 0..cost.min(self.length()) {
+            let spot = self.ring.before(Spot::of(load(&words[0])?), 1);
+            let Some(at) = spot.moment_of(self.ring.entry(words, spot).load(Ordering::SeqCst)) else { break };
+            if at.saturating_add(Duration::from_nanos(self.quota.period_nanos())) <= now {
+                break;
+            }
+            self.refund(words, &Receipt { at, cost: 1, mark: spot.head() })?;
+        }
+        Ok(())
+    }
+
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
         load(&words[0]).is_ok_and(|head| self.is_open(words, Spot::of(head), self.length(), now.min(LAST)))
     }

@@ -81,6 +81,38 @@ impl Model {
         }
     }
 
+    /// Makes the newest charges smaller by `units`. A limit has at most its full credit, and a window gives back only its
+    /// own requests.
+    pub(crate) fn credit(&mut self, now: u64, units: u64) {
+        let (quota, now, units) = (self.quota, i128::from(now), i128::from(units));
+        let (used, counts, parts) = (self.used(now), self.counts(now), self.parts(now));
+        match &mut self.state {
+            // A window in the future has the newest charges.
+            State::FixedWindow { window, used: count } if *window > now / period(quota) => {
+                *count = (*count - units).max(0);
+            }
+            State::FixedWindow { window, used: count } => {
+                (*window, *count) = (now / period(quota), (used - units).max(0));
+            }
+            State::Counter { window, previous, current } => {
+                (*window, *previous, *current) = (now / period(quota), counts.0, (counts.1 - units).max(0));
+            }
+            State::Log(log) => {
+                let mut units = units;
+                for (_, cost) in log.iter_mut().rev().take_while(|(at, _)| *at > now - period(quota)) {
+                    let less = units.min(*cost);
+                    (*cost, units) = (*cost - less, units - less);
+                }
+                log.retain(|&(_, cost)| cost > 0);
+            }
+            State::Bucket { parts: left, at } => {
+                let full = i128::from(quota.burst()) * period(quota);
+                (*left, *at) = ((parts + units * period(quota)).min(full), now);
+            }
+            State::Leaky { parts: line, at } => (*line, *at) = ((parts - units * period(quota)).max(0), now),
+        }
+    }
+
     /// Returns the first time, not before `now`, at which the definition admits this cost if no other request comes.
     /// None if it never does. The result is at most the last representable time.
     pub(crate) fn first(&self, now: u64, cost: u64) -> Option<u64> {

@@ -224,6 +224,20 @@ impl Moments {
         }
     }
 
+    /// Takes back the newest requests.
+    pub(super) fn credit(&self, words: &[AtomicU64], mut cost: u64, now: Time) {
+        let mut groups = self.read(words, now);
+        while cost > 0
+            && let Some(last) = groups.number.checked_sub(1)
+        {
+            let count = &mut groups.all[last].count;
+            let units = cost.min(*count);
+            (*count, cost) = (*count - units, cost - units);
+            groups.number -= usize::from(*count == 0);
+        }
+        self.write(words, &groups);
+    }
+
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
         self.read(words, now).number == 0
     }

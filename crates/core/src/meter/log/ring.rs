@@ -195,6 +195,11 @@ impl Spot {
         Self { place: head % NEXT, before: head >> PLACE << 63 }
     }
 
+    /// Returns a head with the place and the lap bit of this entry.
+    pub(super) fn head(self) -> u64 {
+        (self.before >> 63 << PLACE) | self.place
+    }
+
     /// Returns true if two heads have the same place and the same lap bit.
     pub(super) fn is_same(head: u64, other: u64) -> bool {
         (head ^ other).is_multiple_of(2 * NEXT)
