@@ -179,6 +179,7 @@ mod tests {
             guard_micros: 0,
             lookahead_micros: 0,
             owed: 0,
+            credit: 0,
             seen: None,
             returned: None,
             ban: Some(BanPart { for_micros: 5, change: BanChange::Start(2), seen: 0 }),

@@ -28,6 +28,7 @@ impl EncodedTake {
             guard_micros: self.reach.guard,
             lookahead_micros: self.reach.lookahead,
             owed: self.owed,
+            credit: self.credit,
             seen: self.seen.clone(),
             returned: self.returned.clone().map(|(birth, units, ends)| Returned { birth, units, ends }),
             ban: self.ban.map(|ban| ban.message()),
@@ -74,6 +75,7 @@ impl EncodedTake {
                 lookahead: message.lookahead_micros.min(LARGEST_REACH),
             },
             owed: message.owed.min(most),
+            credit: message.credit.min(most),
             seen: message.seen.clone(),
             returned,
             ban,
@@ -213,6 +215,7 @@ mod tests {
             guard_micros: number(random),
             lookahead_micros: number(random),
             owed: number(random),
+            credit: number(random),
             seen: (random.below(3) == 0).then(|| marks(random, count)),
             returned: (random.below(3) == 0).then(|| Returned {
                 birth: number(random),

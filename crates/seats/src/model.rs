@@ -34,6 +34,9 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
     if encoded.owed > 0 {
         each(&mut value, |_, limit, state| state.owe(limit, now, encoded.owed));
     }
+    if encoded.credit > 0 {
+        each(&mut value, |_, limit, state| state.credit(limit, now, encoded.credit));
+    }
     if encoded.ban.is_some() || !is_older {
         value.banned = encoded.ban.and_then(|ban| ban.apply(value.banned, now));
     }

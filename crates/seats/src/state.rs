@@ -177,6 +177,16 @@ impl State {
         }
     }
 
+    /// Takes back units of any earlier requests. The limit has at most full credit.
+    pub fn credit(&mut self, limit: &Limit, now: u64, units: u64) {
+        if let Self::Log(log) = self {
+            log.forget_newest(limit, now, units);
+        } else {
+            // These units end at the current mark, so all of them are free again.
+            self.give_back(limit, now, self.numbers(), units);
+        }
+    }
+
     /// Charges units, also if they exceed the limit.
     pub fn charge(&mut self, limit: &Limit, now: u64, units: u64) {
         match self {

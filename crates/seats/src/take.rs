@@ -36,6 +36,10 @@ pub struct Take<'a> {
     /// Units that were used without asking the store: costs that became known later, or decisions while the store was
     /// lost. At most 2^20.
     pub owed: u32,
+    /// Units of earlier requests that were not used after all. Each limit is charged so much less, but has at most full
+    /// credit. A window or a counter takes them off the current window, and a log forgets its newest requests. At most
+    /// 2^20. Send them only once, also if the answer is lost.
+    pub credit: u32,
     /// The newest level of this key that the caller has received. The store raises its count to this level. Send it
     /// with the first question after a lost connection, because the store can have lost writes in a failover. It also
     /// undoes returns of seats by other callers since then.
@@ -59,6 +63,7 @@ impl<'a> Take<'a> {
             guard: Duration::ZERO,
             lookahead: Duration::ZERO,
             owed: 0,
+            credit: 0,
             seen: None,
             returned: None,
             ban: None,
@@ -83,6 +88,7 @@ impl<'a> Take<'a> {
             prefetch: self.prefetch.min(MOST_UNITS).into(),
             reach: Reach { guard: micros(self.guard, LARGEST_REACH), lookahead: micros(self.lookahead, LARGEST_REACH) },
             owed: self.owed.min(MOST_UNITS).into(),
+            credit: self.credit.min(MOST_UNITS).into(),
             seen: seen.map(|seen| seen.marks.clone()),
             ban: self.ban.map(|ban| ban.encode(seen.and_then(Level::banned))),
             returned: returned.map(|seats| (seats.birth, u64::from(seats.left()), seats.end(self.terms))),
@@ -94,7 +100,8 @@ impl EncodedTake {
     /// A question with these terms that charges nothing and starts no ban.
     #[must_use]
     pub fn emptied(&self) -> Self {
-        let mut emptied = Self { requests: 0, prefetch: 0, owed: 0, seen: None, returned: None, ..self.clone() };
+        let mut emptied =
+            Self { requests: 0, prefetch: 0, owed: 0, credit: 0, seen: None, returned: None, ..self.clone() };
         emptied.keep_ban();
         emptied
     }
@@ -134,6 +141,8 @@ pub struct EncodedTake {
     pub reach: Reach,
     /// See [`Take::owed`].
     pub owed: u64,
+    /// See [`Take::credit`].
+    pub credit: u64,
     /// The marks of the level that the caller has seen.
     pub seen: Option<Vec<Mark>>,
     /// The returned seats: the birth of their history, their number, and the marks at which they end.

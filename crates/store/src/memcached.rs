@@ -5,8 +5,9 @@
 //! loses its counters.
 //!
 //! - A rule with one fixed window and without a ban has a counter for each window. The command `ma` adds the requested
-//!   units and returns the sum, in one trip. Seats are never given back, because the counter can have expired meanwhile. Refused units
-//!   stay counted in their window, so raising the limit has less effect in a window that was full.
+//!   units and returns the sum, in one trip. Seats are never given back, because the counter can have expired
+//!   meanwhile. Refused units stay counted in their window, so raising the limit, or a credit, has less effect in a
+//!   window that was full.
 //! - Every other rule has the same value as in Redis. The command `mg` reads it, the model decides, and `ms` writes it
 //!   if it has not changed. If it has changed, the question starts again.
 
@@ -24,7 +25,7 @@ use weir_seats::{
 };
 
 use self::{
-    codec::{Condition, Response, get, increment, set},
+    codec::{Condition, Response, decrement, get, increment, set},
     pipe::Pipe,
 };
 use crate::link::Link;
@@ -138,6 +139,10 @@ impl Server {
         let seen = encoded.seen.as_ref().map_or(0, |seen| if seen[0][0] == start { seen[0][1] } else { 0 });
         let seconds = (start + limit.period - now).div_ceil(1_000_000) + SLACK;
         let name = format!("{}.{}.{start}", key.as_str(), limit.period);
+        if encoded.credit > 0 {
+            // A window without a counter has charged nothing.
+            self.call(decrement(&name, encoded.credit)).await?;
+        }
         let Response::Value { data, .. } = self.call(increment(&name, more, seen + more, expiry(seconds, now))).await?
         else {
             return Err(StoreError::Garbled);

@@ -252,11 +252,26 @@ impl SharedLimiter {
 
     /// Charges a cost that became known after the decision. The next question of this key reports it to the store.
     pub fn owe(&self, hash: u128, set: usize, units: u64) {
+        self.report(hash, set, |entry| {
+            entry.owed = entry.owed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        });
+    }
+
+    /// Gives back units of earlier requests that were not used after all. The next question of this key reports them to
+    /// the store. They are lost if its answer is lost, or if the store is lost for so long that the key is forgotten.
+    pub fn credit(&self, hash: u128, set: usize, units: u64) {
+        self.report(hash, set, |entry| {
+            entry.credit = entry.credit.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        });
+    }
+
+    /// Changes what the next question of a key reports, and asks this question now.
+    fn report(&self, hash: u128, set: usize, change: impl FnOnce(&mut Entry)) {
         let (rule, now) = (self.rule(), self.client.now());
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
         entry.begin(set, now);
-        entry.owed = entry.owed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        change(entry);
         let begins = self.client.lost().is_none() && !std::mem::replace(&mut entry.asks, true);
         drop(shard);
         if begins {

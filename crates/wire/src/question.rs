@@ -45,6 +45,9 @@ pub struct Question {
     /// The units that the agent used without asking.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub owed: u64,
+    /// The units of earlier requests that were not used after all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub credit: u64,
     /// The last level that the agent received, one mark for each limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<Vec<Mark>>,

@@ -224,7 +224,7 @@ impl Counter {
         let mut owed = 0;
         if question.id == 0 {
             // A report takes nothing.
-            (encoded.requests, encoded.prefetch, encoded.returned) = (0, 0, None);
+            (encoded.requests, encoded.prefetch, encoded.credit, encoded.returned) = (0, 0, 0, None);
             owed = std::mem::take(&mut encoded.owed);
             encoded.keep_ban();
         } else if !self.is_counting() {

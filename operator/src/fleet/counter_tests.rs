@@ -227,6 +227,20 @@ fn if_a_pod_is_missing_all_limits_count_as_used_up() {
     assert_eq!(bench.granted(40), 30);
 }
 
+/// Units that one pod gives back serve the others, but not the share of an absent pod. A report gives nothing back.
+#[test]
+fn pods_give_units_back() {
+    let (mut bench, [_, b]) = Bench::counting();
+    bench.counter.ended("b", b, bench.now);
+    assert_eq!(bench.granted(100), 30);
+    let credit = |id, credit| Question { id, requests: 0, credit, ..bench.question(1) };
+    let [report, question] = [credit(0, 7), credit(1, 7)];
+    bench.counter.answer(&[report], [&bench.rules, &[]], bench.now);
+    assert_eq!(bench.granted(100), 0);
+    bench.ask(question);
+    assert_eq!(bench.granted(100), 7);
+}
+
 #[test]
 fn the_share_of_an_absent_pod_stays_free_until_it_is_back() {
     let (mut bench, [a, b]) = Bench::counting();

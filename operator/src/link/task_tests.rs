@@ -155,6 +155,7 @@ fn question(id: u64, owed: u64) -> Question {
         guard_micros: 0,
         lookahead_micros: 0,
         owed,
+        credit: 0,
         seen: None,
         returned: None,
         ban: None,

@@ -82,7 +82,16 @@ impl Log {
 
     /// Removes the last admissions that have this time, at most `units`.
     pub(super) fn give_back(&mut self, at: u64, units: u64) {
-        let units = units.min(self.times.iter().rev().take_while(|&&time| time == at).count() as u64);
+        let latest = self.times.iter().rev().take_while(|&&time| time == at).count() as u64;
+        self.drop_newest(units.min(latest));
+    }
+
+    /// Removes the last admissions of the current period, at most `units`.
+    pub(super) fn forget_newest(&mut self, limit: &Limit, now: u64, units: u64) {
+        self.drop_newest(units.min(self.used(limit, self.time(now))));
+    }
+
+    fn drop_newest(&mut self, units: u64) {
         self.times.truncate(self.times.len() - usize::try_from(units).unwrap_or(0));
         self.head -= units;
         // The times that these admissions replaced were older than a period, so zero is good enough.

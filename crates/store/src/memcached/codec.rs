@@ -58,6 +58,11 @@ pub(super) fn increment(key: &str, delta: u64, initial: u64, seconds: u64) -> Ve
     format!("ma {key} N{seconds} J{initial} D{delta} v\r\n").into_bytes()
 }
 
+/// Subtracts `delta` from a number, down to zero.
+pub(super) fn decrement(key: &str, delta: u64) -> Vec<u8> {
+    format!("ma {key} MD D{delta}\r\n").into_bytes()
+}
+
 /// Parses the response at the start of these bytes. Also returns its length in bytes. None if it is incomplete.
 pub(super) fn response(bytes: &[u8]) -> Result<Option<(Response, usize)>, Garbled> {
     let Some(end) = bytes.windows(2).take(LONGEST_LINE).position(|pair| pair == b"\r\n") else {

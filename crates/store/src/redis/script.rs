@@ -15,12 +15,12 @@ pub(crate) const SOURCE: &str = include_str!("take.lua");
 
 /// The arguments of the script.
 pub(crate) fn arguments(encoded: &EncodedTake) -> [Vec<u8>; 5] {
-    let EncodedTake { stamp, requests, cost, patience, prefetch, reach, owed, .. } = *encoded;
+    let EncodedTake { stamp, requests, cost, patience, prefetch, reach, owed, credit, .. } = *encoded;
     let seen = encoded.seen.as_deref().map(marks).unwrap_or_default();
     let returned = |(birth, units, ends): &(u64, u64, Vec<Mark>)| [pack([*birth, *units]), marks(ends)].concat();
     [
         pack(encoded.limits.iter().flat_map(Limit::numbers)),
-        pack([stamp, requests, cost, patience, prefetch, reach.guard, reach.lookahead, owed]),
+        pack([stamp, requests, cost, patience, prefetch, reach.guard, reach.lookahead, owed, credit]),
         seen,
         encoded.returned.as_ref().map(returned).unwrap_or_default(),
         encoded.ban.as_ref().map(ban).unwrap_or_default(),

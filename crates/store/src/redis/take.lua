@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the counter
 -- ARGV[1]  the caller's limits: id, strategy, requests, period, burst and debt of each limit
--- ARGV[2]  stamp, requests, cost, patience, prefetch, guard, lookahead, owed
+-- ARGV[2]  stamp, requests, cost, patience, prefetch, guard, lookahead, owed, credit
 -- ARGV[3]  the level that the caller has seen: three numbers for each limit; or empty
 -- ARGV[4]  the seats that are given back: birth and units, and three numbers for each limit where they end; or empty
 -- ARGV[5]  the ban of the key: length, change (0: keep, 1: start, 2: lift), ago, seen; or empty
@@ -304,6 +304,13 @@ local function logs()
     end
   end
 
+  local function drop_newest(l, units)
+    if units > 0 then
+      l.a = l.a - units
+      write(l, l.a, units, 0) -- the replaced times were older than a period
+    end
+  end
+
   -- Caches its result, because several functions need it for the same state, and a search takes some dozen calls.
   local function used(l, at)
     if l.used_at ~= at or l.used_a ~= l.a then
@@ -334,11 +341,11 @@ local function logs()
 
   function kind.give_back(l, a, _, _, units)
     if last(l) == a and l.a > 0 then
-      units = min(units, l.a - later_than(l, 0, a - 1))
-      l.a = l.a - units
-      write(l, l.a, units, 0) -- the replaced times were older than a period
+      drop_newest(l, min(units, l.a - later_than(l, 0, a - 1)))
     end
   end
+
+  function kind.forget_newest(l, units) drop_newest(l, min(units, used(l, max(last(l), now)))) end
 
   function kind.charge(l, units) append(l, max(last(l), now), units) end
 
@@ -482,7 +489,7 @@ end
 -- The question.
 
 local asked, seen, returned, ban = ARGV[1], ARGV[3], ARGV[4], ARGV[5]
-local ask_stamp, requests, cost, patience, prefetch, guard, lookahead, owed = read('<dddddddd', ARGV[2])
+local ask_stamp, requests, cost, patience, prefetch, guard, lookahead, owed, credit = read('<ddddddddd', ARGV[2])
 
 local stored = call('GETRANGE', key, 0, HEADER - 1)
 local stamp, birth, since, length, terms = ask_stamp, now, 0, 0, asked
@@ -524,6 +531,12 @@ if not older and #returned == 16 + 24 * count then
 end
 if owed > 0 then
   for i = 1, count do limits[i].kind.owe(limits[i], owed) end
+end
+if credit > 0 then
+  for i = 1, count do
+    local l = limits[i]
+    if l.log then l.kind.forget_newest(l, credit) else l.kind.give_back(l, l.a, l.b, l.c, credit) end
+  end
 end
 
 -- The ban: see ban.rs.

@@ -23,6 +23,9 @@ use crate::client::Answered;
 /// The maximum number of requests in one question.
 const MOST_REQUESTS: usize = 4_096;
 
+/// The longest time without a question for a refused key, if programs give units back.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
 /// The longest random delay of a question after the time at which a refused request can go.
 const LONGEST_JITTER: Duration = Duration::from_millis(50);
 
@@ -52,6 +55,7 @@ struct Owned {
     prefetch: u32,
     reach: Duration,
     owed: u32,
+    credit: u32,
     /// The part of `owed` that this program's share admitted while the store was lost, and all units that it admitted.
     local: (u32, u64),
     seen: Option<Level>,
@@ -83,6 +87,7 @@ impl Owned {
             guard: self.reach,
             lookahead: self.reach,
             owed: self.owed,
+            credit: self.credit,
             seen: self.seen.as_ref(),
             ban: self.ban,
             ..Take::new(&self.terms)
@@ -143,7 +148,7 @@ impl SharedLimiter {
         (step, decisions)
     }
 
-    /// Returns true if a question is needed although no request waits: units are owed, or few seats are left.
+    /// Returns true if a question is needed although no request waits: units are owed or given back, or few seats are left.
     fn has_more(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
         let wanted = self.wanted(entry, rule);
         entry.owes() || entry.looks || (wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2)
@@ -228,6 +233,8 @@ impl SharedLimiter {
             prefetch: wanted.saturating_sub(entry.hand.units()),
             reach: reach(round),
             owed: entry.owed.saturating_add(local_owed).min(MOST_UNITS),
+            // The credit is sent once. If it were sent again after a lost answer, the store could count it twice.
+            credit: std::mem::take(&mut entry.credit).min(MOST_UNITS),
             local: (local_owed, entry.local.as_ref().map_or(0, |local| local.admitted)),
             seen,
             ban: rule.ban(entry.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
@@ -346,7 +353,7 @@ impl SharedLimiter {
         if owned.prefetch > 0 && leased < owned.prefetch / 2 {
             entry.refill_after = now + owned.reach / 2;
         }
-        entry.refused = if banned.is_some() { None } else { self.refusal(next, owned, time) };
+        entry.refused = if banned.is_some() { None } else { self.refusal(&rule, next, owned, time) };
         let retry_after = match next {
             Next::Now => Some(Duration::ZERO),
             Next::At(until) => Some(Duration::from_micros(until.saturating_sub(time + passed))),
@@ -369,11 +376,12 @@ impl SharedLimiter {
     }
 
     /// Computes from an answer until when later requests are refused.
-    fn refusal(&self, next: Next, owned: &Owned, time: u64) -> Option<Refused> {
+    fn refusal(&self, rule: &SharedRule, next: Next, owned: &Owned, time: u64) -> Option<Refused> {
         let Next::At(until) = next else { return None };
         let wait = Duration::from_micros(until.saturating_sub(time));
-        let jitter = (wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter());
-        Some(Refused { cost: owned.cost, until, asks_at: until + micros(jitter) })
+        let jitter = micros((wait / 16).min(LONGEST_JITTER).mul_f64(self.client.jitter()));
+        let asks_at = if rule.has_credits { until.min(time + micros(BETWEEN_LOOKS)) } else { until };
+        Some(Refused { cost: owned.cost, until, asks_at: asks_at + jitter })
     }
 
     /// Returns unused seats to the store.

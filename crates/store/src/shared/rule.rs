@@ -42,6 +42,8 @@ pub struct SharedRule {
     pub(super) sets: Vec<Set>,
     /// The length of bans. None if the rule bans no keys.
     pub(super) ban: Option<Duration>,
+    /// True if programs give back units of refused keys.
+    pub(super) has_credits: bool,
 }
 
 /// The limits of some keys.
@@ -89,7 +91,21 @@ impl SharedRule {
         if sets.is_empty() {
             return Err(InvalidStoreTerms::Count.into());
         }
-        Ok(Self { counters: counters.to_owned(), on_loss, most_keys: most_keys.max(1), sets, ban: None })
+        Ok(Self {
+            counters: counters.to_owned(),
+            on_loss,
+            most_keys: most_keys.max(1),
+            sets,
+            ban: None,
+            has_credits: false,
+        })
+    }
+
+    /// The rule, of which programs give units back with [`credit`](super::SharedLimiter::credit). The store is asked at
+    /// least once per second for a refused key, because another program can have given its units back.
+    #[must_use]
+    pub fn with_credits(self) -> Self {
+        Self { has_credits: true, ..self }
     }
 
     pub(super) fn set(&self, index: usize) -> &Set {

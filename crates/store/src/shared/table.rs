@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub(super) level_breaks: u64,
     /// Used units that were not yet reported to the store.
     pub(super) owed: u32,
+    /// Units of earlier requests that were not used after all, and that were not yet reported to the store.
+    pub(super) credit: u32,
     pub(super) demand: DemandRate,
     /// The earliest time at which the program asks for more seats.
     pub(super) refill_after: Duration,
@@ -117,7 +119,7 @@ impl Entry {
 
     /// Returns true if there is something to report to the store.
     pub(super) fn owes(&self) -> bool {
-        self.owed > 0 || self.ban_started.is_some()
+        self.owed > 0 || self.credit > 0 || self.ban_started.is_some()
     }
 }
 

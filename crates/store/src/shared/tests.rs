@@ -106,6 +106,55 @@ async fn five_in_fifteen_minutes_are_five_over_ten_programs() {
     }
 }
 
+/// A program that was refused asks again within two seconds, and so it learns that another program gave units back.
+#[tokio::test(start_paused = true)]
+async fn units_that_one_program_gives_back_serve_another() {
+    for strategy in [Strategy::TokenBucket, Strategy::FixedWindow, Strategy::SlidingWindowLog] {
+        let world = World::new();
+        let rule = rule(1, quota(strategy, 5, 900, None), OnLoss::Closed).with_credits();
+        let [one, other] = [(); 2].map(|()| SharedLimiter::new(world.client(), rule.clone()));
+        for _ in 0..5 {
+            request(&one, 1, Duration::ZERO).await.expect("it is free");
+        }
+        assert!(request(&other, 1, Duration::ZERO).await.is_err(), "{strategy:?}");
+        one.credit(7, 0, 2);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let mut admitted = 0;
+        for _ in 0..3 {
+            admitted += u32::from(request(&other, 1, Duration::ZERO).await.is_ok());
+        }
+        assert_eq!(admitted, 2, "{strategy:?}");
+        let trips = other.client().stats().trips;
+        assert!(request(&other, 1, Duration::ZERO).await.is_err(), "{strategy:?}");
+        assert_eq!(other.client().stats().trips, trips, "{strategy:?}: a refused key is not asked for at once");
+    }
+}
+
+/// Units that are given back while the store is lost are reported once, when it returns.
+#[tokio::test(start_paused = true)]
+async fn units_are_given_back_to_a_store_that_was_lost() {
+    let (world, there) = (World::new(), Arc::new(AtomicBool::new(true)));
+    let rule = rule(1, quota(Strategy::FixedWindow, 5, 86_400, None), OnLoss::Closed).with_credits();
+    let one = SharedLimiter::new(world.client_while(&there), rule.clone());
+    let other = SharedLimiter::new(world.client(), rule);
+    request(&one, 5, Duration::ZERO).await.expect("it is free");
+    there.store(false, Relaxed);
+    one.client().forget_backend();
+    while one.client().condition().reached {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    one.credit(7, 0, 2);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(request(&other, 1, Duration::ZERO).await.is_err(), "nothing can have been reported");
+    there.store(true, Relaxed);
+    let mut admitted = 0;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        admitted += u32::from(request(&other, 1, Duration::ZERO).await.is_ok());
+    }
+    assert_eq!(admitted, 2);
+}
+
 /// Several programs send more requests than the limit allows. The oracle checks all admissions. Together, the programs
 /// admit at least 95 % of what the limit allows.
 #[tokio::test(start_paused = true)]

@@ -176,6 +176,7 @@ fn history(both: &mut Both, random: &mut Random) -> [u32; 7] {
             guard: Duration::from_micros(one(random, &reach)),
             lookahead: Duration::from_micros(one(random, &reach)),
             owed: one(random, &[0, 0, 0, 0, 0, 0, 0, 1, 30, 1_000_000]),
+            credit: one(random, &[0, 0, 0, 0, 0, 1, 2, 40, 1_000_000]),
             seen: seen.as_ref(),
             returned: returned.as_ref(),
             ban: ban(random),

@@ -376,6 +376,28 @@ async fn owed_units_are_charged() {
     }
 }
 
+/// A credit frees units that any pod has charged, up to the full limit.
+#[tokio::test]
+async fn units_are_given_back() {
+    for kind in kinds() {
+        for &strategy in kind.strategies {
+            let who = format!("{} {strategy:?}", kind.name);
+            let terms = StoreTerms::new(1, &[(0, quota(strategy, 100, 3_600_000))]).expect("terms");
+            let (one, other, key) = ((kind.pod)(), (kind.pod)(), key(300 + strategy as u128));
+            let (most, at_once) = (terms.raw()[0].most(), terms.raw()[0].at_once());
+            let most = u32::try_from(most).expect("some dozens");
+            let used = Take { requests: 0, owed: most, ..Take::new(&terms) };
+            assert_eq!(one.take(&key, &used).await.expect("an answer").granted, 0, "{who}");
+            let back = Take { requests: 5, credit: 3, ..Take::new(&terms) };
+            let granted = other.take(&key, &back).await.expect("an answer").granted;
+            // A leaky bucket grants nothing while other units are in it.
+            assert_eq!(granted, if strategy == Strategy::LeakyBucket { 0 } else { 3 }, "{who}");
+            let more = Take { requests: 200, credit: 1_000_000, ..Take::new(&terms) };
+            assert_eq!(u64::from(one.take(&key, &more).await.expect("an answer").granted), at_once, "{who}");
+        }
+    }
+}
+
 /// A strategy that a store does not support is refused before the store is asked.
 #[tokio::test]
 async fn strategies_that_a_store_lacks_are_refused() {
