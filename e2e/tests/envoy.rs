@@ -73,6 +73,13 @@ fn rules() -> Value {
                 "debt": 15,
             }],
         },
+        {
+            "name": "estimate",
+            "action": "Limit",
+            "match": [{ "descriptor": [{ "name": "estimate" }] }],
+            "key": [{ "descriptor": "estimate" }],
+            "limits": a_day(10),
+        },
     ])
 }
 
@@ -155,6 +162,27 @@ async fn the_cost_of_a_response_is_charged_after_it() -> Result<()> {
     .await?;
     let answer = client.get("/tokens", &[("x-api-key", "two")]).await?;
     ensure!(answer.status == 200, "{answer:?}");
+    Ok(())
+}
+
+/// Envoy charges an estimate before a request. After the response, it gives back what the app reports as unused.
+#[tokio::test]
+async fn the_unused_part_of_an_estimate_is_given_back() -> Result<()> {
+    let stage = Stage::start(&rules(), 1).await?;
+    let mut client = stage.client().await?;
+    let mut get = async |cost, unused| {
+        client.get("/estimate", &[("x-api-key", "one"), ("x-cost", cost), ("x-tokens", unused)]).await
+    };
+    let answer = get("8", "5").await?;
+    ensure!(answer.status == 200 && answer.header("x-ratelimit-remaining") == "2", "{answer:?}");
+    until("5 units are given back", async || {
+        let answer = stage.client().await?.get("/estimate", &[("x-api-key", "one"), ("x-cost", "8")]).await?;
+        ensure!(answer.status == 429, "beyond the limit: {answer:?}");
+        Ok((answer.header("x-ratelimit-remaining") == "7").then_some(()))
+    })
+    .await?;
+    ensure!(get("7", "0").await?.status == 200, "7 units are left");
+    ensure!(get("1", "0").await?.status == 429, "no unit is left");
     Ok(())
 }
 

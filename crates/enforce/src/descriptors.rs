@@ -1,7 +1,8 @@
 //! Decides on descriptors, with which a proxy such as Envoy describes a request to a rate limit service.
 //!
 //! A request has one or more descriptors, and each descriptor matches rules of its own. The rules that match any of them
-//! are charged together, or none of them is. In shadow mode, the rules of each descriptor are tried separately.
+//! are charged together, or none of them is. In shadow mode, the rules of each descriptor are tried separately. A descriptor
+//! can also give units back, for a request that used less than it was charged for.
 //!
 //! The answer also has the state of each descriptor: the tightest limit of its rules. The state is read after the
 //! decision, so another request can change it in between. The verdict itself is exact.
@@ -46,6 +47,8 @@ pub struct Descriptor<'a> {
     pub is_unordered: bool,
     /// The units that the request charges to each matching rule. 0 only checks whether the rules would admit one unit.
     pub hits: u64,
+    /// Whether the rules get the units back instead, if the request is admitted. Such a descriptor is never refused.
+    pub is_credit: bool,
 }
 
 /// The decision on the descriptors of one request.
@@ -114,6 +117,8 @@ struct MatchedRules {
     all: Vec<Matched>,
     /// For each descriptor, whether a rule exempts it.
     exempt: Vec<bool>,
+    /// For each descriptor, whether it gives units back.
+    credits: Vec<bool>,
     clock: MonotonicClock,
 }
 
@@ -127,6 +132,10 @@ struct Matched {
     rule: Arc<Rule>,
     key: Box<[u8]>,
     hits: u64,
+    /// Whether the rule gets the units back.
+    is_credit: bool,
+    /// Whether the rule is in shadow mode. Such a rule is here only to get units back.
+    is_shadow: bool,
 }
 
 impl LiveRules {
@@ -148,7 +157,7 @@ impl LiveRules {
                 clock,
             })
             .collect();
-        let mut question = Question { set, contexts: &contexts, matched: MatchedRules::new(descriptors.len(), clock) };
+        let mut question = Question { set, contexts: &contexts, matched: MatchedRules::new(descriptors, clock) };
         let (denied, shadows) = question.find_rules(&rules);
         let Question { matched, .. } = &question;
         let (mut verdict, refusing) = match denied {
@@ -224,27 +233,31 @@ impl<'a> Question<'a, '_> {
                 }
                 Matching::Rules { enforced, shadows } => {
                     is_unmatched &= enforced.is_empty() && shadows.is_empty();
-                    let matching = enforced.iter().chain(shadows);
-                    replacing.extend(matching.filter_map(|index| set.get(*index).replacing()));
-                    for index in enforced {
-                        let member = set.get(*index);
+                    let matching = || enforced.iter().chain(shadows).copied();
+                    replacing.extend(matching().filter_map(|index| set.get(index).replacing()));
+                    let is_credit = self.matched.credits[descriptor];
+                    for index in matching().take(if is_credit { usize::MAX } else { enforced.len() }) {
+                        let member = set.get(index);
                         let rule = &member.rule;
                         let Some(limits) = &rule.limits else {
-                            denials.push((descriptor, member));
+                            if !is_credit {
+                                denials.push((descriptor, member));
+                            }
                             continue;
                         };
                         let mut key = Vec::new();
                         limits.key.write(&context.request, &context.tokens, &mut key);
-                        let (rule, hits) = (Arc::clone(rule), context.request.hits());
                         self.matched.all.push(Matched {
                             descriptor,
                             policy: member.policy,
-                            rule,
+                            rule: Arc::clone(rule),
                             key: key.into(),
-                            hits,
+                            hits: context.request.hits(),
+                            is_credit,
+                            is_shadow: shadows.contains(&index),
                         });
                     }
-                    if !shadows.is_empty() && context.request.hits() > 0 {
+                    if !shadows.is_empty() && !is_credit && context.request.hits() > 0 {
                         all_shadows.push((descriptor, shadows.to_vec()));
                     }
                 }
@@ -271,11 +284,12 @@ impl<'a> Question<'a, '_> {
     fn enforce(&self) -> (Verdict<'_>, Option<usize>) {
         let Some(context) = self.contexts.first() else { return (Verdict::Pass(Pass::default()), None) };
         let now = context.now();
-        let unasked = self.matched.all.iter().find_map(|it| Some((it.refuse_unasked(now)?, it.descriptor)));
+        let asking = || self.matched.all.iter().filter(|matched| !matched.is_credit);
+        let unasked = asking().find_map(|it| Some((it.refuse_unasked(now)?, it.descriptor)));
         if let Some((refusal, descriptor)) = unasked {
             return (Verdict::Refuse(refusal), Some(descriptor));
         }
-        let charging = self.matched.all.iter().filter(|matched| matched.hits > 0);
+        let charging = asking().filter(|matched| matched.hits > 0);
         let (descriptors, demands): (Vec<usize>, Vec<Demand<'_, '_>>) =
             charging.filter_map(|matched| Some((matched.descriptor, matched.demand()?))).unzip();
         if demands.is_empty() {
@@ -298,20 +312,23 @@ impl<'a> Question<'a, '_> {
 }
 
 impl MatchedRules {
-    fn new(descriptors: usize, clock: MonotonicClock) -> Self {
-        Self { all: Vec::new(), exempt: vec![false; descriptors], clock }
+    fn new(descriptors: &[Descriptor<'_>], clock: MonotonicClock) -> Self {
+        let credits = descriptors.iter().map(|descriptor| descriptor.is_credit).collect();
+        Self { all: Vec::new(), exempt: vec![false; descriptors.len()], credits, clock }
     }
 
     /// Returns the descriptor because of which a rule refuses, as far as the state of the rules shows it.
     fn descriptor_of(&self, refusal: &Refusal<'_>) -> usize {
         let now = self.clock.now();
-        let by_rule = || self.all.iter().filter(|matched| std::ptr::eq(&*matched.rule, &**refusal.rule));
+        let asking = || self.all.iter().filter(|matched| !matched.is_credit);
+        let by_rule = || asking().filter(|matched| std::ptr::eq(&*matched.rule, &**refusal.rule));
         let refusing = by_rule().find(|matched| matched.state(now, 0).is_some_and(|(is_refused, _)| is_refused));
         refusing.or_else(|| by_rule().next()).map_or(0, |matched| matched.descriptor)
     }
 
-    /// Returns the answer to an admitted request, with these headers.
+    /// Gives units back, and returns the answer to an admitted request, with these headers.
     fn passed(&self, fields: Fields) -> DescriptorAnswer {
+        self.all.iter().filter(|matched| matched.is_credit).for_each(|matched| matched.give_back(self.clock));
         let mut headers = HeaderMap::new();
         fields.write(&mut headers);
         DescriptorAnswer { is_refused: false, states: self.states(None), headers, body: None }
@@ -331,9 +348,9 @@ impl MatchedRules {
         let mut states: Vec<DescriptorState> = self.exempt.iter().map(of).collect();
         // What the descriptors so far would charge to each key, if the request is refused.
         let mut charges: HashMap<(*const Rule, &[u8]), u64> = HashMap::new();
-        for matched in &self.all {
+        for matched in self.all.iter().filter(|matched| !matched.is_shadow) {
             let charge = match refused {
-                Some(_) if matched.hits > 0 => {
+                Some(_) if matched.hits > 0 && !matched.is_credit => {
                     Some(charges.entry((&raw const *matched.rule, &matched.key)).or_default())
                 }
                 _ => None,
@@ -345,7 +362,7 @@ impl MatchedRules {
                 *charge = charge.saturating_add(matched.hits);
             }
             let state = &mut states[matched.descriptor];
-            state.is_refused |= is_refused && refused.is_some();
+            state.is_refused |= is_refused && refused.is_some() && !matched.is_credit;
             if state.limit.as_ref().is_none_or(|known| limit.remaining < known.remaining) {
                 state.limit = Some(limit);
             }
@@ -360,7 +377,17 @@ impl MatchedRules {
 impl Matched {
     fn demand(&self) -> Option<Demand<'_, '_>> {
         let limits = self.rule.limits.as_ref()?;
-        Some(Demand { rule: &self.rule, limits, key: &self.key, cost: self.hits.max(1), latest: None })
+        let cost = if self.is_credit { 1 } else { self.hits.max(1) };
+        Some(Demand { rule: &self.rule, limits, key: &self.key, cost, latest: None })
+    }
+
+    /// Gives the units back to the limits.
+    fn give_back(&self, clock: MonotonicClock) {
+        let Some(demand) = self.demand().filter(|_| self.hits > 0) else { return };
+        match Self::shared(demand, clock.now()) {
+            Some(shared) => shared.credit(self.hits),
+            None => demand.limits.limiter.credit(demand.key, self.hits, || clock.now()),
+        }
     }
 
     /// Returns the refusal of a banned key, or of a check that charges nothing.

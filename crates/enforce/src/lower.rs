@@ -82,9 +82,13 @@ pub(super) struct LoweredLimits {
 }
 
 impl LoweredRule {
-    /// Charges the hits that each descriptor names.
+    /// Charges the hits that each descriptor names, or gives them back.
     fn counting_hits(self) -> Self {
-        Self { limits: self.limits.map(|limits| LoweredLimits { cost: Cost::Hits, ..limits }), ..self }
+        let counting = |limits: LoweredLimits| {
+            let shared = limits.shared.map(LoweredShared::with_credits);
+            LoweredLimits { cost: Cost::Hits, shared, ..limits }
+        };
+        Self { limits: self.limits.map(counting), ..self }
     }
 }
 

@@ -85,6 +85,11 @@ impl SharedDemand {
         self.part().limiter.ask(self.hash, self.set(), self.cost, self.patience)
     }
 
+    /// Gives back units of earlier requests.
+    pub(super) fn credit(&self, units: u64) {
+        self.part().limiter.credit(self.hash, self.set(), units);
+    }
+
     /// Returns the data of this program about the key.
     pub(super) fn known(&self) -> Known {
         self.part().limiter.known(self.hash, self.set(), self.cost)

@@ -31,8 +31,6 @@ pub(crate) enum InvalidQuestion {
     NoKey(usize, usize),
     #[error("descriptors[{0}].limit: is not supported: use overrides in the RateLimitPolicy")]
     LimitOverride(usize),
-    #[error("descriptors[{0}].isNegativeHits: is not supported: units cannot be given back")]
-    NegativeHits(usize),
 }
 
 /// Decides on a question, and charges the limits.
@@ -74,9 +72,6 @@ fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
         if descriptor.limit.is_some() {
             return Err(InvalidQuestion::LimitOverride(index));
         }
-        if descriptor.is_negative_hits {
-            return Err(InvalidQuestion::NegativeHits(index));
-        }
     }
     Ok(())
 }
@@ -85,7 +80,7 @@ fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
 fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descriptor<'_> {
     let entries = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
     let hits = descriptor.hits_addend.unwrap_or_else(|| hits_of_question.max(1).into());
-    Descriptor { entries, is_unordered: false, hits }
+    Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits }
 }
 
 fn response(answer: DescriptorAnswer) -> RateLimitResponse {

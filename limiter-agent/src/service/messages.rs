@@ -36,7 +36,7 @@ pub(crate) struct RateLimitDescriptor {
     #[prost(message, optional, tag = "3")]
     #[serde(alias = "hits_addend", deserialize_with = "number_or_text")]
     pub(crate) hits_addend: Option<u64>,
-    /// True if the units are given back.
+    /// True if the limits get the units back instead.
     #[prost(bool, tag = "4")]
     #[serde(alias = "is_negative_hits")]
     pub(crate) is_negative_hits: bool,

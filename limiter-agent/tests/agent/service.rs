@@ -176,19 +176,44 @@ async fn hits_are_those_of_the_descriptor_or_of_the_question() {
 }
 
 #[tokio::test]
+async fn negative_hits_are_given_back() {
+    let agent = Agent::service(&[]);
+    agent.apply(&snapshot(1, &[per_user(10)])).await;
+    let channel = channel(&agent).await;
+    let hits = async |hits: u64, is_negative: bool| {
+        let mut question = question(&[("user", "ann")]);
+        question.descriptors[0].hits_addend = Some(hits);
+        question.descriptors[0].is_negative_hits = is_negative;
+        let answer = ask(&channel, question).await.expect("an answer");
+        (answer.overall_code, answer.statuses[0].limit_remaining)
+    };
+    assert_eq!(hits(10, false).await, (OK, 0));
+    assert_eq!(hits(4, true).await, (OK, 4));
+    assert_eq!(hits(5, false).await, (OVER_LIMIT, 4));
+    assert_eq!(hits(4, false).await, (OK, 0));
+    assert_eq!(hits(u64::MAX, true).await, (OK, 10), "not more than the limit");
+
+    let json = async |is_negative: bool| {
+        let entries = json!([{"key": "user", "value": "bob"}]);
+        let descriptor = json!({"entries": entries, "hitsAddend": "3", "isNegativeHits": is_negative});
+        let body = json!({"domain": "shop", "descriptors": [descriptor]}).to_string();
+        let answer = agent.client.send(request("POST", &agent.url("/json"), &[], body)).await;
+        json_of(&answer)["statuses"][0]["limitRemaining"].clone()
+    };
+    assert_eq!((json(false).await, json(true).await), (json!(7), json!(10)));
+}
+
+#[tokio::test]
 async fn an_invalid_question_names_the_field() {
     let agent = Agent::service(&[]);
     let channel = channel(&agent).await;
     let good = || question(&[("user", "ann")]);
-    let mut negative = good();
-    negative.descriptors[0].is_negative_hits = true;
     for (question, field) in [
         (Question { domain: String::new(), ..good() }, "domain"),
         (Question { descriptors: Vec::new(), ..good() }, "descriptors"),
         (question(&[]), "descriptors[0].entries"),
         (question(&[("", "ann")]), "descriptors[0].entries[0].key"),
         (Question { descriptors: vec![good().descriptors[0].clone(); 101], ..good() }, "descriptors"),
-        (negative, "descriptors[0].isNegativeHits"),
     ] {
         let status = ask(&channel, question).await.expect_err("invalid");
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");

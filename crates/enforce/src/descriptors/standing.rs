@@ -32,7 +32,8 @@ impl LiveRules {
         let now = || clock.now();
         let request = RequestView::of_descriptor(&descriptor.entries, descriptor.is_unordered, 0);
         let contexts = [RequestContext { request, tokens: Tokens::new(None, &now), clock }];
-        let mut question = Question { set, contexts: &contexts, matched: MatchedRules::new(1, clock) };
+        let mut question =
+            Question { set, contexts: &contexts, matched: MatchedRules::new(std::slice::from_ref(descriptor), clock) };
         let (denied, _) = question.find_rules(&rules);
         let (now, all) = (clock.now(), &question.matched.all);
         let mut demands = all.iter().filter_map(Matched::demand);

@@ -24,6 +24,11 @@ impl LoweredShared {
     pub(super) fn with_ban(self, length: Duration) -> Self {
         Self { rule: self.rule.with_ban(length), ..self }
     }
+
+    /// The rule, whose clients give units back.
+    pub(super) fn with_credits(self) -> Self {
+        Self { rule: self.rule.with_credits(), ..self }
+    }
 }
 
 /// The names of a snapshot's stores; the value is true for Memcached.
