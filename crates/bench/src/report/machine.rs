@@ -47,7 +47,7 @@ pub(super) fn versions() -> anyhow::Result<Vec<(String, String)>> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let metadata = MetadataCommand::new()
         .manifest_path(manifest)
-        .other_options(["--locked".to_owned(), "--offline".to_owned()])
+        .other_options(["--locked".to_owned()])
         .exec()
         .context("cargo metadata")?;
     let resolve = metadata.resolve.as_ref().context("cargo metadata contains no dependency graph")?;
