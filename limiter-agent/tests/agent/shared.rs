@@ -246,30 +246,17 @@ fn the_oracle_finds_one_too_many() {
 }
 
 const PER_SECOND: u64 = 300;
-const SECONDS: u64 = 10;
-
-/// Sends three times as many requests as the limit allows. On an idle machine, at least 93 % of the possible requests
-/// are admitted. The bound is lower, so that the test does not fail on a busy machine.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_far_store_costs_little() {
-    let (admitted, possible) = far(3 * PER_SECOND * SECONDS).await;
-    assert!(admitted * 10 >= possible * 6, "{admitted} of {possible}");
-}
-
-/// Sends fewer requests than the limit allows. On an idle machine, all are admitted.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_far_store_refuses_hardly_anybody_below_the_limit() {
-    let all = 4 * PER_SECOND * SECONDS / 5;
-    let (admitted, _) = far(all).await;
-    assert!(admitted * 10 >= all * 8, "{admitted} of {all}");
-}
+const SECONDS: u64 = 5;
 
 /// The longest delay until the app receives an admitted request.
 const LATE: Duration = Duration::from_millis(500);
 
-/// Sends `all` requests in ten seconds, with a round trip of 67 ms to the store. Returns how many requests were
-/// admitted, and how many the limit allows.
-async fn far(all: u64) -> (u64, u64) {
+/// Sends three times as many requests as the limit allows, with a round trip of 67 ms to the store. Agents take seats in
+/// advance, so most requests need no trip. How much of the limit they use depends on the speed of the machine; weir-bench
+/// tests that in virtual time (`fleet_limits/world.rs`).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_far_store_is_not_asked_for_each_request() {
+    let all = 3 * PER_SECOND * SECONDS;
     let redis = Server::redis().await;
     let port = delayed(redis.port, Duration::from_micros(33_500)).await;
     let start = Instant::now();
@@ -293,19 +280,14 @@ async fn far(all: u64) -> (u64, u64) {
         while requests.try_join_next().is_some() {}
     }
     requests.join_all().await;
-    let elapsed = begun.elapsed();
-    let possible = PER_SECOND + PER_SECOND * u64::try_from(elapsed.as_millis()).expect("fits") / 1_000;
     let (admitted, mut times) = (app.requests(), times.lock().expect("no panic").clone());
     times.sort_unstable();
     let mut trips = 0.0;
     for agent in &agents {
         trips += agent.metric("weir_store_trips_total{store=\"shop/limits\"}").await.expect("a store");
     }
-    let excess = excess(&times, PER_SECOND, PER_SECOND, LATE);
-    println!(
-        "admitted {admitted} of {possible} possible ({:.3}), {all} requests, {trips} trips, excess {excess}",
-        admitted as f64 / possible as f64
-    );
-    assert_eq!(excess, 0);
-    (admitted, possible)
+    println!("admitted {admitted} of {all} requests with {trips} trips");
+    assert_eq!(excess(&times, PER_SECOND, PER_SECOND, LATE), 0);
+    assert!(admitted >= PER_SECOND, "a burst is free, and {admitted} were admitted");
+    assert!(trips < all as f64 / 2.0, "{trips} trips for {all} requests");
 }

@@ -134,9 +134,22 @@ mod tests {
         assert_eq!(one.run.messages, other.run.messages);
     }
 
+    /// Most requests need no trip to the operator, so a round trip of 67 ms costs little.
+    #[test]
+    fn a_far_operator_costs_little() {
+        let run = |scenario: Scenario| {
+            let traffic = scenario.traffic(9);
+            judge(&traffic, &weir::run(&scenario, &traffic, 67 * MILLI, 9).expect("a run").run)
+        };
+        let [below, above] = [SCENARIOS[0], SCENARIOS[1]].map(|scenario| run(scenario.shortened().smaller()));
+        assert!(below.excess == 0.0 && below.false_refusals <= 1.0, "{below:?}");
+        assert!(above.excess == 0.0 && above.used >= 93.0, "{above:?}");
+    }
+
     #[test]
     fn no_fault_lets_all_pods_exceed_the_limit() {
         for scenario in FAULTS {
+            let scenario = scenario.smaller();
             let traffic = scenario.traffic(9);
             let found = weir::run(&scenario, &traffic, 5 * MILLI, 9).expect("a run");
             let verdict = judge(&traffic, &found.run);

@@ -113,7 +113,11 @@ impl Stage {
                 "warnings",
             ])],
             Self::Unit => vec![
-                tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]),
+                // The feature enables the tests of the benchmarks that need the operator. No other package depends on
+                // weir-bench, so later stages build nothing again.
+                tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])
+                    .arg("--features")
+                    .arg("weir-bench/fleet"),
                 // The tests of agent processes run a second time, with all HTTP/1 through hyper. Tests that compare
                 // both paths are skipped, because they always run both. The packages must be the same as above,
                 // because otherwise cargo would build them with other features.

@@ -162,6 +162,12 @@ impl Scenario {
         Self { seconds: self.seconds.min(16), ..self }
     }
 
+    /// The same scenario with a fourth of the requests.
+    #[cfg(test)]
+    pub(in super::super) fn smaller(self) -> Self {
+        Self { limit: self.limit / 4, ..self }
+    }
+
     pub(in super::super) fn traffic(&self, seed: u64) -> Traffic {
         let mut random = StdRng::seed_from_u64(seed);
         let (pods, ends) = (self.pods(), self.ends());
