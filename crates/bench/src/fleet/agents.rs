@@ -116,6 +116,8 @@ struct Envelope<'a> {
     revision: &'a str,
     #[serde(rename = "policies")]
     _policies: IgnoredAny,
+    #[serde(default, rename = "stores")]
+    _stores: IgnoredAny,
 }
 
 impl Agents {
@@ -347,14 +349,17 @@ fn unix_millis() -> u64 {
 mod tests {
     use super::*;
 
+    /// A snapshot with a rule of scope Fleet.
     fn body(sequence: u64, revision: &str, requests: u64) -> Vec<u8> {
         let limit = serde_json::json!({"name": "second", "strategy": "TokenBucket", "requests": requests,
             "periodMillis": 1000, "burst": requests});
-        let rule = serde_json::json!({"name": "all", "action": "Limit", "limits": [limit]});
+        let shared = serde_json::json!({"store": "operator", "counters": "fleet/all.all", "stamp": sequence,
+            "onStoreLoss": "LocalShare", "sharers": 2});
+        let rule = serde_json::json!({"name": "all", "action": "Limit", "limits": [limit], "shared": shared});
         let policy = serde_json::json!({"uid": "u", "namespace": "fleet", "name": "all", "revision": revision,
             "mode": "Enforce", "rules": [rule]});
         let snapshot = serde_json::json!({"wireVersion": WIRE_VERSION, "sequence": sequence, "revision": revision,
-            "policies": [policy]});
+            "policies": [policy], "stores": [{"name": "operator", "backend": "operator"}]});
         snapshot.to_string().into_bytes()
     }
 
