@@ -80,6 +80,14 @@ fn rules() -> Value {
             "key": [{ "descriptor": "estimate" }],
             "limits": a_day(10),
         },
+        {
+            "name": "plan",
+            "action": "Limit",
+            "match": [{ "descriptor": [{ "name": "plan" }] }],
+            "key": [{ "descriptor": "plan" }],
+            "limits": a_day(1),
+            "limitOverride": { "maxRequests": 100, "periodMillis": DAY },
+        },
     ])
 }
 
@@ -183,6 +191,21 @@ async fn the_unused_part_of_an_estimate_is_given_back() -> Result<()> {
     .await?;
     ensure!(get("7", "0").await?.status == 200, "7 units are left");
     ensure!(get("1", "0").await?.status == 429, "no unit is left");
+    Ok(())
+}
+
+/// Envoy knows the plan of a client, and sends its limit. The rule's own limit is 1.
+#[tokio::test]
+async fn envoy_brings_the_limit_of_a_client() -> Result<()> {
+    let stage = Stage::start(&rules(), 1).await?;
+    let mut client = stage.client().await?;
+    for key in ["one", "two"] {
+        for remaining in ["3", "2", "1", "0"] {
+            let answer = client.get("/plan", &[("x-api-key", key)]).await?;
+            ensure!(answer.status == 200 && answer.header("x-ratelimit-remaining") == remaining, "{key}: {answer:?}");
+        }
+        ensure!(client.get("/plan", &[("x-api-key", key)]).await?.status == 429, "{key}");
+    }
     Ok(())
 }
 

@@ -135,6 +135,7 @@ mod tests {
             key: Vec::new(),
             limits: limits.iter().map(limit).collect(),
             overrides: Vec::new(),
+            limit_override: None,
             concurrency: None,
             cost: None,
             on_limit: None,

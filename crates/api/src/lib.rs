@@ -42,7 +42,7 @@ pub use self::{
     on_limit::{HeaderStyle, HeadersOn, OnLimit, OnLimitAction, OnMessage},
     policy::{RateLimitPolicy, RateLimitPolicySpec},
     response_header::ResponseHeader,
-    rule::{Action, Override, Per, Rule, Scope},
+    rule::{Action, LimitOverride, Override, Per, Rule, Scope},
     status::{
         Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
         condition_types,

@@ -4,7 +4,9 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Ban, Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, ResponseHeader, SharedRule, names};
+use crate::{
+    Ban, Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, Period, ResponseHeader, SharedRule, names,
+};
 
 /// A rule limits, exempts or refuses the requests that it matches.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -148,6 +150,11 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub overrides: Vec<Override>,
+    /// Lets a descriptor bring its own limit in place of the rule's limit. Valid only in a policy with `domain`, and in a
+    /// rule with exactly one limit. By default, the rule ignores limits of descriptors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "LimitOverride")]
+    pub limit_override: Option<LimitOverride>,
     /// The cost of each request, which is charged to every limit. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Cost")]
@@ -185,6 +192,17 @@ pub struct Rule {
 
 fn default_max_keys() -> i32 {
     65_536
+}
+
+/// The largest limit that a descriptor can bring. A larger limit is lowered to this rate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitOverride {
+    /// Largest number of requests per period.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub max_requests: i64,
+    /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
+    pub per: Period,
 }
 
 /// The treatment of the requests that a rule matches.

@@ -26,6 +26,7 @@ use super::{
     jwt::Tokens,
     layer,
     live::LiveRules,
+    lower::DescriptorLimit,
     outcome::{fields_of_several, refusal},
     refusal::Refusal,
     rule::{Limits, Rule},
@@ -49,6 +50,8 @@ pub struct Descriptor<'a> {
     pub hits: u64,
     /// Whether the rules get the units back instead, if the request is admitted. Such a descriptor is never refused.
     pub is_credit: bool,
+    /// Another limit, for the rules that accept it.
+    pub limit: Option<DescriptorLimit>,
 }
 
 /// The decision on the descriptors of one request.
@@ -117,8 +120,8 @@ struct MatchedRules {
     all: Vec<Matched>,
     /// For each descriptor, whether a rule exempts it.
     exempt: Vec<bool>,
-    /// For each descriptor, whether it gives units back.
-    credits: Vec<bool>,
+    /// For each descriptor, whether it gives units back, and the limit that it brings.
+    given: Vec<(bool, Option<DescriptorLimit>)>,
     clock: MonotonicClock,
 }
 
@@ -235,10 +238,10 @@ impl<'a> Question<'a, '_> {
                     is_unmatched &= enforced.is_empty() && shadows.is_empty();
                     let matching = || enforced.iter().chain(shadows).copied();
                     replacing.extend(matching().filter_map(|index| set.get(index).replacing()));
-                    let is_credit = self.matched.credits[descriptor];
+                    let (is_credit, limit) = self.matched.given[descriptor];
                     for index in matching().take(if is_credit { usize::MAX } else { enforced.len() }) {
                         let member = set.get(index);
-                        let rule = &member.rule;
+                        let rule = member.rule.with_limit(limit, || context.now());
                         let Some(limits) = &rule.limits else {
                             if !is_credit {
                                 denials.push((descriptor, member));
@@ -250,11 +253,11 @@ impl<'a> Question<'a, '_> {
                         self.matched.all.push(Matched {
                             descriptor,
                             policy: member.policy,
-                            rule: Arc::clone(rule),
                             key: key.into(),
                             hits: context.request.hits(),
                             is_credit,
                             is_shadow: shadows.contains(&index),
+                            rule,
                         });
                     }
                     if !shadows.is_empty() && !is_credit && context.request.hits() > 0 {
@@ -313,8 +316,8 @@ impl<'a> Question<'a, '_> {
 
 impl MatchedRules {
     fn new(descriptors: &[Descriptor<'_>], clock: MonotonicClock) -> Self {
-        let credits = descriptors.iter().map(|descriptor| descriptor.is_credit).collect();
-        Self { all: Vec::new(), exempt: vec![false; descriptors.len()], credits, clock }
+        let given = descriptors.iter().map(|descriptor| (descriptor.is_credit, descriptor.limit)).collect();
+        Self { all: Vec::new(), exempt: vec![false; descriptors.len()], given, clock }
     }
 
     /// Returns the descriptor because of which a rule refuses, as far as the state of the rules shows it.

@@ -102,7 +102,7 @@ pub use self::{
     jwt::{InvalidJwks, Jwks},
     layer::{BodyCosts, LimitLayer, Limited, LimitedBody, Position, Responses, Tunnel, Turns, refused, too_late},
     live::{LiveRules, RulesWriteGuard, SyncGate, layer_faults},
-    lower::{Lowered, lower},
+    lower::{DescriptorLimit, Lowered, lower},
     matching::{AmbiguousPaths, FieldLine, Headers, RequestView, X_FORWARDED_FOR, is_ambiguous, over_budget},
     messages::{MessageRefusal, Messages},
     refusal::{Refusal, TextKey},

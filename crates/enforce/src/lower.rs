@@ -10,6 +10,7 @@ mod cost;
 mod deadline;
 mod domain;
 mod faults;
+mod limit_override;
 mod limits;
 mod on_limit;
 mod shared;
@@ -26,9 +27,11 @@ use super::{
 };
 use crate::matching::Matcher;
 
+pub use self::limit_override::DescriptorLimit;
 pub(super) use self::{
     ban::LoweredBan,
     concurrency::{ConcurrentLimits, LoweredConcurrency},
+    limit_override::LoweredLimitOverride,
     shared::{LoweredShared, hash},
 };
 
@@ -66,6 +69,8 @@ pub(super) struct LoweredRule {
     pub(super) limits: Option<LoweredLimits>,
     /// `None` for most rules.
     pub(super) concurrency: Option<LoweredConcurrency>,
+    /// `None` if the rule accepts no limits of descriptors.
+    pub(super) limit_override: Option<LoweredLimitOverride>,
 }
 
 #[derive(Debug)]
@@ -235,6 +240,8 @@ fn lower_rule(
         }
     };
     let refusal = if rule.action == Action::Bypass { None } else { Some(refusal?) };
+    let store = rule.shared.as_ref().and_then(|shared| stores.get(shared.store.as_str()));
+    let is_memcached = store.copied().unwrap_or_default();
     Some(LoweredRule {
         name: rule.name.clone(),
         mode,
@@ -245,6 +252,7 @@ fn lower_rule(
         refusal,
         limits,
         concurrency,
+        limit_override: LoweredLimitOverride::new(rule, mode, is_memcached),
     })
 }
 

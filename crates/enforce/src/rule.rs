@@ -1,6 +1,7 @@
 //! A rule in force, with its policy and its limits.
 
 mod bans;
+mod limit_overrides;
 
 use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -8,6 +9,7 @@ use weir_core::{KeyStats, KeySurvey, Quota, RuleLimiter, Terms, Time};
 use weir_store::{SharedKeys, SharedLimiter, StoreClient};
 use weir_wire::{Action, Mode, OPERATOR_STORE, Per};
 
+use self::limit_overrides::LimitOverrides;
 use super::{
     ban::Ban,
     concurrency::Concurrency,
@@ -15,7 +17,7 @@ use super::{
     counters::{Counters, Counts},
     fields::QuotaHeaders,
     key::KeySpec,
-    lower::{LoweredLimits, LoweredRule, LoweredShared},
+    lower::{DescriptorLimit, LoweredLimits, LoweredRule, LoweredShared},
     policy_deadline::PolicyDeadline,
     refusal_text::RefusalText,
 };
@@ -62,6 +64,8 @@ pub struct Rule {
     pub(super) limits: Option<Limits>,
     /// `None` for a rule without a concurrent limit.
     pub(super) concurrency: Option<Concurrency>,
+    /// `None` if the rule accepts no limits of descriptors.
+    limit_overrides: Option<LimitOverrides>,
 }
 
 /// The limits of a rule, and how a request is charged to them.
@@ -145,7 +149,12 @@ impl Rule {
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
-        let LoweredRule { name, mode, matcher, replaces, per, action, refusal, limits, concurrency } = rule;
+        let LoweredRule { name, mode, matcher, replaces, per, action, refusal, limits, concurrency, limit_override } =
+            rule;
+        let limit_overrides = limit_override.map(|own| {
+            let before = before.and_then(|before| before.limit_overrides.as_ref());
+            LimitOverrides::new((before, was_removed), own, &counters, policy, (clock, stores))
+        });
         let concurrency = concurrency
             .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
         let before = before.and_then(|before| before.limits.as_ref());
@@ -175,7 +184,13 @@ impl Rule {
             (limits, None) => ("rate limited", limits.as_ref().map_or(&[][..], |limits| &limits.names)),
         };
         let refusal = refusal.map(|form| RefusalText::new(form, (policy, &name), error, names));
-        Self { name, mode, matcher, replaces, per, counters, action, refusal, limits, concurrency }
+        Self { name, mode, matcher, replaces, per, counters, action, refusal, limits, concurrency, limit_overrides }
+    }
+
+    /// Returns the rule with the limit that a descriptor brings, or the rule itself if it does not accept the limit.
+    pub(super) fn with_limit(self: &Arc<Self>, limit: Option<DescriptorLimit>, clock: impl Fn() -> Time) -> Arc<Self> {
+        let overridden = limit.and_then(|limit| self.limit_overrides.as_ref()?.rule_with(limit, &self.counters, clock));
+        overridden.unwrap_or_else(|| Arc::clone(self))
     }
 
     /// Returns the rule's statistics.

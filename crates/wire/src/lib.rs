@@ -52,8 +52,8 @@ pub use self::{
     reply::{ApplyReply, Fault, Rejection, RejectionKind},
     snapshot::{
         Action, Ban, Concurrency, ConcurrencyOverride, Cost, EntryMatch, FieldMatch, HeaderStyle, HeadersOn, KeyPart,
-        Limit, Match, Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader, Rule, Snapshot,
-        Strategy,
+        Limit, LimitOverride, Match, Mode, OnDeadline, OnLimit, OnMessage, Override, Per, PolicyRules, ResponseHeader,
+        Rule, Snapshot, Strategy,
     },
     status::{KeyTable, PolicyStatus, RuleStatus, STATUS_LINES, SnapshotInForce, Status, StoreStatus},
     store::{OPERATOR_STORE, OnStoreLoss, Shared, Store, StoreBackend, Topology},

@@ -104,6 +104,10 @@ pub struct Rule {
     /// Other limits for some keys. Allowed only with a `key`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
+    /// Present: a descriptor can bring its own limit in place of the rule's limit. Allowed only in a policy with a domain,
+    /// in a rule with one limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_override: Option<LimitOverride>,
     /// Present: the rule limits how many requests are in flight. Only with [`Action::Limit`] and [`Per::Request`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
@@ -129,6 +133,16 @@ pub struct Rule {
     /// [`Action::Limit`] and [`Per::Request`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
+}
+
+/// The largest limit that a descriptor can bring: a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LimitOverride {
+    /// The largest number of requests per period. At least 1.
+    pub max_requests: u64,
+    /// The period in milliseconds. At least 1.
+    pub period_millis: u64,
 }
 
 /// The action of a rule on the requests that it matches.

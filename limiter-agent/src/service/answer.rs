@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use weir_enforce::{Descriptor, DescriptorAnswer, DescriptorState, DescriptorVerdict, LimitState, LiveRules};
+use weir_enforce::{
+    Descriptor, DescriptorAnswer, DescriptorLimit, DescriptorState, DescriptorVerdict, LimitState, LiveRules,
+};
 
 use super::messages::{
-    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, Unit,
+    Code, DescriptorStatus, HeaderValue, LimitOverride, RateLimit, RateLimitDescriptor, RateLimitRequest,
+    RateLimitResponse, Unit,
 };
 
 /// The maximum number of descriptors of one question. Envoy sends a few.
@@ -13,6 +16,9 @@ const MAX_DESCRIPTORS: usize = 100;
 
 /// The maximum number of entries of one descriptor.
 const MAX_ENTRIES: usize = 50;
+
+/// The units of limits, with their seconds.
+const UNITS: [(Unit, u32); 4] = [(Unit::Day, 86_400), (Unit::Hour, 3_600), (Unit::Minute, 60), (Unit::Second, 1)];
 
 /// The reason why a question is invalid: a field, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +35,9 @@ pub(crate) enum InvalidQuestion {
     TooManyEntries(usize, usize),
     #[error("descriptors[{0}].entries[{1}].key: must not be empty")]
     NoKey(usize, usize),
-    #[error("descriptors[{0}].limit: is not supported: use overrides in the RateLimitPolicy")]
+    #[error(
+        "descriptors[{0}].limit: must have at least 1 in requestsPerUnit, and the unit SECOND, MINUTE, HOUR or DAY"
+    )]
     LimitOverride(usize),
 }
 
@@ -69,7 +77,7 @@ fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
         if let Some(entry) = descriptor.entries.iter().position(|entry| entry.key.is_empty()) {
             return Err(InvalidQuestion::NoKey(index, entry));
         }
-        if descriptor.limit.is_some() {
+        if descriptor.limit.is_some_and(|limit| limit_of(limit).is_none()) {
             return Err(InvalidQuestion::LimitOverride(index));
         }
     }
@@ -80,7 +88,15 @@ fn check(question: &RateLimitRequest) -> Result<(), InvalidQuestion> {
 fn descriptor(descriptor: &RateLimitDescriptor, hits_of_question: u32) -> Descriptor<'_> {
     let entries = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
     let hits = descriptor.hits_addend.unwrap_or_else(|| hits_of_question.max(1).into());
-    Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits }
+    let limit = descriptor.limit.and_then(limit_of);
+    Descriptor { entries, is_unordered: false, hits, is_credit: descriptor.is_negative_hits, limit }
+}
+
+/// `None` if the limit has no requests, or a unit that is longer than a day.
+fn limit_of(LimitOverride { requests_per_unit, unit }: LimitOverride) -> Option<DescriptorLimit> {
+    let (_, length) = UNITS.into_iter().find(|(known, _)| i32::from(*known) == unit)?;
+    let period = Duration::from_secs(length.into());
+    (requests_per_unit > 0).then_some(DescriptorLimit { requests: requests_per_unit.into(), period })
 }
 
 fn response(answer: DescriptorAnswer) -> RateLimitResponse {
@@ -126,7 +142,8 @@ fn unit(period: Duration) -> (Unit, u32) {
         return (Unit::Unknown, 1);
     }
     let seconds = period.as_secs();
-    [(Unit::Day, 86_400), (Unit::Hour, 3_600), (Unit::Minute, 60), (Unit::Second, 1)]
+    UNITS
+        .map(|(unit, length)| (unit, u64::from(length)))
         .into_iter()
         .find(|(_, length)| seconds >= *length && seconds.is_multiple_of(*length))
         .map_or((Unit::Unknown, 1), |(unit, length)| (unit, u32::try_from(seconds / length).unwrap_or(u32::MAX)))

@@ -54,9 +54,19 @@ pub(crate) struct Entry {
     pub(crate) value: String,
 }
 
-/// Another limit for a descriptor. Weir only notices that it is present.
+/// Another limit for a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Deserialize)]
-pub(crate) struct LimitOverride {}
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct LimitOverride {
+    /// The number of requests per unit.
+    #[prost(uint32, tag = "1")]
+    #[serde(alias = "requests_per_unit", deserialize_with = "small_number_or_text")]
+    pub(crate) requests_per_unit: u32,
+    /// The unit of the period.
+    #[prost(enumeration = "Unit", tag = "2")]
+    #[serde(deserialize_with = "unit_of_name")]
+    pub(crate) unit: i32,
+}
 
 /// The answer to a question.
 #[derive(Clone, PartialEq, Message, Serialize)]
@@ -201,6 +211,18 @@ fn unit_name<S: Serializer>(unit: &i32, serializer: S) -> Result<S::Ok, S::Error
         Ok(Unit::Day) => "DAY",
         Ok(Unit::Unknown) | Err(_) => "UNKNOWN",
     })
+}
+
+fn unit_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let unit = match name.as_str() {
+        "SECOND" => Unit::Second,
+        "MINUTE" => Unit::Minute,
+        "HOUR" => Unit::Hour,
+        "DAY" => Unit::Day,
+        _ => Unit::Unknown,
+    };
+    Ok(unit.into())
 }
 
 fn base64_text<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

@@ -17,7 +17,10 @@ use tonic_prost::ProstCodec;
 
 use crate::{
     metrics::documented,
-    support::{Agent, App, Authority, TlsClient, binary, daily, json_of, policy, request, rule, snapshot, with},
+    support::{
+        Agent, App, Authority, Server, TlsClient, binary, daily, json_of, policy, redis_at, request, rule, snapshot,
+        with,
+    },
 };
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -36,10 +39,21 @@ pub(crate) struct Question {
 pub(crate) struct Descriptor {
     #[prost(message, repeated, tag = "1")]
     entries: Vec<Entry>,
+    #[prost(message, optional, tag = "2")]
+    limit: Option<OwnLimit>,
     #[prost(message, optional, tag = "3")]
     hits_addend: Option<u64>,
     #[prost(bool, tag = "4")]
     is_negative_hits: bool,
+}
+
+/// The unit 2 is a minute, and 4 is a day.
+#[derive(Clone, Copy, PartialEq, Message)]
+struct OwnLimit {
+    #[prost(uint32, tag = "1")]
+    requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    unit: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -203,17 +217,60 @@ async fn negative_hits_are_given_back() {
     assert_eq!((json(false).await, json(true).await), (json!(7), json!(10)));
 }
 
+/// Two services count the limits of descriptors together, in a store.
+#[tokio::test]
+async fn services_share_the_limits_that_descriptors_bring() {
+    let redis = Server::redis().await;
+    let shared = json!({
+        "store": "shop/limits", "counters": "shop/gateway.r", "stamp": 1, "onStoreLoss": "FailClosed", "sharers": 2,
+    });
+    let more = json!({
+        "match": [{"descriptor": [{"name": "user"}]}], "key": [{"descriptor": "user"}], "shared": shared,
+        "limitOverride": {"maxRequests": 50, "periodMillis": 86_400_000},
+    });
+    let rules =
+        with(policy("gateway", &[with(rule("r", &[daily("day", "FixedWindow", 5)]), more)]), json!({"domain": "shop"}));
+    let snapshot = with(snapshot(1, &[rules]), json!({"stores": [redis_at(redis.port)]}));
+    let (one, two) = (Agent::service(&[]), Agent::service(&[]));
+    one.apply(&snapshot).await;
+    two.apply(&snapshot).await;
+    let channels = [channel(&one).await, channel(&two).await];
+    let admitted = async |user: &str, limit: Option<OwnLimit>| {
+        let mut admitted = 0;
+        for turn in 0..120 {
+            let mut question = question(&[("user", user)]);
+            question.descriptors[0].limit = limit;
+            let answer = ask(&channels[turn % 2], question).await.expect("an answer");
+            admitted += u32::from(answer.overall_code == OK);
+        }
+        admitted
+    };
+    let of = |requests_per_unit| Some(OwnLimit { requests_per_unit, unit: 4 });
+    assert_eq!(admitted("ann", None).await, 5);
+    assert_eq!(admitted("ann", of(20)).await, 20);
+    assert_eq!(admitted("bob", of(20)).await, 20);
+    assert_eq!(admitted("ann", of(1_000)).await, 50, "the largest rate");
+}
+
 #[tokio::test]
 async fn an_invalid_question_names_the_field() {
     let agent = Agent::service(&[]);
     let channel = channel(&agent).await;
     let good = || question(&[("user", "ann")]);
+    let with_limit = |requests_per_unit, unit| {
+        let mut question = good();
+        question.descriptors[0].limit = Some(OwnLimit { requests_per_unit, unit });
+        question
+    };
     for (question, field) in [
         (Question { domain: String::new(), ..good() }, "domain"),
         (Question { descriptors: Vec::new(), ..good() }, "descriptors"),
         (question(&[]), "descriptors[0].entries"),
         (question(&[("", "ann")]), "descriptors[0].entries[0].key"),
         (Question { descriptors: vec![good().descriptors[0].clone(); 101], ..good() }, "descriptors"),
+        (with_limit(0, 2), "descriptors[0].limit"),
+        (with_limit(5, 0), "descriptors[0].limit"),
+        (with_limit(5, 5), "descriptors[0].limit"),
     ] {
         let status = ask(&channel, question).await.expect_err("invalid");
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");

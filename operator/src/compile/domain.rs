@@ -3,7 +3,7 @@
 //! The rules of a policy with a domain read descriptors, which a proxy sends to a rate limit service. A descriptor has
 //! no method, no path and no body. The proxy decides on the status of a refusal and on waits.
 
-use weir_api::{KeyPart, Match, OnLimitAction, Per, RateLimitPolicySpec, Rule};
+use weir_api::{Action, KeyPart, Match, OnLimitAction, Per, RateLimitPolicySpec, Rule, Scope, Strategy};
 
 use super::faults::Faults;
 
@@ -17,6 +17,7 @@ pub(super) fn check(spec: &RateLimitPolicySpec, faults: &mut Faults) {
         if spec.domain.is_some() {
             of_descriptors(rule, &path, faults);
             of_replaced(rule, &spec.rules, &path, faults);
+            of_limit_override(rule, &path, faults);
         } else {
             of_requests(rule, &path, faults);
         }
@@ -64,6 +65,31 @@ fn of_replaced(rule: &Rule, rules: &[Rule], path: &str, faults: &mut Faults) {
     }
 }
 
+/// Checks a rule that accepts limits of descriptors.
+fn of_limit_override(rule: &Rule, path: &str, faults: &mut Faults) {
+    if rule.limit_override.is_none() {
+        return;
+    }
+    let has_log = rule.limits.iter().any(|limit| limit.strategy == Strategy::SlidingWindowLog);
+    for (is_unfit, why) in [
+        (rule.action != Action::Limit, "needs a rule with action Limit: remove it"),
+        (
+            rule.limits.len() != 1,
+            "needs exactly one limit in limits, whose strategy it uses: move the others to another rule",
+        ),
+        (has_log, "is not valid with SlidingWindowLog, which remembers each request: use SlidingWindowCounter"),
+        (rule.ban.is_some(), "is not valid with ban: remove one of them"),
+        (
+            rule.scope == Scope::Fleet,
+            "is not valid with scope Fleet, because the operator knows only the limits of policies: use scope Shared or Pod",
+        ),
+    ] {
+        if is_unfit {
+            faults.add(format!("{path}.limitOverride"), why);
+        }
+    }
+}
+
 /// Checks a rule that reads requests.
 fn of_requests(rule: &Rule, path: &str, faults: &mut Faults) {
     let matches = rule.matches.iter().enumerate().filter(|(_, entry)| !entry.descriptor.is_empty());
@@ -71,7 +97,8 @@ fn of_requests(rule: &Rule, path: &str, faults: &mut Faults) {
     let parts = rule.key.iter().enumerate().filter(|(_, part)| matches!(part, KeyPart::Descriptor(_)));
     let in_key = parts.map(|(index, _)| format!("{path}.key[{index}].descriptor"));
     let replaces = (!rule.replaces.is_empty()).then(|| format!("{path}.replaces"));
-    for field in in_matches.chain(in_key).chain(replaces) {
+    let limits = rule.limit_override.as_ref().map(|_| format!("{path}.limitOverride"));
+    for field in in_matches.chain(in_key).chain(replaces).chain(limits) {
         faults.add(field, "is valid only in a policy with domain: add spec.domain, or use a part of the request");
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn rule(
             key: Vec::new(),
             limits: Vec::new(),
             overrides: Vec::new(),
+            limit_override: None,
             concurrency: None,
             cost: None,
             on_limit: (action == wire::Action::Deny).then(form),
@@ -109,6 +110,10 @@ pub(super) fn rule(
         key: rule.key.iter().enumerate().map(|(i, part)| key_part(part, &format!("{path}.key[{i}]"), faults)).collect(),
         limits,
         overrides,
+        limit_override: rule.limit_override.as_ref().map(|own| wire::LimitOverride {
+            max_requests: faults.number(format!("{path}.limitOverride.maxRequests"), own.max_requests, 1),
+            period_millis: own.per.as_millis(),
+        }),
         concurrency,
         cost,
         response_headers: {

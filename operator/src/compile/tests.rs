@@ -675,6 +675,26 @@ fn a_domain_and_its_rules_read_descriptors() {
     assert_eq!(faults(json!({}), two(&["s"])), ["spec.rules[0].replaces"]);
     let wrong = faults(json!({"domain": "shop"}), two(&["s", "r", "t"]));
     assert_eq!(wrong, ["spec.rules[0].replaces[1]", "spec.rules[0].replaces[2]"]);
+    let accepting = |more: Value| {
+        let mut rule = json!({"name": "r", "limits": limits, "limitOverride": {"maxRequests": 100, "per": "1m"}});
+        rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!([rule])
+    };
+    let wire = serde_json::to_value(compiled(json!({"domain": "shop"}), accepting(json!({}))).unwrap()).unwrap();
+    assert_eq!(wire["rules"][0]["limitOverride"], json!({"maxRequests": 100, "periodMillis": 60_000}));
+    assert_eq!(faults(json!({}), accepting(json!({}))), ["spec.rules[0].limitOverride"]);
+    for unfit in [
+        json!({"scope": "Fleet"}),
+        json!({"key": [{"descriptor": "user"}], "ban": {"after": 3, "for": "1m"}}),
+        json!({"limits": [{"name": "a", "requests": 5, "per": "1m"}, {"name": "b", "requests": 5, "per": "1h"}]}),
+        json!({"limits": [{"name": "a", "requests": 5, "per": "1m", "strategy": "SlidingWindowLog"}]}),
+    ] {
+        assert_eq!(
+            faults(json!({"domain": "shop"}), accepting(unfit.clone())),
+            ["spec.rules[0].limitOverride"],
+            "{unfit}"
+        );
+    }
     let of_requests = json!([{
         "name": "r",
         "match": [{"methods": ["GET"], "hosts": ["a"], "paths": ["/a"], "pathRegexes": ["a"], "headers": [{"name": "a"}],

@@ -3,7 +3,10 @@
 
 use weir_wire::{KeyPart, Match, Per, PolicyRules, Rule};
 
-use super::faults::{Faults, Path};
+use super::{
+    faults::{Faults, Path},
+    limit_override,
+};
 
 /// The maximum length of a domain, in bytes.
 const LONGEST: usize = 512;
@@ -23,6 +26,7 @@ pub(super) fn check(policy: &PolicyRules, path: &Path, faults: &mut Faults) {
     }
     for (rule, path) in rules(policy, path) {
         of_descriptors(rule, &path, faults);
+        limit_override::check(rule, &path, faults);
         for (index, name) in rule.replaces.iter().enumerate() {
             if *name == rule.name || policy.rules.iter().all(|other| other.name != *name) {
                 let message = "must be the name of another rule of the policy";
@@ -64,6 +68,9 @@ fn of_descriptors(rule: &Rule, path: &Path, faults: &mut Faults) {
 fn of_requests(rule: &Rule, path: &Path, faults: &mut Faults) {
     if !rule.replaces.is_empty() {
         faults.add(&path.field("replaces"), "needs a policy with a domain: remove it");
+    }
+    if rule.limit_override.is_some() {
+        faults.add(&path.field("limitOverride"), "needs a policy with a domain: remove it");
     }
     for (index, _) in rule.matches.iter().enumerate().filter(|(_, entry)| !entry.descriptor.is_empty()) {
         let message = "needs a policy with a domain: add it, or use a condition on requests";

@@ -28,7 +28,7 @@ fn matching(entries: &[(&str, Option<&str>)]) -> Value {
 }
 
 fn descriptor<'a>(entries: &[(&'a str, &'a str)], hits: u64) -> Descriptor<'a> {
-    Descriptor { entries: entries.to_vec(), is_unordered: false, hits, is_credit: false }
+    Descriptor { entries: entries.to_vec(), is_unordered: false, hits, is_credit: false, limit: None }
 }
 
 impl Limits {
@@ -75,6 +75,77 @@ async fn a_refused_request_gives_nothing_back() {
     let answer = limits.decide(&[credit(&a, 5), descriptor(&b, 1)]);
     assert_eq!(answer.states.iter().map(|state| state.is_refused).collect::<Vec<_>>(), [false, true]);
     assert_eq!(limits.asked(&[credit(&a, 0)]), (false, vec![Some(0)]));
+}
+
+fn with_limit<'a>(entries: &[(&'a str, &'a str)], requests: u64, seconds: u64) -> Descriptor<'a> {
+    let limit = DescriptorLimit { requests, period: Duration::from_secs(seconds) };
+    Descriptor { limit: Some(limit), ..descriptor(entries, 1) }
+}
+
+impl Limits {
+    /// Asks with this descriptor until it is refused. Returns the number of admissions.
+    fn admitted(&self, descriptor: &Descriptor<'_>) -> u64 {
+        (0..1_000).take_while(|_| !self.decide(std::slice::from_ref(descriptor)).is_refused).count() as u64
+    }
+}
+
+fn accepting(max_requests: u64, strategy: &str) -> Value {
+    let more = json!({
+        "match": matching(&[("user", None)]), "key": [{"descriptor": "user"}],
+        "limitOverride": {"maxRequests": max_requests, "periodMillis": DAY},
+    });
+    rule("r", &[limit(strategy, 5, DAY, json!({}))], more)
+}
+
+/// A descriptor's limit replaces the limit of a rule that accepts it, up to the largest rate. Each key has its own count.
+#[tokio::test(start_paused = true)]
+async fn a_descriptor_brings_its_own_limit() {
+    let (ann, bob) = ([("user", "ann")], [("user", "bob")]);
+    for (strategy, at_once) in [("FixedWindow", 8), ("TokenBucket", 8), ("SlidingWindowCounter", 8), ("GCRA", 1)] {
+        let limits = Limits::new(&[domain("p", &[accepting(10, strategy)])]);
+        let own = if strategy == "GCRA" { 1 } else { 5 };
+        assert_eq!(limits.admitted(&descriptor(&ann, 1)), own, "{strategy}");
+        assert_eq!(limits.admitted(&with_limit(&ann, 8, 86_400)), at_once, "{strategy}");
+        assert_eq!(limits.admitted(&with_limit(&bob, 8, 86_400)), at_once, "{strategy}");
+        assert_eq!(limits.admitted(&descriptor(&bob, 1)), own, "{strategy}: the rule has its own counts");
+    }
+    let limits = Limits::new(&[domain("p", &[accepting(10, "FixedWindow")])]);
+    assert_eq!(limits.admitted(&with_limit(&ann, 1_000, 86_400)), 10, "the largest rate");
+    assert_eq!(limits.admitted(&with_limit(&ann, 1_000, 3_600)), 1, "in an hour, the largest rate has less than one");
+    let answer = limits.decide(&[with_limit(&bob, 7, 86_400)]);
+    let state = answer.states[0].limit.as_ref().expect("a limit");
+    assert_eq!((&*state.name, state.requests, state.remaining), ("r.l", 7, 6));
+    assert_eq!(limits.admitted(&Descriptor { is_credit: true, ..with_limit(&bob, 7, 86_400) }), 1_000);
+    assert_eq!(limits.admitted(&with_limit(&bob, 7, 86_400)), 7, "units are given back to the descriptor's limit");
+    assert_eq!(limits.counts(0, 0)[0], 10 + 1 + 1 + 7, "the rule counts all its requests");
+}
+
+/// A rule that does not accept limits ignores them. So does a rule that has got too many different limits.
+#[tokio::test(start_paused = true)]
+async fn a_rule_keeps_its_limit() {
+    let ann = [("user", "ann")];
+    let plain = rule("r", &fixed(5), json!({"match": matching(&[("user", None)])}));
+    assert_eq!(Limits::new(&[domain("p", &[plain])]).admitted(&with_limit(&ann, 100, 86_400)), 5);
+    let limits = Limits::new(&[domain("p", &[accepting(1_000, "FixedWindow")])]);
+    let found: Vec<u64> = (100..120).map(|requests| limits.admitted(&with_limit(&ann, requests, 86_400))).collect();
+    let expected: Vec<u64> = (100..116).chain([5, 0, 0, 0]).collect();
+    assert_eq!(found, expected);
+    assert_eq!(limits.admitted(&with_limit(&[("user", "bob")], 101, 86_400)), 101, "a known limit stays");
+}
+
+/// A change of the policy keeps the counts of the limits that descriptors brought.
+#[tokio::test(start_paused = true)]
+async fn a_change_keeps_the_counts_of_limits_that_descriptors_brought() {
+    let ann = [("user", "ann")];
+    let limits = Limits::new(&[domain("p", &[accepting(10, "FixedWindow")])]);
+    assert_eq!(limits.admitted(&with_limit(&ann, 8, 86_400)), 8);
+    limits.apply(&[domain("p", &[accepting(20, "FixedWindow")])]);
+    assert_eq!(limits.admitted(&with_limit(&ann, 8, 86_400)), 0);
+    assert_eq!(limits.admitted(&with_limit(&ann, 30, 86_400)), 20);
+    limits.apply(&[domain("p", &[accepting(25, "FixedWindow")])]);
+    assert_eq!(limits.admitted(&with_limit(&ann, 30, 86_400)), 5);
+    limits.apply(&[domain("p", &[accepting(4, "FixedWindow")])]);
+    assert_eq!(limits.admitted(&with_limit(&ann, 8, 86_400)), 0);
 }
 
 /// Rules that refuse everything, and banned keys, take units back. Rules in shadow mode do, too, and stay hidden.
@@ -395,6 +466,20 @@ fn requests_and_descriptors_do_not_mix() {
     assert_eq!(
         faults(&[domain("p", &two(replaces(&["s", "r", "t"])))]),
         ["policies[0].rules[0].replaces[1]", "policies[0].rules[0].replaces[2]"]
+    );
+    let accepts = json!({"limitOverride": {"maxRequests": 0, "periodMillis": 1_000}});
+    assert_eq!(
+        faults(&[policy("p", &[rule("r", &fixed(1), accepts.clone())])]),
+        ["policies[0].rules[0].limitOverride"]
+    );
+    let log = [limit("SlidingWindowLog", 1, DAY, json!({})), limit("FixedWindow", 1, DAY, json!({"name": "other"}))];
+    assert_eq!(
+        faults(&[domain("p", &[rule("r", &log, accepts)])]),
+        [
+            "policies[0].rules[0].limitOverride.maxRequests",
+            "policies[0].rules[0].limitOverride",
+            "policies[0].rules[0].limitOverride"
+        ]
     );
     let no_prefix = json!({"match": [{"descriptor": [{"name": "a", "exceptPrefixes": ["b", ""]}]}]});
     assert_eq!(

@@ -1,0 +1,95 @@
+//! Limits that descriptors bring, for rules that accept them.
+
+use std::{collections::HashMap, time::Duration};
+
+use weir_core::Quota;
+use weir_wire::{Mode, Rule};
+
+use super::{
+    LoweredRule,
+    faults::{Faults, Path},
+    lower_rule,
+};
+
+/// A limit that a descriptor brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DescriptorLimit {
+    /// The number of requests per period, at least 1.
+    pub requests: u64,
+    /// The period.
+    pub period: Duration,
+}
+
+/// A rule that accepts limits of descriptors, in the form from which the rule with such a limit is made.
+#[derive(Debug)]
+pub(crate) struct LoweredLimitOverride {
+    /// The largest rate: so many requests in this time.
+    largest: (u64, Duration),
+    rule: Box<Rule>,
+    mode: Mode,
+    is_memcached: bool,
+}
+
+impl LoweredLimitOverride {
+    /// Returns `None` if the rule accepts no limits. `is_memcached`: the kind of the store of a rule of scope Shared.
+    pub(super) fn new(rule: &Rule, mode: Mode, is_memcached: bool) -> Option<Self> {
+        let own = rule.limit_override?;
+        let rule = Rule { limit_override: None, overrides: Vec::new(), ..rule.clone() };
+        let largest = (own.max_requests, Duration::from_millis(own.period_millis));
+        Some(Self { largest, rule: Box::new(rule), mode, is_memcached })
+    }
+
+    /// The name of the store that counts the rule.
+    pub(crate) fn store(&self) -> Option<&str> {
+        self.rule.shared.as_ref().map(|shared| shared.store.as_str())
+    }
+
+    /// Returns the rule with this limit in place of its own. `None` if the limit does not fit the strategy.
+    pub(crate) fn rule_with(&self, limit: DescriptorLimit, policy: &str) -> Option<LoweredRule> {
+        let mut rule = (*self.rule).clone();
+        let own = rule.limits.first_mut()?;
+        own.requests = self.capped(limit);
+        own.period_millis = u64::try_from(limit.period.as_millis()).ok()?;
+        // The burst and the debt of the rule's limit do not fit other numbers.
+        (own.burst, own.debt) = (None, None);
+        if let Some(shared) = &mut rule.shared {
+            shared.counters = format!("{}@{}-{}", shared.counters, limit.requests, limit.period.as_secs());
+        }
+        let kinds: HashMap<_, _> = self.store().map(|store| (store, self.is_memcached)).into_iter().collect();
+        let mut faults = Faults::default();
+        let lowered = lower_rule((&rule, self.mode, policy), &kinds, &Path::default(), &mut faults);
+        lowered.filter(|_| faults.len() == 0).map(LoweredRule::counting_hits)
+    }
+
+    /// The requests of a limit, at most as many as the largest rate allows in its period.
+    fn capped(&self, limit: DescriptorLimit) -> u64 {
+        let (requests, period) = self.largest;
+        let most = u128::from(requests) * limit.period.as_nanos() / period.as_nanos().max(1);
+        limit.requests.min(u64::try_from(most).unwrap_or(u64::MAX)).max(1)
+    }
+}
+
+/// Checks a rule of a policy with a domain that accepts limits.
+pub(super) fn check(rule: &Rule, path: &Path, faults: &mut Faults) {
+    let Some(own) = rule.limit_override else { return };
+    let at = path.field("limitOverride");
+    let largest = Duration::from_millis(own.period_millis);
+    if let Err(invalid) = Quota::new(weir_core::Strategy::FixedWindow, own.max_requests, largest, None) {
+        let field = if invalid.field() == "period" { "periodMillis" } else { "maxRequests" };
+        faults.add(&at.field(field), invalid.to_string());
+    }
+    let is_of_operator = rule.shared.as_ref().is_some_and(|shared| shared.store == weir_wire::OPERATOR_STORE);
+    for (is_unfit, why) in [
+        (rule.limits.len() != 1, "needs a rule with exactly one limit, whose strategy it uses"),
+        (
+            rule.limits.iter().any(|limit| limit.strategy == weir_wire::Strategy::SlidingWindowLog),
+            "is not allowed with SlidingWindowLog, which remembers each request: use SlidingWindowCounter",
+        ),
+        (rule.ban.is_some(), "is not allowed with a ban: remove one of them"),
+        (is_of_operator, "is not allowed if the operator counts: use a store, or let each pod count"),
+    ] {
+        if is_unfit {
+            faults.add(&at, why);
+        }
+    }
+}
