@@ -7,6 +7,8 @@
 //! translates.
 
 mod answer;
+#[cfg(test)]
+mod fuzz;
 mod messages;
 mod quota;
 mod tls;

@@ -258,7 +258,7 @@ impl SharedLimiter {
     }
 
     /// Gives back units of earlier requests that were not used after all. The next question of this key reports them to
-    /// the store. They are lost if its answer is lost, or if the store is lost for so long that the key is forgotten.
+    /// the store. They are lost if its answer is lost, or if the table of keys is full.
     pub fn credit(&self, hash: u128, set: usize, units: u64) {
         self.report(hash, set, |entry| {
             entry.credit = entry.credit.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));

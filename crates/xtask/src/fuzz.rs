@@ -81,6 +81,8 @@ enum Target {
     Quantities,
     /// Parameters of a query
     Queries,
+    /// Questions to the rate limit service, in binary form and as JSON
+    Questions,
     /// Regular expressions for paths
     Regexes,
     /// Snapshots, which are refused with a path or enforced without a panic
@@ -113,6 +115,9 @@ impl Target {
             Self::Snapshot => lib("weir-client", "apply::fuzz::any_snapshot_is_refused_or_enforced"),
             Self::Memcached => lib("weir-store", "memcached::codec::fuzz::any_bytes_are_responses_or_refused"),
             Self::Frames => lib("weir-agent", "proxy::websocket::fuzz::any_frames_are_read_as_others_read_them"),
+            Self::Questions => {
+                lib("weir-agent", "service::fuzz::any_question_is_refused_or_answered_as_the_model_does")
+            }
             Self::Authorities => lib("weir-agent", "proxy::fuzz::any_authority_has_one_reading_or_is_refused"),
             Self::Forwarded => lib("weir-agent", "proxy::fuzz::any_forwarded_field_is_continued_by_the_peer"),
             Self::Upgrades => {
