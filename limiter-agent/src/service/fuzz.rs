@@ -162,7 +162,9 @@ impl Question {
         let descriptors: Vec<_> = (self.descriptors.iter())
             .map(|one| {
                 let mut descriptor = json!({"entries": [{"key": one.key, "value": one.value}]});
-                if let Some((requests, (_, unit))) = one.limit {
+                if let Some((requests, (number, unit))) = one.limit {
+                    // JSON has enums as their names or numbers.
+                    let unit = if one.is_negative { json!(number) } else { json!(unit) };
                     descriptor["limit"] = json!({"requestsPerUnit": requests, "unit": unit});
                 }
                 if let Some(hits) = one.hits {

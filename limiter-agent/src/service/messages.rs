@@ -213,14 +213,24 @@ fn unit_name<S: Serializer>(unit: &i32, serializer: S) -> Result<S::Ok, S::Error
     })
 }
 
+/// JSON has enums as their names or numbers.
 fn unit_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
-    let name = String::deserialize(deserializer)?;
-    let unit = match name.as_str() {
-        "SECOND" => Unit::Second,
-        "MINUTE" => Unit::Minute,
-        "HOUR" => Unit::Hour,
-        "DAY" => Unit::Day,
-        _ => Unit::Unknown,
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum NameOrNumber {
+        Name(String),
+        Number(i32),
+    }
+
+    let unit = match NameOrNumber::deserialize(deserializer)? {
+        NameOrNumber::Number(number) => return Ok(number),
+        NameOrNumber::Name(name) => match name.as_str() {
+            "SECOND" => Unit::Second,
+            "MINUTE" => Unit::Minute,
+            "HOUR" => Unit::Hour,
+            "DAY" => Unit::Day,
+            _ => Unit::Unknown,
+        },
     };
     Ok(unit.into())
 }
