@@ -180,7 +180,7 @@ impl Meter {
                 level::refund(supply, &words[0], &receipt, clock)
             }
             Kind::Counter(counter) => counter.credit(words, cost, clock()),
-            Kind::Log(log) => log.credit(words, cost, clock()),
+            Kind::Log(log) => log.credit(words, cost, clock),
             Kind::Guarded(guarded) => guarded.credit(words, cost, clock()),
         }
     }

@@ -232,12 +232,13 @@ impl Log {
     }
 
     /// Takes back the newest requests, one after the other. Stops at a request that is a period old, or whose time is
-    /// being written.
-    pub(super) fn credit(&self, words: &[AtomicU64], cost: u64, now: Time) -> Result<(), Sealed> {
+    /// being written. Also stops at a reservation: until its time, the entry that it gives back would refuse all requests.
+    pub(super) fn credit(&self, words: &[AtomicU64], cost: u64, clock: &impl Fn() -> Time) -> Result<(), Sealed> {
         for _ in 0..cost.min(self.length()) {
             let spot = self.ring.before(Spot::of(load(&words[0])?), 1);
             let Some(at) = spot.moment_of(self.ring.entry(words, spot).load(Ordering::SeqCst)) else { break };
-            if at.saturating_add(Duration::from_nanos(self.quota.period_nanos())) <= now {
+            let now = clock();
+            if at > now || at.saturating_add(Duration::from_nanos(self.quota.period_nanos())) <= now {
                 break;
             }
             self.refund(words, &Receipt { at, cost: 1, mark: spot.head() })?;

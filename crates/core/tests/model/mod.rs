@@ -97,6 +97,8 @@ impl Model {
             State::Counter { window, previous, current } => {
                 (*window, *previous, *current) = (now / period(quota), counts.0, (counts.1 - units).max(0));
             }
+            // A reservation keeps its place, and nothing before it is given back.
+            State::Log(log) if log.last().is_some_and(|&(at, _)| at > now) => {}
             State::Log(log) => {
                 let mut units = units;
                 for (_, cost) in log.iter_mut().rev().take_while(|(at, _)| *at > now - period(quota)) {

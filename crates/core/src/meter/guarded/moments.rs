@@ -224,11 +224,12 @@ impl Moments {
         }
     }
 
-    /// Takes back the newest requests.
+    /// Takes back the newest requests, but no reservations.
     pub(super) fn credit(&self, words: &[AtomicU64], mut cost: u64, now: Time) {
         let mut groups = self.read(words, now);
         while cost > 0
             && let Some(last) = groups.number.checked_sub(1)
+            && groups.all[last].moment <= now.as_nanos()
         {
             let count = &mut groups.all[last].count;
             let units = cost.min(*count);
