@@ -329,6 +329,28 @@ fn a_place_is_reserved_in_all_limits_or_in_none() {
     }
 }
 
+/// After a change of the limit, a request can pass earlier reservations. Until they count no more, the key is not idle.
+#[test]
+fn a_key_with_reservations_of_another_limit_is_not_idle() {
+    let log = |requests, millis| {
+        let quota = Quota::new(Strategy::SlidingWindowLog, requests, Duration::from_millis(millis), None);
+        [("log", quota.expect("valid"))]
+    };
+    let rule = keyed(log(10, 10_000), 1);
+    let goes = after(Duration::from_secs(10));
+    rule.charge(|| START, b"ann", 10).expect("all is free");
+    let ahead = rule.charge_ahead(|| START, b"ann", 5, goes).expect("it is free in 10 s");
+    assert_eq!(ahead.at, goes);
+    let rule = rule.retune(|| START, terms(log(100, 1)), keys(1));
+    rule.charge(|| after(Duration::from_millis(1)), b"ann", 1).expect("it passes the reservation");
+    let later = after(Duration::from_secs(1));
+    assert_eq!(rule.peek(later, b"ann", 1).expect("free").standing.reset_after(), Duration::from_micros(9_001_000));
+    rule.charge(|| later, b"bob", 1).expect("in the overflow");
+    assert_eq!(stats(&rule).evicted, 0);
+    // Five go at this time, and the entry behind them opens after them.
+    assert_eq!(drain(&rule, goes, b"ann"), 94);
+}
+
 #[test]
 fn a_place_to_come_is_given_back_to_a_log_with_other_limits() {
     let log = Quota::new(Strategy::SlidingWindowLog, 1, Duration::from_secs(1), None).expect("valid");

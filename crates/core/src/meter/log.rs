@@ -146,7 +146,9 @@ impl Log {
         let remaining = self.free(words, next, now, self.distance(next, end));
         remember(&words[2], self.ring.after(next, remaining).place);
         let opens = self.until_open(self.all_open(words, next, cost.min(self.length()), now), now);
-        let logged = Logged { remaining, cost, opens, reset: self.wait(words, next, self.length(), now) };
+        // The first request that does not fit can be later than the newest one: see `is_idle`.
+        let reset = [(remaining + 1).min(self.length()), self.length()].map(|last| self.wait(words, next, last, now));
+        let logged = Logged { remaining, cost, opens, reset: reset[0].max(reset[1]) };
         if opens > 0 { logged.closed(cost, opens) } else { logged }
     }
 
@@ -247,7 +249,13 @@ impl Log {
     }
 
     pub(super) fn is_idle(&self, words: &[AtomicU64], now: Time) -> bool {
-        load(&words[0]).is_ok_and(|head| self.is_open(words, Spot::of(head), self.length(), now.min(LAST)))
+        let now = now.min(LAST);
+        let Ok(head) = load(&words[0]) else { return false };
+        // After a change of the quota, a request can pass reservations that were made before the change. Then the newest
+        // entry is not the latest one. The second word is not zero in a log that replaced another one.
+        let is_replaced = words[1].load(Ordering::SeqCst) != 0;
+        self.is_open(words, Spot::of(head), self.length(), now)
+            && (!is_replaced || (1..self.length()).all(|requests| self.is_open(words, Spot::of(head), requests, now)))
     }
 
     /// Returns the next request's entry according to sealed words.
