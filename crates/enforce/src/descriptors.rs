@@ -239,7 +239,8 @@ impl<'a> Question<'a, '_> {
                     let matching = || enforced.iter().chain(shadows).copied();
                     replacing.extend(matching().filter_map(|index| set.get(index).replacing()));
                     let (is_credit, limit) = self.matched.given[descriptor];
-                    for index in matching().take(if is_credit { usize::MAX } else { enforced.len() }) {
+                    let taking = if is_credit { usize::MAX } else { enforced.len() };
+                    for (position, index) in matching().take(taking).enumerate() {
                         let member = set.get(index);
                         let rule = member.rule.with_limit(limit, || context.now());
                         let Some(limits) = &rule.limits else {
@@ -256,7 +257,7 @@ impl<'a> Question<'a, '_> {
                             key: key.into(),
                             hits: context.request.hits(),
                             is_credit,
-                            is_shadow: shadows.contains(&index),
+                            is_shadow: position >= enforced.len(),
                             rule,
                         });
                     }

@@ -53,7 +53,7 @@ impl LoweredLimitOverride {
         // The burst and the debt of the rule's limit do not fit other numbers.
         (own.burst, own.debt) = (None, None);
         if let Some(shared) = &mut rule.shared {
-            shared.counters = format!("{}@{}-{}", shared.counters, limit.requests, limit.period.as_secs());
+            shared.counters = format!("{}@{}-{}", shared.counters, limit.requests, limit.period.as_millis());
         }
         let kinds: HashMap<_, _> = self.store().map(|store| (store, self.is_memcached)).into_iter().collect();
         let mut faults = Faults::default();

@@ -20,6 +20,9 @@ use crate::{
 /// The maximum number of different limits of one rule. Each of them has a table of keys.
 const MOST: usize = 16;
 
+/// A limit with the default burst is at full credit after so many periods without a request.
+const PERIODS: u32 = 2;
+
 /// The limits that descriptors brought to a rule.
 #[derive(Debug)]
 pub(super) struct LimitOverrides {
@@ -27,8 +30,17 @@ pub(super) struct LimitOverrides {
     /// The full name of the policy.
     policy: String,
     stores: Stores,
-    rules: Mutex<HashMap<DescriptorLimit, Option<Arc<Rule>>>>,
+    rules: Mutex<HashMap<DescriptorLimit, Known>>,
     has_warned: AtomicBool,
+}
+
+/// A limit that a descriptor brought.
+#[derive(Clone, Debug)]
+struct Known {
+    /// `None` if the limit does not fit the rule's strategy.
+    rule: Option<Arc<Rule>>,
+    /// The time of the last question with this limit.
+    used: Time,
 }
 
 impl LimitOverrides {
@@ -45,9 +57,9 @@ impl LimitOverrides {
         let (rules, has_warned) = (Mutex::default(), AtomicBool::new(false));
         let own = Self { lowered, policy: policy.to_owned(), stores, rules, has_warned };
         let known = before.map(|before| before.rules.lock().unwrap_or_else(PoisonError::into_inner).clone());
-        let retuned = known.into_iter().flatten().map(|(limit, earlier)| {
-            let earlier = earlier.as_deref();
-            (limit, own.create(limit, (earlier, was_removed), counters, clock))
+        let retuned = known.into_iter().flatten().map(|(limit, Known { rule, used })| {
+            let rule = own.create(limit, (rule.as_deref(), was_removed), counters, clock);
+            (limit, Known { rule, used })
         });
         let retuned = retuned.collect();
         Self { rules: Mutex::new(retuned), ..own }
@@ -62,23 +74,29 @@ impl LimitOverrides {
         clock: impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = rules.get(&limit) {
-            return known.clone();
+        let now = clock();
+        if let Some(known) = rules.get_mut(&limit) {
+            known.used = now;
+            return known.rule.clone();
+        }
+        if rules.len() >= MOST {
+            // A limit at full credit has no counts to lose.
+            rules.retain(|limit, known| now < known.used.saturating_add(PERIODS * limit.period));
         }
         if rules.len() >= MOST {
             drop(rules);
             if !self.has_warned.swap(true, Relaxed) {
                 tracing::warn!(
                     policy = self.policy,
-                    "a rule has got more than {MOST} different limits in descriptors: use fewer; until the next change \
-                     of the policy, other descriptors have the rule's own limit"
+                    "a rule has got more than {MOST} different limits in descriptors: use fewer; descriptors with other \
+                     limits have the rule's own limit"
                 );
             }
             return None;
         }
-        let created = self.create(limit, (None, false), counters, &clock);
-        rules.insert(limit, created.clone());
-        created
+        let rule = self.create(limit, (None, false), counters, &clock);
+        rules.insert(limit, Known { rule: rule.clone(), used: now });
+        rule
     }
 
     fn create(

@@ -131,6 +131,18 @@ async fn a_rule_keeps_its_limit() {
     let expected: Vec<u64> = (100..116).chain([5, 0, 0, 0]).collect();
     assert_eq!(found, expected);
     assert_eq!(limits.admitted(&with_limit(&[("user", "bob")], 101, 86_400)), 101, "a known limit stays");
+    // Limits of an hour are at full credit after two hours, and make room. Those of a day do not.
+    let limits = Limits::new(&[domain("p", &[accepting(24_000, "FixedWindow")])]);
+    let ask = |requests, seconds| limits.admitted(&with_limit(&ann, requests, seconds));
+    assert_eq!((ask(100, 86_400), ask(101, 3_600)), (100, 101));
+    assert!((0..14).all(|more| ask(200 + more, 3_600) == 200 + more));
+    assert_eq!((ask(300, 3_600), ask(301, 3_600)), (5, 0), "the rule's own limit");
+    tokio::time::advance(Duration::from_secs(7_200)).await;
+    assert_eq!((ask(302, 3_600), ask(100, 86_400)), (302, 0));
+    let shadow = with(accepting(10, "FixedWindow"), json!({"mode": "Shadow"}));
+    let limits = Limits::new(&[domain("p", &[shadow])]);
+    assert_eq!(limits.admitted(&with_limit(&ann, 1, 86_400)), 1_000);
+    assert_eq!(limits.counts(0, 0)[0], 5, "a rule in shadow mode counts with its own limit");
 }
 
 /// A change of the policy keeps the counts of the limits that descriptors brought.
