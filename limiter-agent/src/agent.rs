@@ -1,6 +1,6 @@
 //! The life cycle of the agent: bind everything, run, drain.
 
-use std::{future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::Duration};
+use std::{convert::Infallible, future::Future, net::TcpListener, pin::pin, sync::Arc, thread, time::Duration};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -122,7 +122,7 @@ impl Agent {
         }
         front.open().await;
         let mut workers = Workers::start(listeners.listen()?, &front)?;
-        readiness.enter(Stage::Serving);
+        readiness.enter(Stage::Joining);
         let Addresses { listen, control, telemetry } = addresses;
         let upstream = match &config.front {
             FrontConfig::Proxy { upstream, .. } => Some(tracing::field::display(upstream)),
@@ -137,9 +137,15 @@ impl Agent {
             since = Some(clock.now());
             front.is_gone(&leaving).await;
         };
+        let is_joined = async {
+            client.stores_ready().await;
+            readiness.enter(Stage::Serving);
+            std::future::pending::<Infallible>().await
+        };
         let is_signalled = tokio::select! {
             () = &mut shutdown => true,
             () = is_gone => false,
+            never = is_joined => match never {},
             ended = workers.ended.recv() => anyhow::bail!("a worker ended before the agent did: {ended:?}"),
             ended = client.ended() => anyhow::bail!("a server ended before the agent did: {ended}"),
         };

@@ -12,6 +12,8 @@ pub(crate) enum Stage {
     /// The port for clients is closed until a snapshot is in force.
     #[default]
     Waiting,
+    /// The port for clients is open. Rules of scope Fleet refuse requests until the operator counts for this agent.
+    Joining,
     /// The port for clients is open.
     Serving,
     /// The agent got SIGTERM, or the app has stopped after `weir-agent leave`.
@@ -29,6 +31,9 @@ impl Readiness {
         match *self.stage() {
             Stage::Waiting => Err(
                 "waiting: the port for clients is closed until a snapshot is in force: see the log, or PUT a snapshot to /v1/config",
+            ),
+            Stage::Joining => Err(
+                "joining: rules of scope Fleet refuse requests until the operator counts for this agent, or until 20 s after the start: see the operator's log",
             ),
             Stage::Serving => Ok(()),
             Stage::Draining => Err("draining: this agent is stopping and accepts no new connections"),

@@ -87,13 +87,16 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Records a message from the agent. Returns true if the agent expects signs of life. Without another message
-    /// within `silence`, the pod counts as cut off.
+    /// Records a message from the agent. Without another one within `silence`, the pod counts as cut off. Returns true if
+    /// the agent must be told now, by empty answers, that its share is over.
     pub fn record_message(&self, silence: Duration) -> bool {
-        self.fleet.with(|counter, now| counter.record_message(&self.pod, self.number, silence, now))
+        self.fleet.with(|counter, now| {
+            counter.record_message(&self.pod, self.number, silence, now);
+            counter.release(&self.pod, self.number, now)
+        })
     }
 
-    /// Returns true if the agent must be told now, by empty answers, that the counter counts and its share is over.
+    /// Returns true if the agent must be told now that its share is over.
     pub fn release(&self) -> bool {
         self.fleet.with(|counter, now| counter.release(&self.pod, self.number, now))
     }

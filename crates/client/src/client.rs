@@ -151,13 +151,15 @@ impl Client {
         self.0.rules.layer(client)
     }
 
-    /// Returns when the program may serve requests: at once, or as soon as a snapshot is in force if
-    /// `wait_for_config` is set or the snapshot of the start is faulty.
+    /// Returns when the program may serve requests. If `wait_for_config` is set or the snapshot of the start is faulty,
+    /// it waits for a snapshot. If a rule has scope Fleet, it waits until the operator counts for this program, at most
+    /// 20 s: until then, the rule refuses requests.
     pub async fn ready(&self) {
         if self.must_wait() {
             tracing::warn!("waiting for a snapshot: see the log, or PUT a snapshot to /v1/config");
             self.first_snapshot().await;
         }
+        self.stores_ready().await;
     }
 
     /// Returns when a client of the control port has said that the program must leave (`POST /v1/leave`). Stop accepting
@@ -209,6 +211,11 @@ impl Client {
     /// Returns as soon as a snapshot is in force.
     pub async fn first_snapshot(&self) {
         self.0.snapshots.first().await;
+    }
+
+    /// Returns when the rules of scope Fleet in force can admit requests.
+    pub async fn stores_ready(&self) {
+        self.0.snapshots.stores().ready().await;
     }
 
     /// Returns the metrics of the rules, the stores, the snapshots and the control port.

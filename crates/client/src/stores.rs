@@ -146,6 +146,13 @@ impl Stores {
         Ok(Held { store: store.clone(), client, took })
     }
 
+    /// Returns when the rules of scope Fleet can admit requests.
+    pub(crate) async fn ready(&self) {
+        if let Some(operator) = self.operator_client() {
+            operator.ready().await;
+        }
+    }
+
     /// Begins to use a new channel to the operator.
     pub(crate) fn join_operator(&self) -> OperatorChannel {
         self.operator.open()

@@ -206,6 +206,15 @@ impl StoreClient {
         }
     }
 
+    /// Returns when rules of this store can admit requests: immediately, or if the store is the operator, when the operator
+    /// counts or the shares of this program begin.
+    pub async fn ready(&self) {
+        if let Some(operator) = &self.operator {
+            let begun = lock(&self.condition).begun;
+            operator.first_counts(begun).await;
+        }
+    }
+
     pub(crate) fn now(&self) -> Duration {
         (self.parts.clock)()
     }
@@ -385,9 +394,9 @@ impl StoreClient {
         *lock(&self.backend) = None;
     }
 
-    /// Sends a question that changes nothing, over a new connection if the store is lost.
-    async fn probe(&self, is_lost: bool) {
-        if is_lost {
+    /// Sends a question that changes nothing.
+    async fn probe(&self, reconnects: bool) {
+        if reconnects {
             *lock(&self.backend) = None;
         }
         let quota = Quota::new(Strategy::FixedWindow, 1, Duration::from_secs(1), None);
@@ -396,16 +405,19 @@ impl StoreClient {
         let _ = self.ask_within(&key, &Take { requests: 0, ..Take::new(&terms) }, PROBE).await;
     }
 
-    /// Returns whether to probe now, and whether the store is lost.
+    /// Returns whether to probe now, and whether that needs a new connection.
     fn next_probe(&self) -> (bool, bool) {
         let now = self.now();
         let mut condition = lock(&self.condition);
         if let Some(operator) = &self.operator {
-            // A sign of life is as good as an answer, so the operator is not probed.
-            if operator.away().is_none() && operator.last_message_at() > condition.missed_at {
+            // The channel already shows whether the operator is there, so only a missed answer needs a probe.
+            if operator.away().is_some() {
+                return (false, false);
+            }
+            if operator.last_message_at() > condition.missed_at {
                 condition.answered(now);
             }
-            return (false, condition.breaker.lost_since().is_some());
+            return (condition.breaker.lost_since().is_some() && condition.breaker.allows(now), false);
         }
         let is_lost = condition.breaker.lost_since().is_some();
         let is_idle = condition.asked.is_none_or(|asked| now.saturating_sub(asked) >= IDLE);
@@ -427,9 +439,9 @@ impl StoreClient {
 async fn run_background_task(client: Weak<StoreClient>) {
     loop {
         let Some(store) = client.upgrade() else { return };
-        let (probes, is_lost) = store.next_probe();
+        let (probes, reconnects) = store.next_probe();
         if probes {
-            store.probe(is_lost).await;
+            store.probe(reconnects).await;
         }
         store.sweep();
         let pause = PAUSES[usize::from(store.lost().is_none())];

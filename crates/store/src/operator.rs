@@ -19,7 +19,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{sleep, timeout},
 };
 use weir_seats::{Answer, EncodedTake, Key, Reply, StoreError, Take};
@@ -42,6 +42,8 @@ const NOT_YET: Duration = Duration::from_millis(10);
 /// The operator, as a program with a channel reaches it.
 pub struct OperatorStore {
     state: Mutex<State>,
+    /// True once the operator has counted for the program.
+    has_counted: watch::Sender<bool>,
     clock: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -94,7 +96,7 @@ impl OperatorStore {
     /// Creates a store without a channel. `clock` is the clock of the program's [`StoreClient`](crate::StoreClient).
     pub fn new(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Arc<Self> {
         let state = State { away_since: clock(), ..State::default() };
-        Arc::new(Self { state: Mutex::new(state), clock: Box::new(clock) })
+        Arc::new(Self { state: Mutex::new(state), has_counted: watch::Sender::new(false), clock: Box::new(clock) })
     }
 
     /// Begins to use a new channel. Questions on an earlier channel are lost.
@@ -124,6 +126,16 @@ impl OperatorStore {
     /// The time of the operator's last message. Zero before the first one.
     pub(crate) fn last_message_at(&self) -> Duration {
         lock(&self.state).last_message_at
+    }
+
+    /// Returns when the operator has counted for the program, or when a program that started at `started` uses its share
+    /// because there was no channel.
+    pub(crate) async fn first_counts(&self, started: Duration) {
+        let share_begins = started + FIRST_CHANNEL;
+        let mut has_counted = self.has_counted.subscribe();
+        let counts = has_counted.wait_for(|has_counted| *has_counted);
+        // At the end of the time, the share begins.
+        let _ = timeout(share_begins.saturating_sub((self.clock)()), counts).await;
     }
 
     /// The time at which a program can begin to use its share of a limit. `started` is the start of the program, and
@@ -220,6 +232,7 @@ impl OperatorChannel {
             Contact::Joining(questions) => {
                 state.contact = Contact::Counting(questions, now);
                 state.releases += 1;
+                self.store.has_counted.send_replace(true);
                 true
             }
             contact => {
@@ -240,7 +253,7 @@ impl OperatorChannel {
         batch
     }
 
-    /// Passes answers to the questions. A message without answers is a sign of life.
+    /// Passes answers to the questions. A message without answers shows that the operator counts.
     pub fn answer(&self, answers: Vec<weir_wire::Answer>) {
         let now = (self.store.clock)();
         let mut state = lock(&self.store.state);

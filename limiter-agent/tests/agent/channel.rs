@@ -171,6 +171,27 @@ async fn the_operator_counts_and_the_next_one_learns_what_this_one_counted() {
     assert_eq!(third.statuses(&agent, 1, &mut counter).await, [200]);
 }
 
+/// Without the operator's count, a rule of scope Fleet refuses requests, so a Service must not send them yet.
+#[tokio::test]
+async fn an_agent_is_ready_when_the_operator_counts() {
+    let (agents, clients) = (Authority::new(), Authority::new());
+    let folder = files(&agents, &clients);
+    let bootstrap = fleet(1, 5).to_string();
+    let (_app, agent) = start(folder.path(), &["--bootstrap", &bootstrap]).await;
+    let mut operator = Operator::connect(&agent, &agents, &clients, "operator.test").await;
+    let (status, text) = agent.telemetry("/readyz").await;
+    assert!(status == 503 && text.starts_with("joining: "), "{status}: {text}");
+    assert_eq!(agent.statuses("/", &[], 1).await, [429], "the port is open");
+    operator.lead(2, 5).await;
+    let is_ready = async {
+        while agent.telemetry("/readyz").await.0 != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let share_begins = Duration::from_secs(20);
+    timeout(share_begins / 2, is_ready).await.expect("ready because the operator counts");
+}
+
 #[tokio::test]
 async fn snapshots_are_acknowledged_or_refused_and_a_status_comes_first() {
     let (agents, clients) = (Authority::new(), Authority::new());

@@ -148,30 +148,22 @@ impl Pods {
         number
     }
 
-    /// Records a message. Returns true if the agent has a share that ends or is over, so that it expects signs of life.
-    pub(super) fn record_message(&mut self, pod: &str, number: u64, until: u64, now: u64) -> bool {
-        let mut is_released = false;
-        self.on_channel(pod, number, now, |channel, is_expected| {
-            (channel.last_message_at, channel.until) = (now, until);
-            is_released = is_expected && matches!(channel.stage, Stage::Released(_) | Stage::Present);
-        });
-        is_released
+    pub(super) fn record_message(&mut self, pod: &str, number: u64, until: u64, now: u64) {
+        self.on_channel(pod, number, now, |channel| (channel.last_message_at, channel.until) = (now, until));
     }
 
     /// Ends the share of an agent that has sent its levels. Returns true if the agent must be told now.
     pub(super) fn release(&mut self, pod: &str, number: u64, now: u64) -> bool {
-        let mut is_new = false;
-        self.on_channel(pod, number, now, |channel, is_expected| {
-            is_new = is_expected && channel.stage == Stage::Ready;
-            if is_new {
-                channel.stage = Stage::Released(now);
-            }
-        });
-        is_new
+        let channel = self.pods.get(pod).filter(|pod| !pod.policies.is_empty()).and_then(|pod| pod.channel.as_ref());
+        let is_ready = channel.is_some_and(|channel| channel.number == number && channel.stage == Stage::Ready);
+        if is_ready {
+            self.on_channel(pod, number, now, |channel| channel.stage = Stage::Released(now));
+        }
+        is_ready
     }
 
     pub(super) fn levels_sent(&mut self, pod: &str, number: u64, now: u64) {
-        self.on_channel(pod, number, now, |channel, _| {
+        self.on_channel(pod, number, now, |channel| {
             channel.stage = match channel.stage {
                 Stage::Greeted => Stage::Ready,
                 Stage::Released(_) => Stage::Present,
@@ -213,14 +205,13 @@ impl Pods {
         self.policies.get(policy).map_or((0, 0, 1), |it| (it.absent, it.sum_at(now), it.sharers.max(1)))
     }
 
-    fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel, bool)) {
+    fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel)) {
         if !self.pods.contains_key(pod) {
             return;
         }
         self.change(pod, now, |pod| {
-            let is_expected = !pod.policies.is_empty();
             if let Some(channel) = pod.channel.as_mut().filter(|channel| channel.number == number) {
-                change(channel, is_expected);
+                change(channel);
             }
         });
     }

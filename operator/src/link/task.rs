@@ -154,7 +154,6 @@ impl Task {
                 if self.presence.as_ref().is_some_and(|presence| presence.record_message(silence)) {
                     return Ok(self.send_answers(Vec::new()).await);
                 }
-                return Ok(self.release().await);
             }
             LinkAction::Release => return Ok(self.release().await),
             LinkAction::LevelsSent(LevelsSent { is_complete }) => {

@@ -65,12 +65,7 @@ impl World {
         channel.status_interval(Duration::from_secs(1));
         tokio::spawn(async move {
             loop {
-                let Ok(questions) = timeout(Duration::from_secs(1), channel.questions()).await else {
-                    if !operator.is_silent.load(Relaxed) {
-                        channel.answer(Vec::new());
-                    }
-                    continue;
-                };
+                let questions = channel.questions().await;
                 sleep(MILLI + Duration::from_millis(operator.delay_millis.load(Relaxed))).await;
                 let now = u64::try_from((EPOCH + start.elapsed()).as_micros()).expect("fits");
                 let answers: Vec<_> = questions.iter().filter_map(|question| operator.answer(question, now)).collect();

@@ -79,9 +79,8 @@ impl World<'_> {
         }
         let (pod, at, is_status) = (name(link.pod), Duration::from_micros(now), matches!(message, Up::Status));
         let (counter, mut replies) = (&mut leader.counter, Vec::new());
-        if counter.record_message(&pod, link.channel, Duration::from_micros(PRESENCE), at)
-            || counter.release(&pod, link.channel, at)
-        {
+        counter.record_message(&pod, link.channel, Duration::from_micros(PRESENCE), at);
+        if counter.release(&pod, link.channel, at) {
             replies.push(Vec::new());
         }
         match message {
