@@ -12,6 +12,7 @@ mod cluster;
 mod conditions;
 mod diagnostics;
 mod direct;
+mod external_metrics;
 mod kubectl;
 mod load;
 mod namespace;

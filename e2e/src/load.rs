@@ -56,6 +56,16 @@ pub(crate) struct Report {
     pub(crate) by_cause: BTreeMap<String, u64>,
 }
 
+/// The counts of about one second of a load, which ends `t` seconds after the start.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Second {
+    pub(crate) t: f64,
+    pub(crate) offered: u32,
+    pub(crate) allowed: u32,
+    pub(crate) limited: u32,
+    pub(crate) errors: u32,
+}
+
 impl Load<'_> {
     /// Starts the load. Returns when its container runs.
     pub(crate) async fn start(&self, space: &TestNamespace) -> Result<Running> {
@@ -122,6 +132,14 @@ impl Running {
         .await?;
         let log = self.pods.logs(&self.name, &LogParams::default()).await?;
         summary(&log)
+    }
+
+    /// The counts of each second so far.
+    pub(crate) async fn seconds(&self) -> Result<Vec<Second>> {
+        let log = self.pods.logs(&self.name, &LogParams::default()).await?;
+        log.lines()
+            .map(|line| serde_json::from_str(line).with_context(|| format!("the load has printed: {line}")))
+            .collect()
     }
 
     /// Returns true if the load still runs.

@@ -2,6 +2,7 @@
 //! and paused machines. Only kind is supported, whose machines are containers of the local Docker.
 
 use std::{
+    net::IpAddr,
     process::{Command as Blocking, Stdio},
     time::Duration,
 };
@@ -81,7 +82,14 @@ impl Node {
     async fn kill_all(&self, statuses: impl Iterator<Item = &ContainerStatus>) -> Result<()> {
         let ids: Vec<_> = statuses.filter_map(|it| it.container_id.as_deref()?.strip_prefix("containerd://")).collect();
         ensure!(!ids.is_empty(), "the pod does not run the container");
-        docker(&[&["exec", &self.container, "sh", "-c", KILL, "sh"], &ids[..]].concat()).await
+        docker(&[&["exec", &self.container, "sh", "-c", KILL, "sh"], &ids[..]].concat()).await.map(drop)
+    }
+
+    /// The address at which the machine reaches the host, on which this process runs.
+    pub(crate) async fn gateway(&self) -> Result<IpAddr> {
+        let format = "{{range .NetworkSettings.Networks}}{{.Gateway}}{{end}}";
+        let gateway = docker(&["inspect", "--format", format, &self.container]).await?;
+        gateway.trim().parse().with_context(|| format!("the gateway of {} is {gateway:?}", self.container))
     }
 
     /// Pauses all processes of the machine, until the returned value is dropped.
@@ -103,11 +111,11 @@ impl Drop for Paused {
     }
 }
 
-async fn docker(args: &[&str]) -> Result<()> {
+async fn docker(args: &[&str]) -> Result<String> {
     let output = Command::new("docker").args(args).kill_on_drop(true).output();
     let output = timeout(PATIENCE, output).await.context("docker does not return in time")?.context("start docker")?;
     if !output.status.success() {
         bail!("docker {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

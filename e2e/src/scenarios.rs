@@ -1,5 +1,6 @@
 //! The scenarios. Each scenario tests one guarantee of Weir on a real cluster.
 
+mod autoscaled;
 mod bypassed;
 mod deleted_and_early;
 mod drained;
@@ -59,6 +60,8 @@ pub(crate) enum Scenario {
     Shared,
     /// Six pods have one limit that the operator counts, and the next leader knows what was counted
     Fleet,
+    /// A HorizontalPodAutoscaler scales pods up and down under load, and all together never exceed one limit
+    Autoscaled,
     /// The chart's rate limit service answers questions with one limit for both pods, also after it was restarted
     RateLimitService,
     /// Agents that restart keep their limits, and a rolling update fails no request
@@ -97,6 +100,7 @@ impl Scenario {
             Self::Scale => scale::run(space).await,
             Self::Shared => shared::run(space).await,
             Self::Fleet => fleet::run(space).await,
+            Self::Autoscaled => autoscaled::run(space).await,
             Self::RateLimitService => rate_limit_service::run(space, release).await,
             Self::PodLife => pod_life::run(space).await,
             Self::Drained => drained::run(space).await,
