@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "the operator of a test reads the clock")]
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -19,10 +20,11 @@ use crate::{
     tls::{OPERATOR, files, start},
 };
 
-struct Operator(Channel<TlsStream<TcpStream>>);
+/// A client of the channel that does what the operator does.
+pub(super) struct Operator(Channel<TlsStream<TcpStream>>);
 
 impl Operator {
-    async fn connect(agent: &Agent, agents: &Authority, clients: &Authority, name: &str) -> Self {
+    pub(super) async fn connect(agent: &Agent, agents: &Authority, clients: &Authority, name: &str) -> Self {
         let identity = clients.issue(name);
         let stream = tls(agent.addresses.control, agents, Some(&identity), &[ALPN]).await.expect("accepted");
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(ALPN));
@@ -59,8 +61,13 @@ impl Operator {
     /// Pushes a rule with this limit, which the operator counts, and ends the agent's share. Returns the levels that the
     /// agent reports, and whether these are all.
     async fn lead(&mut self, sequence: u64, requests: u64) -> (Vec<Question>, bool) {
+        self.lead_with(&fleet(sequence, requests)).await
+    }
+
+    /// Pushes rules that the operator counts, and ends the agent's share.
+    pub(super) async fn lead_with(&mut self, snapshot: &Value) -> (Vec<Question>, bool) {
         assert!(matches!(self.any().await, ToOperator::Status(_)));
-        self.apply(sequence, requests).await;
+        self.apply(snapshot).await;
         let levels = self.reports().await;
         // The agent's share ends, and the agent asks from now on.
         self.send(ToAgent::Answers(Vec::new())).await;
@@ -68,8 +75,8 @@ impl Operator {
         levels
     }
 
-    async fn apply(&mut self, sequence: u64, requests: u64) {
-        self.send(ToAgent::Snapshot(fleet(sequence, requests).to_string().into_bytes())).await;
+    async fn apply(&mut self, snapshot: &Value) {
+        self.send(ToAgent::Snapshot(snapshot.to_string().into_bytes())).await;
         assert!(matches!(self.any().await, ToOperator::Acknowledgement(_)));
     }
 
@@ -86,7 +93,7 @@ impl Operator {
     }
 
     /// Sends requests to the agent, and answers its questions meanwhile, as the operator does.
-    async fn statuses(&mut self, agent: &Agent, requests: usize, counter: &mut Counter) -> Vec<u16> {
+    async fn statuses(&mut self, agent: &Agent, requests: usize, counter: &Counter) -> Vec<u16> {
         select! {
             statuses = agent.statuses("/", &[], requests) => statuses,
             () = self.count(counter) => unreachable!("it counts forever"),
@@ -94,7 +101,7 @@ impl Operator {
     }
 
     /// Answers questions forever, as the operator does.
-    async fn count(&mut self, counter: &mut Counter) {
+    pub(super) async fn count(&mut self, counter: &Counter) {
         loop {
             if let ToOperator::Questions(questions) = self.any().await {
                 let answers = questions.iter().map(|question| counter.answer(question)).collect();
@@ -113,14 +120,15 @@ impl Operator {
 
 /// The counts of an operator, by the arithmetic of `weir-seats`.
 #[derive(Default)]
-struct Counter(HashMap<Key, seats::Value>);
+pub(super) struct Counter(RefCell<HashMap<Key, seats::Value>>);
 
 impl Counter {
-    fn answer(&mut self, question: &Question) -> Answer {
+    fn answer(&self, question: &Question) -> Answer {
         let (key, encoded) = EncodedTake::read(question).expect("a valid question");
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros();
-        let outcome = model::take(self.0.get(&key), &encoded, u64::try_from(now).expect("fits"));
-        self.0.insert(key, outcome.value);
+        let mut counts = self.0.borrow_mut();
+        let outcome = model::take(counts.get(&key), &encoded, u64::try_from(now).expect("fits"));
+        counts.insert(key, outcome.value);
         Answer { id: question.id, outcome: Outcome::Counted(outcome.answer.message()) }
     }
 }
@@ -142,8 +150,8 @@ async fn the_operator_counts_and_the_next_one_learns_what_this_one_counted() {
     let (app, agent) = start(folder.path(), &[]).await;
     let mut first = Operator::connect(&agent, &agents, &clients, "operator.test").await;
     assert_eq!(first.lead(2, 5).await, (vec![], true));
-    let mut counter = Counter::default();
-    assert_eq!(first.statuses(&agent, 3, &mut counter).await, [200; 3]);
+    let counter = Counter::default();
+    assert_eq!(first.statuses(&agent, 3, &counter).await, [200; 3]);
     let identity = clients.issue("operator.test");
     let mut curl = TlsClient::connect(agent.addresses.control, &agents, Some(&identity)).await.unwrap();
     let explain = request("POST", "/v1/explain", &[("host", "agent.test")], r#"{"target": "/"}"#);
@@ -158,17 +166,17 @@ async fn the_operator_counts_and_the_next_one_learns_what_this_one_counted() {
     // The first one cannot lead again: its snapshot is old.
     first.push(3).await;
     assert_eq!(first.rejection().await.error, RejectionKind::Stale);
-    let mut counter = Counter::default();
+    let counter = Counter::default();
     counter.answer(level);
-    assert_eq!(second.statuses(&agent, 4, &mut counter).await, [200, 200, 429, 429]);
+    assert_eq!(second.statuses(&agent, 4, &counter).await, [200, 200, 429, 429]);
     assert_eq!(app.requests(), 5);
 
     // The limit changes, and no request updates the level before another operator leads. The agent reports that its
     // levels are incomplete, and asks that operator.
-    second.apply(5, 6).await;
+    second.apply(&fleet(5, 6)).await;
     let mut third = Operator::connect(&agent, &agents, &clients, "operator.test").await;
     assert_eq!(third.lead(6, 6).await, (vec![], false));
-    assert_eq!(third.statuses(&agent, 1, &mut counter).await, [200]);
+    assert_eq!(third.statuses(&agent, 1, &counter).await, [200]);
 }
 
 /// Without the operator's count, a rule of scope Fleet refuses requests, so a Service must not send them yet.

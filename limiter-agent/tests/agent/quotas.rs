@@ -16,9 +16,11 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 use tonic_prost::ProstCodec;
 
 use crate::{
+    channel::{Counter, Operator},
     metrics::documented,
     service::{OK, OVER_LIMIT, ask, channel, per_user, question},
-    support::{Agent, PATIENCE, Server, daily, policy, redis_at, rule, snapshot, with},
+    support::{Agent, Authority, PATIENCE, Server, daily, policy, redis_at, rule, snapshot, with},
+    tls::{files, flags},
 };
 
 const METHOD: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
@@ -219,21 +221,22 @@ async fn entries_of_a_bucket_have_no_order() {
     assert_eq!(plane.strategy().await, ALLOW_ALL);
 }
 
-/// Two services count in one store, and each has a data plane that needs more than it gets.
-#[tokio::test]
-async fn services_with_a_store_hand_out_one_limit() {
-    const LIMIT: u64 = 100;
-    let redis = Server::redis().await;
+/// The limit of the tests with two services.
+const LIMIT: u64 = 100;
+
+/// A snapshot with a limit that all services count in this store.
+fn together(sequence: u64, store: &Value, on_loss: &str) -> Value {
     let shared = json!({
-        "store": "shop/limits", "counters": "shop/gateway.r", "stamp": 1, "onStoreLoss": "FailClosed", "sharers": 2,
+        "store": store["name"], "counters": "shop/gateway.r", "stamp": 1, "onStoreLoss": on_loss, "sharers": 2,
     });
     let more =
         json!({"match": [{"descriptor": [{"name": "user"}]}], "key": [{"descriptor": "user"}], "shared": shared});
     let rules = shop(&[with(rule("r", &[daily("day", "TokenBucket", LIMIT)]), more)]);
-    let snapshot = with(snapshot(1, &[rules]), json!({"stores": [redis_at(redis.port)]}));
-    let (one, two) = (Agent::service(&[]), Agent::service(&[]));
-    one.apply(&snapshot).await;
-    two.apply(&snapshot).await;
+    with(snapshot(sequence, &[rules]), json!({"stores": [store]}))
+}
+
+/// Each of two services has a data plane that needs more than it gets. Together they get exactly the limit.
+async fn hand_out_one_limit(one: &Agent, two: &Agent) {
     let (of_one, of_two) = (AtomicU64::new(0), AtomicU64::new(0));
     let collect = async |agent: &Agent, tokens: &AtomicU64| {
         let mut plane = DataPlane::open(&channel(agent).await).await;
@@ -249,16 +252,46 @@ async fn services_with_a_store_hand_out_one_limit() {
     };
     let all = async {
         tokio::select! {
-            () = collect(&one, &of_one) => {}
-            () = collect(&two, &of_two) => {}
+            () = collect(one, &of_one) => {}
+            () = collect(two, &of_two) => {}
         }
     };
     timeout(PATIENCE, all).await.expect("all units are handed out");
     let tokens = of_one.load(Relaxed) + of_two.load(Relaxed);
     assert!(of_one.load(Relaxed) > 0 && of_two.load(Relaxed) > 0 && tokens == LIMIT, "{of_one:?} {of_two:?}");
-    for agent in [&one, &two] {
+    for agent in [one, two] {
         let answer = ask(&channel(agent).await, question(&[("user", "ann")])).await.expect("an answer");
         assert_eq!(answer.overall_code, OVER_LIMIT);
+    }
+}
+
+#[tokio::test]
+async fn services_with_a_store_hand_out_one_limit() {
+    let redis = Server::redis().await;
+    let snapshot = together(1, &redis_at(redis.port), "FailClosed");
+    let (one, two) = (Agent::service(&[]), Agent::service(&[]));
+    one.apply(&snapshot).await;
+    two.apply(&snapshot).await;
+    hand_out_one_limit(&one, &two).await;
+}
+
+#[tokio::test]
+async fn services_that_ask_the_operator_hand_out_one_limit() {
+    let (agents, clients) = (Authority::new(), Authority::new());
+    let folder = files(&agents, &clients);
+    let flags = flags(folder.path());
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let (one, two) = (Agent::service(&flags), Agent::service(&flags));
+    let mut of_one = Operator::connect(&one, &agents, &clients, "operator.test").await;
+    let mut of_two = Operator::connect(&two, &agents, &clients, "operator.test").await;
+    let snapshot = together(2, &json!({"name": "operator", "backend": "operator"}), "LocalShare");
+    of_one.lead_with(&snapshot).await;
+    of_two.lead_with(&snapshot).await;
+    let counter = Counter::default();
+    tokio::select! {
+        () = hand_out_one_limit(&one, &two) => {}
+        () = of_one.count(&counter) => unreachable!("it counts forever"),
+        () = of_two.count(&counter) => unreachable!("it counts forever"),
     }
 }
 

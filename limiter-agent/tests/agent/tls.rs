@@ -16,7 +16,7 @@ pub(super) fn files(agents: &Authority, clients: &Authority) -> TempDir {
     folder
 }
 
-fn flags(folder: &Path) -> Vec<String> {
+pub(super) fn flags(folder: &Path) -> Vec<String> {
     let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
     let named = [("--control-cert", "tls.crt"), ("--control-key", "tls.key"), ("--control-client-ca", "ca.crt")];
     named.into_iter().flat_map(|(flag, name)| [flag.to_owned(), path(name)]).collect()
