@@ -1,19 +1,25 @@
 #!/bin/bash
-# build.sh [TAG]: builds the images weir.test/{operator,agent,testapp,redis}:TAG. The default TAG is e2e.
+# build.sh [TAG]: builds the images weir.test/{operator,agent,testapp,redis,shop}:TAG. The default TAG is e2e.
 #
 # The Dockerfile of this repository builds the first three, from release binaries that are compiled on this machine.
-# weir.test/redis contains the redis-server that is installed on this machine.
+# weir.test/redis contains the redis-server that is installed on this machine, and weir.test/shop the example of
+# crates/client, a program that enforces limits itself.
 # Needs docker and cargo, but no registry. The image in which the Dockerfile runs its commands is made from this
 # machine's programs and libraries.
 # glibc is linked dynamically, because name resolution in a static glibc needs exactly the same glibc at run time.
-# BIN_DIR: the folder of existing binaries; then nothing is compiled. MOST: the maximum size of an image, 30 MB by
-# default.
+# BIN_DIR and SHOP: the folder of existing binaries, and an existing example; then nothing is compiled. MOST: the maximum
+# size of an image, 30 MB by default. The example is a debug build, so it can be larger.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd); tag=${1:-e2e}
 
+target() { cd "$root" && cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'; }
 if [ -z "${BIN_DIR:-}" ]; then
   (cd "$root" && cargo build --release --locked -p weir-operator -p weir-agent -p weir-testapp)
-  BIN_DIR=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release
+  BIN_DIR=$(target)/release
+fi
+if [ -z "${SHOP:-}" ]; then
+  (cd "$root" && cargo build --locked --workspace --example shop)
+  SHOP=$(target)/debug/examples/shop
 fi
 
 # Uses the classic builder, because BuildKit is possibly not installed.
@@ -45,6 +51,8 @@ docker rmi "weir.test/build:$tag" "weir.test/builder:$tag" >/dev/null
 
 "$here/layout.sh" "$(command -v redis-server)" "$work/redis"
 build --tag "weir.test/redis:$tag" --file "$here/redis.Dockerfile" "$work/redis"
+"$here/layout.sh" "$SHOP" "$work/shop"
+build --tag "weir.test/shop:$tag" --file "$here/shop.Dockerfile" "$work/shop"
 
 for part in operator agent testapp redis; do
   size=$(docker image inspect --format '{{.Size}}' "weir.test/$part:$tag")

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use crate::{
     conditions::{Seen, wait_for},
     namespace::TestNamespace,
+    report,
     workload::parse,
 };
 
@@ -101,6 +102,17 @@ impl Load<'_> {
         })
         .await?;
         Ok(running)
+    }
+
+    /// Runs the load, which is above a limit of all its addresses together, and checks that they admit this number.
+    pub(crate) async fn admits(&self, space: &TestNamespace, wanted: u64) -> Result<()> {
+        let report = self.run(space).await?;
+        // An answer that is late on a busy machine can lose some of the limit, but no unit is admitted twice.
+        let is_right = report.unsent == 0 && (wanted * 9 / 10..=wanted).contains(&report.allowed);
+        ensure!(is_right, "{}: {wanted} requests should be admitted: {report:?}", self.name);
+        let (allowed, offered) = (report.allowed, report.offered);
+        report::note(format!("{}: {allowed} of {offered} requests to {} pods admitted", self.name, self.addresses));
+        Ok(())
     }
 
     /// Starts the load, and waits until it ends.

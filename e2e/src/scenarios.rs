@@ -8,6 +8,7 @@ mod features;
 mod first_light;
 mod fleet;
 mod injected;
+mod library;
 mod live_patch;
 mod operator_killed;
 mod outages;
@@ -62,6 +63,8 @@ pub(crate) enum Scenario {
     Fleet,
     /// A HorizontalPodAutoscaler scales pods up and down under load, and all together never exceed one limit
     Autoscaled,
+    /// A program without a sidecar has the Deployment of the manual, and its pods have one limit together
+    Library,
     /// The chart's rate limit service answers questions with one limit for both pods, also after it was restarted
     RateLimitService,
     /// Agents that restart keep their limits, and a rolling update fails no request
@@ -101,6 +104,7 @@ impl Scenario {
             Self::Shared => shared::run(space).await,
             Self::Fleet => fleet::run(space).await,
             Self::Autoscaled => autoscaled::run(space).await,
+            Self::Library => library::run(space).await,
             Self::RateLimitService => rate_limit_service::run(space, release).await,
             Self::PodLife => pod_life::run(space).await,
             Self::Drained => drained::run(space).await,

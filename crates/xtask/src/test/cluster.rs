@@ -16,8 +16,13 @@ use crate::workspace::debug_build;
 
 const WORKERS: &str = "1";
 /// The images that e2e/images/build.sh builds for the scenarios.
-const IMAGES: [&str; 4] =
-    ["weir.test/operator:e2e", "weir.test/agent:e2e", "weir.test/testapp:e2e", "weir.test/redis:e2e"];
+const IMAGES: [&str; 5] = [
+    "weir.test/operator:e2e",
+    "weir.test/agent:e2e",
+    "weir.test/testapp:e2e",
+    "weir.test/redis:e2e",
+    "weir.test/shop:e2e",
+];
 
 pub(super) async fn run(stage: &str, runner: &Runner<'_>) -> Tally {
     let mut tally = Tally::default();
@@ -96,10 +101,11 @@ impl<'a> Cluster<'a> {
                     .arg("-pweir-testapp"),
                 None,
             ),
-            (Step::cargo(&debug_build(&["weir-e2e"])), None),
+            (Step::cargo(&debug_build(&["weir-e2e"])).arg("--example").arg("shop"), None),
             (
                 Step::new(self.runner.workspace.root().join("e2e/images/build.sh"), &["e2e"])
-                    .env("BIN_DIR", release.display().to_string()),
+                    .env("BIN_DIR", release.display().to_string())
+                    .env("SHOP", self.runner.workspace.target().join("debug/examples/shop").display().to_string()),
                 None,
             ),
             (Step::new(&cluster, &["create", &self.name, WORKERS, &self.kubeconfig]), Some(delete)),
