@@ -414,7 +414,7 @@ impl StoreClient {
             if operator.away().is_some() {
                 return (false, false);
             }
-            if operator.last_message_at() > condition.missed_at {
+            if operator.last_counted_at() > condition.missed_at {
                 condition.answered(now);
             }
             return (condition.breaker.lost_since().is_some() && condition.breaker.allows(now), false);

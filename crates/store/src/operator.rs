@@ -58,8 +58,8 @@ struct State {
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     /// The time since which the operator does not count, if it does not.
     away_since: Duration,
-    /// The time of the operator's last message.
-    last_message_at: Duration,
+    /// The time of the last message that shows that the operator counts.
+    last_counted_at: Duration,
     /// The interval of statuses that the operator requested.
     status_interval: Duration,
     /// The time from which the share can be used, if the program does not reach the operator. None before the operator
@@ -123,9 +123,9 @@ impl OperatorStore {
         Some((state.contact.away()?, state.away_since))
     }
 
-    /// The time of the operator's last message. Zero before the first one.
-    pub(crate) fn last_message_at(&self) -> Duration {
-        lock(&self.state).last_message_at
+    /// The time of the last message that shows that the operator counts. Zero before the first one.
+    pub(crate) fn last_counted_at(&self) -> Duration {
+        lock(&self.state).last_counted_at
     }
 
     /// Returns when the operator has counted for the program, or when a program that started at `started` uses its share
@@ -260,7 +260,10 @@ impl OperatorChannel {
         if state.channels != self.number {
             return;
         }
-        state.last_message_at = now;
+        // A leader of the past answers `NotYet`.
+        if answers.is_empty() || answers.iter().any(|answer| answer.outcome != Outcome::NotYet) {
+            state.last_counted_at = now;
+        }
         for answer in answers {
             if let Some(waits) = state.waiting.remove(&answer.id) {
                 let _ = waits.send(answer.outcome);

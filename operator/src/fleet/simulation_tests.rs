@@ -95,7 +95,7 @@ struct Agent {
     cut_off_until: u64,
     clock: StoreClock,
     offset: u64,
-    /// The time of the first question since the last message from an operator.
+    /// The time of the first question since the last message of an operator that counts.
     asked_at: Option<u64>,
     /// The operator did not answer on this link for so long that the share began. The agent probes it.
     probes: bool,
@@ -554,7 +554,10 @@ impl World {
             }
             let (_, answers) = link.down.remove(0);
             let leader = link.leader;
-            let is_release = std::mem::take(&mut self.agents[index].probes)
+            let agent = &mut self.agents[index];
+            // A leader of the past answers `NotYet`.
+            let counts = answers.is_empty() || answers.iter().any(|answer| answer.outcome != Outcome::NotYet);
+            let is_release = (counts && std::mem::take(&mut agent.probes))
                 || answers.is_empty()
                 || answers.iter().any(|answer| matches!(answer.outcome, Outcome::Counted(_)));
             if is_release && !self.agents[index].asks {
@@ -572,7 +575,9 @@ impl World {
                 self.answered(index, leader, answer);
             }
             let agent = &mut self.agents[index];
-            agent.asked_at = agent.keys.iter().any(|local| local.pending.is_some()).then_some(now);
+            if counts {
+                agent.asked_at = agent.keys.iter().any(|local| local.pending.is_some()).then_some(now);
+            }
         }
     }
 

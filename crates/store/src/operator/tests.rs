@@ -194,6 +194,22 @@ async fn a_program_waits_with_its_share_while_the_operator_is_silent() {
     assert!((520..=560).contains(&later), "{later} in 14 seconds");
 }
 
+/// A leader of the past answers, but does not count. The program uses its share as if there was no answer.
+#[tokio::test(start_paused = true)]
+async fn a_program_uses_its_share_while_the_operator_does_not_count() {
+    let world = World::new();
+    let program = world.program();
+    let _link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 40, 1));
+    load(&world, &[&limiter], MILLI, Duration::from_secs(3)).await;
+    world.operator.delay_millis.store(20, Relaxed);
+    world.operator.not_yet.store(u64::MAX, Relaxed);
+    let changed = world.now();
+    let admissions = load(&world, &[&limiter], MILLI, Duration::from_secs(20)).await;
+    let first = admissions.iter().find(|(at, _)| *at > changed + 1_000_000).expect("an admission").0;
+    assert!((7_000_000..=9_500_000).contains(&(first - changed)), "{}", first - changed);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_program_without_any_channel_waits_twenty_seconds_for_its_share() {
     let world = World::new();
