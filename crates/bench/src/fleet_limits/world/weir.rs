@@ -189,7 +189,7 @@ impl<'a> World<'a> {
 
     fn begin(&mut self, scenario: &Scenario) {
         for (number, pod) in self.traffic.pods.iter().enumerate() {
-            // A Service sends requests to a pod that is ready: the operator counts for it.
+            // A Service sends requests to a pod that is ready. A pod needs one round trip until the operator counts for it.
             self.shared.add(pod.from.saturating_sub(2 * self.delay), Event::Begins(number));
             if pod.until < u64::MAX {
                 self.shared.add(pod.until, Event::Ends(number));
