@@ -73,6 +73,30 @@ pub(crate) async fn wait_injection(space: &TestNamespace, wanted: bool) -> Resul
     .await
 }
 
+/// Replaces the two pods by pods whose app still runs 3 s after their deletion. Shortly after the deletion, some nodes
+/// still send new connections to a pod, so without this, requests fail with or without Weir.
+pub(crate) async fn roll_out_graceful(space: &TestNamespace, round: &str) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);
+    let app = json!({"name": "app", "lifecycle": {"preStop": {"sleep": {"seconds": 3}}}});
+    let patch = json!({"spec": {
+        "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "template": {
+            "metadata": {"annotations": {"round": round}},
+            "spec": {"terminationGracePeriodSeconds": 15, "containers": [app]},
+        },
+    }});
+    let patched = deployments.patch(NAME, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+    let generation = patched.metadata.generation;
+    wait_for("the rolling update", START, || async {
+        let status = deployments.get(NAME).await?.status.context("the Deployment has no status")?;
+        let counts = [status.replicas, status.updated_replicas, status.available_replicas];
+        let done = status.observed_generation == generation && counts == [Some(2); 3];
+        Ok(Seen::when(done, format!("{counts:?}")))
+    })
+    .await?;
+    ready(space, 2).await.map(drop)
+}
+
 /// Changes the number of pods.
 pub(crate) async fn scale(space: &TestNamespace, replicas: i32) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);

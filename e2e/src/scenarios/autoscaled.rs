@@ -30,6 +30,7 @@ pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
 
 async fn scaled(space: &TestNamespace) -> Result<()> {
     policy::before_its_pods(space).await?;
+    workload::roll_out_graceful(space, "graceful").await?;
     space.apply(&limit()).await?;
     policy::wait_enforced(space, policy::NAME, STEPS[0].into(), SOON).await?;
     let wanted = ExternalMetrics::start(space, STEPS[0]).await?;

@@ -4,12 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 
 use crate::{
     conditions::{Seen, wait_for},
@@ -74,19 +70,7 @@ async fn restarted(space: &TestNamespace, name: &str, when: &str) -> Result<()> 
 /// Replaces all pods under a load of clients that keep their connections open and always have requests in flight.
 async fn rolled(space: &TestNamespace) -> Result<()> {
     space.apply(&policy::bucket(100_000, 100_000)).await?;
-    // Some nodes still send new connections to a pod shortly after its deletion. The app must still accept them, with
-    // or without Weir.
-    let template = |round: &str| {
-        let app = json!({"name": "app", "lifecycle": {"preStop": {"sleep": {"seconds": 3}}}});
-        json!({"spec": {
-            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {
-                "metadata": {"annotations": {"round": round}},
-                "spec": {"terminationGracePeriodSeconds": 15, "containers": [app]},
-            },
-        }})
-    };
-    patched(space, &template("first")).await?;
+    workload::roll_out_graceful(space, "first").await?;
     policy::wait_enforced(space, policy::NAME, 2, SOON).await?;
 
     let url = format!("{}slow?ms=1000", workload::SERVICE_URL);
@@ -98,7 +82,7 @@ async fn rolled(space: &TestNamespace) -> Result<()> {
         load("rolling-http2", 40).start_with(space, &["--http2=8"]).await?,
         load("rolling-http2-post", 40).start_with(space, &["--http2=8", "--method=POST"]).await?,
     ];
-    patched(space, &template("second")).await?;
+    workload::roll_out_graceful(space, "second").await?;
     for load in &loads {
         ensure!(load.is_running().await?, "the load ended before the update");
     }
@@ -109,19 +93,4 @@ async fn rolled(space: &TestNamespace) -> Result<()> {
         ensure!(counted.limited == 0 && counted.allowed == counted.offered, "{what}: {counted:?}");
     }
     Ok(())
-}
-
-/// Changes the Deployment and waits until all pods have the new template.
-async fn patched(space: &TestNamespace, patch: &Value) -> Result<()> {
-    let deployments: Api<Deployment> = Api::namespaced(space.client(), &space.namespace);
-    let patched = deployments.patch(workload::NAME, &PatchParams::default(), &Patch::Strategic(patch)).await?;
-    let generation = patched.metadata.generation;
-    wait_for("the rolling update", SOON, || async {
-        let status = deployments.get(workload::NAME).await?.status.context("the Deployment has no status")?;
-        let counts = [status.replicas, status.updated_replicas, status.available_replicas];
-        let done = status.observed_generation == generation && counts == [Some(2); 3];
-        Ok(Seen::when(done, format!("{counts:?}")))
-    })
-    .await?;
-    workload::ready(space, 2).await.map(drop)
 }
