@@ -89,6 +89,10 @@ pub(crate) async fn run(
         sum += tally;
     }
     println!("{:<15} {:<8} {:>7} {:>7} {:>9}\n", "total", "", sum.passed, sum.failed, seconds(clock::since(started)));
+    // CI shows only the end of the output.
+    for failure in runner.failures() {
+        println!("failed: {failure}");
+    }
     println!("{} passed, {} failed", sum.passed, sum.failed);
     let good = sum.failed == 0 && sum.passed > 0 && !interrupt.is_cancelled();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

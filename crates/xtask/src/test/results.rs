@@ -78,6 +78,33 @@ fn scenarios(output: &str) -> Tally {
     Tally { passed: begins("ok "), failed: begins("FAILED ") }
 }
 
+/// Names what failed in the `output` of a failed step, each with its reason.
+pub(super) fn failures(count: Count, output: &str) -> Vec<String> {
+    let failures: Vec<_> = match count {
+        Count::CargoTests => {
+            let failed = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
+            output.lines().filter_map(failed).map(|name| with_panic(name, output)).collect()
+        }
+        Count::Scenarios => output.lines().filter_map(|line| line.strip_prefix("FAILED ")).map(str::to_owned).collect(),
+        Count::One | Count::Nothing => Vec::new(),
+    };
+    if failures.is_empty() {
+        let last = output.lines().rev().map(str::trim).find(|line| !line.is_empty());
+        return vec![last.unwrap_or("no output").to_owned()];
+    }
+    failures
+}
+
+/// Adds the place and the first line of the message with which a test panicked.
+fn with_panic(test: String, output: &str) -> String {
+    let mut lines = output.lines().skip_while(|line| *line != format!("---- {test} stdout ----"));
+    let place = lines.find_map(|line| line.split_once(" panicked at ")).map(|(_, place)| place);
+    match (place, lines.next()) {
+        (Some(place), Some(message)) => format!("{test}: {place} {message}"),
+        _ => test,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +131,27 @@ error: 1 target failed
             Tally { passed: 1, failed: 1 }
         );
         assert_eq!(Tally::of(Count::Nothing, "", false), Tally::FAILURE);
+    }
+
+    #[test]
+    fn failures_have_names_and_reasons() {
+        let output = "\
+test a::good ... ok
+test a::bad ... FAILED
+test a::ended ... FAILED
+
+---- a::bad stdout ----
+a line of the test
+
+thread 'a::bad' (7) panicked at src/a.rs:9:5:
+no answer: Late
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+";
+        let wanted = ["a::bad: src/a.rs:9:5: no answer: Late", "a::ended"];
+        assert_eq!(failures(Count::CargoTests, output), wanted);
+        assert_eq!(failures(Count::Scenarios, "ok a 3.0 s\nFAILED b: no (3.0 s)\n"), ["b: no (3.0 s)"]);
+        assert_eq!(failures(Count::CargoTests, "error: could not compile\n\n"), ["error: could not compile"]);
+        assert_eq!(failures(Count::One, ""), ["no output"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! prints the end of the log. An interrupted step is stopped with all processes that it started.
 
 use std::{
+    cell::RefCell,
     fs::{self, File},
     io::{Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
@@ -12,7 +13,7 @@ use anyhow::{Context as _, bail};
 use tokio::{process::Command, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::results::{Count, Tally};
+use super::results::{Count, Tally, failures};
 use crate::{children::Child, clock, workspace::Workspace};
 
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
@@ -74,6 +75,8 @@ pub(super) struct Runner<'a> {
     logs: PathBuf,
     verbose: bool,
     interrupt: &'a CancellationToken,
+    /// What failed so far, with the stage and the reason.
+    failures: RefCell<Vec<String>>,
 }
 
 impl<'a> Runner<'a> {
@@ -84,11 +87,16 @@ impl<'a> Runner<'a> {
     ) -> anyhow::Result<Self> {
         let logs = workspace.scratch().join("logs");
         fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
-        Ok(Self { workspace, logs, verbose, interrupt })
+        Ok(Self { workspace, logs, verbose, interrupt, failures: RefCell::default() })
     }
 
     pub(super) fn logs(&self) -> &Path {
         &self.logs
+    }
+
+    /// Names what failed so far, with the stage and the reason.
+    pub(super) fn failures(&self) -> Vec<String> {
+        self.failures.borrow().clone()
     }
 
     /// Runs all steps in order. The first failure ends the stage.
@@ -107,6 +115,7 @@ impl<'a> Runner<'a> {
         };
         if let Err(error) = result.await {
             println!("{stage}: {error:#}");
+            self.failures.borrow_mut().push(format!("{stage}: {error:#}"));
             tally += Tally::FAILURE;
         }
         tally
@@ -198,6 +207,8 @@ impl<'a> Runner<'a> {
     }
 
     fn complain(&self, stage: &str, log: &Log, step: &Step, output: &str, error: &anyhow::Error) {
+        let failures = failures(step.count, output).into_iter().map(|failure| format!("{stage}: {failure}"));
+        self.failures.borrow_mut().extend(failures);
         println!("--- {stage}: {} failed: {error:#}", step.shown());
         if !self.verbose {
             let lines: Vec<_> = output.lines().collect();
@@ -252,8 +263,13 @@ mod tests {
         let workspace = Workspace::find().expect("the workspace");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let never = CancellationToken::new();
-        let runner =
-            Runner { workspace: &workspace, logs: folder.path().to_owned(), verbose: false, interrupt: &never };
+        let runner = Runner {
+            workspace: &workspace,
+            logs: folder.path().to_owned(),
+            verbose: false,
+            interrupt: &never,
+            failures: RefCell::default(),
+        };
         let tally = runner.run("stage", steps).await;
         (tally, fs::read_to_string(folder.path().join("stage.log")).expect("the stage has a log"))
     }
@@ -292,8 +308,13 @@ mod tests {
         let workspace = Workspace::find().expect("the workspace");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let interrupt = CancellationToken::new();
-        let runner =
-            Runner { workspace: &workspace, logs: folder.path().to_owned(), verbose: false, interrupt: &interrupt };
+        let runner = Runner {
+            workspace: &workspace,
+            logs: folder.path().to_owned(),
+            verbose: false,
+            interrupt: &interrupt,
+            failures: RefCell::default(),
+        };
         let ready = folder.path().join("ready");
         let script = format!("touch {}; sleep 600", ready.display());
         let stage = runner.run("stage", vec![Step::new("sh", &["-c", &script]), Step::new("false", &[])]);
