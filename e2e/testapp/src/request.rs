@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use http_body_util::Empty;
+use http_body_util::Full;
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::{clock, target::Target};
@@ -29,6 +29,9 @@ pub struct RequestArgs {
     /// Method of every request
     #[arg(long, default_value = "GET")]
     method: Method,
+    /// Body of every request
+    #[arg(long, default_value = "")]
+    body: String,
     /// Header of every request, as name:value; the flag can be repeated
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = parse_header)]
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -53,6 +56,7 @@ pub struct RequestArgs {
 pub(crate) struct Plan {
     targets: Vec<Arc<Target>>,
     method: Method,
+    body: Bytes,
     headers: HeaderMap,
     vary: Option<(HeaderName, u64)>,
 }
@@ -72,7 +76,8 @@ impl RequestArgs {
                 targets.push(Arc::new(target));
             }
         }
-        Ok(Plan { targets, method: self.method, headers: self.headers.into_iter().collect(), vary: self.vary_header })
+        let (body, headers) = (self.body.into(), self.headers.into_iter().collect());
+        Ok(Plan { targets, method: self.method, body, headers, vary: self.vary_header })
     }
 }
 
@@ -117,8 +122,8 @@ impl Plan {
         self.vary.as_ref().map(|(_, count)| index / self.targets.len() as u64 % count)
     }
 
-    pub(crate) fn request(&self, index: u64) -> Request<Empty<Bytes>> {
-        let mut request = Request::new(Empty::new());
+    pub(crate) fn request(&self, index: u64) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = self.headers.clone();
         if let (Some((name, _)), Some(variant)) = (&self.vary, self.variant(index)) {
@@ -156,6 +161,7 @@ mod tests {
             resolve_all: false,
             addresses: 1,
             method: Method::POST,
+            body: "a".to_owned(),
             headers: vec![parse_header("x-tier: free").expect("a header")],
             vary_header: vary.map(|text| parse_vary(text).expect("name and count")),
             http2: 0,

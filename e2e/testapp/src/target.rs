@@ -17,7 +17,7 @@ use std::{
 use anyhow::Context as _;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header, uri::PathAndQuery};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{
     body::Incoming,
     client::conn::{
@@ -28,8 +28,8 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-type Connection = SendRequest<Empty<Bytes>>;
-type Shared = http2::SendRequest<Empty<Bytes>>;
+type Connection = SendRequest<Full<Bytes>>;
+type Shared = http2::SendRequest<Full<Bytes>>;
 
 /// The maximum number of times that an HTTP/2 request is sent, if the server each time reports that it did not process
 /// the request.
@@ -82,7 +82,7 @@ impl Target {
     }
 
     /// Sets the host and path of `request` for this target.
-    pub(crate) fn address(&self, request: &mut Request<Empty<Bytes>>) {
+    pub(crate) fn address(&self, request: &mut Request<Full<Bytes>>) {
         if !self.shared.is_empty() {
             let host = self.host.to_str().expect("the host comes from an authority");
             let uri = Uri::builder().scheme("http").authority(host).path_and_query(self.path.clone()).build();
@@ -102,7 +102,7 @@ impl Target {
     }
 
     /// Sends `request`, and reads the whole response. Afterwards the slot is free again, also after an error.
-    pub(crate) async fn send(&self, slot: Slot, request: Request<Empty<Bytes>>) -> anyhow::Result<Answer> {
+    pub(crate) async fn send(&self, slot: Slot, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
         let exchange = async {
             if self.shared.is_empty() {
                 return self.exchange(slot.0, request).await;
@@ -122,7 +122,7 @@ impl Target {
     async fn exchange(
         &self,
         connection: Option<Connection>,
-        mut request: Request<Empty<Bytes>>,
+        mut request: Request<Full<Bytes>>,
     ) -> anyhow::Result<(Answer, Option<Connection>)> {
         if let Some(mut connection) = connection {
             // Like browsers and most libraries, this repeats an idempotent request if a reused connection is closed
@@ -145,7 +145,7 @@ impl Target {
     /// Sends a request over HTTP/2, and retries like clients of gRPC and Go. A request is repeated if the server
     /// reports that it did not process the request (RFC 9113 section 8.7). An idempotent request is also repeated if
     /// its connection ends without an answer.
-    async fn exchange_shared(&self, request: Request<Empty<Bytes>>) -> anyhow::Result<Answer> {
+    async fn exchange_shared(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Answer> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.shared.len();
         let mut attempt = 1;
         loop {

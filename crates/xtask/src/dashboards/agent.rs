@@ -113,6 +113,17 @@ fn connections() -> Row {
                 Unit::RequestsPerSecond,
                 vec![shared::most(7, "pod", "weir_unmatched_requests_total{LABELS}", "{{pod}}")],
             ),
+            Panel::new(
+                Kind::Lines,
+                "Questions of proxies",
+                "Questions per second to the rate limit service, by answer. Proxies such as Envoy ask them.",
+                Unit::RequestsPerSecond,
+                vec![Query::new(
+                    "sum by (result) (rate(weir_service_questions_total{LABELS}[$__rate_interval]))",
+                    "{{result}}",
+                )],
+            )
+            .or_says("No pod is a rate limit service."),
         ],
     }
 }

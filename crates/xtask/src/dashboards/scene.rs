@@ -1,9 +1,10 @@
 //! The programs that the dashboards show, and the load on them. The programs are those of the demo, an agent without a
-//! policy, two agents with limits across pods, and a Redis.
+//! policy, two agents with limits across pods, a rate limit service, and a Redis.
 
 use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, ensure};
+use serde_json::json;
 use tokio::{net::TcpStream, process::Command};
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +21,7 @@ pub(super) const POLICIES: &str = "crates/xtask/src/dashboards/policies";
 /// The names of the pods of the demo's agents. They are as long as real names.
 const CHECKOUT: [&str; 2] = ["checkout-7d9f8b6c5-a1b2c", "checkout-7d9f8b6c5-d3e4f"];
 const CART: &str = "cart-5c6d7e8f9-g5h6j";
+const GATEWAY: &str = "ratelimit-6d5f8c7b9-t3v5w";
 const STOCK: [&str; 2] = ["stock-6b8c9d7f4-m2n4p", "stock-6b8c9d7f4-q6r8s"];
 
 /// The longest wait until Redis listens.
@@ -33,6 +35,8 @@ pub(super) struct Scene {
     cart: Agent,
     /// Agents with the policy `stock`.
     stock: [Agent; 2],
+    /// A rate limit service with the policy `gateway`.
+    gateway: Agent,
     /// The address of the operator's metrics.
     pub(super) telemetry: SocketAddr,
 }
@@ -44,6 +48,7 @@ impl Scene {
         let cart = cast.another("cart", &certificate.agent_of_tokens(cast.folder())?).await?;
         let [one, two] = STOCK;
         let stock = [cast.another(one, &certificate.agent()).await?, cast.another(two, &certificate.agent()).await?];
+        let gateway = cast.rate_limit_service(GATEWAY, &certificate.agent()).await?;
         start_stores(cast).await?;
         let telemetry = free_port()?;
         let mut flags = certificate.operator();
@@ -51,14 +56,17 @@ impl Scene {
         for agent in &stock {
             flags.extend(["--agent".to_owned(), format!("https://{},app=stock", agent.control)]);
         }
+        let labels = "app=gateway,weir.dev/rate-limit-service=enabled";
+        flags.extend(["--agent".to_owned(), format!("https://{},{labels}", gateway.control)]);
         cast.start(&flags).await?;
-        Ok(Self { checkout: cast.agents.clone(), cart, stock, telemetry })
+        Ok(Self { checkout: cast.agents.clone(), cart, stock, gateway, telemetry })
     }
 
     /// The addresses of the agents' metrics, and the names of their pods.
     pub(super) fn pods(&self) -> Vec<(SocketAddr, &'static str)> {
-        let agents = self.checkout.iter().chain([&self.cart]).chain(&self.stock).map(|agent| agent.telemetry);
-        agents.zip(CHECKOUT.into_iter().chain([CART]).chain(STOCK)).collect()
+        let agents = self.checkout.iter().chain([&self.cart]).chain(&self.stock).chain([&self.gateway]);
+        let names = CHECKOUT.into_iter().chain([CART]).chain(STOCK).chain([GATEWAY]);
+        agents.map(|agent| agent.telemetry).zip(names).collect()
     }
 
     /// Starts the load on all agents.
@@ -80,7 +88,10 @@ impl Scene {
         let stock = self.stock.map(|agent| agent.listen);
         load("customers", &stock, "/", &["--rate", "240", "--vary-header", "x-api-key:3"])?;
         load("orders", &stock, "/orders", &["--rate", "160", "--vary-header", "x-api-key:2"])?;
-        load("archive", &stock, "/archive", &["--rate", "10"])
+        load("archive", &stock, "/archive", &["--rate", "10"])?;
+        let question = json!({"domain": "gateway", "descriptors": [{"entries": [{"key": "route", "value": "/"}]}]});
+        let gateway = [self.gateway.listen];
+        load("questions", &gateway, "/json", &["--rate", "60", "--method", "POST", "--body", &question.to_string()])
     }
 }
 

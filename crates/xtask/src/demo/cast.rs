@@ -118,6 +118,14 @@ impl Cast {
         self.start_agent(name, flags).await
     }
 
+    /// Starts a rate limit service. The operator does not know it, unless flags of the operator name it.
+    pub(crate) async fn rate_limit_service(&mut self, name: &str, flags: &[String]) -> anyhow::Result<Agent> {
+        let free = "127.0.0.1:0";
+        let mut all = vec!["rls", "--listen", free, "--control", free, "--telemetry", free];
+        all.extend(flags.iter().map(String::as_str));
+        self.start_with_addresses(name, "weir-agent", &all).await
+    }
+
     /// Starts the app, unless it runs.
     async fn start_app(&mut self) -> anyhow::Result<()> {
         #[derive(serde::Deserialize)]
