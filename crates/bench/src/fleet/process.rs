@@ -16,8 +16,9 @@ use rustix::{
 
 use crate::clock;
 
-/// The longest time for the exit of an operator.
-const GRACE: Duration = Duration::from_secs(5);
+/// The longest time for the exit of an operator: the default of the chart. For four seconds of it, the operator still
+/// serves its webhook and identities.
+const GRACE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A running operator.
