@@ -2,13 +2,15 @@
 //!
 //! Every rule is evaluated separately, and nothing is charged: no count changes, and no key enters a table.
 
-use std::{str::FromStr, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Uri};
 use weir_core::{Tightest, Time};
 use weir_store::Known;
 use weir_tower::MonotonicClock;
-use weir_wire::{Decision, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, OPERATOR_STORE, Per};
+use weir_wire::{
+    Decision, ExplainDescriptor, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule, Mode, OPERATOR_STORE, Per,
+};
 
 use super::{
     charge::{Demand, opens_after},
@@ -36,7 +38,7 @@ impl InvalidRequest {
 }
 
 impl RulesInForce {
-    /// Returns the decision that the rules would make on this request now.
+    /// Returns the decision that the rules would make now on this request or descriptor.
     ///
     /// # Errors
     ///
@@ -47,6 +49,9 @@ impl RulesInForce {
         clock: MonotonicClock,
         paths: AmbiguousPaths,
     ) -> Result<ExplainReply, InvalidRequest> {
+        if let Some(descriptor) = &request.descriptor {
+            return self.explain_descriptor(request, descriptor, clock);
+        }
         let target = check(request)?;
         if paths == AmbiguousPaths::Refuse && is_ambiguous(target.path()) {
             let message = "is refused with 400: apps read this path in different ways (--ambiguous-paths)";
@@ -62,15 +67,44 @@ impl RulesInForce {
         let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);
         let now = || clock.now();
         let context = RequestContext { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
-        let each = self.policies().iter().filter(|policy| policy.domain.is_none()).flat_map(|policy| {
-            policy
-                .rules
-                .iter()
-                .filter(|rule| rule.mode != Mode::Disabled && rule.matcher.matches(&context.request))
-                .map(|rule| context.explain(policy, rule))
-        });
-        let rules: Vec<ExplainedRule> = each.collect();
-        Ok(ExplainReply { decision: outcome(&rules), rules })
+        Ok(self.explain_rules(None, &context))
+    }
+
+    fn explain_descriptor(
+        &self,
+        request: &ExplainRequest,
+        descriptor: &ExplainDescriptor,
+        clock: MonotonicClock,
+    ) -> Result<ExplainReply, InvalidRequest> {
+        if !request.target.is_empty() || !request.headers.is_empty() || request.peer.is_some() {
+            let message = "must not be set together with target, headers or peer, which describe a request";
+            return Err(InvalidRequest::new("descriptor", message));
+        }
+        if descriptor.entries.is_empty() {
+            return Err(InvalidRequest::new("descriptor.entries", "must have at least one key and value"));
+        }
+        if !self.domains.contains_key(&descriptor.domain) {
+            return Err(InvalidRequest::new("descriptor.domain", "must be the domain of a policy in force"));
+        }
+        let entries: Vec<(&str, &str)> = descriptor.entries.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let view = RequestView::of_descriptor(&entries, false, descriptor.hits.max(1).into());
+        let now = || clock.now();
+        let context = RequestContext { request: view, tokens: Tokens::new(None, &now), clock };
+        Ok(self.explain_rules(Some(&descriptor.domain), &context))
+    }
+
+    /// Explains the matching rules of a domain, or of the policies without a domain.
+    fn explain_rules(&self, domain: Option<&str>, context: &RequestContext<'_>) -> ExplainReply {
+        let policies = || self.policies().iter().filter(|policy| policy.domain.as_deref() == domain);
+        let of_policy = |policy: &Policy| {
+            let matches = |rule: &&Arc<Rule>| rule.mode != Mode::Disabled && rule.matcher.matches(&context.request);
+            let matching: Vec<&Arc<Rule>> = policy.rules.iter().filter(matches).collect();
+            let is_replaced = |rule: &Rule| matching.iter().any(|other| other.replaces.contains(&rule.name));
+            let rules = matching.iter().filter(|rule| !is_replaced(rule));
+            rules.map(|rule| context.explain(policy, rule)).collect::<Vec<_>>()
+        };
+        let rules: Vec<ExplainedRule> = policies().flat_map(|policy| of_policy(policy)).collect();
+        ExplainReply { decision: outcome(&rules), rules }
     }
 }
 
@@ -84,7 +118,10 @@ fn check(request: &ExplainRequest) -> Result<Uri, InvalidRequest> {
         target.scheme().is_some() || (target.authority().is_none() && request.target.starts_with(['/', '*']))
     });
     let target = target.ok_or_else(|| {
-        InvalidRequest::new("target", "must be a path with or without a query, such as /api/orders?page=2")
+        InvalidRequest::new(
+            "target",
+            "must be a path with or without a query, such as /api/orders?page=2, unless descriptor is set",
+        )
     })?;
     for (index, (name, value)) in request.headers.iter().enumerate() {
         if HeaderName::from_str(name).is_err() {
@@ -110,7 +147,7 @@ fn outcome(rules: &[ExplainedRule]) -> Decision {
 }
 
 impl RequestContext<'_> {
-    fn explain(&self, policy: &Policy, rule: &std::sync::Arc<Rule>) -> ExplainedRule {
+    fn explain(&self, policy: &Policy, rule: &Arc<Rule>) -> ExplainedRule {
         let mut explained = ExplainedRule {
             namespace: policy.namespace.clone(),
             policy: policy.name.clone(),

@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Mode, Per};
 
-/// A request as a client would send it.
+/// A request as a client would send it, or a descriptor as a proxy would send it to the rate limit service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExplainRequest {
     /// The method, in upper case.
     #[serde(default = "get")]
     pub method: String,
-    /// The path and query, such as `/api/orders?page=2`.
+    /// The path and query, such as `/api/orders?page=2`. Empty if `descriptor` is set.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
     /// The names and values of all headers, in order, including `host`.
     #[serde(default)]
@@ -21,6 +22,26 @@ pub struct ExplainRequest {
     /// The address from which the connection comes. Loopback if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<IpAddr>,
+    /// A descriptor, which the rules of its domain match. None for a request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descriptor: Option<ExplainDescriptor>,
+}
+
+/// A descriptor of a request to the rate limit service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExplainDescriptor {
+    /// The domain.
+    pub domain: String,
+    /// The keys and values of its entries, in order.
+    pub entries: Vec<(String, String)>,
+    /// The units that the request charges to each matching rule.
+    #[serde(default = "one")]
+    pub hits: u32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn get() -> String {

@@ -14,8 +14,9 @@ pub struct Store {
     pub name: String,
     /// The kind of the store, and its addresses.
     pub backend: StoreBackend,
-    /// The name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password` and
-    /// `ca.crt`. Each of these files is optional. If absent, the store needs no secret.
+    /// The name of a directory below the agent's `--store-secrets` directory, with the files `username`, `password`,
+    /// `sentinel-username`, `sentinel-password` and `ca.crt`. Each of these files is optional. If absent, the store needs
+    /// no secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<String>,
 }

@@ -50,13 +50,14 @@ fn any_status_is_refused_or_read_as_it_was_written() {
 
 #[test]
 fn any_message_is_refused_or_read_as_it_was_written() {
-    let messages: [(&str, Reader, bool); 13] = [
+    let messages: [(&str, Reader, bool); 14] = [
         (include_str!("golden/snapshot.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-full.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-shared.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-fleet.json"), read::<Snapshot>, false),
         (include_str!("golden/snapshot-ban.json"), read::<Snapshot>, false),
         (include_str!("golden/explain.json"), read::<ExplainRequest>, false),
+        (include_str!("golden/explain-descriptor.json"), read::<ExplainRequest>, false),
         (include_str!("golden/identity-request.json"), read::<IdentityRequest>, false),
         (include_str!("golden/explained.json"), read::<ExplainReply>, true),
         (include_str!("golden/bans.json"), read::<BanList>, true),

@@ -58,6 +58,7 @@ fn questions_and_answers_keep_their_form() {
 #[test]
 fn an_explanation_keeps_its_form() {
     round_trip::<ExplainRequest>(include_str!("golden/explain.json"));
+    round_trip::<ExplainRequest>(include_str!("golden/explain-descriptor.json"));
     round_trip::<ExplainReply>(include_str!("golden/explained.json"));
     round_trip::<ExplainReply>(include_str!("golden/explained-banned.json"));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Agent, App, daily, json_of, policy, rule, snapshot, with};
+use crate::support::{Agent, App, daily, json_of, policy, request, rule, snapshot, with};
 
 async fn explain(agent: &Agent, request: &Value) -> (u16, Value) {
     let response = agent.control("POST", "/v1/explain", request.to_string()).await;
@@ -35,12 +35,40 @@ async fn explain_predicts_what_happens_to_a_request() {
     assert_eq!(agent.counts(0, 0).await, [2, 1, 0], "explaining counts nothing");
 }
 
+/// The rules of a domain explain a descriptor. The service decides the same.
+#[tokio::test]
+async fn explain_predicts_what_happens_to_a_descriptor() {
+    let service = Agent::service(&[]);
+    let keyed = json!({"match": [{"descriptor": [{"name": "user"}]}], "key": [{"descriptor": "user"}]});
+    let limited =
+        with(policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 5)]), keyed)]), json!({"domain": "shop"}));
+    service.apply(&snapshot(1, &[limited])).await;
+    let entries = |user: &str| json!({"domain": "shop", "entries": [["user", user]], "hits": 2});
+    for (left, expected) in [(5, "Allow"), (3, "Allow"), (1, "Limit")] {
+        let (status, reply) = explain(&service, &json!({"descriptor": entries("ann")})).await;
+        assert_eq!((status, &reply["decision"]), (200, &json!(expected)), "{reply}");
+        let rule = &reply["rules"][0];
+        assert_eq!((&rule["key"], &rule["cost"]), (&json!(["ann"]), &json!(2)), "{reply}");
+        assert_eq!(rule["limit"]["remaining"], left, "{reply}");
+        let question =
+            json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hitsAddend": 2}]});
+        let answer = service.client.send(request("POST", &service.url("/json"), &[], question.to_string())).await;
+        assert_eq!(answer.status(), if expected == "Allow" { 200 } else { 429 });
+    }
+    let other = json!({"descriptor": {"domain": "shop", "entries": [["host", "a"]]}});
+    assert_eq!(explain(&service, &other).await.1, json!({"decision": "Allow", "rules": []}));
+}
+
 #[tokio::test]
 async fn bad_input_is_named() {
     let app = App::start().await;
     let agent = Agent::start(app.address, &[]);
     for (request, word) in [
-        (json!({}), "missing field `target`"),
+        (json!({}), "target: must be"),
+        (json!({"target": "/", "descriptor": {"domain": "shop", "entries": [["a", "b"]]}}), "descriptor: must not"),
+        (json!({"descriptor": {"domain": "shop", "entries": []}}), "descriptor.entries: must"),
+        (json!({"descriptor": {"domain": "shop", "entries": [["a", "b"]]}}), "descriptor.domain: must"),
+        (json!({"descriptor": {"domain": "shop", "entries": [["a"]]}}), "descriptor.entries[0]: "),
         (json!({"target": "/", "verb": "GET"}), "unknown field `verb`"),
         (json!({"target": "/", "peer": "home"}), "peer: "),
         (json!({"target": "/", "method": "get"}), "method: must be"),

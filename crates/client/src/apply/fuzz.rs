@@ -219,7 +219,8 @@ fn ask(rules: &LiveRules, clock: MonotonicClock, choices: &mut Choices<'_>) -> R
     let limits = rules.layer(|_| Some(Ipv4Addr::LOCALHOST.into()));
     let _ = limits.layer(app).call(request).now_or_never();
     let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    let described = ExplainRequest { method: method.to_owned(), target: target.to_owned(), headers, peer: None };
+    let (method, target) = (method.to_owned(), target.to_owned());
+    let described = ExplainRequest { method, target, headers, peer: None, descriptor: None };
     let _ = rules.load().explain(&described, clock, AmbiguousPaths::Keep);
     Ok(())
 }
