@@ -173,9 +173,11 @@ impl Client {
         metrics::text(self.metric_families()).expect("the families of this crate can be encoded")
     }
 
-    /// Closes the control port and its connections. The rules stay in force for the requests that are still in flight.
-    /// Call this function after the server of the program has ended.
+    /// Gives the seats of this program back to the stores and the operator, and closes the control port and its
+    /// connections. The rules stay in force for the requests that are still in flight. Call this function after the server
+    /// of the program has ended.
     pub async fn shutdown(self) {
+        self.settle_stores().await;
         self.0.leaving.begin();
         self.0.leaving.closed.cancel();
         self.servers().abort_all();
@@ -216,6 +218,12 @@ impl Client {
     /// Returns when the rules of scope Fleet in force can admit requests.
     pub async fn stores_ready(&self) {
         self.0.snapshots.stores().ready().await;
+    }
+
+    /// Gives unused units of shared limits back, so that other pods can use them. Call this function when the program
+    /// serves no more requests. It takes half a second at most.
+    pub async fn settle_stores(&self) {
+        self.0.snapshots.stores().settle().await;
     }
 
     /// Returns the metrics of the rules, the stores, the snapshots and the control port.

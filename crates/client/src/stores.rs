@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use tokio::runtime::Handle;
 use weir_enforce::histogram::{self, Histogram};
 use weir_store::{
@@ -28,6 +29,9 @@ const MOST_LEVELS: usize = 65_536;
 /// The time in which an agent joins an operator. The status does not report a shorter absence, so that each new pod does
 /// not change the conditions of its policies.
 const JOINING: Duration = Duration::from_secs(3);
+
+/// The longest time in which a program that ends gives its seats back.
+const SETTLE: Duration = Duration::from_millis(500);
 
 /// Makes the clients of stores, and keeps them while rules use them.
 #[derive(Debug)]
@@ -151,6 +155,12 @@ impl Stores {
         if let Some(operator) = self.operator_client() {
             operator.ready().await;
         }
+    }
+
+    /// Gives unused seats back to all stores, and waits for the questions on their way, at most a short time.
+    pub(crate) async fn settle(&self) {
+        let held: Vec<_> = self.held().iter().map(|held| Arc::clone(&held.client)).collect();
+        join_all(held.iter().map(|client| client.settle(SETTLE))).await;
     }
 
     /// Begins to use a new channel to the operator.

@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
+use tokio_util::task::TaskTracker;
 use weir_core::{Quota, Strategy};
 use weir_seats::{BanQuestion, Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
 use weir_wire::Question;
@@ -75,6 +76,8 @@ pub struct StoreClient {
     breaks: AtomicU64,
     pub(crate) stats: Stats,
     random: AtomicU64,
+    /// The tasks that ask the store.
+    tasks: TaskTracker,
     /// The rules that use the store, for their periodic work.
     sweeps: Mutex<Vec<Weak<dyn Sweep>>>,
 }
@@ -83,6 +86,9 @@ pub struct StoreClient {
 pub(crate) trait Sweep: Send + Sync {
     /// Does periodic work. The client's task calls it several times per second.
     fn sweep(self: Arc<Self>);
+
+    /// Gives all seats back to the store that no request has used.
+    fn give_all_back(&self);
 
     /// Adds the levels that a new operator must know, at most `most` in all. Returns false if some are missing.
     fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool;
@@ -178,6 +184,7 @@ impl StoreClient {
             breaks: AtomicU64::new(0),
             stats: Stats::default(),
             random: AtomicU64::new(seed),
+            tasks: TaskTracker::new(),
             sweeps: Mutex::default(),
         });
         runtime.spawn(run_background_task(Arc::downgrade(&client)));
@@ -215,12 +222,27 @@ impl StoreClient {
         }
     }
 
+    /// Gives unused seats back to the store, and waits for all questions on their way, at most this time. A program calls
+    /// this function before it ends, when it serves no more requests.
+    pub async fn settle(&self, most: Duration) {
+        self.tasks.close();
+        let settle = async {
+            // The answers to the questions on their way can bring more seats.
+            for _ in 0..2 {
+                self.rules().iter().for_each(|rule| rule.give_all_back());
+                self.tasks.wait().await;
+            }
+        };
+        let _ = timeout(most, settle).await;
+    }
+
     pub(crate) fn now(&self) -> Duration {
         (self.parts.clock)()
     }
 
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.parts.runtime
+    /// Runs a task that asks the store.
+    pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.tasks.spawn_on(task, &self.parts.runtime)
     }
 
     /// The store's time. None before the first answer.

@@ -141,7 +141,7 @@ impl SharedLimiter {
 
     /// Runs a task on the runtime of the store client.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.client.runtime().spawn(task);
+        self.client.spawn(task);
     }
 
     fn rule(&self) -> Arc<SharedRule> {
@@ -411,6 +411,16 @@ impl Sweep for SharedLimiter {
         owing.into_iter().for_each(|hash| self.drive(hash));
         for (hash, set, all) in unused {
             all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
+        }
+    }
+
+    fn give_all_back(&self) {
+        for index in 0..self.table.shards() {
+            let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.set, entry.hand.drain());
+            let unused: Vec<_> = self.table.shard(index).iter_mut().map(drain).collect();
+            for (hash, set, all) in unused {
+                all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
+            }
         }
     }
 

@@ -110,6 +110,24 @@ async fn a_change_of_the_limit_counts_in_all_agents() {
     }
 }
 
+/// An agent has seats in advance when its pod is deleted. Another agent admits exactly the rest of the limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_ends_gives_its_seats_back() {
+    let redis = Server::redis().await;
+    let app = App::start().await;
+    let [mut ends, stays] = [(); 2].map(|()| Agent::start(app.address, &[]));
+    let snapshot = with_store(1, &redis_at(redis.port), &[shared(daily("l", "FixedWindow", 500), 1, "FailClosed")]);
+    for agent in [&ends, &stays] {
+        agent.apply(&snapshot).await;
+    }
+    let statuses = ends.statuses("/", &[], 200).await;
+    assert_eq!(count(&statuses, 200), 200);
+    ends.terminate();
+    assert!(ends.wait().success());
+    let stays = [stays];
+    assert_eq!(count(&at_once(&stays, 400, "/").await, 200), 300);
+}
+
 /// If a rule of scope Pod refuses, the seats of the shared rule stay available to others. If the shared rule refuses,
 /// the other rule is not charged.
 #[tokio::test(flavor = "multi_thread")]

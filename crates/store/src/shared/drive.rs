@@ -99,7 +99,7 @@ impl SharedLimiter {
     /// Starts the task of a key. The caller has set `asks` in its entry.
     pub(super) fn drive(&self, hash: u128) {
         let Some(me) = self.me.upgrade() else { return };
-        self.client.runtime().spawn(async move { me.drive_on(hash).await });
+        self.client.spawn(async move { me.drive_on(hash).await });
     }
 
     async fn drive_on(self: Arc<Self>, hash: u128) {
@@ -251,7 +251,7 @@ impl SharedLimiter {
         let (deadline, breaks) = (self.client.deadline(), self.client.breaks());
         let (client, asks) = (Arc::clone(&self.client), owned.clone());
         // A separate task asks, because a late answer still brings seats.
-        let mut answer = self.client.runtime().spawn(async move { client.ask(&asks.key, &asks.take()).await });
+        let mut answer = self.client.spawn(async move { client.ask(&asks.key, &asks.take()).await });
         let decisions = match timeout(deadline, &mut answer).await {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
             Ok(Ok(Err(_)) | Err(_)) => {
@@ -262,7 +262,7 @@ impl SharedLimiter {
             Err(_) => {
                 self.client.missed(deadline);
                 let me = Arc::clone(self);
-                self.client.runtime().spawn(async move {
+                self.client.spawn(async move {
                     match answer.await {
                         // No request waits for this answer, so its seats go to later requests.
                         Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
@@ -395,7 +395,7 @@ impl SharedLimiter {
             return;
         }
         let (client, ban) = (Arc::clone(&self.client), rule.ban(BanChange::Keep));
-        self.client.runtime().spawn(async move {
+        self.client.spawn(async move {
             let question = Take { requests: 0, returned: Some(&seats), ban, ..Take::new(&terms) };
             let answer: Result<_, StoreError> = client.ask(&key, &question).await;
             match answer {

@@ -180,6 +180,50 @@ async fn programs_with_seats_admit_what_one_would() {
     assert!(programs.iter().all(|program| program.client().stats().leased > 0));
 }
 
+/// A program that ends has used some of its seats. The others get the rest immediately.
+#[tokio::test(start_paused = true)]
+async fn a_program_that_ends_leaves_its_seats_to_others() {
+    for strategy in [Strategy::TokenBucket, Strategy::FixedWindow] {
+        let world = World::new();
+        let rule = rule(1, quota(strategy, 1_000, 86_400, None), OnLoss::Closed);
+        let [one, other] = [(); 2].map(|()| SharedLimiter::new(world.client(), rule.clone()));
+        for _ in 0..100 {
+            request(&one, 1, Duration::ZERO).await.expect("it is free");
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        let seats = one.known(7, 0, 1).seats;
+        assert!(seats > 0, "{strategy:?}");
+        // This client disconnects while its question is on the way, and the answer brings more seats.
+        drop(one.ask(7, 0, seats + 100, Duration::ZERO));
+        one.client().settle(Duration::from_secs(1)).await;
+        assert_eq!(one.known(7, 0, 1).seats, 0, "{strategy:?}");
+        let mut admitted = 0;
+        while request(&other, 1, Duration::ZERO).await.is_ok() {
+            admitted += 1;
+        }
+        assert_eq!(admitted, 900, "{strategy:?}");
+        assert_eq!(one.client().stats().lost, 0, "{strategy:?}");
+    }
+}
+
+/// The end of a program does not wait for a store that does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_program_ends_without_its_store() {
+    let world = World::new();
+    let is_there = Arc::new(AtomicBool::new(true));
+    let client = world.client_while(&is_there);
+    let limiter =
+        SharedLimiter::new(Arc::clone(&client), rule(1, quota(Strategy::TokenBucket, 1_000, 60, None), OnLoss::Closed));
+    for _ in 0..100 {
+        request(&limiter, 1, Duration::ZERO).await.expect("it is free");
+    }
+    is_there.store(false, Relaxed);
+    client.forget_backend();
+    let begun = Instant::now();
+    client.settle(Duration::from_millis(500)).await;
+    assert!(begun.elapsed() <= Duration::from_millis(500));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_does_not_go_leaves_its_seat_to_another() {
     let world = World::new();
