@@ -79,8 +79,9 @@ pub struct RedisStore {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "StoreTls")]
     pub tls: Option<StoreTls>,
-    /// A Secret with the keys `username` (optional) and `password`. The kubelet mounts it into the agent's container;
-    /// the operator never reads it.
+    /// A Secret with the keys `username` (optional) and `password`. With topology Sentinel, the optional keys
+    /// `sentinel-username` and `sentinel-password` are for the Sentinel servers. The kubelet mounts the Secret into the
+    /// agent's container; the operator never reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SecretRef")]
     pub credentials_secret_ref: Option<SecretRef>,

@@ -191,8 +191,8 @@ pub struct ControlOptions {
     #[arg(long, env = "WEIR_WAIT_FOR_CONFIG", value_parser = BoolishValueParser::new(), help_heading = "Snapshots")]
     pub wait_for_config: bool,
 
-    /// Directory with the secrets of stores: one subdirectory per store, with the optional files `username`, `password`
-    /// and `ca.crt`. The agent reads the files for each new connection.
+    /// Directory with the secrets of stores: one subdirectory per store, with the optional files `username`, `password`,
+    /// `sentinel-username`, `sentinel-password` and `ca.crt`. The agent reads the files for each new connection.
     #[arg(long, env = "WEIR_STORE_SECRETS", value_name = "DIR", help_heading = "Snapshots")]
     pub store_secrets: Option<PathBuf>,
 

@@ -209,19 +209,23 @@ fn open(backend: &StoreBackend, secrets: Option<&Path>, operator: &Arc<OperatorS
             let read = |file| secrets.map_or(Ok(None), |directory| secret(&directory.join(file)));
             let text =
                 |bytes: Option<Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
-            let (username, password, authorities) = (text(read("username")?), text(read("password")?), read("ca.crt")?);
+            let credentials = |username, password| {
+                let (username, password) = (text(read(username)?), text(read(password)?));
+                Ok::<_, String>(password.map(|password| Credentials { username, password }))
+            };
             let config = RedisConfig {
                 topology: match topology {
                     weir_wire::Topology::Standalone => Topology::Standalone,
                     weir_wire::Topology::Cluster => Topology::Cluster,
                     weir_wire::Topology::Sentinel => {
                         let service = master_name.clone().unwrap_or_default();
-                        Topology::Sentinel { service, credentials: None }
+                        let credentials = credentials("sentinel-username", "sentinel-password")?;
+                        Topology::Sentinel { service, credentials }
                     }
                 },
                 endpoints: endpoints.clone(),
-                tls: tls.then_some(RedisTls { authorities, identity: None }),
-                credentials: password.map(|password| Credentials { username, password }),
+                tls: tls.then_some(RedisTls { authorities: read("ca.crt")?, identity: None }),
+                credentials: credentials("username", "password")?,
             };
             RedisStore::new(config).map(Backend::Redis).map_err(|invalid| invalid.to_string())
         }

@@ -129,7 +129,7 @@ fn secrets_of_stores_are_where_the_agent_reads_them_and_the_operator_knows() -> 
         json!({"secret": {"name": name, "optional": true, "items": keys.iter().map(item).collect::<Vec<_>>()}})
     };
     let expected = [
-        source("login", "limits", &["username", "password"]),
+        source("login", "limits", &["username", "password", "sentinel-username", "sentinel-password"]),
         source("roots", "limits", &["ca.crt"]),
         source("roots", "others", &["ca.crt"]),
     ];

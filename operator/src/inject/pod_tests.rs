@@ -114,8 +114,9 @@ fn an_agent_gets_the_secrets_of_its_stores() {
     let start = AgentStart { bootstrap: Some("{}"), secrets: secrets.clone(), ..AgentStart::default() };
     let Outcome::Injected { pod, .. } = inject(&http(), &cluster(), &start).unwrap() else { panic!("not injected") };
     let item = |key: &str, directory: &str| json!({"key": key, "path": format!("{directory}/{key}")});
+    let logins = ["username", "password", "sentinel-username", "sentinel-password"].map(|key| item(key, "shop.a"));
     let sources = json!([
-        {"secret": {"name": "redis", "optional": true, "items": [item("username", "shop.a"), item("password", "shop.a")]}},
+        {"secret": {"name": "redis", "optional": true, "items": logins}},
         {"secret": {"name": "ca", "optional": true, "items": [item("ca.crt", "shop.a")]}},
         {"secret": {"name": "ca", "optional": true, "items": [item("ca.crt", "shop.b")]}},
     ]);

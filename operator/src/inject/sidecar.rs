@@ -188,7 +188,8 @@ pub(super) fn store_secrets(secrets: &[StoreSecrets]) -> Option<Value> {
         json!({"secret": {"name": name, "optional": true, "items": items.collect::<Vec<_>>()}})
     };
     let sources = secrets.iter().flat_map(|StoreSecrets { directory, credentials, authorities }| {
-        let credentials = credentials.as_ref().map(|name| source(name, directory, &["username", "password"]));
+        let keys = ["username", "password", "sentinel-username", "sentinel-password"];
+        let credentials = credentials.as_ref().map(|name| source(name, directory, &keys));
         credentials.into_iter().chain(authorities.as_ref().map(|name| source(name, directory, &["ca.crt"])))
     });
     let sources: Vec<Value> = sources.collect();

@@ -3,6 +3,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -29,6 +30,28 @@ impl Server {
         let port = free_port();
         let text = format!("redis-server --port {port} --bind 127.0.0.1 --save  --appendonly no --dir /tmp");
         Self::start(port, text.split(' ').map(str::to_owned).collect()).await
+    }
+
+    pub(crate) async fn redis_with_password(password: &str) -> Self {
+        let port = free_port();
+        let text = format!(
+            "redis-server --port {port} --bind 127.0.0.1 --save  --appendonly no --dir /tmp --requirepass {password}"
+        );
+        Self::start(port, text.split(' ').map(str::to_owned).collect()).await
+    }
+
+    /// A Sentinel server with the password `sentinel`, which knows the primary `limits` with the password `redis`. It keeps
+    /// its configuration in this folder.
+    pub(crate) async fn sentinel(folder: &Path, primary: u16) -> Self {
+        let port = free_port();
+        let file = folder.join("sentinel.conf");
+        let lines = format!(
+            "port {port}\nbind 127.0.0.1\nrequirepass sentinel\n\
+             sentinel monitor limits 127.0.0.1 {primary} 1\nsentinel auth-pass limits redis\n"
+        );
+        std::fs::write(&file, lines).expect("written");
+        let file = file.display().to_string();
+        Self::start(port, vec!["redis-server".to_owned(), file, "--sentinel".to_owned()]).await
     }
 
     pub(crate) async fn memcached() -> Self {
