@@ -1,6 +1,7 @@
 //! Measures `weir-agent rls` and envoyproxy/ratelimit with Redis: questions a second on one core, CPU per question, and
 //! latency at a constant rate.
 
+mod awake;
 mod load;
 mod replicas;
 mod tables;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use self::{
+    awake::Awake,
     load::{Answers, Load, Pace, Protocol, message},
     tables::Aims,
 };
@@ -45,7 +47,9 @@ fixed window of a day: one that is not reached, with the value of the entry as i
 All processes of a contender, with Redis, share one core, and the client has the other one. The client is our own \
 (crates/bench/src/rls/speed/load.rs): it writes the frames of HTTP/2 itself, and compares the code of every answer \
 with the expected one. It has 8 connections. For the throughput, 16 questions are in flight on each of them. For the \
-latency, it sends 2,000 questions a second, evenly, whether answers arrive or not, and waits for all of them. CPU is \
+latency, it sends 2,000 questions a second, evenly, whether answers arrive or not, and waits for all of them. \
+Meanwhile, a process of the scheduling class `idle` keeps each core awake. Without it, the machine puts an idle virtual \
+core to sleep, and wakes it up to some milliseconds later, which is longer than all services need. CPU is \
 the user and system time of all processes of a contender, from /proc. `throughput of a core` is the number of \
 questions for each second of this CPU time. It counts also where the client could not fill the core of the \
 contender.
@@ -315,7 +319,9 @@ async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: 
     let admitted = full.admitted as f64;
     let other = if expected == Code::Ok { answers - admitted } else { admitted };
     ensure!(cpu > 0.0, "no CPU time was used for {answers} questions");
+    let awake = Awake::start()?;
     let steady: Answers = Load { pace: Pace::Rate(RATE), ..load }.run().await?;
+    drop(awake);
     Ok(Sample {
         per_second: answers / full.took.as_secs_f64(),
         cpu: cpu * 1e6 / answers,
