@@ -15,6 +15,7 @@ use std::{
 };
 
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use tokio::net::TcpStream;
 
 /// The number of connections that can wait for `accept`. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -113,6 +114,26 @@ impl BoundSockets {
     }
 }
 
+/// Closes a listener. Returns the connections whose handshakes the kernel has completed: their clients would get a reset.
+///
+/// The runtime learns of a new connection only when it waits for events, so this asks the kernel.
+pub fn close_listener(listener: tokio::net::TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
+    let listener = listener.into_std().ok();
+    std::iter::from_fn(move || {
+        loop {
+            match listener.as_ref()?.accept() {
+                Ok((stream, peer)) => {
+                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                    return stream.ok().map(|stream| (stream, peer));
+                }
+                // The client has left meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => return None,
+            }
+        }
+    })
+}
+
 /// Opens a socket on an address. Falls back from `[::]` to `0.0.0.0` on a system without IPv6.
 fn open_or_ipv4<T>(address: SocketAddr, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let known = |error: &io::Error| matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied);
@@ -156,6 +177,8 @@ fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
 mod tests {
     use std::net::TcpStream;
 
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -186,6 +209,18 @@ mod tests {
 
         let taken = |_| Err::<(), _>(io::Error::from(io::ErrorKind::AddrInUse));
         assert_eq!(open_or_ipv4("[::]:1".parse().unwrap(), taken).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    /// The clients connect after the runtime has looked for events the last time.
+    #[tokio::test]
+    async fn no_client_of_a_closed_listener_is_lost() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(listener.accept().now_or_never().is_none());
+        let clients = [(); 3].map(|()| TcpStream::connect(address).unwrap().local_addr().unwrap());
+        let accepted: Vec<_> = close_listener(listener).map(|(_, peer)| peer).collect();
+        assert_eq!(accepted, clients);
+        assert!(TcpStream::connect(address).is_err());
     }
 
     #[test]

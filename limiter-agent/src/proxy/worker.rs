@@ -8,16 +8,13 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use futures::{
-    FutureExt,
-    future::{Either, ready},
-};
+use futures::future::{Either, ready};
 use http::Request;
 use http_body::Body as _;
 use tokio::{net::TcpStream, runtime::LocalOptions, task::spawn_local, time::MissedTickBehavior};
 use tokio_util::task::TaskTracker;
 use tower::{Service, service_fn};
-use weir_client::agent::{ConnectionSlot, Rank};
+use weir_client::agent::{ConnectionSlot, Rank, close_listener};
 use weir_enforce::{BodyCosts, ConnectionGate, LimitLayer};
 
 use super::{
@@ -119,10 +116,9 @@ impl Worker {
             start(stream, peer, None);
         }
         // The agent also serves the clients in the queue, because the kernel has completed their handshakes.
-        while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
+        for (stream, peer) in close_listener(listener) {
             start(stream, peer, None);
         }
-        drop(listener);
         tasks.close();
         tokio::select! {
             () = tasks.wait() => {}

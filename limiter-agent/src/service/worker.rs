@@ -8,7 +8,6 @@ use std::{
 };
 
 use axum::Router;
-use futures::FutureExt;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -22,7 +21,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
-use weir_client::agent::{ConnectionSlot, Rank, Requests};
+use weir_client::agent::{ConnectionSlot, Rank, Requests, close_listener};
 
 use super::{RateLimitService, router};
 
@@ -84,10 +83,9 @@ impl ServiceWorker {
             }
         }
         // The kernel has completed the handshakes of the connections in the queue, so they are served, too.
-        while let Some(Ok((stream, peer))) = listener.accept().now_or_never() {
+        for (stream, peer) in close_listener(listener) {
             start(stream, peer);
         }
-        drop(listener);
         tasks.close();
         tokio::select! {
             () = tasks.wait() => {}
