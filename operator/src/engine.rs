@@ -24,7 +24,7 @@ use crate::{
     fleet::Fleet,
     inject::Question,
     leader::{Term, TermReceiver},
-    link::{Link, LinkContext, Observation},
+    link::{Link, LinkContext, LinkTask, Observation},
     report::{Message, WrittenStatus},
     telemetry::{Heartbeat, Ready},
     world::{ObjectKey, Update},
@@ -41,6 +41,8 @@ pub struct Engine {
     heartbeat: Heartbeat,
     reports: mpsc::UnboundedSender<Message>,
     links: HashMap<ObjectKey, Link>,
+    /// The links of pods that are gone or being deleted.
+    retired: Vec<LinkTask>,
     machine: EngineMachine,
 }
 
@@ -82,7 +84,7 @@ impl Engine {
         traffic_interval: Duration,
     ) -> Self {
         let (shared, links, machine) = (Arc::new(shared), HashMap::new(), EngineMachine::new(traffic_interval));
-        Self { shared, ready, heartbeat, reports, links, machine }
+        Self { shared, ready, heartbeat, reports, links, retired: Vec::new(), machine }
     }
 
     /// Runs until stopped, and returns the state.
@@ -137,6 +139,7 @@ impl Engine {
         match action {
             EngineAction::StartTerm(term) => {
                 self.links.clear();
+                self.retired.clear();
                 metrics.forget_pods();
                 let (term, metrics) = (term.unwrap_or_else(Term::over), metrics.clone());
                 let shared = Arc::make_mut(&mut self.shared);
@@ -151,7 +154,10 @@ impl Engine {
                     link.want(&content);
                 }
             }
-            EngineAction::Unlink(pod) => drop(self.links.remove(&pod)),
+            EngineAction::Unlink(pod) => {
+                self.retired.retain(|task| !task.is_finished());
+                self.retired.extend(self.links.remove(&pod).map(Link::retire));
+            }
             EngineAction::Expect { uid, content } => self.shared.fleet.expect(&uid, content.as_deref()),
             EngineAction::Planned => self.shared.fleet.planned(),
             EngineAction::SpreadStatuses(agents) => self.shared.status_interval.spread(agents),

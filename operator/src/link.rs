@@ -220,8 +220,12 @@ impl Default for Lanes {
 #[derive(Debug)]
 pub struct Link {
     desired: watch::Sender<Arc<Content>>,
-    task: AbortHandle,
+    task: LinkTask,
 }
+
+/// The task of a link. Dropping it ends the task.
+#[derive(Debug)]
+pub struct LinkTask(AbortHandle);
 
 impl Link {
     /// Starts a link to the agent at `url`. At an `http` URL any peer is accepted; at an `https` URL the peer must
@@ -237,7 +241,14 @@ impl Link {
         // A future stores its arguments in addition to the variables that it moves them to. Boxing the task makes each
         // link a third as large.
         let task = tokio::spawn(Box::new(task).run()).abort_handle();
-        Self { desired, task }
+        Self { desired, task: LinkTask(task) }
+    }
+
+    /// Ends the link, because the pod is gone or being deleted. If the agent has rules of scope Fleet, the task goes on
+    /// until the channel ends: the agent still serves requests, and without the channel it would use a share that
+    /// nobody has reserved.
+    pub fn retire(self) -> LinkTask {
+        self.task
     }
 
     /// Sets the content that the agent should enforce. It replaces earlier content.
@@ -252,8 +263,15 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl LinkTask {
+    /// Returns true if the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl Drop for LinkTask {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }

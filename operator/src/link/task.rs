@@ -35,9 +35,11 @@ pub(super) struct Task {
     permit: Option<OwnedSemaphorePermit>,
     /// Counts this agent in the metrics while another operator writes to it.
     contest: Option<Contest>,
+    /// True if the pod is gone for the engine. The task ends with the channel.
+    is_retired: bool,
 }
 
-/// The error that the engine has ended.
+/// The error that the engine has ended, or the link of a pod that is gone.
 struct Over;
 
 impl Task {
@@ -51,13 +53,28 @@ impl Task {
         let wanted = desired.borrow_and_update().clone();
         let machine = LinkMachine::new(shared.timing, wanted, clock::now(), rand::random());
         let (connection, presence, calling, acquiring, permit, contest) = (None, None, None, None, None, None);
-        Self { shared, pod, pod_uid, dial, desired, machine, connection, presence, calling, acquiring, permit, contest }
+        let is_retired = false;
+        Self {
+            shared,
+            pod,
+            pod_uid,
+            dial,
+            desired,
+            machine,
+            connection,
+            presence,
+            calling,
+            acquiring,
+            permit,
+            contest,
+            is_retired,
+        }
     }
 
     /// Runs until it is dropped or the engine has ended.
     pub(super) async fn run(mut self: Box<Self>) {
         while let Ok(event) = self.next().await {
-            if self.handle(event).await.is_err() {
+            if self.handle(event).await.is_err() || (self.is_retired && self.presence.is_none()) {
                 return;
             }
         }
@@ -92,9 +109,13 @@ impl Task {
                 LinkEvent::PermitGranted
             },
             () = collected(&mut self.presence) => LinkEvent::Collected,
-            changed = self.desired.changed() => match changed {
-                Ok(()) => LinkEvent::Wanted(self.desired.borrow_and_update().clone()),
-                Err(_) => return Err(Over),
+            wanted = wanted(&mut self.desired), if !self.is_retired => match wanted {
+                Some(content) => LinkEvent::Wanted(content),
+                None if self.asks_counter() => {
+                    self.is_retired = true;
+                    return Box::pin(self.next()).await;
+                }
+                None => return Err(Over),
             },
             () = sleep(due) => LinkEvent::Due,
         })
@@ -111,6 +132,11 @@ impl Task {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if the agent has a channel, and asks the counter of scope Fleet on it.
+    fn asks_counter(&self) -> bool {
+        self.presence.is_some() && !self.desired.borrow().fleet.is_empty()
     }
 
     fn close(&mut self) {
@@ -218,6 +244,12 @@ async fn receive(connection: &mut Option<Connection>) -> Result<weir_channel::To
         Some(connection) => connection.next().await,
         None => pending().await,
     }
+}
+
+/// Returns the next wanted content. `None` if the engine has ended the link.
+async fn wanted(desired: &mut watch::Receiver<Arc<Content>>) -> Option<Arc<Content>> {
+    desired.changed().await.ok()?;
+    Some(desired.borrow_and_update().clone())
 }
 
 /// Waits until the counter has collected the levels of agents. Without a channel, it waits forever.

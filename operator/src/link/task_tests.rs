@@ -170,7 +170,8 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     let (content, pod, fleet) = (Content::counted("one"), pod("web"), shared.fleet.clone());
     fleet.expect(&pod.uid, Some(&content));
     fleet.planned();
-    let _link = Link::start(Arc::new(shared), pod.key, pod.uid, &format!("https://{address}"), content);
+    let (uid, url) = (pod.uid.clone(), format!("https://{address}"));
+    let link = Link::start(Arc::new(shared), pod.key, pod.uid, &url, content);
     let mut served = timeout(LONG, calls.recv()).await.expect("the link must call the agent").unwrap();
     let answers = async |served: &mut Served| loop {
         if let ToAgent::Answers(answers) = timeout(LONG, served.received()).await.unwrap().expect("a message") {
@@ -194,4 +195,21 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
         panic!("not the answer to the question");
     };
     assert_eq!((*id, granted.granted), (2, 7));
+
+    // The pod is being deleted. Its agent still serves requests, and asks until it ends.
+    fleet.expect(&uid, None);
+    let task = link.retire();
+    served.say(ToOperator::Questions(vec![question(3, 0)])).await;
+    let [Answer { id: 3, outcome: Outcome::Counted(refused) }] = &answers(&mut served).await[..] else {
+        panic!("not the answer to the question");
+    };
+    assert_eq!(refused.granted, 0, "the limit is used up");
+    drop(served);
+    let ended = async {
+        while !task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, ended).await.expect("the task ends with the channel");
+    assert!(calls.try_recv().is_err(), "nobody calls the agent of a deleted pod");
 }
