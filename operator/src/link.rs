@@ -245,8 +245,8 @@ impl Link {
     }
 
     /// Ends the link, because the pod is gone or being deleted. If the agent has rules of scope Fleet, the task goes on
-    /// until the channel ends: the agent still serves requests, and without the channel it would use a share that
-    /// nobody has reserved.
+    /// until the channel ends: the agent still serves requests, and without the channel it would use a share that the
+    /// counter does not reserve.
     pub fn retire(self) -> LinkTask {
         self.task
     }

@@ -211,5 +211,5 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
         }
     };
     timeout(LONG, ended).await.expect("the task ends with the channel");
-    assert!(calls.try_recv().is_err(), "nobody calls the agent of a deleted pod");
+    assert!(calls.try_recv().is_err(), "the operator must not call the agent of a deleted pod");
 }

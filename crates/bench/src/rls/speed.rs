@@ -49,7 +49,7 @@ All processes of a contender, with Redis, share one core, and the client has the
 with the expected one. It has 8 connections. For the throughput, 16 questions are in flight on each of them. For the \
 latency, it sends 2,000 questions a second, evenly, whether answers arrive or not, and waits for all of them. \
 Meanwhile, a process of the scheduling class `idle` keeps each core awake. Without it, the machine puts an idle virtual \
-core to sleep, and wakes it up to some milliseconds later, which is longer than all services need. CPU is \
+core to sleep, and the time to wake it is a part of each latency. CPU is \
 the user and system time of all processes of a contender, from /proc. `throughput of a core` is the number of \
 questions for each second of this CPU time. It counts also where the client could not fill the core of the \
 contender.

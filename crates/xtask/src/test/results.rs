@@ -83,7 +83,7 @@ pub(super) fn failures(count: Count, output: &str) -> Vec<String> {
     let failures: Vec<_> = match count {
         Count::CargoTests => {
             let failed = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
-            output.lines().filter_map(failed).map(|name| with_panic(name, output)).collect()
+            output.lines().filter_map(failed).map(|name| with_reason(name, output)).collect()
         }
         Count::Scenarios => output.lines().filter_map(|line| line.strip_prefix("FAILED ")).map(str::to_owned).collect(),
         Count::One | Count::Nothing => Vec::new(),
@@ -95,9 +95,13 @@ pub(super) fn failures(count: Count, output: &str) -> Vec<String> {
     failures
 }
 
-/// Adds the place and the first line of the message with which a test panicked.
-fn with_panic(test: String, output: &str) -> String {
-    let mut lines = output.lines().skip_while(|line| *line != format!("---- {test} stdout ----"));
+/// Adds the error that a test returned, or the place and the first line of the message with which it panicked.
+fn with_reason(test: String, output: &str) -> String {
+    let own = output.lines().skip_while(|line| *line != format!("---- {test} stdout ----")).skip(1);
+    let mut lines = own.take_while(|line| !line.starts_with("---- "));
+    if let Some(error) = lines.clone().find(|line| line.starts_with("Error: ")) {
+        return format!("{test}: {error}");
+    }
     let place = lines.find_map(|line| line.split_once(" panicked at ")).map(|(_, place)| place);
     match (place, lines.next()) {
         (Some(place), Some(message)) => format!("{test}: {place} {message}"),
@@ -139,15 +143,20 @@ error: 1 target failed
 test a::good ... ok
 test a::bad ... FAILED
 test a::ended ... FAILED
+test a::wrong ... FAILED
 
+---- a::ended stdout ----
 ---- a::bad stdout ----
 a line of the test
 
 thread 'a::bad' (7) panicked at src/a.rs:9:5:
 no answer: Late
 note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+---- a::wrong stdout ----
+Error: 3 questions failed
 ";
-        let wanted = ["a::bad: src/a.rs:9:5: no answer: Late", "a::ended"];
+        let wanted = ["a::bad: src/a.rs:9:5: no answer: Late", "a::ended", "a::wrong: Error: 3 questions failed"];
         assert_eq!(failures(Count::CargoTests, output), wanted);
         assert_eq!(failures(Count::Scenarios, "ok a 3.0 s\nFAILED b: no (3.0 s)\n"), ["b: no (3.0 s)"]);
         assert_eq!(failures(Count::CargoTests, "error: could not compile\n\n"), ["error: could not compile"]);
