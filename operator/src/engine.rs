@@ -167,7 +167,7 @@ impl Engine {
             EngineAction::Ready => self.ready.set(true),
             EngineAction::Report => {
                 let begun = clock::now();
-                self.handle(EngineEvent::Report);
+                self.handle(EngineEvent::Report(self.shared.fleet.usage()));
                 self.handle(EngineEvent::Reported(clock::now() - begun));
             }
             EngineAction::Send(message) => {

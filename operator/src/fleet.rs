@@ -12,6 +12,7 @@ mod counter;
 mod pods;
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -22,6 +23,16 @@ use weir_wire::{Answer, Outcome, Question};
 use crate::{clock, leader::Term, metrics::Metrics, plan::Content};
 
 pub use self::counter::Counter;
+
+/// What the counter keeps, for statuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// By the namespace and the name of each policy: the number of its pods that may decide with their share, and the
+    /// number of pods that divide the limits.
+    pub policies: HashMap<Arc<str>, (u32, u32)>,
+    /// The number of keys, by the name of the counters.
+    pub keys: HashMap<String, usize>,
+}
 
 /// The counter of one term, which all links share.
 #[derive(Debug)]
@@ -52,6 +63,11 @@ impl Fleet {
     /// Handles the passage of time.
     pub fn tick(&self) {
         self.with(Counter::advance);
+    }
+
+    /// Returns what the counter keeps.
+    pub fn usage(&self) -> Usage {
+        self.with(Counter::usage)
     }
 
     /// Registers a new channel to this pod.

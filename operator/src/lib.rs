@@ -25,6 +25,7 @@ pub mod compile;
 pub mod documents;
 pub mod engine;
 pub mod fleet;
+pub mod fleet_status;
 mod host;
 pub mod identity;
 mod import;

@@ -8,6 +8,7 @@ use weir_api::RateLimitPolicyStatus;
 use crate::{
     announcer::Announcer,
     compile::Compiled,
+    fleet_status::FleetCounts,
     report::{Stored, echo::Echo, pace::Pace},
     store_status::LostConnections,
     traffic::Counts,
@@ -25,6 +26,8 @@ pub struct StatusInputs {
     pub all: Counts,
     /// The pods that do not reach a store of the policy, or the operator.
     pub lost: LostConnections,
+    /// How the operator counts for the policy.
+    pub fleet: FleetCounts,
 }
 
 /// The record of a policy.
@@ -66,9 +69,10 @@ impl PolicyRecord {
 
     /// Returns true if a policy without traffic in the last minute needs no new report. This check is cheaper than
     /// [`Self::is_same`].
-    pub fn is_at_rest(&self, now: Instant, changes: u64, lost: &LostConnections) -> bool {
-        let rests =
-            |last: &StatusInputs| last.changes == changes && last.all == Counts::default() && last.lost == *lost;
+    pub fn is_at_rest(&self, now: Instant, changes: u64, lost: &LostConnections, fleet: &FleetCounts) -> bool {
+        let rests = |last: &StatusInputs| {
+            last.changes == changes && last.all == Counts::default() && last.lost == *lost && last.fleet == *fleet
+        };
         self.last_inputs.as_ref().is_some_and(rests) && !self.echo.is_foreign(now)
     }
 
@@ -150,17 +154,24 @@ mod tests {
             let mut followed = begin(StoredStatus { status: Some(Box::new(status(1))), version: None });
             followed.record_report(
                 &status(1),
-                Some(StatusInputs { changes: 3, rules: Vec::new(), all, lost: LostConnections::default() }),
+                Some(StatusInputs {
+                    changes: 3,
+                    rules: Vec::new(),
+                    all,
+                    lost: LostConnections::default(),
+                    fleet: FleetCounts::default(),
+                }),
             );
             followed
         };
+        let (lost, fleet) = (LostConnections::default(), FleetCounts::default());
         let idle = reported(Counts::default());
-        assert!(idle.is_at_rest(now, 3, &LostConnections::default()));
-        assert!(!idle.is_at_rest(now, 4, &LostConnections::default()), "a changed policy must be reported");
-        assert!(!reported(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &LostConnections::default()));
-        assert!(
-            !begin(StoredStatus::default()).is_at_rest(now, 0, &LostConnections::default()),
-            "a new record must be reported"
-        );
+        assert!(idle.is_at_rest(now, 3, &lost, &fleet));
+        assert!(!idle.is_at_rest(now, 4, &lost, &fleet), "a changed policy must be reported");
+        let shares = FleetCounts { pods_with_share: 1, ..FleetCounts::default() };
+        assert!(!idle.is_at_rest(now, 3, &lost, &shares), "a pod that uses its share must be reported");
+        assert!(!reported(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &lost, &fleet));
+        let new = begin(StoredStatus::default());
+        assert!(!new.is_at_rest(now, 0, &lost, &fleet), "a new record must be reported");
     }
 }

@@ -16,6 +16,7 @@ use weir_wire::{MAX_LOG_BYTES, MAX_SNAPSHOT_BYTES, OPERATOR_STORE};
 
 use crate::{
     compile::{Compiled, GoodGeneration, only_waits_for_stores, store_key},
+    fleet_status::{FleetCounts, build_fleet},
     observed::Standing,
     pod_ports::Bypass,
     store_status::{LostConnections, fleet_degraded, store_reachable},
@@ -57,6 +58,8 @@ pub struct Facts<'a> {
     pub traffic: (&'a [(String, Counts)], Counts),
     /// The targeted pods that do not reach a store of the policy, or the operator.
     pub lost: &'a LostConnections,
+    /// How the operator counts for the policy.
+    pub fleet: &'a FleetCounts,
 }
 
 /// The number of pods in each state.
@@ -127,6 +130,7 @@ pub fn build(facts: &Facts<'_>, previous: Option<&RateLimitPolicyStatus>, now: T
             drifted: drifted(facts.others),
         }),
         traffic: Some(traffic(facts.traffic)),
+        fleet: facts.compiled.policy.as_ref().and_then(|policy| build_fleet(policy, facts.fleet, facts.traffic.0)),
         summary: Some(Summary {
             rules: to_i32(facts.compiled.policy.as_ref().map_or(0, |policy| policy.rules.len())),
             enforced: format!("{}/{}", tally.enforcing, tally.targeted),

@@ -61,6 +61,7 @@ fn status_of(
         others: &others,
         traffic: (&rules, counts),
         lost: &LostConnections::default(),
+        fleet: &FleetCounts::default(),
     };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
 }
@@ -222,6 +223,7 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
             others: &others,
             traffic,
             lost: &LostConnections::default(),
+            fleet: &FleetCounts::default(),
         };
         let status = build(&facts, None, Timestamp::UNIX_EPOCH);
         assert_eq!(said(&status, BYPASSABLE), Some(("True", reason)));
@@ -250,6 +252,7 @@ fn only_a_policy_of_scope_fleet_has_the_condition_about_the_operator() {
             others,
             traffic: (&[], Counts::default()),
             lost,
+            fleet: &FleetCounts::default(),
         };
         build(&facts, None, Timestamp::UNIX_EPOCH)
     };
@@ -285,6 +288,7 @@ fn a_policy_that_does_not_fit_is_not_accepted() {
         others: &others,
         traffic,
         lost: &LostConnections::default(),
+        fleet: &FleetCounts::default(),
     };
     let status = build(&facts, None, Timestamp::UNIX_EPOCH);
     for type_ in [ACCEPTED, ENFORCED, READY] {

@@ -44,8 +44,8 @@ pub use self::{
     response_header::ResponseHeader,
     rule::{Action, LimitOverride, Override, Per, Rule, Scope},
     status::{
-        Drift, DriftReason, Enforcement, LastKnownGood, RateLimitPolicyStatus, RuleTraffic, Summary, Traffic,
-        condition_types,
+        Drift, DriftReason, Enforcement, Fleet, FleetLimit, FleetRule, LastKnownGood, RateLimitPolicyStatus,
+        RuleTraffic, Summary, Traffic, condition_types,
     },
     store::{
         MemcachedStore, OnStoreLoss, RateLimitStore, RateLimitStoreSpec, RedisStore, SecretRef, SharedRule, StoreRef,

@@ -61,6 +61,10 @@ pub struct RateLimitPolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Traffic")]
     pub traffic: Option<Traffic>,
+    /// How the operator counts for the rules of scope Fleet. Absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Fleet")]
+    pub fleet: Option<Fleet>,
     /// The status in words, for the columns of `kubectl get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Summary")]
@@ -176,6 +180,60 @@ pub struct RuleTraffic {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub waited: i64,
+}
+
+/// How the operator counts for the rules of scope Fleet.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fleet {
+    /// Number of pods for which the operator does not count, because their agents are cut off or have just started. Such
+    /// an agent admits requests up to its share: the limits divided by the number of pods.
+    #[schemars(range(min = 0))]
+    pub pods_with_share: i32,
+    /// The rules of scope Fleet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub by_rule: Vec<FleetRule>,
+}
+
+/// How the operator counts for one rule of scope Fleet.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetRule {
+    /// Name of the rule.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Number of requests that matched the rule, admitted or refused, in the time `traffic.window`.
+    #[schemars(range(min = 0))]
+    pub demand: i64,
+    /// Number of keys, such as clients, that the operator counts. Keys at full credit are forgotten.
+    #[schemars(range(min = 0))]
+    pub keys: i64,
+    /// The limits of the rule. Overrides are not included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub limits: Vec<FleetLimit>,
+}
+
+/// A limit of a rule of scope Fleet. The numbers are requests per period, of each key.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetLimit {
+    /// Name of the limit.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Number of requests that all pods together admit.
+    #[schemars(range(min = 0))]
+    pub limit: i64,
+    /// Number of requests that the pods with a share can admit together. It exceeds the limit only if the limit has
+    /// fewer requests than there are pods, because a share has at least one.
+    #[schemars(range(min = 0))]
+    pub shares_out: i64,
+    /// Number of requests that the operator keeps free for the pods with a share: `sharesOut`, at most the limit.
+    #[schemars(range(min = 0))]
+    pub reserve: i64,
 }
 
 /// The status in words, for the columns of `kubectl get`.

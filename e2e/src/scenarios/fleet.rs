@@ -54,12 +54,13 @@ async fn admits(space: &TestNamespace, name: &'static str, wanted: u64) -> Resul
     load.admits(space, wanted).await
 }
 
-/// Waits until the operator counts for all pods.
+/// Waits until the operator counts for all pods, with the limit of 100.
 async fn counted(space: &TestNamespace) -> Result<()> {
-    let query = "--output=jsonpath={.status.conditions[?(@.type==\"FleetDegraded\")]['status','reason']}";
+    let query = "--output=jsonpath={.status.conditions[?(@.type==\"FleetDegraded\")]['status','reason']} \
+                 {.status.fleet.podsWithShare} {.status.fleet.byRule[*].limits[*].limit}";
     wait_for("all pods to reach the operator", SOON, || async {
         let told = space.kubectl(&["get", "rlp", policy::NAME, query]).await?;
-        Ok(Seen::when(told == "False Counted", told))
+        Ok(Seen::when(told == "False Counted 0 100", told))
     })
     .await?;
     Ok(())

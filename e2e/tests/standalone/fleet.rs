@@ -233,11 +233,19 @@ async fn an_agent_that_was_paused_asks_on_a_new_channel() -> Result<()> {
         sleep(BETWEEN_LOOKS).await;
     }
     // A share is a quarter: three agents, rounded up.
+    let shares = |it: &Value, pods: u64, requests: u64| {
+        let (fleet, limit) = (&it["status"]["fleet"], &it["status"]["fleet"]["byRule"][0]["limits"][0]);
+        fleet["podsWithShare"] == pods
+            && limit["limit"] == 40
+            && ["sharesOut", "reserve"].iter().all(|field| limit[field] == requests)
+    };
+    fleet.stage.until("the share of the paused agent", |it| shares(it, 1, 10)).await?;
     let passed = other.passes(60).await?;
     ensure!(passed == 25, "{passed} instead of 25 of the rest were admitted");
     send_signal(&paused.program, Signal::CONT)?;
     fleet.until_counted(3).await?;
     ensure!(operator.metric("weir_operator_fleet_absent_pods").await? == 0, "a pod is absent that asks");
+    fleet.stage.until("no agent with a share", |it| shares(it, 0, 0)).await?;
     ensure!(fleet.passes(20).await? <= 10, "more than the limit was admitted");
     operator.program.kill().await
 }

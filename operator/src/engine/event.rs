@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
+    fleet::Usage,
     leader::Term,
     link::Observation,
     metrics::PodCounts,
@@ -35,8 +36,8 @@ pub(super) enum EngineEvent {
     Tick,
     /// The time returned by [`EngineMachine::due`](super::machine::EngineMachine::due) has come.
     Due,
-    /// [`EngineAction::Report`] was requested.
-    Report,
+    /// [`EngineAction::Report`] was requested. Contains what the counter of scope Fleet keeps.
+    Report(Usage),
     /// The report is finished, and took this long.
     Reported(Duration),
 }

@@ -124,7 +124,7 @@ impl EngineMachine {
                 self.plan_and_report(now, &mut actions);
             }
             EngineEvent::Due => self.plan_and_report(now, &mut actions),
-            EngineEvent::Report => self.report(at, &mut actions),
+            EngineEvent::Report(usage) => self.report(at, &usage, &mut actions),
             EngineEvent::Reported(took) => self.report_at = Some(now + REST * took),
         }
         actions

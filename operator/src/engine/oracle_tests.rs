@@ -10,12 +10,14 @@ use weir_api::{
 use weir_wire::StoreBackend;
 
 use super::simulation::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
-use crate::world::ObjectKey;
+use crate::{fleet::Usage, world::ObjectKey};
 
 /// The maximum number of pods that a status names.
 const NAMED: usize = 10;
 /// The maximum number of pods that the condition `FleetDegraded` names.
 const NAMED_OF_FLEET: usize = 3;
+/// The number of pods that divide a limit, as the counter of the simulation knows it.
+const SHARERS: u64 = 8;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Expected {
@@ -34,6 +36,8 @@ pub(super) struct Expected {
     lost: Option<BTreeSet<String>>,
     /// The number of pods for which the operator cannot count, if the policy has scope Fleet, and the first of them.
     degraded: Option<(usize, Vec<String>)>,
+    /// The number of pods with a share, the keys of the rule, and the sum of the shares, if the policy has scope Fleet.
+    shares: Option<(u64, u64, u64)>,
     /// The number of admitted requests of all rules together, and of each rule.
     traffic: (u64, Vec<(String, u64)>),
 }
@@ -75,8 +79,36 @@ pub(super) fn expected(cluster: &Cluster, key: &ObjectKey, policy: &Policy) -> E
         drifted,
         lost: good(policy).is_some_and(Spec::is_shared).then(|| lost(cluster, &pods)),
         degraded,
+        shares: match good(policy) {
+            Some(spec @ Spec::Valid { requests, .. }) if spec.is_fleet() => {
+                let pods = with_share(cluster, policy);
+                Some((pods, 10 * pods, (pods * requests).div_ceil(SHARERS)))
+            }
+            _ => None,
+        },
         traffic: traffic(cluster, policy),
     }
+}
+
+/// The pods for which the counter of the simulation does not count.
+fn with_share(cluster: &Cluster, policy: &Policy) -> u64 {
+    let is_cut_off = |pod: &&Pod| {
+        let Address::At(url) = &pod.address else { return false };
+        selects(cluster, policy, pod) && cluster.agents.get(url).is_some_and(|agent| agent.is_cut_off)
+    };
+    cluster.pods.values().filter(is_cut_off).count().try_into().unwrap()
+}
+
+/// Returns what the counter of the simulation keeps.
+pub(super) fn usage(cluster: &Cluster) -> Usage {
+    let mut usage = Usage::default();
+    for (key, policy) in &cluster.policies {
+        let pods = with_share(cluster, policy);
+        usage.keys.insert(format!("{key}.r0"), usize::try_from(10 * pods).unwrap());
+        let shares = (u32::try_from(pods).unwrap(), u32::try_from(SHARERS).unwrap());
+        usage.policies.insert(key.to_string().into(), shares);
+    }
+    usage
 }
 
 /// Returns the pods that do not reach the store, as far as their agents can report it.
@@ -163,6 +195,13 @@ pub(super) fn told(cluster: &Cluster, status: &RateLimitPolicyStatus) -> Expecte
             let named = pods.split_once(": ").unwrap().1.split("; ").filter(|pod| !pod.ends_with(" more"));
             let name = |pod: &str| pod.split([' ', ',']).next().unwrap().to_owned();
             (count.parse().unwrap(), named.map(name).collect())
+        }),
+        shares: status.fleet.as_ref().map(|fleet| {
+            let [rule] = &fleet.by_rule[..] else { panic!("not one rule: {fleet:?}") };
+            let [limit] = &rule.limits[..] else { panic!("not one limit: {fleet:?}") };
+            let admitted = traffic.by_rule.iter().find(|it| it.name == rule.name).map(|it| it.allowed + it.limited);
+            assert_eq!(Some(rule.demand), admitted, "{status:?}");
+            (count(fleet.pods_with_share.into()), count(rule.keys), count(limit.shares_out))
         }),
         drifted: enforcement.drifted.iter().map(|drift| (drift.pod.clone(), drift.reason)).collect(),
         traffic: (

@@ -13,6 +13,8 @@ use super::{
 use crate::{
     announcer::Notice,
     compile::{Compiled, compile_store, store_key},
+    fleet::Usage,
+    fleet_status::FleetCounts,
     metrics::PodCounts,
     observed::{Observed, PATIENCE, Standing, Wanted},
     plan::Plan,
@@ -26,7 +28,7 @@ use crate::{
 
 impl EngineMachine {
     /// Reports the policies that changed, if this operator leads.
-    pub(super) fn report(&mut self, at: EngineMoment, actions: &mut Vec<EngineAction>) {
+    pub(super) fn report(&mut self, at: EngineMoment, usage: &Usage, actions: &mut Vec<EngineAction>) {
         let (Some(complete_at), Some((term, leads_since))) = (self.complete_at, &self.term) else { return };
         let (EngineMoment { now, timestamp }, since) = (at, complete_at.max(*leads_since));
         let compiled = self.compiler.compiled();
@@ -44,7 +46,8 @@ impl EngineMachine {
             let others = others.remove(key).unwrap_or_default();
             let is_idle = !self.traffic.has(&compiled.uid);
             let lost = lost_connections(key, compiled, &self.world, &self.plan, &self.observed);
-            if others.is_empty() && is_idle && record.is_at_rest(now, targets.changes, &lost) {
+            let fleet = compiled.policy.as_ref().map(|policy| FleetCounts::of(policy, usage)).unwrap_or_default();
+            if others.is_empty() && is_idle && record.is_at_rest(now, targets.changes, &lost, &fleet) {
                 continue;
             }
             let inputs = StatusInputs {
@@ -52,6 +55,7 @@ impl EngineMachine {
                 rules: rule_traffic(now, compiled, &self.traffic),
                 all: self.traffic.policy(now, &compiled.uid),
                 lost,
+                fleet,
             };
             if others.is_empty() && record.is_same(now, &inputs) {
                 continue;
@@ -75,6 +79,7 @@ impl EngineMachine {
                 others: &others,
                 traffic: (&inputs.rules, inputs.all),
                 lost: &inputs.lost,
+                fleet: &inputs.fleet,
             };
             let (_, reason, message) = status::enforced(&facts, tally);
             let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);

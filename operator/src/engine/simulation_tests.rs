@@ -758,7 +758,7 @@ impl Simulation {
             EngineAction::Ready => self.planned(),
             EngineAction::Report => {
                 let took = if self.fails(0.05) { 100_000 } else { self.rng.random_range(0..2000) };
-                self.handle(EngineEvent::Report);
+                self.handle(EngineEvent::Report(oracle::usage(&self.cluster)));
                 self.handle(EngineEvent::Reported(Duration::from_micros(took)));
             }
             EngineAction::Send(Message::Status(report)) => {

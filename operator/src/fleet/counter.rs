@@ -20,7 +20,7 @@ use weir_seats::{
 };
 use weir_wire::{Answer, Outcome, Question};
 
-use super::pods::Pods;
+use super::{Usage, pods::Pods};
 use crate::{leader::Term, plan::FleetRule};
 
 /// The maximum number of keys.
@@ -132,6 +132,12 @@ impl Counter {
     /// The number of pods whose agents may decide with their share.
     pub fn absent(&self) -> usize {
         self.pods.absent
+    }
+
+    /// Returns what the counter keeps.
+    pub fn usage(&mut self, now: Duration) -> Usage {
+        self.advance(now);
+        Usage { policies: self.pods.sharing().collect(), keys: self.of_rule.clone() }
     }
 
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected.

@@ -295,6 +295,7 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     alive(&mut bench);
     assert_eq!(bench.after(9).counter.absent(), 0);
     assert_eq!(bench.after(1).counter.absent(), 1);
+    assert_eq!(bench.counter.usage(bench.now).policies, [("shop/api".into(), (1, 4))].into());
     bench.counter.expect("c", &[], bench.now);
     assert_eq!(bench.counter.absent(), 0);
     assert_eq!(bench.granted(100), 40);

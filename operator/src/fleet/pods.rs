@@ -205,6 +205,11 @@ impl Pods {
         self.policies.get(policy).map_or((0, 0, 1), |it| (it.absent, it.sum_at(now), it.sharers.max(1)))
     }
 
+    /// Returns the number of absent pods of each policy, and the number of sharers.
+    pub(super) fn sharing(&self) -> impl Iterator<Item = (Arc<str>, (u32, u32))> {
+        self.policies.iter().map(|(policy, it)| (policy.clone(), (it.absent, it.sharers.max(1))))
+    }
+
     fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel)) {
         if !self.pods.contains_key(pod) {
             return;

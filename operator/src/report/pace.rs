@@ -108,6 +108,7 @@ impl Pace {
 struct Essence<'a> {
     said: Said<'a>,
     pods: Option<(i32, i32)>,
+    pods_with_share: Option<i32>,
     drifted: Vec<(&'a str, DriftReason)>,
 }
 
@@ -124,6 +125,7 @@ fn essence(status: &RateLimitPolicyStatus) -> Essence<'_> {
     Essence {
         said: said(status),
         pods: enforcement.map(|e| (e.pods_targeted, e.pods_enforcing)),
+        pods_with_share: status.fleet.as_ref().map(|fleet| fleet.pods_with_share),
         drifted: enforcement
             .map(|e| e.drifted.iter().map(|drift| (drift.pod.as_str(), drift.reason)).collect())
             .unwrap_or_default(),

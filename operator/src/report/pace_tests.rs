@@ -1,5 +1,5 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use weir_api::{Enforcement, condition_types::ENFORCED};
+use weir_api::{Enforcement, Fleet, condition_types::ENFORCED};
 
 use super::*;
 
@@ -107,6 +107,20 @@ async fn a_rollout_is_written_once_a_second_and_always_at_its_end() {
     assert!(pace.claim_write(at, &status("Enforced", 1000, 0), false), "a new reason is written immediately");
     assert!(!pace.claim_write(at + millis(10), &status("Enforced", 1001, 0), false));
     assert!(pace.claim_write(at + COUNTS, &status("Enforced", 1001, 0), false), "the last count must be written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_with_a_share_are_written_like_other_counts_of_pods() {
+    let now = Instant::now();
+    let shares = |pods_with_share, allowed| RateLimitPolicyStatus {
+        fleet: Some(Fleet { pods_with_share, ..Fleet::default() }),
+        ..status("Enforced", 3, allowed)
+    };
+    let mut pace = Pace::new(INTERVAL, None);
+    assert!(pace.claim_write(now, &shares(0, 0), false));
+    assert!(!pace.claim_write(now + millis(10), &shares(1, 0), false), "too soon");
+    assert!(pace.claim_write(now + COUNTS, &shares(1, 0), false));
+    assert!(!pace.claim_write(now + COUNTS + millis(10), &shares(1, 500), false), "traffic alone is written later");
 }
 
 /// A policy with three pods changes, and one pod does not answer.

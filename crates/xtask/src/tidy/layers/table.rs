@@ -165,7 +165,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["source"],
             &["check", "identity", "import", "leader"],
             &["fleet"],
-            &["inject", "link", "report"],
+            &["fleet_status", "inject", "link", "report"],
             &["observed"],
             &["store_status"],
             &["status"],
