@@ -82,6 +82,17 @@ impl<'a> Refusal<'a> {
         }
     }
 
+    /// Raises the time until a retry to this time, for which other rules refuse the request.
+    pub(super) fn not_before(self, wait: Duration) -> Self {
+        match self.retry_after {
+            Some(own) if own < wait => {
+                let state = QuotaState { seconds: retry_after_seconds(wait), ..self.state };
+                Self { state, retry_after: Some(wait), ..self }
+            }
+            _ => self,
+        }
+    }
+
     fn until_the_end_of(self, rest: Duration) -> Self {
         let state = QuotaState { remaining: 0, seconds: retry_after_seconds(rest), ..self.state };
         Self { state, retry_after: Some(rest), is_banned: true, ..self }

@@ -63,6 +63,11 @@ pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, 
     Ok(grants)
 }
 
+/// Returns the time for which the rules refuse the request, as far as this program knows.
+pub(super) fn refused_for(demands: &[SharedDemand]) -> Duration {
+    demands.iter().filter_map(|demand| demand.known().refused_for).max().unwrap_or_default()
+}
+
 impl SharedDemand {
     pub(super) fn limits(&self) -> &Limits {
         self.rule.limits.as_ref().expect("a shared rule has limits")

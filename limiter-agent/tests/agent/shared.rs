@@ -180,6 +180,43 @@ async fn rules_of_both_scopes_are_all_or_none() {
     assert_eq!(count(&at_once(&agents[1..], 10, "/own").await, 200), 7);
 }
 
+/// A refusal says when the rules of both scopes admit the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_waits_for_the_rules_of_both_scopes() {
+    let redis = Server::redis().await;
+    let app = App::start().await;
+    let agents = agents(&app, 1);
+    let own = |name: &str, path: &str, seconds: u64| {
+        with(rule(name, &[bucket(1, seconds * 1_000)]), json!({"match": [{"paths": [path]}]}))
+    };
+    let waits = json!({"onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 1_000}});
+    let keyed = with(shared(bucket(1, 1_000_000), 1, "FailClosed"), json!({"key": [{"header": "x-key"}]}));
+    let rules = [keyed, own("short", "/short", 100), with(own("patient", "/patient", 10_000), waits)];
+    apply(&agents, &with_store(1, &redis_at(redis.port), &rules)).await;
+    let retry = async |path: &str, key: &str| {
+        let refused = agents[0].get(path, &[("x-key", key)]).await;
+        assert_eq!(refused.status(), 429, "{path}");
+        header(&refused, "retry-after").parse::<u64>().expect("seconds")
+    };
+    assert_eq!(agents[0].get("/short", &[("x-key", "ann")]).await.status(), 200);
+    assert!((900..=1_000).contains(&retry("/", "ann").await));
+    let seconds = retry("/short", "ann").await;
+    assert!(
+        (900..=1_000).contains(&seconds),
+        "{seconds}: the rule of scope Pod refuses, and the shared one for longer"
+    );
+
+    assert_eq!(agents[0].get("/patient", &[("x-key", "bob")]).await.status(), 200);
+    // The first answer is that of the store, and the second one that of the agent.
+    for turn in 1..=2 {
+        let seconds = retry("/patient", "bob").await;
+        assert!(
+            (9_000..=10_000).contains(&seconds),
+            "{turn}: {seconds}: the shared rule refuses, and the other one for longer"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_store_does_what_the_rule_says() {
     for on_loss in ["FailOpen", "FailClosed", "LocalShare"] {

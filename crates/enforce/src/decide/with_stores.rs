@@ -7,13 +7,13 @@ use weir_store::{Claim, Denied, Grant};
 
 use super::{Member, RequestContext};
 use crate::{
-    charge::{Demand, charge_rules},
+    charge::{Demand, charge_rules, opens_after},
     deferred::DeferredCost,
     fields::Fields,
     follow_up::FollowUp,
     outcome::{fields_with_shared, refusal},
     refusal::Refusal,
-    shared::{SharedDemand, claim_all, split},
+    shared::{SharedDemand, claim_all, refused_for, split},
     verdict::{Pass, Verdict},
     wait::{Entry, Wait, enter, settle},
 };
@@ -46,12 +46,16 @@ impl RequestContext<'_> {
         // If a rule of scope Pod refuses now, no question to the store is needed.
         for (index, demand) in others.iter().enumerate().filter(|(_, demand)| demand.latest.is_none()) {
             if let Err(refused) = demand.limits.limiter.peek(now, demand.key, demand.cost) {
-                return Verdict::Refuse(refusal(&others, RuleRefusedAt { index, refused }, now));
+                let refusal = refusal(&others, RuleRefusedAt { index, refused }, now);
+                return Verdict::Refuse(refusal.not_before(refused_for(&shared)));
             }
         }
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
-            Err((index, denied)) => return Verdict::Refuse(refused(&shared[index], demands, denied, self)),
+            Err((index, denied)) => {
+                let wait = opens_after(&others, now).max(refused_for(&shared));
+                return Verdict::Refuse(refused(&shared[index], demands, denied, self).not_before(wait));
+            }
         };
         if grants.iter().any(Option::is_none) {
             let mut wait = Wait::for_stores(shared.into_iter().zip(grants).collect(), &others, self.clock);

@@ -12,7 +12,7 @@ use weir_tower::MonotonicClock;
 
 use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Wait, enter};
 use crate::{
-    charge::Demand,
+    charge::{Demand, opens_after},
     fields::{Fields, QuotaState},
     follow_up::FollowUp,
     outcome::fields_with_shared,
@@ -74,7 +74,10 @@ impl Wait {
                 Poll::Pending => is_pending = true,
                 Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
                 Poll::Ready(Err(denied)) => {
-                    let late = refused(demand, denied, clock);
+                    // The time until all rules admit the request, also those of scope Pod.
+                    let others = opens_after(&questions.others.demands(), clock.now());
+                    let retry_after = denied.retry_after.map(|wait| wait.max(others));
+                    let late = refused(demand, Denied { retry_after, ..denied }, clock);
                     // Gives back the seats of the other shared rules.
                     self.questions = None;
                     return Poll::Ready(Err(late));
