@@ -18,6 +18,7 @@ use super::{
     decide::RequestContext,
     in_force::RulesInForce,
     jwt::Tokens,
+    lower::DescriptorLimit,
     rule::{Policy, Rule},
     shared::split,
 };
@@ -67,7 +68,7 @@ impl RulesInForce {
         let view = RequestView::of_parts(&request.method, &target, Headers::Lines(&lines), peer).reading(paths);
         let now = || clock.now();
         let context = RequestContext { request: view, tokens: Tokens::new(self.jwks(), &now), clock };
-        Ok(self.explain_rules(None, &context))
+        Ok(self.explain_rules(None, None, &context))
     }
 
     fn explain_descriptor(
@@ -86,22 +87,39 @@ impl RulesInForce {
         if !self.domains.contains_key(&descriptor.domain) {
             return Err(InvalidRequest::new("descriptor.domain", "must be the domain of a policy in force"));
         }
+        let limit = descriptor.limit.map(|limit| DescriptorLimit {
+            requests: limit.requests,
+            period: Duration::from_millis(limit.period_millis),
+        });
+        if limit.is_some_and(|limit| limit.requests == 0 || limit.period.is_zero()) {
+            return Err(InvalidRequest::new(
+                "descriptor.limit",
+                "must have at least 1 in requests and in periodMillis",
+            ));
+        }
         let entries: Vec<(&str, &str)> = descriptor.entries.iter().map(|(key, value)| (&**key, &**value)).collect();
         let view = RequestView::of_descriptor(&entries, false, descriptor.hits.max(1).into());
         let now = || clock.now();
         let context = RequestContext { request: view, tokens: Tokens::new(None, &now), clock };
-        Ok(self.explain_rules(Some(&descriptor.domain), &context))
+        Ok(self.explain_rules(Some(&descriptor.domain), limit, &context))
     }
 
-    /// Explains the matching rules of a domain, or of the policies without a domain.
-    fn explain_rules(&self, domain: Option<&str>, context: &RequestContext<'_>) -> ExplainReply {
+    /// Explains the matching rules of a domain, or of the policies without a domain. `limit`: the limit that the
+    /// descriptor brings.
+    fn explain_rules(
+        &self,
+        domain: Option<&str>,
+        limit: Option<DescriptorLimit>,
+        context: &RequestContext<'_>,
+    ) -> ExplainReply {
         let policies = || self.policies().iter().filter(|policy| policy.domain.as_deref() == domain);
         let of_policy = |policy: &Policy| {
             let matches = |rule: &&Arc<Rule>| rule.mode != Mode::Disabled && rule.matcher.matches(&context.request);
             let matching: Vec<&Arc<Rule>> = policy.rules.iter().filter(matches).collect();
             let is_replaced = |rule: &Rule| matching.iter().any(|other| other.replaces.contains(&rule.name));
             let rules = matching.iter().filter(|rule| !is_replaced(rule));
-            rules.map(|rule| context.explain(policy, rule)).collect::<Vec<_>>()
+            let limited = rules.map(|rule| rule.explained_with_limit(limit, || context.now()));
+            limited.map(|rule| context.explain(policy, &rule)).collect::<Vec<_>>()
         };
         let rules: Vec<ExplainedRule> = policies().flat_map(|policy| of_policy(policy)).collect();
         ExplainReply { decision: outcome(&rules), rules }

@@ -193,6 +193,16 @@ impl Rule {
         overridden.unwrap_or_else(|| Arc::clone(self))
     }
 
+    /// Returns the same rule as [`Self::with_limit`], without a change of what descriptors brought.
+    pub(super) fn explained_with_limit(
+        self: &Arc<Self>,
+        limit: Option<DescriptorLimit>,
+        clock: impl Fn() -> Time,
+    ) -> Arc<Self> {
+        let overridden = limit.and_then(|limit| self.limit_overrides.as_ref()?.explained(limit, &self.counters, clock));
+        overridden.unwrap_or_else(|| Arc::clone(self))
+    }
+
     /// Returns the rule's statistics.
     pub fn counts(&self) -> Counts {
         self.counters.read()

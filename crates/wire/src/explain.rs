@@ -38,6 +38,19 @@ pub struct ExplainDescriptor {
     /// The units that the request charges to each matching rule.
     #[serde(default = "one")]
     pub hits: u32,
+    /// Another limit, for the rules that accept it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ExplainDescriptorLimit>,
+}
+
+/// A limit that a descriptor brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExplainDescriptorLimit {
+    /// The number of requests per period, at least 1.
+    pub requests: u64,
+    /// The period in milliseconds, at least 1.
+    pub period_millis: u64,
 }
 
 fn one() -> u32 {

@@ -40,7 +40,10 @@ pub use self::{
     bans::{BanList, BannedKey, LiftedBans},
     channel::{Goodbye, StatusRequest},
     everything::takes_every_path,
-    explain::{Decision, ExplainDescriptor, ExplainReply, ExplainRequest, ExplainedLimit, ExplainedRule},
+    explain::{
+        Decision, ExplainDescriptor, ExplainDescriptorLimit, ExplainReply, ExplainRequest, ExplainedLimit,
+        ExplainedRule,
+    },
     identity::{IDENTITY_PATH, IdentityRefusal, IdentityRefusalKind, IdentityReply, IdentityRequest, OPERATOR_NAME},
     logs::{
         DEFAULT_MAX_KEYS, LONGEST_LOG, LogsTooLarge, MAX_LOG_BYTES, MOST_BAN_AFTER, check_ban, check_logs, log_bytes,

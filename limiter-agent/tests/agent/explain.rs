@@ -69,6 +69,10 @@ async fn bad_input_is_named() {
         (json!({"descriptor": {"domain": "shop", "entries": []}}), "descriptor.entries: must"),
         (json!({"descriptor": {"domain": "shop", "entries": [["a", "b"]]}}), "descriptor.domain: must"),
         (json!({"descriptor": {"domain": "shop", "entries": [["a"]]}}), "descriptor.entries[0]: "),
+        (
+            json!({"descriptor": {"domain": "shop", "entries": [["a", "b"]], "limit": {"requests": 5}}}),
+            "descriptor.limit: missing field `periodMillis`",
+        ),
         (json!({"target": "/", "verb": "GET"}), "unknown field `verb`"),
         (json!({"target": "/", "peer": "home"}), "peer: "),
         (json!({"target": "/", "method": "get"}), "method: must be"),

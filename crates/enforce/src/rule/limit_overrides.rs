@@ -43,6 +43,13 @@ struct Known {
     used: Time,
 }
 
+impl Known {
+    /// Returns false if all keys are at full credit, so that there are no counts to lose.
+    fn has_counts(&self, limit: DescriptorLimit, now: Time) -> bool {
+        now < self.used.saturating_add(PERIODS * limit.period)
+    }
+}
+
 impl LimitOverrides {
     /// Takes over the counts of the limits that descriptors brought to the earlier rule.
     pub(super) fn new(
@@ -80,8 +87,7 @@ impl LimitOverrides {
             return known.rule.clone();
         }
         if rules.len() >= MOST {
-            // A limit at full credit has no counts to lose.
-            rules.retain(|limit, known| now < known.used.saturating_add(PERIODS * limit.period));
+            rules.retain(|limit, known| known.has_counts(*limit, now));
         }
         if rules.len() >= MOST {
             drop(rules);
@@ -97,6 +103,23 @@ impl LimitOverrides {
         let rule = self.create(limit, (None, false), counters, &clock);
         rules.insert(limit, Known { rule: rule.clone(), used: now });
         rule
+    }
+
+    /// Returns the rule that [`Self::rule_with`] would return now, and changes nothing.
+    pub(super) fn explained(
+        &self,
+        limit: DescriptorLimit,
+        counters: &Arc<Counters>,
+        clock: impl Fn() -> Time,
+    ) -> Option<Arc<Rule>> {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = rules.get(&limit) {
+            return known.rule.clone();
+        }
+        let now = clock();
+        let has_room = rules.len() < MOST || rules.iter().any(|(limit, known)| !known.has_counts(*limit, now));
+        drop(rules);
+        has_room.then(|| self.create(limit, (None, false), counters, &clock)).flatten()
     }
 
     fn create(

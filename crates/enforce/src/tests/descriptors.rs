@@ -120,6 +120,33 @@ async fn a_descriptor_brings_its_own_limit() {
     assert_eq!(limits.counts(0, 0)[0], 10 + 1 + 1 + 7, "the rule counts all its requests");
 }
 
+/// An explanation uses the counts of the descriptor's limit, and takes no place of another limit.
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_a_descriptor_is_explained() {
+    let limits = Limits::new(&[domain("p", &[accepting(1_000, "FixedWindow")])]);
+    let left = |requests: Option<u64>| {
+        let limit = requests.map(|requests| json!({"requests": requests, "periodMillis": DAY}));
+        let mut descriptor = json!({"domain": "shop", "entries": [["user", "ann"]]});
+        descriptor["limit"] = limit.unwrap_or_default();
+        let request = serde_json::from_value(json!({"descriptor": descriptor})).expect("a request");
+        let reply = limits.rules.load().explain(&request, limits.clock, AmbiguousPaths::Keep).expect("valid");
+        let [rule] = &reply.rules[..] else { panic!("not one rule: {reply:?}") };
+        rule.limit.as_ref().expect("a limit").remaining
+    };
+    for requests in 100..200 {
+        assert_eq!(left(Some(requests)), requests, "no count yet");
+    }
+    let ann = [("user", "ann")];
+    assert!(!limits.decide(&[with_limit(&ann, 7, 86_400)]).is_refused);
+    assert_eq!((left(Some(7)), left(Some(8)), left(None)), (6, 8, 5));
+    assert_eq!(left(Some(2_000)), 1_000, "the largest rate");
+    // Fifteen more limits use up the room, so the rule keeps its own limit.
+    for requests in 10..25 {
+        assert!(!limits.decide(&[with_limit(&ann, requests, 86_400)]).is_refused);
+    }
+    assert_eq!((left(Some(7)), left(Some(24)), left(Some(99))), (6, 23, 5));
+}
+
 /// A rule that does not accept limits ignores them. So does a rule that has got too many different limits.
 #[tokio::test(start_paused = true)]
 async fn a_rule_keeps_its_limit() {
