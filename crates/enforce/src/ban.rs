@@ -38,7 +38,7 @@ pub(super) struct Ban {
 
 impl Ban {
     /// Creates the ban of a rule. `before` is the ban of the same rule before a change that kept the key. A ban that has
-    /// ended by the earlier numbers does not begin again.
+    /// ended by the earlier numbers does not begin again, and refusals that were too old to count do not count again.
     pub(super) fn from_lowered(before: Option<&Self>, terms: LoweredBan, now: Time) -> Self {
         let table = before.map(|before| {
             before.banned(now);

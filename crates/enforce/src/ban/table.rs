@@ -192,7 +192,10 @@ impl Table {
         lock(shard).retain(|_, entry| {
             let (stays, is_ban) = match entry {
                 Entry::Refused(times) => {
-                    (times.back().is_some_and(|last| now.duration_since(*last) < terms.within), false)
+                    // After a change of the terms, a refusal that no longer counts must not count again.
+                    let old = times.partition_point(|at| now.duration_since(*at) >= terms.within);
+                    times.drain(..old);
+                    (!times.is_empty(), false)
                 }
                 Entry::Banned { since } => (rest(*since, now, terms).is_some(), true),
             };

@@ -62,6 +62,23 @@ fn old_entries_are_removed_without_an_effect() {
     assert_eq!(ban.table.keys(), (0, 0));
 }
 
+/// A longer `within` does not bring back a refusal that was too old before, with and without a scrape.
+#[test]
+fn a_refusal_that_is_too_old_does_not_count_after_a_change() {
+    for scrapes in [false, true] {
+        let (before, counters) = (ban(3, 300, 5_000, 9), Counters::default());
+        assert_eq!(before.refused(b"ann", at(0), &counters), None);
+        if scrapes {
+            before.banned(at(300));
+        }
+        assert_eq!(before.refused(b"ann", at(300), &counters), None);
+        let terms = ban(3, 1_000, 5_000, 9).terms;
+        let after = Ban::from_lowered(Some(&before), terms, at(300));
+        assert_eq!(after.refused(b"ann", at(301), &counters), None, "scrapes: {scrapes}");
+        assert!(after.refused(b"ann", at(302), &counters).is_some(), "scrapes: {scrapes}");
+    }
+}
+
 /// Threads refuse one key at the same time: all refusals before the last one that is needed ban nothing, and exactly one
 /// refusal starts the ban.
 #[test]

@@ -291,9 +291,7 @@ impl Key {
     /// A change does not bring back what no longer counts before it.
     fn forget(&mut self, now: u64, ban: Option<(usize, u64, u64)>) {
         let Some((_, within, length)) = ban else { return };
-        if self.refused.last().is_some_and(|last| now - last >= within) {
-            self.refused.clear();
-        }
+        self.refused.retain(|at| now - at < within);
         self.banned_since = self.banned_since.filter(|since| now < since + length);
     }
 
