@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
@@ -556,8 +556,14 @@ impl Agent {
 
     /// Asks a rate limit service this number of times about a descriptor. Returns the number of answers OK.
     async fn answers_ok(&self, user: &str, questions: u32) -> Result<u32> {
-        let entry = format!(r#"{{"key": "user", "value": "{user}"}}"#);
-        let body = format!(r#"{{"domain": "shop", "descriptors": [{{"entries": [{entry}]}}]}}"#);
+        self.answers_with(user, None, questions).await
+    }
+
+    /// As [`Self::answers_ok`], about a descriptor with a limit of so many requests a day.
+    async fn answers_with(&self, user: &str, limit: Option<u32>, questions: u32) -> Result<u32> {
+        let limit = limit.map(|requests| json!({"requestsPerUnit": requests, "unit": "DAY"}));
+        let descriptor = json!({"entries": [{"key": "user", "value": user}], "limit": limit});
+        let body = json!({"domain": "shop", "descriptors": [descriptor]}).to_string();
         let length = body.len();
         let head = format!("POST /json HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}");
         let mut passed = 0;

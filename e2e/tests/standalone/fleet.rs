@@ -151,8 +151,6 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
     operator.program.kill().await
 }
 
-/// While the operator is away, each agent has a quarter of the limit: three agents, rounded up to four. While the operator
-/// is paused, the agents first refuse requests. When it resumes, all agents ask it again.
 /// A ban that one agent starts is in force in all agents, also after a change of operators, until a hand lifts it.
 #[tokio::test]
 async fn a_ban_is_in_force_in_all_agents_and_survives_the_operator() -> Result<()> {
@@ -186,6 +184,8 @@ async fn a_ban_is_in_force_in_all_agents_and_survives_the_operator() -> Result<(
     Ok(())
 }
 
+/// While the operator is away, each agent has a quarter of the limit: three agents, rounded up to four. While the operator
+/// is paused, the agents first refuse requests. When it resumes, all agents ask it again.
 #[tokio::test]
 async fn agents_use_their_share_while_there_is_no_operator() -> Result<()> {
     let fleet =
@@ -325,24 +325,42 @@ async fn rate_limit_services_have_one_limit_together() -> Result<()> {
     let policy = "apiVersion: weir.dev/v1alpha1\nkind: RateLimitPolicy\nmetadata: {name: gateway}\nspec:\n  domain: shop\n  \
          selector: {matchLabels: {app: gateway}}\n  rules:\n  - name: per-user\n    scope: Fleet\n    \
          match: [{descriptor: [{key: user}]}]\n    key: [{descriptor: user}]\n    \
-         limits: [{name: day, requests: 30, per: 24h, strategy: FixedWindow}]\n";
+         limits: [{name: day, requests: 30, per: 24h, strategy: FixedWindow}]\n    \
+         limitOverride: {maxRequests: 50, per: 24h}\n";
     fs::write(stage.folder.path().join("policy.yaml"), policy)?;
     let label = "app=gateway,weir.dev/rate-limit-service=enabled";
     let mut urls: Vec<String> = services.iter().map(|it| format!("{},{label}", it.url("https"))).collect();
     urls.push(format!("{},app=gateway", proxy.url("https")));
     let operator = Operator::start(&stage, &urls, &files.args())?;
     stage.until("both services", |it| enforced(it) == "2/2").await?;
-    let start = Instant::now();
-    for service in &services {
-        while service.metric("weir_store_up{store=\"operator\"}").await.unwrap_or_default() == 0 {
-            ensure!(start.elapsed() < PATIENCE, "a service does not reach the operator");
-            sleep(BETWEEN_LOOKS).await;
+    let until_reached = async |wanted: u64| {
+        let start = Instant::now();
+        for service in &services {
+            while service.metric("weir_store_up{store=\"operator\"}").await.unwrap_or_default() != wanted {
+                ensure!(start.elapsed() < PATIENCE, "weir_store_up of a service is not {wanted}");
+                sleep(BETWEEN_LOOKS).await;
+            }
         }
-    }
+        anyhow::Ok(())
+    };
+    until_reached(1).await?;
     ensure!(services[0].answers_ok("ann", 22).await? == 22, "one service has less than the limit");
     let passed = services[1].answers_ok("ann", 12).await? + services[0].answers_ok("ann", 5).await?;
     ensure!(passed == 8, "{passed} of the other 8 were answered OK");
     ensure!(services[1].answers_ok("bob", 3).await? == 3, "another user has another count");
     ensure!(proxy.passes(3).await? == 3, "the proxy has a limit");
+
+    // A descriptor brings its own limit, up to the largest one. The next operator learns its count, too.
+    ensure!(services[0].answers_with("ann", Some(40), 25).await? == 25, "a limit of 40 has its own count");
+    ensure!(services[1].answers_with("ann", Some(40), 20).await? == 15, "two services have the limit of 40 together");
+    ensure!(services[1].answers_with("ann", Some(900), 60).await? == 50, "the largest limit is 50");
+    operator.program.kill().await?;
+    until_reached(0).await?;
+    let operator = Operator::start(&stage, &urls, &files.args())?;
+    until_reached(1).await?;
+    for (limit, wanted) in [(Some(40), 0), (Some(900), 0), (Some(45), 5)] {
+        let passed = services[0].answers_with("ann", limit, 5).await?;
+        ensure!(passed == wanted, "{passed} answers OK of {limit:?} after a change of operators");
+    }
     operator.program.kill().await
 }

@@ -3,7 +3,7 @@
 //! The rules of a policy with a domain read descriptors, which a proxy sends to a rate limit service. A descriptor has
 //! no method, no path and no body. The proxy decides on the status of a refusal and on waits.
 
-use weir_api::{Action, KeyPart, Match, OnLimitAction, Per, RateLimitPolicySpec, Rule, Scope, Strategy};
+use weir_api::{Action, KeyPart, Match, OnLimitAction, Per, RateLimitPolicySpec, Rule, Strategy};
 
 use super::faults::Faults;
 
@@ -79,10 +79,6 @@ fn of_limit_override(rule: &Rule, path: &str, faults: &mut Faults) {
         ),
         (has_log, "is not valid with SlidingWindowLog, which remembers each request: use SlidingWindowCounter"),
         (rule.ban.is_some(), "is not valid with ban: remove one of them"),
-        (
-            rule.scope == Scope::Fleet,
-            "is not valid with scope Fleet, because the operator knows only the limits of policies: use scope Shared or Pod",
-        ),
     ] {
         if is_unfit {
             faults.add(format!("{path}.limitOverride"), why);

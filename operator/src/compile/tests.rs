@@ -683,8 +683,8 @@ fn a_domain_and_its_rules_read_descriptors() {
     let wire = serde_json::to_value(compiled(json!({"domain": "shop"}), accepting(json!({}))).unwrap()).unwrap();
     assert_eq!(wire["rules"][0]["limitOverride"], json!({"maxRequests": 100, "periodMillis": 60_000}));
     assert_eq!(faults(json!({}), accepting(json!({}))), ["spec.rules[0].limitOverride"]);
+    assert!(compiled(json!({"domain": "shop"}), accepting(json!({"scope": "Fleet"}))).is_ok());
     for unfit in [
-        json!({"scope": "Fleet"}),
         json!({"key": [{"descriptor": "user"}], "ban": {"after": 3, "for": "1m"}}),
         json!({"limits": [{"name": "a", "requests": 5, "per": "1m"}, {"name": "b", "requests": 5, "per": "1h"}]}),
         json!({"limits": [{"name": "a", "requests": 5, "per": "1m", "strategy": "SlidingWindowLog"}]}),

@@ -269,6 +269,7 @@ impl Counter {
         if self.keys.contains_key(key) {
             return Ok(());
         }
+        let (counters, _) = rule_of(counters);
         let of_rule = self.of_rule.get(counters).copied().unwrap_or(0);
         let is_full = self.keys.len() >= MOST_KEYS || of_rule >= MOST_OF_RULE;
         if self.keys.len() > self.enough.max(FEW_KEYS) || (is_full && now >= self.search_at) {
@@ -290,7 +291,7 @@ impl Counter {
         let of_rule = &mut self.of_rule;
         self.keys.retain(|key, entry| {
             let keeps = entry.full_at > now;
-            if !keeps && let Some(count) = of_rule.get_mut(key.counters()) {
+            if !keeps && let Some(count) = of_rule.get_mut(rule_of(key.counters()).0) {
                 *count -= 1;
             }
             keeps
@@ -313,13 +314,20 @@ impl Entry {
     }
 }
 
+/// Returns the name of the rule's own counters, and whether these are the counters of a limit that a descriptor brought.
+/// Their name is that of the rule's counters, `@`, and the limit.
+fn rule_of(counters: &str) -> (&str, bool) {
+    counters.split_once('@').map_or((counters, false), |(rule, _)| (rule, true))
+}
+
 /// Returns the rule of a question. Limits that are newer than all of the pod's limits are refused.
 fn rule<'a>(rules: [&'a [FleetRule]; 2], question: &Question) -> Option<&'a FleetRule> {
+    let (counters, is_brought) = rule_of(&question.counters);
     let mut known = rules.into_iter().filter_map(|rules| {
-        let index = rules.binary_search_by(|rule| rule.counters.as_str().cmp(&question.counters)).ok()?;
+        let index = rules.binary_search_by(|rule| rule.counters.as_str().cmp(counters)).ok()?;
         rules.get(index)
     });
-    known.find(|rule| question.stamp <= rule.stamp)
+    known.find(|rule| question.stamp <= rule.stamp && (rule.accepts_limits || !is_brought))
 }
 
 fn micros(time: Duration) -> u64 {

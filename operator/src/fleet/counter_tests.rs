@@ -18,7 +18,7 @@ struct Bench {
 }
 
 fn rule(counters: &str, stamp: u64) -> FleetRule {
-    FleetRule { counters: counters.to_owned(), policy: "shop/api".into(), stamp, sharers: 4 }
+    FleetRule { counters: counters.to_owned(), policy: "shop/api".into(), stamp, sharers: 4, accepts_limits: false }
 }
 
 impl Bench {
@@ -127,6 +127,18 @@ fn a_pod_asks_only_about_its_own_rules_and_known_limits() {
     let counters = "shop/other.all".to_owned();
     assert_eq!(bench.refusal(Question { counters, ..bench.question(1) }), "the pod has no such rule");
     assert_eq!(bench.refusal(Question { stamp: 8, ..bench.question(1) }), "the pod has no such rule");
+    // A descriptor's limit has its own counters.
+    let counters = "shop/api.all@20-1000".to_owned();
+    let with_limit = Question { counters, ..bench.question(30) };
+    assert_eq!(bench.refusal(with_limit.clone()), "the pod has no such rule");
+    bench.rules[0].accepts_limits = true;
+    assert!(matches!(bench.ask(with_limit), Outcome::Counted(Granted { granted: 30, .. })));
+    assert_eq!((bench.granted(30), bench.counter.keys()), (30, 2));
+    assert_eq!(
+        bench.counter.usage(bench.now).keys,
+        [("shop/api.all".to_owned(), 2)].into(),
+        "both are keys of the rule"
+    );
     // The agent has acknowledged an older content, and the newer one is wanted.
     let wanted = [rule("shop/api.all", 9)];
     let old = bench.question(1);

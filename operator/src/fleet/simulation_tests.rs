@@ -200,6 +200,7 @@ impl World {
             policy: Arc::from("shop/api"),
             stamp: content as u64 + 1,
             sharers: self.sharers,
+            accepts_limits: false,
         }]
     }
 
@@ -512,6 +513,7 @@ impl World {
                         policy: Arc::from("shop/api"),
                         stamp: stamp as u64 + 1,
                         sharers: self.sharers,
+                        accepts_limits: false,
                     };
                     let answers = leader.counter.answer(&questions, [&[rule(wanted)], &[rule(acked)]], at);
                     let is_over = now >= leader.ends;

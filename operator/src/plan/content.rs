@@ -38,6 +38,8 @@ pub struct FleetRule {
     pub stamp: u64,
     /// The number of agents that divide the limits while they are cut off.
     pub sharers: u32,
+    /// Whether descriptors can bring limits of their own.
+    pub accepts_limits: bool,
 }
 
 impl Content {
@@ -104,7 +106,8 @@ impl Content {
     /// Returns a content like [`claiming`](Self::claiming) with a rule of scope Fleet.
     pub(crate) fn counted(revision: &str) -> Arc<Self> {
         let policy = Arc::from("shop/api");
-        let rule = FleetRule { counters: "shop/api.all".to_owned(), policy, stamp: 1, sharers: 2 };
+        let rule =
+            FleetRule { counters: "shop/api.all".to_owned(), policy, stamp: 1, sharers: 2, accepts_limits: false };
         Arc::new(Self { fleet: vec![rule], ..Self::named(revision.to_owned(), Vec::new()) })
     }
 }
@@ -173,13 +176,14 @@ fn stores(policies: &[Arc<CompiledPolicy>]) -> Vec<&Store> {
 fn fleet(policies: &[Arc<CompiledPolicy>]) -> Vec<FleetRule> {
     let mut rules = Vec::new();
     for policy in policies {
-        let shared = policy.rules.iter().filter_map(|rule| rule.shared.as_ref());
-        let counted = shared.filter(|shared| shared.store == OPERATOR_STORE);
-        rules.extend(counted.map(|shared| FleetRule {
+        let shared = policy.rules.iter().filter_map(|rule| Some((rule, rule.shared.as_ref()?)));
+        let counted = shared.filter(|(_, shared)| shared.store == OPERATOR_STORE);
+        rules.extend(counted.map(|(rule, shared)| FleetRule {
             counters: shared.counters.clone(),
             policy: format!("{}/{}", policy.namespace, policy.name).into(),
             stamp: shared.stamp,
             sharers: shared.sharers,
+            accepts_limits: rule.limit_override.is_some(),
         }));
     }
     rules.sort_unstable();

@@ -78,7 +78,6 @@ pub(super) fn check(rule: &Rule, path: &Path, faults: &mut Faults) {
         let field = if invalid.field() == "period" { "periodMillis" } else { "maxRequests" };
         faults.add(&at.field(field), invalid.to_string());
     }
-    let is_of_operator = rule.shared.as_ref().is_some_and(|shared| shared.store == weir_wire::OPERATOR_STORE);
     for (is_unfit, why) in [
         (rule.limits.len() != 1, "needs a rule with exactly one limit, whose strategy it uses"),
         (
@@ -86,7 +85,6 @@ pub(super) fn check(rule: &Rule, path: &Path, faults: &mut Faults) {
             "is not allowed with SlidingWindowLog, which remembers each request: use SlidingWindowCounter",
         ),
         (rule.ban.is_some(), "is not allowed with a ban: remove one of them"),
-        (is_of_operator, "is not allowed if the operator counts: use a store, or let each pod count"),
     ] {
         if is_unfit {
             faults.add(&at, why);

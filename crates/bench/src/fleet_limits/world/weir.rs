@@ -429,7 +429,7 @@ fn name(pod: usize) -> String {
 }
 
 fn rules(sharers: u32) -> [FleetRule; 1] {
-    [FleetRule { counters: COUNTERS.to_owned(), policy: POLICY.into(), stamp: 1, sharers }]
+    [FleetRule { counters: COUNTERS.to_owned(), policy: POLICY.into(), stamp: 1, sharers, accepts_limits: false }]
 }
 
 fn rule(sharers: u32, limit: u64) -> anyhow::Result<SharedRule> {
