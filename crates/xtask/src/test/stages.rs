@@ -41,7 +41,7 @@ pub(super) enum Stage {
     Loom,
     /// Builds kube-apiserver, etcd, kubectl, helm and kind, if they are missing
     Tools,
-    /// Tests with a real kube-apiserver and etcd, and with a real Envoy
+    /// Tests with a real kube-apiserver and etcd, with a real Envoy, and with Valkey
     Integration,
     /// Links, policies and commands of the manual
     Manual,
@@ -113,11 +113,7 @@ impl Stage {
                 "warnings",
             ])],
             Self::Unit => vec![
-                // The feature enables the tests of the benchmarks that need the operator. No other package depends on
-                // weir-bench, so later stages build nothing again.
-                tests(&["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])
-                    .arg("--features")
-                    .arg("weir-bench/fleet"),
+                unit_tests("--lib").arg("--bins").arg("--tests"),
                 // The tests of agent processes run a second time, with all HTTP/1 through hyper. Tests that compare
                 // both paths are skipped, because they always run both. The packages must be the same as above,
                 // because otherwise cargo would build them with other features.
@@ -157,6 +153,15 @@ impl Stage {
                     .env("WEIR_KUBECONFORM", compiled(workspace, "kubeconform"))
                     .env("WEIR_HEALTH", compiled(workspace, "health"))
                     .env("WEIR_ENVOY", compiled(workspace, "envoy")),
+                xtask(&["valkey"])?.arg(compiled(workspace, "valkey-server")),
+                // The tests of weir-store a second time, with Valkey in place of Redis. This Valkey is built without TLS.
+                unit_tests("--lib")
+                    .arg("--")
+                    .arg("tests::suite")
+                    .arg("tests::faults")
+                    .arg("--skip")
+                    .arg("connections_are_secured_by_tls")
+                    .env("WEIR_REDIS_SERVER", compiled(workspace, "valkey-server")),
             ],
             Self::Helm => helm::steps(workspace, &tools(workspace)?.join("helm"))?,
             Self::Examples => {
@@ -184,6 +189,13 @@ pub(crate) fn tools(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let output = Command::new(&script).arg("path").output().with_context(|| format!("run {}", script.display()))?;
     ensure!(output.status.success(), "{} path: {}", script.display(), String::from_utf8_lossy(&output.stderr));
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()).join("bin"))
+}
+
+/// The tests of these targets. The feature enables the tests of the benchmarks that need the operator. No other package
+/// depends on weir-bench, so other stages build nothing again.
+fn unit_tests(targets: &str) -> Step {
+    Step::cargo(&["test", "--locked", "--workspace", "--no-fail-fast", "--features", "weir-bench/fleet", targets])
+        .count(Count::CargoTests)
 }
 
 /// The tests that need kube-apiserver and etcd, or Envoy. All packages are selected, for the reason of [`debug_build`].
