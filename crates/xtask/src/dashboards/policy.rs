@@ -33,7 +33,7 @@ pub(super) fn board() -> Board {
             name: "Limits changed",
             expr: r#"count by (revision) (weir_policy_info{cluster=~"$cluster",namespace="$namespace",policy="$policy"}) unless count by (revision) (weir_policy_info{cluster=~"$cluster",namespace="$namespace",policy="$policy"} offset 1m)"#,
         }),
-        rows: vec![now(), decisions(), limits(), waits(), pods(), keys()],
+        rows: vec![now(), decisions(), limits(), waits(), in_flight(), pods(), keys()],
     }
 }
 
@@ -188,6 +188,35 @@ fn waits() -> Row {
                 vec![Query::events("rule", "weir_deadline_expired_total{LABELS}", "{{rule}}")],
             )
             .or_says("It has no deadline."),
+        ],
+    }
+}
+
+fn in_flight() -> Row {
+    Row {
+        title: "In flight",
+        height: 8,
+        panels: vec![
+            Panel::new(
+                Kind::Lines,
+                "Requests in flight",
+                "Requests that concurrent limits count, weighted by their cost, in all pods together.",
+                Unit::Count,
+                vec![Query::new("sum by (rule) (weir_in_flight_requests{LABELS})", "{{rule}}")],
+            )
+            .or_says("None of its rules has a concurrent limit."),
+            Panel::new(
+                Kind::Lines,
+                "Fullest pod",
+                "Requests in flight in the pod with the most, as a share of the limit. At 1, the pod refuses requests. For a rule with a key, each key has the limit, so the share can exceed 1.",
+                Unit::Share,
+                vec![Query::new(
+                    "max by (rule) (weir_in_flight_requests{LABELS} / weir_limit_in_flight_requests)",
+                    "{{rule}}",
+                )],
+            )
+            .from(Colour::Plain, &[(0.9, Colour::Warning)])
+            .or_says("None of its rules has a concurrent limit."),
         ],
     }
 }
