@@ -17,6 +17,9 @@ pub(crate) const APP: u16 = 8080;
 /// The port of the agent for clients of the app.
 pub(crate) const PROXY: u16 = 8480;
 
+/// The port of the agent for metrics.
+pub(crate) const TELEMETRY: u16 = 8482;
+
 /// A port-forward to a port of a pod, which ends when this value is dropped.
 pub(crate) struct Forward(Portforwarder);
 

@@ -102,11 +102,17 @@ async fn banned(space: &TestNamespace, pods: &[String]) -> Result<()> {
     space.apply(&limit_with_ban(2)).await?;
     policy::wait_enforced(space, policy::NAME, 6, SOON).await?;
     let (first, others) = clients.split_first_mut().context("no pod")?;
-    let mut answers = Vec::new();
+    let (mut answers, mut before) = (Vec::new(), 0);
     while answers.last().is_none_or(|last| last != "banned") {
         ensure!(answers.len() < 20, "no ban after {answers:?}");
+        before = answers_of_store(space, &pods[0]).await?;
         answers.push(error(first, "ann").await?);
     }
+    wait_for("Redis to know the ban", SOON, || async {
+        let now = answers_of_store(space, &pods[0]).await?;
+        Ok(Seen::when(now > before, format!("{now} answers of Redis")))
+    })
+    .await?;
     let admitted = answers.iter().filter(|answer| answer.is_empty()).count();
     ensure!(admitted == 2, "{admitted} admitted before the ban, not 2: {answers:?}");
     for (client, pod) in others.iter_mut().zip(&pods[1..]) {
@@ -130,6 +136,16 @@ async fn banned(space: &TestNamespace, pods: &[String]) -> Result<()> {
     }
     report::note("a key that one pod banned was banned in all 6 pods, and admitted by all after the ban");
     Ok(())
+}
+
+/// The number of answers of Redis to the agent of this pod.
+async fn answers_of_store(space: &TestNamespace, pod: &str) -> Result<u64> {
+    let metrics = direct::get(space, pod, direct::TELEMETRY, "/metrics").await?;
+    let count = metrics.body().lines().find_map(|line| {
+        let (_, count) = line.strip_prefix("weir_store_latency_seconds_count{")?.rsplit_once(' ')?;
+        count.parse().ok()
+    });
+    count.with_context(|| format!("no latency of a store in {}", metrics.body()))
 }
 
 /// Sends a request with this key. Returns the error of a refusal, or an empty string.
