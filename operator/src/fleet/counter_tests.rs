@@ -139,6 +139,12 @@ fn a_pod_asks_only_about_its_own_rules_and_known_limits() {
         [("shop/api.all".to_owned(), 2)].into(),
         "both are keys of the rule"
     );
+    let mut idle = Bench::counting().0;
+    idle.rules[0].accepts_limits = true;
+    let counters = "shop/api.all@20-1000".to_owned();
+    idle.ask(Question { counters, ..idle.question(30) });
+    idle.counter.forget(UNIX + 3 * 86_400_000_000);
+    assert_eq!(idle.counter.usage(idle.now).keys, [].into(), "a forgotten key leaves its place in the rule");
     // The agent has acknowledged an older content, and the newer one is wanted.
     let wanted = [rule("shop/api.all", 9)];
     let old = bench.question(1);
