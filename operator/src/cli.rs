@@ -32,6 +32,7 @@ use crate::{
     operator::{Candidacy, Operator},
     prove::Prove,
     pulled::Pulled,
+    serve,
     source::{agents::StandaloneAgent, directory::StandaloneInputs},
 };
 
@@ -93,8 +94,8 @@ struct Run {
     /// Watch only this namespace; can be repeated [default: all namespaces]
     #[arg(long = "namespace", value_name = "NS", env = "WEIR_NAMESPACES", value_delimiter = ',')]
     namespaces: Vec<String>,
-    /// Address that serves /metrics, /healthz and /readyz
-    #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY", default_value = "0.0.0.0:8490")]
+    /// Address that serves /metrics, /healthz and /readyz; [::] accepts IPv4 and IPv6
+    #[arg(long, value_name = "ADDR", env = "WEIR_TELEMETRY", default_value = "[::]:8490")]
     telemetry: SocketAddr,
     #[command(flatten)]
     inject: InjectFlags,
@@ -267,10 +268,10 @@ fn in_runtime(format: LogFormat, work: impl Future<Output = Result<(), Failed>>)
 
 async fn run_cluster(arguments: Run) -> Result<(), Failed> {
     let timing = LeaseTiming::new(arguments.lease_duration, arguments.lease_renewal).or_exit(WRONG)?;
-    let listener = listen("telemetry", arguments.telemetry).await.or_exit(FAILED)?;
+    let listener = listen("telemetry", arguments.telemetry).or_exit(FAILED)?;
     let injection = match arguments.inject.listen() {
         Some(address) => {
-            let listener = listen("the injection webhook", address).await.or_exit(FAILED)?;
+            let listener = listen("the injection webhook", address).or_exit(FAILED)?;
             Some(Injection { listener, flags: arguments.inject })
         }
         None => None,
@@ -278,7 +279,7 @@ async fn run_cluster(arguments: Run) -> Result<(), Failed> {
     arguments.identity.check().or_exit(WRONG)?;
     let identity = match arguments.identity.listen() {
         Some(address) => {
-            let listener = listen("identities", address).await.or_exit(FAILED)?;
+            let listener = listen("identities", address).or_exit(FAILED)?;
             Some(Identity::new(listener, arguments.identity))
         }
         None => None,
@@ -346,7 +347,7 @@ async fn run_bypasses(arguments: Bypasses) -> Result<(), Failed> {
 
 async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
     let listener = match arguments.telemetry {
-        Some(address) => Some(listen("telemetry", address).await.or_exit(FAILED)?),
+        Some(address) => Some(listen("telemetry", address).or_exit(FAILED)?),
         None => None,
     };
     let tls = match (arguments.agent_ca, arguments.client_cert, arguments.client_key) {
@@ -360,8 +361,8 @@ async fn run_standalone(arguments: Standalone) -> Result<(), Failed> {
     operator.run(listener, stop_on_signal().or_exit(FAILED)?).await.or_exit(FAILED)
 }
 
-async fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+fn listen(what: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = serve::listen(address).with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "serving {what}");
     Ok(listener)
 }

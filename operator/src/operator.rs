@@ -21,6 +21,7 @@ use crate::{
     link::{Lanes, LinkContext, StatusInterval, Timing},
     metrics::Metrics,
     report::{self, ClusterSink, FileSink, Message, Sink},
+    serve,
     source::{
         cluster,
         directory::{Directory, DirectoryError, Remark, StandaloneInputs},
@@ -227,10 +228,7 @@ impl Operator {
     fn serve_telemetry(&self, listener: TcpListener, stop: CancellationToken) -> JoinHandle<()> {
         let router = telemetry::router(self.metrics.clone(), self.ready.clone(), self.heartbeat.clone());
         tokio::spawn(async move {
-            let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "telemetry ended");
-            }
+            stop.run_until_cancelled(serve::run(listener, router, telemetry::IDLE)).await;
         })
     }
 }

@@ -19,6 +19,8 @@ use crate::{clock, metrics::Metrics};
 
 /// The time without an iteration after which the engine's loop counts as stuck. The loop runs twice a second.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
+/// The idle timeout of a connection. A Prometheus that scrapes once a minute keeps its connection.
+pub(crate) const IDLE: Duration = Duration::from_secs(120);
 
 /// The operator's readiness: everything that existed at the start is compiled, and the injection webhook and the
 /// identity service, if enabled, have certificates. A clone is cheap and shares the state.

@@ -4,14 +4,15 @@
 //! has only values that the apiserver's review confirmed.
 
 use std::{
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use axum::{
     Extension, Json, Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, State, rejection::BytesRejection},
+    body::Body,
+    extract::State,
     response::{IntoResponse, Response},
     routing::post,
 };
@@ -31,7 +32,7 @@ use crate::{
     authority::{Order, Signer},
     clock,
     metrics::Metrics,
-    serve::{self, PeerAddress},
+    serve::{self, Connection},
 };
 
 /// The maximum size of a request. A token and a certificate request have a few kilobytes.
@@ -69,16 +70,16 @@ impl Service {
     pub(super) async fn run(self, listener: TcpListener) {
         let credentials = self.credentials.clone();
         let current = || credentials.borrow().as_ref().map(|credentials| credentials.server.clone());
-        serve::run(listener, router(Arc::new(self)), IDLE, current).await;
+        serve::run_tls(listener, router(Arc::new(self)), IDLE, current).await;
     }
 
-    async fn identify(&self, from: PeerAddress, body: Result<Bytes, BytesRejection>) -> Result<IdentityReply, Refused> {
+    async fn identify(&self, from: IpAddr, body: Body) -> Result<IdentityReply, Refused> {
         let malformed = |problem: String| Refused(IdentityRefusalKind::Malformed, problem);
-        let admitted = self.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(clock::since_boot(), from.0);
+        let admitted = self.pace.lock().unwrap_or_else(PoisonError::into_inner).admit(clock::since_boot(), from);
         if !admitted {
             return Err(Refused(IdentityRefusalKind::Busy, "too many requests: try again in a moment".to_owned()));
         }
-        let body = body.map_err(|error| malformed(error.to_string()))?;
+        let body = serve::read_body(body, MAX_REQUEST).await.map_err(|error| malformed(error.to_string()))?;
         let request: IdentityRequest = serde_json::from_slice(&body)
             .map_err(|error| malformed(format!("not a request for an identity: {error}")))?;
         let csr = signed(&request.csr).map_err(malformed)?;
@@ -135,18 +136,19 @@ impl From<ReviewError> for Refused {
 }
 
 fn router(service: Arc<Service>) -> Router {
-    Router::new().route(IDENTITY_PATH, post(answer)).layer(DefaultBodyLimit::max(MAX_REQUEST)).with_state(service)
+    Router::new().route(IDENTITY_PATH, post(answer)).with_state(service)
 }
 
 async fn answer(
     State(service): State<Arc<Service>>,
-    Extension(from): Extension<PeerAddress>,
-    body: Result<Bytes, BytesRejection>,
+    Extension(connection): Extension<Arc<Connection>>,
+    body: Body,
 ) -> Response {
+    let from = connection.peer();
     let (word, response) = match service.identify(from, body).await {
         Ok(reply) => ("issued", Json(reply).into_response()),
         Err(Refused(kind, message)) => {
-            tracing::warn!(peer = %from.0, message, "no certificate issued");
+            tracing::warn!(peer = %from, message, "no certificate issued");
             refuse(kind, message)
         }
     };

@@ -77,8 +77,8 @@ fn csr(key: &KeyPair) -> String {
     params.serialize_request(key).unwrap().pem().unwrap()
 }
 
-async fn ask(router: Router, body: impl Into<axum::body::Body>) -> (StatusCode, Value) {
-    let request = Request::post(IDENTITY_PATH).extension(PeerAddress(PEER)).body(body.into()).unwrap();
+async fn ask(router: Router, body: impl Into<Body>) -> (StatusCode, Value) {
+    let request = Request::post(IDENTITY_PATH).extension(Arc::new(Connection::of(PEER))).body(body.into()).unwrap();
     let response = router.oneshot(request).await.unwrap();
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();

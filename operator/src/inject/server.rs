@@ -1,15 +1,15 @@
 //! The webhook's server, which answers admission reviews over TLS.
 //!
 //! Anyone in the cluster can reach the server, and an answer contains policies of the namespace in the review. So the
-//! server answers only on a path that cannot be guessed, and that only the apiserver gets. Connections, sizes and times
-//! are bounded.
+//! server answers only on a path that cannot be guessed, and that only the apiserver gets. On any other path, it reads no
+//! body. Connections, sizes and times are bounded.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, Path, State},
+    body::Body,
+    extract::{Extension, Path, State},
     response::{IntoResponse, Response},
     routing::post,
 };
@@ -33,7 +33,12 @@ use super::{
     pod::{self, ClusterSettings, Outcome},
     quota::QuotaSource,
 };
-use crate::{identity::Directions, metrics::Metrics, plan::Content, serve};
+use crate::{
+    identity::Directions,
+    metrics::Metrics,
+    plan::Content,
+    serve::{self, Connection},
+};
 
 /// The maximum size of a review. A pod is at most 1.5 MiB in etcd, and a review contains it once.
 const MAX_REVIEW: usize = 4 * 1024 * 1024;
@@ -69,19 +74,26 @@ pub(super) fn path(token: &str) -> String {
 
 /// Serves forever.
 pub(super) async fn run(listener: TcpListener, reviewer: Arc<Reviewer>) {
-    let router = Router::new()
-        .route(&path("{token}"), post(answer))
-        .layer(DefaultBodyLimit::max(MAX_REVIEW))
-        .with_state(reviewer.clone());
+    let router = Router::new().route(&path("{token}"), post(answer)).with_state(reviewer.clone());
     let current = || reviewer.serving.borrow().as_ref().map(|serving| serving.tls.clone());
-    serve::run(listener, router, IDLE, current).await;
+    serve::run_tls(listener, router, IDLE, current).await;
 }
 
-async fn answer(State(reviewer): State<Arc<Reviewer>>, Path(token): Path<String>, body: Bytes) -> Response {
+async fn answer(
+    State(reviewer): State<Arc<Reviewer>>,
+    Path(token): Path<String>,
+    Extension(connection): Extension<Arc<Connection>>,
+    body: Body,
+) -> Response {
     let known = reviewer.serving.borrow().as_ref().is_some_and(|serving| same(&serving.token, &token));
     if !known {
         return StatusCode::NOT_FOUND.into_response();
     }
+    connection.set_proven();
+    let body = match serve::read_body(body, MAX_REVIEW).await {
+        Ok(body) => body,
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+    };
     let review: Result<AdmissionReview<DynamicObject>, _> = serde_json::from_slice(&body);
     let request: AdmissionRequest<DynamicObject> = match review.map(TryInto::try_into) {
         Ok(Ok(request)) => request,
