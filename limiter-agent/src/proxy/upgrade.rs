@@ -1,5 +1,6 @@
 //! Upgraded connections, such as WebSocket. The opening request passes the limits like any other request; then bytes
-//! are copied in both directions until either side closes.
+//! are copied in both directions until both sides have closed. When the app has closed, a silent client has a few
+//! seconds, because it must not hold a connection and a permit that the app has given up.
 //!
 //! If a rule counts the connection's messages, [`websocket::relay()`] parses them instead, and the agent requests from
 //! the app a WebSocket connection without extensions.
@@ -7,15 +8,13 @@
 //! The agent does not forward an upgrade to another version of HTTP: the tunnel would carry requests past the limits. A
 //! server is always allowed to ignore an upgrade (RFC 9110 section 7.8), so the request is answered over HTTP/1.1.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::Body;
-use hyper::{
-    body::Incoming,
-    upgrade::{OnUpgrade, Upgraded},
-};
+use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use weir_enforce::{Messages, Tunnel};
 
@@ -27,6 +26,12 @@ use super::{
     vetting::InvalidRequest,
     websocket::{self, handshake},
 };
+
+/// The time for which a client may be silent when the app has closed its side of a tunnel.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The size of the buffer for bytes to the app.
+const BUFFER: usize = 8 * 1024;
 
 /// The upgraded connections.
 #[derive(Clone, Debug)]
@@ -125,7 +130,7 @@ impl Upgrade {
                 Ok((client, app)) => (TokioIo::new(client), TokioIo::new(app)),
                 Err(error) => return tracing::debug!(%error, "upgrade failed"),
             };
-            // The result is ignored, because a tunnel ends when either side closes.
+            // The result is ignored, because there is no one to report an error to.
             let _ = match messages {
                 Some(messages) => websocket::relay(client, app, &messages, &drain).await,
                 None => copy(client, app).await,
@@ -153,14 +158,105 @@ impl Upgrade {
     }
 }
 
-async fn copy(mut client: TokioIo<Upgraded>, mut app: TokioIo<Upgraded>) -> io::Result<()> {
-    tokio::io::copy_bidirectional(&mut client, &mut app).await.map(drop)
+/// Copies bytes in both directions until both sides have closed.
+///
+/// A client may close its side and then wait for the app. An app that has closed its side seldom reads what follows, and
+/// the agent cannot see whether it still can. So the client then has to send something from time to time, or to close.
+async fn copy(client: impl AsyncRead + AsyncWrite, app: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+    let (mut client_reads, mut client_writes) = tokio::io::split(client);
+    let (mut app_reads, mut app_writes) = tokio::io::split(app);
+    let app_closed = CancellationToken::new();
+    let to_client = async {
+        tokio::io::copy(&mut app_reads, &mut client_writes).await?;
+        client_writes.shutdown().await?;
+        app_closed.cancel();
+        Ok(())
+    };
+    let to_app = async {
+        let mut buffer = vec![0; BUFFER].into_boxed_slice();
+        loop {
+            let silence = async {
+                app_closed.cancelled().await;
+                tokio::time::sleep(SILENCE_TIMEOUT).await;
+            };
+            let read = tokio::select! {
+                biased;
+                read = client_reads.read(&mut buffer) => read?,
+                () = silence => return Err(io::ErrorKind::TimedOut.into()),
+            };
+            if read == 0 {
+                return app_writes.shutdown().await;
+            }
+            app_writes.write_all(&buffer[..read]).await?;
+            app_writes.flush().await?;
+        }
+    };
+    tokio::try_join!(to_client, to_app).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{DuplexStream, duplex},
+        time::{Instant, sleep},
+    };
+
     use super::*;
     use crate::proxy::request_body::ForwardedBody;
+
+    /// Runs a tunnel. `test` acts as the client and as the app.
+    async fn tunnelled(test: impl AsyncFnOnce(DuplexStream, DuplexStream)) -> io::Result<()> {
+        let ((client, client_end), (app, app_end)) = (duplex(64), duplex(64));
+        tokio::join!(copy(client_end, app_end), test(client, app)).0
+    }
+
+    async fn read_to_end(stream: &mut DuplexStream) -> Vec<u8> {
+        let mut read = Vec::new();
+        stream.read_to_end(&mut read).await.unwrap();
+        read
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_does_not_outlive_the_app() {
+        let begun = Instant::now();
+        let ended = tunnelled(async |mut client, mut app| {
+            // Before the app closes, silence has no limit.
+            sleep(Duration::from_secs(3_600)).await;
+            app.write_all(b"bye").await.unwrap();
+            app.shutdown().await.unwrap();
+            assert_eq!(read_to_end(&mut client).await, b"bye");
+            for _ in 0..5 {
+                sleep(SILENCE_TIMEOUT - Duration::from_secs(1)).await;
+                client.write_all(b"more").await.unwrap();
+            }
+            assert_eq!(read_to_end(&mut app).await, b"more".repeat(5));
+        })
+        .await;
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), 3_600 + 5 * (SILENCE_TIMEOUT.as_secs() - 1) + SILENCE_TIMEOUT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_closed_its_side_gets_the_whole_answer() {
+        let ended = tunnelled(async |mut client, mut app| {
+            client.write_all(b"all").await.unwrap();
+            client.shutdown().await.unwrap();
+            assert_eq!(read_to_end(&mut app).await, b"all");
+            sleep(Duration::from_secs(3_600)).await;
+            let answer = b"a long answer ".repeat(1_000);
+            let (sent, read) = tokio::join!(app.write_all(&answer), async {
+                let mut read = vec![0; answer.len()];
+                client.read_exact(&mut read).await.unwrap();
+                read
+            });
+            sent.unwrap();
+            assert_eq!(read, answer);
+            app.shutdown().await.unwrap();
+            assert!(read_to_end(&mut client).await.is_empty());
+        })
+        .await;
+        ended.unwrap();
+    }
 
     #[test]
     fn no_tunnel_carries_requests_past_the_limits() {

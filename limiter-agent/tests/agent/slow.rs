@@ -86,6 +86,20 @@ async fn each_pause_has_its_limit() {
     assert!(metrics.contains("weir_upstream_errors_total{reason=\"response_timeout\"} 1\n"), "{metrics}");
 }
 
+/// A byte now and then is no progress.
+#[tokio::test]
+async fn a_head_that_trickles_in_has_the_same_limit() {
+    let app = App::serve(async |_| Response::new(empty())).await;
+    let agent = Agent::start(app.address, &["--header-timeout", "100ms"]);
+    let mut stream = raw(&agent, "GET / HTTP/1.1\r\nx-long: ").await;
+    let mut sent = 0;
+    while stream.write_all(b"a").await.is_ok() {
+        sent += 1;
+        assert!(sent < 2_000, "the agent still reads the head");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn rest_of_any(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     // Some connections end in a reset, which is allowed for a client that violates the limits.

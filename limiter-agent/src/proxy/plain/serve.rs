@@ -1,6 +1,6 @@
 //! Serves a client's connection on the short path, request by request, until one is not plain.
 
-use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{future::poll_fn, mem, pin::pin, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use tokio::{net::TcpStream, task::unconstrained};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::proxy::http1_path::{End, HandOver, Http1Path};
 
-/// The time limit for the rest of a request. After this time, hyper's path takes over, which handles slow clients.
+/// The time limit for the whole rest of a request. After this time, hyper's path takes over, which handles slow clients.
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// The unsent rest of a response.
@@ -70,6 +70,8 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
     // The time of the last decision, if the task has not waited since then.
     let mut just_now = None;
     let mut served = false;
+    // Whether the time limit for the rest of a request runs.
+    let mut is_timed = false;
     loop {
         if connection.inbox.is_none() {
             if drain.times() != times {
@@ -110,13 +112,14 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
             }
             Decided::Answered(rest) => finish(&mut connection, &rest.text.bytes, &[], rest.closes).await,
             Decided::Gone => Next::Nothing,
-            Decided::Part if more_arrives(&mut connection).await => continue,
+            Decided::Part if more_arrives(&mut connection, mem::replace(&mut is_timed, true)).await => continue,
             Decided::Part | Decided::Other => {
                 let bytes = Bytes::copy_from_slice(connection.inbox.as_ref().map_or(&[], Buffer::unread));
                 let ClientConnection { stream, used, .. } = connection;
                 return End::HandOver(HandOver { stream, before: bytes, used, served });
             }
         };
+        is_timed = false;
         match next {
             Next::Request => (connection.used, served) = (true, true),
             Next::Leave => return End::Leave(connection.stream),
@@ -125,16 +128,24 @@ async fn serve(stream: TcpStream, before: Bytes, client: &Client, used: bool) ->
     }
 }
 
-/// Waits for more bytes of an incomplete request. Returns false if none arrive in time.
-async fn more_arrives(connection: &mut ClientConnection<'_>) -> bool {
+/// Waits for more bytes of an incomplete request. Returns false if none arrive in time. `is_timed` says that the time
+/// runs since earlier bytes of this request.
+async fn more_arrives(connection: &mut ClientConnection<'_>, is_timed: bool) -> bool {
     let Some(inbox) = &mut connection.inbox else { return false };
     if !inbox.make_room(SIZE) {
         return false;
     }
-    connection.pause.begin(Some(MOMENT));
-    poll_fn(|cx| match connection.poll_fill(cx) {
-        Poll::Ready(read) => Poll::Ready(matches!(read, Ok(1..))),
-        Poll::Pending => connection.pause.poll_over(cx).map(|()| false),
+    if !is_timed {
+        connection.pause.begin(Some(MOMENT));
+    }
+    poll_fn(|cx| {
+        if is_timed && connection.pause.poll_over(cx).is_ready() {
+            return Poll::Ready(false);
+        }
+        match connection.poll_fill(cx) {
+            Poll::Ready(read) => Poll::Ready(matches!(read, Ok(1..))),
+            Poll::Pending => connection.pause.poll_over(cx).map(|()| false),
+        }
     })
     .await
 }

@@ -59,6 +59,7 @@ pub(super) struct Between {
     occupied: Cell<bool>,
     reason: OnceCell<Closing>,
     closing: CancellationToken,
+    app_left: CancellationToken,
 }
 
 impl Between {
@@ -76,6 +77,16 @@ impl Between {
 
     pub(super) fn is_closing(&self) -> bool {
         self.closing.is_cancelled()
+    }
+
+    /// Records that the app has closed its side.
+    pub(super) fn leave_app(&self) {
+        self.app_left.cancel();
+    }
+
+    /// Returns once the app has closed its side.
+    pub(super) async fn app_left(&self) {
+        self.app_left.cancelled().await;
     }
 
     /// Queues a notice for the client.

@@ -56,6 +56,8 @@ pub(in super::super) async fn relay(
         tokio::select! {
             () = drain.cancelled() => between.close(Closing::Drain),
             _ = between.closing() => {}
+            // Nothing that the client sends can still reach the app.
+            () = between.app_left() => {}
         }
         tokio::time::sleep(CLOSE_TIMEOUT).await;
     };
@@ -164,7 +166,9 @@ async fn to_client(
         };
         if read == Some(0) {
             between.occupy(true);
-            return client.shutdown().await;
+            client.shutdown().await?;
+            between.leave_app();
+            return Ok(());
         }
         let filled = window.filled();
         let (mut run, mut at) = (0, 0);

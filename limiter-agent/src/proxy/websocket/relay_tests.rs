@@ -302,6 +302,23 @@ async fn a_peer_that_does_not_answer_a_close_is_disconnected() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_does_not_outlive_the_app() {
+    let begun = tokio::time::Instant::now();
+    let ended = relayed(&Quota::of(9), 1 << 10, &CancellationToken::new(), async |mut client, mut app| {
+        app.write_all(&plain(0x81, b"bye")).await.expect("sent");
+        app.shutdown().await.expect("closed");
+        expect(&mut client, &plain(0x81, b"bye")).await;
+        expect_end(&mut client).await;
+        client.write_all(&masked(0x81, b"late")).await.expect("sent");
+        expect(&mut app, &masked(0x81, b"late")).await;
+        expect_end(&mut app).await;
+    })
+    .await;
+    assert_eq!(ended.expect_err("a silent client").kind(), io::ErrorKind::TimedOut);
+    assert_eq!(begun.elapsed().as_secs(), CLOSE_TIMEOUT.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_endless_message_of_the_app_does_not_block_the_client() {
     let quota = Quota::of(0);
     let ended = relayed(&quota, 100, &CancellationToken::new(), async |mut client, mut app| {
