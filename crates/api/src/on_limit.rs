@@ -39,7 +39,7 @@ pub struct OnLimit {
     #[schemars(with = "String", length(min = 1, max = 128))]
     #[x_kube(validation = names::media_type())]
     pub content_type: Option<String>,
-    /// Headers that describe the client's quota. `Retry-After` is sent with every refusal.
+    /// Headers that describe the client's quota. `Retry-After` is always sent, unless a retry cannot help.
     #[serde(default)]
     pub headers: HeaderStyle,
     /// Responses that get these headers: all responses, or only refusals.

@@ -138,7 +138,7 @@ impl Messages {
 impl MessageRefusal {
     fn new(refusal: &Refusal<'_>) -> Self {
         let text = refusal.text();
-        let notice = text.body(refusal.state.limit, refusal.state.seconds);
+        let notice = text.body(refusal.state.limit, refusal.seconds());
         Self { notice: String::from_utf8_lossy(&notice).trim_end().to_owned(), close: text.closes }
     }
 }

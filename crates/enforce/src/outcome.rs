@@ -34,6 +34,7 @@ pub(super) fn refusal<'r>(
         seconds: retry_after_seconds(retry_after),
     };
     let override_index = refused.override_index;
+    // If the limit never admits the request, no time is right. The headers that describe the quota show a second.
     let retry_after = own.map(|_| retry_after);
     Refusal { rule, state, override_index, retry_after, is_banned: false, at }.counted_for_ban(key)
 }

@@ -42,6 +42,7 @@ pub struct TextKey {
     state: QuotaState,
     override_index: Option<usize>,
     is_banned: bool,
+    is_final: bool,
 }
 
 impl<'a> Refusal<'a> {
@@ -113,7 +114,7 @@ impl Refusal<'_> {
     /// Returns the key for a cache of the text.
     pub fn text_key(&self) -> TextKey {
         let &Self { rule, state, override_index, is_banned, .. } = self;
-        TextKey { rule: Arc::downgrade(rule), state, override_index, is_banned }
+        TextKey { rule: Arc::downgrade(rule), state, override_index, is_banned, is_final: self.is_final() }
     }
 
     /// Whether the text equals the text of an earlier refusal with this key.
@@ -123,6 +124,7 @@ impl Refusal<'_> {
             && text_key.state == self.state
             && text_key.override_index == self.override_index
             && text_key.is_banned == self.is_banned
+            && text_key.is_final == self.is_final()
     }
 
     /// Returns the time of the decision.
@@ -131,10 +133,16 @@ impl Refusal<'_> {
         self.at
     }
 
-    /// Returns the seconds until the client may retry, rounded up. 0 for a denied request.
+    /// Returns the seconds until the client may retry, rounded up. `None` if the client must not retry: the rule denies
+    /// the request, or never admits it.
     #[inline]
-    pub fn seconds(&self) -> u64 {
-        self.state.seconds
+    pub fn seconds(&self) -> Option<u64> {
+        self.retry_after.map(|_| self.state.seconds)
+    }
+
+    #[inline]
+    fn is_final(&self) -> bool {
+        self.retry_after.is_none()
     }
 
     /// Whether the rule refuses all requests of this key for some time.
@@ -168,7 +176,7 @@ impl Refusal<'_> {
         if self.is_banned {
             return self.text().banned(self.state.seconds);
         }
-        self.text().body(self.state.limit, self.state.seconds)
+        self.text().body(self.state.limit, self.seconds())
     }
 
     /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the rule sets.

@@ -45,13 +45,16 @@ impl RefusalText {
     }
 
     /// Returns the body of a refusal.
-    pub(super) fn body(&self, limit: usize, retry_after_seconds: u64) -> Bytes {
+    pub(super) fn body(&self, limit: usize, retry_after_seconds: Option<u64>) -> Bytes {
         if let Some(body) = &self.body {
             return body.clone();
         }
         // As in `QuotaHeaders::policy`, the index of the limit can be the index in a later snapshot.
         match self.starts.get(limit).or(self.starts.first()) {
-            Some(start) => format!("{start}{retry_after_seconds}}}\n").into(),
+            Some(start) => match retry_after_seconds {
+                Some(seconds) => format!("{start}{seconds}}}\n").into(),
+                None => format!("{start}null}}\n").into(),
+            },
             None => self.denied.clone(),
         }
     }
@@ -86,7 +89,7 @@ mod tests {
     #[test]
     fn a_body_is_the_rules_own_or_names_the_limit() {
         for (limit, named) in [(0, "burst"), (1, "daily"), (2, "burst")] {
-            for seconds in [0, 1, 9, 10, 86_400, u64::MAX] {
+            for seconds in [None, Some(0), Some(1), Some(9), Some(10), Some(86_400), Some(u64::MAX)] {
                 let body = text(None).body(limit, seconds);
                 let said: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
                 let expected = serde_json::json!({
@@ -96,7 +99,7 @@ mod tests {
                 assert_eq!((said, body.last()), (expected, Some(&b'\n')));
             }
         }
-        assert_eq!(text(Some("slow down")).body(0, 1), "slow down");
+        assert_eq!(text(Some("slow down")).body(0, Some(1)), "slow down");
         let said: serde_json::Value = serde_json::from_slice(&text(None).banned(900)).expect("JSON");
         let expected = serde_json::json!({
             "error": "banned", "policy": "shop/checkout", "rule": "per-client", "retryAfterSeconds": 900,

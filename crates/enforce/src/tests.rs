@@ -43,7 +43,10 @@ struct Limits {
 
 impl Limits {
     fn new(policies: &[Value]) -> Self {
-        let clock = MonotonicClock::of_tokio();
+        Self::with_clock(MonotonicClock::of_tokio(), policies)
+    }
+
+    fn with_clock(clock: MonotonicClock, policies: &[Value]) -> Self {
         let rules = LiveRules::new(GateOptions { clock, paths: AmbiguousPaths::Refuse, log_keys: false });
         let limits = Self { rules, clock, sequence: Cell::new(0) };
         limits.apply(policies);
@@ -55,7 +58,7 @@ impl Limits {
         let snapshot =
             json!({"wireVersion": 1, "sequence": self.sequence.get(), "revision": "r", "policies": policies});
         let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
-        let lowered = lower(&snapshot).expect("no faults");
+        let lowered = lower(&snapshot).unwrap_or_else(|faults| panic!("{faults:?}"));
         let guard = self.rules.write();
         guard.replace(guard.rules().with_snapshot(snapshot, lowered, &Stores::new(), || self.clock.now()));
     }

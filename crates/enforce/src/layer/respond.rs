@@ -96,8 +96,8 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
         }
     };
     let headers = response.headers_mut();
-    if !refusal.is_denied() {
-        headers.insert(header::RETRY_AFTER, refusal.seconds().into());
+    if let Some(seconds) = refusal.seconds() {
+        headers.insert(header::RETRY_AFTER, seconds.into());
     }
     refusal.insert_fields(headers);
     response

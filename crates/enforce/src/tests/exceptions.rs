@@ -74,7 +74,7 @@ async fn a_denial_on_the_short_path_needs_no_second_decision() {
     let decided = limits.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), 0, |decided| {
         decided.map_err(|refusal| (refusal.status().as_u16(), refusal.is_denied(), refusal.seconds())).map(drop)
     });
-    assert_eq!(decided, Some(Err((403, true, 0))));
+    assert_eq!(decided, Some(Err((403, true, None))));
 }
 
 #[tokio::test(start_paused = true)]

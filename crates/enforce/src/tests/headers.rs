@@ -1,5 +1,7 @@
 //! Response headers that rules set, and the responses that contain the headers of quotas.
 
+use http_body_util::BodyExt as _;
+
 use super::*;
 
 fn per_day(requests: u64) -> Value {
@@ -80,7 +82,8 @@ async fn lines_and_map_have_the_same_headers() {
         if several {
             rules.push(rule("s", &[per_day(7)], own("s", "x-more")));
         }
-        let [of_lines, of_map] = [(); 2].map(|()| Limits::new(&[policy("p", &rules)]));
+        let clock = MonotonicClock::of_tokio();
+        let [of_lines, of_map] = [(); 2].map(|()| Limits::with_clock(clock, &[policy("p", &rules)]));
         let mut lines = Vec::new();
         let decided = of_lines.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), 0, |decided| {
             let fields = decided.map_err(|_| "refused").expect("it passes").fields;
@@ -96,5 +99,37 @@ async fn lines_and_map_have_the_same_headers() {
         lines.sort_unstable();
         map.sort_unstable();
         assert_eq!(lines, map, "several rules: {several}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_never_admitted_gets_no_time_for_a_retry() {
+    let cost = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 100}}});
+    let bucket = limit("TokenBucket", 5, 10_000, json!({"burst": 5}));
+    let concurrent = json!({"name": "r", "action": "Limit", "concurrency": {"name": "l", "limit": 5}});
+    for rules in [
+        vec![rule("r", std::slice::from_ref(&bucket), cost.clone())],
+        vec![rule("r", &[with(per_day(50), json!({"name": "day"})), bucket], cost.clone())],
+        vec![with(concurrent, cost.clone())],
+    ] {
+        let limits = Limits::new(&[policy("p", &rules)]);
+        let of_cost = |cost: &str| Request::builder().uri("/").header("x-cost", cost).body(()).expect("a request");
+        let refused = limits.send(of_cost("6"), ok).await;
+        assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, false));
+        let body: Value =
+            serde_json::from_slice(&refused.into_body().collect().await.expect("a body").to_bytes()).expect("JSON");
+        assert_eq!(body["retryAfterSeconds"], Value::Null);
+        let on_the_short_path = limits.gate().decide_at_once(
+            "GET",
+            ("/", None),
+            Headers::Lines(&[FieldLine { name: b"x-cost", value: b"6" }]),
+            0,
+            |decided| decided.map(drop).map_err(|refusal| refusal.seconds()),
+        );
+        assert_eq!(on_the_short_path, Some(Err(None)));
+        let held = limits.send(of_cost("5"), ok).await;
+        assert_eq!(held.status().as_u16(), 200);
+        let later = limits.send(of_cost("2"), ok).await;
+        assert_eq!((later.status().as_u16(), later.headers().contains_key("retry-after")), (429, true));
     }
 }

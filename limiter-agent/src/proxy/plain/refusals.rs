@@ -46,7 +46,7 @@ impl Refusals {
         ending: Ending<'_>,
         to: impl FnOnce(&[u8]) -> R,
     ) -> R {
-        let place = usize::try_from(refused.seconds()).unwrap_or(0) % KEPT;
+        let place = usize::try_from(refused.seconds().unwrap_or(0)).unwrap_or(0) % KEPT;
         let written = &mut self.0.borrow_mut()[place];
         let form = Form { to_head, closes: ending.closes };
         if !written.is(refused, form) {
@@ -221,7 +221,7 @@ mod tests {
                     let mut text = Vec::new();
                     let date = decided.err().map(|refusal| {
                         let dated_at = write::refused(refusal, to_head, closes, &mut text);
-                        (dated_at, refusal.seconds().to_string())
+                        (dated_at, refusal.seconds().expect("a time").to_string())
                     });
                     date.map(|(dated_at, seconds)| (text.split_off(dated_at), text, seconds))
                 })
