@@ -22,6 +22,7 @@ mod flags;
 mod guard;
 mod keys;
 mod pod;
+mod pod_resources;
 mod ports;
 mod published;
 mod quantity;

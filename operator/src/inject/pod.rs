@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     agent_start::AgentStart,
     annotations::{PodSettings, Resources},
-    guard,
+    guard, pod_resources,
     ports::{CONTROL_PORT, PROXY_PORT, TELEMETRY_PORT},
     settings::Settings,
     sidecar::{self, AGENT, Images},
@@ -132,6 +132,7 @@ pub(super) fn inject(
     let redirect = cluster.images.redirect.as_ref().filter(|_| redirect);
     let redirect = redirect.map(|image| sidecar::redirect(image, &wishes, &guarded));
     list(&mut pod["spec"], "initContainers").extend(redirect);
+    pod_resources::add(&mut pod["spec"], &agent);
     // The agent is the last init container, so that earlier init containers run without it.
     let place = if cluster.native { "initContainers" } else { "containers" };
     list(&mut pod["spec"], place).push(agent);

@@ -309,6 +309,23 @@ fn which_port_is_guarded() {
         ("by name", two.clone(), vec![(port, "admin")], 9000, "admin", false),
         ("by the number of a port with a name", two, vec![(port, "9000")], 9000, "admin", false),
         ("by the number of a port without a name", three, vec![(port, "81")], 81, "weir-proxy", true),
+        (
+            "the only one that speaks HTTP",
+            json!([{"name": "redis", "containerPort": 6379}, {"name": "web", "containerPort": 80}]),
+            vec![],
+            80,
+            "web",
+            false,
+        ),
+        ("a name that says HTTP", json!([{"name": "http-api", "containerPort": 443}]), vec![], 443, "http-api", false),
+        (
+            "by name, whatever it says",
+            json!([{"name": "tcp-api", "containerPort": 80}]),
+            vec![(port, "tcp-api")],
+            80,
+            "tcp-api",
+            false,
+        ),
         ("by number, not declared", json!(null), vec![(port, "8080")], 8080, "weir-proxy", true),
         ("by number, in a pod without port names", unnamed, vec![(port, "8080")], 8080, "weir-proxy", true),
     ] {
@@ -340,6 +357,12 @@ fn pods_that_get_no_agent_and_why() {
         pod
     };
     let own = |port: u16| app(&json!([{"name": "http", "containerPort": 8080}, {"containerPort": port}]));
+    let probed = |scheme: &str| {
+        let probe = json!({"httpGet": {"port": "web", "path": "/", "scheme": scheme}});
+        let ports = json!([{"name": "web", "containerPort": 8443}]);
+        pod(&json!({"containers": [{"name": "app", "image": "a", "ports": ports, "readinessProbe": probe}]}))
+    };
+    assert!(matches!(inject(&probed("HTTP"), &cluster(), &AgentStart::default()).unwrap(), Outcome::Injected { .. }));
     let clash = pod(&json!({"containers": [
         {"name": "a", "image": "a", "ports": [{"name": "http", "containerPort": 80}]},
         {"name": "b", "image": "b", "ports": [{"name": "http", "containerPort": 81}]},
@@ -359,6 +382,15 @@ fn pods_that_get_no_agent_and_why() {
         ("8482", own(8482), "container app has a port that the agent needs"),
         ("its own", app(&json!([{"name": "http", "containerPort": 8481}])), "port 8481 is used by the agent"),
         ("one name twice", clash, "port name http is in containers a and b"),
+        ("Redis", app(&json!([{"name": "redis", "containerPort": 7000}])), "port redis is not plain HTTP (its name"),
+        ("TCP", app(&json!([{"name": "tcp-sql", "containerPort": 1}])), "begins with tcp)"),
+        ("PostgreSQL", app(&json!([{"name": "db", "containerPort": 5432}])), "(5432 is the port of PostgreSQL)"),
+        ("TLS", app(&json!([{"containerPort": 443}])), "port 443 is not plain HTTP (443 is the port of TLS)"),
+        (
+            "HTTPS",
+            probed("HTTPS"),
+            "(its probe uses HTTPS), and the agent reads only plain HTTP: set weir.dev/inject: disabled",
+        ),
     ] {
         match inject(&pod, &cluster(), &AgentStart::default()).unwrap() {
             Outcome::Unfit { why } => assert!(why.contains(expected), "{what}: {why}"),

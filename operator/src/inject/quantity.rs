@@ -3,6 +3,9 @@
 
 use std::str::FromStr;
 
+/// A mebibyte.
+pub(super) const MI: f64 = 1024.0 * 1024.0;
+
 /// A positive quantity: `100m`, `0.5`, `64Mi`, `1e3`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Quantity {
@@ -34,6 +37,15 @@ impl FromStr for Quantity {
         let value = amount(text).filter(|value| *value > 0.0).ok_or(())?;
         Ok(Self { text: text.to_owned(), value })
     }
+}
+
+/// Formats a value as Kubernetes does, rounded down to the resource's unit.
+pub(super) fn text(resource: &str, value: f64) -> String {
+    if resource == "cpu" {
+        return format!("{}m", (value * 1000.0 + 1e-6).floor());
+    }
+    let bytes = value.floor();
+    if bytes % MI == 0.0 { format!("{}Mi", bytes / MI) } else { format!("{bytes}") }
 }
 
 /// Returns the value of a quantity, including zero; `None` if the text is not a quantity.

@@ -9,7 +9,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::try_join;
 use k8s_openapi::{
-    api::core::v1::{LimitRange, LimitRangeItem, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement},
+    api::core::v1::{
+        LimitRange, LimitRangeItem, PodSpec, ResourceQuota, ResourceRequirements, ScopedResourceSelectorRequirement,
+    },
     apimachinery::pkg::api::resource::Quantity as Text,
 };
 use kube::{Api, Client, api::ListParams};
@@ -17,7 +19,7 @@ use tokio::time::timeout;
 
 use super::{
     annotations::{Bounds, Resources},
-    quantity::{Quantity, amount},
+    quantity::{MI, Quantity, amount, text},
 };
 
 /// The timeout for reading the bounds. The webhook's caller waits, and the apiserver answers from its cache.
@@ -32,7 +34,6 @@ struct Kind {
     least: (f64, f64),
 }
 
-const MI: f64 = 1024.0 * 1024.0;
 const CPU: Kind = Kind { name: "cpu", usual: (0.02, 1.0), least: (0.005, 0.05) };
 const MEMORY: Kind = Kind { name: "memory", usual: (32.0 * MI, 128.0 * MI), least: (16.0 * MI, 32.0 * MI) };
 /// Ephemeral storage, for the agent's log.
@@ -247,14 +248,16 @@ fn lower(bound: &mut Bound, to: f64, who: impl Fn() -> String) {
 
 /// Returns the pod's resources without the agent.
 fn own(spec: &PodSpec, resource: &str, of_limits: bool) -> f64 {
-    let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
-    let each = spec.containers.iter().chain(sidecars).filter_map(|container| {
-        let resources = container.resources.as_ref()?;
+    let of = |resources: &Option<ResourceRequirements>| {
+        let resources = resources.as_ref()?;
         let of = |map: &Option<BTreeMap<String, Text>>| amount(&map.as_ref()?.get(resource)?.0);
         let limit = of(&resources.limits);
         if of_limits { limit } else { of(&resources.requests).or(limit) }
-    });
-    each.sum()
+    };
+    let sidecars = spec.init_containers.iter().flatten().filter(|init| init.restart_policy.is_some());
+    let each = || spec.containers.iter().chain(sidecars).filter_map(|container| of(&container.resources));
+    // Resources of the pod as a whole replace the sum.
+    of(&spec.resources).unwrap_or_else(|| each().sum())
 }
 
 /// Returns true if a quota applies to this pod with an agent.
@@ -280,15 +283,6 @@ fn counts(quota: &ResourceQuota, pod: &PodSpec) -> bool {
     };
     let selector = spec.scope_selector.as_ref().and_then(|selector| selector.match_expressions.as_ref());
     spec.scopes.iter().flatten().all(|name| scope(name)) && selector.into_iter().flatten().all(selects)
-}
-
-/// Formats a value as Kubernetes does, rounded down to the resource's unit.
-fn text(resource: &str, value: f64) -> String {
-    if resource == CPU.name {
-        return format!("{}m", (value * 1000.0 + 1e-6).floor());
-    }
-    let bytes = value.floor();
-    if bytes % MI == 0.0 { format!("{}Mi", bytes / MI) } else { format!("{bytes}") }
 }
 
 #[cfg(test)]

@@ -215,3 +215,35 @@ proptest! {
         prop_assert_eq!(status, expected);
     }
 }
+
+/// The rules of docs/guides/deny.md against clients that evade other rules.
+#[tokio::test(start_paused = true)]
+async fn the_rules_of_the_guide_deny_evasions() {
+    let repeated = json!([
+        {"predicate": "'cookie' in request.headers && request.headers['cookie'].matches('(^|[;,] *)session=.*[;,] *session=')"},
+        {"predicate": "'x-api-key' in request.headers && request.headers['x-api-key'].contains(',')"},
+    ]);
+    let admin = json!([{"pathRegexes": ["(?i)^/admin(;[^/]*)?(/|$)"]}]);
+    let deny = |name: &str, matches: &Value| json!({"name": name, "action": "Deny", "match": matches});
+    let limits = Limits::new(&[policy("p", &[deny("repeated", &repeated), deny("admin", &admin)])]);
+    for (path, headers, expected) in [
+        ("/", &[("cookie", "session=a; other=b")][..], 200),
+        ("/", &[("cookie", "session=x; session=a")], 403),
+        ("/", &[("cookie", "session=x;other=1;session=a")], 403),
+        ("/", &[("cookie", "session=x"), ("cookie", "session=a")], 403),
+        ("/", &[("cookie", "session=a; my-session=b")], 200),
+        ("/", &[("x-api-key", "a")], 200),
+        ("/", &[("x-api-key", "x"), ("x-api-key", "a")], 403),
+        ("/admin", &[], 403),
+        ("/ADMIN/users", &[], 403),
+        ("/admin;x/users", &[], 403),
+        ("/administrators", &[], 200),
+    ] {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let status = limits.send(request.body(()).expect("a request"), ok).await.status().as_u16();
+        assert_eq!(status, expected, "{path} {headers:?}");
+    }
+}

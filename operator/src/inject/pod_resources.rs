@@ -1,0 +1,57 @@
+//! Resources of the pod as a whole (`spec.resources`). The apiserver refuses a pod whose containers together request more
+//! than the pod, or one of whose containers has a higher limit than the pod. So the agent's part is added to them.
+
+use serde_json::Value;
+
+use super::quantity::{amount, text};
+
+/// Adds the resources of the agent's container to those of the pod, as far as the pod has any.
+pub(super) fn add(spec: &mut Value, agent: &Value) {
+    for (kind, other) in [("requests", "limits"), ("limits", "requests")] {
+        let Some(totals) = spec.pointer_mut(&format!("/resources/{kind}")).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        for (resource, total) in totals {
+            let of = |kind: &str| amount(agent["resources"][kind][resource.as_str()].as_str()?);
+            // An agent without a limit still needs what it requests.
+            let Some(more) = of(kind).or_else(|| of(other)) else { continue };
+            if let Some(known) = total.as_str().and_then(amount) {
+                *total = text(resource, known + more).into();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_has_space_for_the_agent() {
+        let agent = json!({"resources": {
+            "requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"},
+        }});
+        let requests = json!({"cpu": "0.5", "memory": "64Mi", "hugepages-2Mi": "4Mi"});
+        for (before, after) in [
+            (
+                json!({"resources": {"requests": requests, "limits": {"cpu": "1", "memory": "1G"}}}),
+                json!({"resources": {
+                    "requests": {"cpu": "520m", "memory": "96Mi", "hugepages-2Mi": "4Mi"},
+                    "limits": {"cpu": "1020m", "memory": "1134217728"},
+                }}),
+            ),
+            (
+                json!({"resources": {"limits": {"memory": "64Mi"}}}),
+                json!({"resources": {"limits": {"memory": "192Mi"}}}),
+            ),
+            (json!({"resources": {}}), json!({"resources": {}})),
+            (json!({"containers": []}), json!({"containers": []})),
+        ] {
+            let mut spec = before.clone();
+            add(&mut spec, &agent);
+            assert_eq!(spec, after, "{before}");
+        }
+    }
+}
