@@ -2,7 +2,7 @@
 
 /// The maximum length of a name. Memcached allows 250 bytes for a key, and the key also contains a hash and the start
 /// of a window.
-const LONGEST: usize = 180;
+pub const LONGEST_NAME: usize = 180;
 
 /// The name of a counter. One counter contains the state of all limits of a rule for one key.
 ///
@@ -12,7 +12,7 @@ pub struct Key(String);
 
 /// The error for a name that cannot be part of a store's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the name of a counter must have 1 to {LONGEST} printable ASCII characters, without braces")]
+#[error("the name of a counter must have 1 to {LONGEST_NAME} printable ASCII characters, without braces")]
 pub struct InvalidKey;
 
 impl Key {
@@ -24,7 +24,7 @@ impl Key {
     /// [`InvalidKey`] if the name is empty, too long, or has characters that stores do not allow.
     pub fn new(name: &str, hash: u128) -> Result<Self, InvalidKey> {
         let is_allowed = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && byte != b'{' && byte != b'}';
-        if name.is_empty() || name.len() > LONGEST || !name.bytes().all(is_allowed) {
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_allowed) {
             return Err(InvalidKey);
         }
         Ok(Self(format!("{{{}.{hash:x}}}", name.replace(' ', "."))))

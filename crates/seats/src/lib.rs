@@ -44,7 +44,7 @@ pub use self::{
     ban::{BanChange, BanQuestion, Banned, EncodedBan},
     bounds::{StoreClock, StoreTime},
     error::StoreError,
-    key::{InvalidKey, Key},
+    key::{InvalidKey, Key, LONGEST_NAME},
     memory::Memory,
     reserve::{Absent, Reserved},
     seats::Seats,

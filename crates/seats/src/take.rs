@@ -215,19 +215,22 @@ impl Level {
     /// Returns true if all limits are at full credit at this time, and the key is not banned. None if the level is of
     /// other terms.
     pub fn is_full(&self, terms: &StoreTerms, now: u64) -> Option<bool> {
+        Some(self.full_at(terms)? <= now)
+    }
+
+    /// Returns the time from which all limits are at full credit and the key is not banned. None if the level is of
+    /// other terms.
+    pub fn full_at(&self, terms: &StoreTerms) -> Option<u64> {
         if self.stamp != terms.stamp() || self.marks.len() != terms.raw().len() {
             return None;
         }
-        let mut each = terms.raw().iter().zip(&self.marks);
-        let is_banned = self.banned.is_some_and(|banned| banned.end() > now);
-        Some(
-            !is_banned
-                && each.all(|(limit, &mark)| match State::of_numbers(limit, mark) {
-                    Some(state) => state.full_at(limit) <= now,
-                    // For a log, the mark contains the time of the answer.
-                    None => mark[1] == 0 || mark[0].saturating_add(limit.period) <= now,
-                }),
-        )
+        let each = terms.raw().iter().zip(&self.marks).map(|(limit, &mark)| match State::of_numbers(limit, mark) {
+            Some(state) => state.full_at(limit),
+            None if mark[1] == 0 => 0,
+            // For a log, the mark contains the time of the answer.
+            None => mark[0].saturating_add(limit.period),
+        });
+        each.chain(self.banned.map(|banned| banned.end())).max().or(Some(0))
     }
 
     /// The remaining units of the tightest limit at this time of the store. None if the level is of other terms.

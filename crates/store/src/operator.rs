@@ -30,10 +30,12 @@ use crate::lock::lock;
 /// The maximum number of questions that wait to be sent.
 const MOST_QUEUED: usize = 4_096;
 
-/// The time after the start of a program in which the operator should have connected.
+/// The time after the start of a program in which the operator should have connected. It must be longer than `NEW` in
+/// `operator/src/fleet/pods.rs`.
 const FIRST_CHANNEL: Duration = Duration::from_secs(20);
 
-/// The operator notices a silent program after the interval of its statuses and less than this time.
+/// The operator notices a silent program within one interval of its statuses and this time. It must be longer than
+/// `PRESENCE` in `operator/src/link/machine.rs`.
 const SILENCE: Duration = Duration::from_secs(6);
 
 /// The pause before a question that came too early is asked again.
@@ -73,8 +75,8 @@ enum Contact {
     None,
     /// There is a channel, and the operator does not count yet.
     Joining(mpsc::Sender<Question>),
-    /// The operator counts since this time.
-    Counting(mpsc::Sender<Question>, Duration),
+    /// The program asks the operator, since this time.
+    Asking(mpsc::Sender<Question>, Duration),
 }
 
 /// One channel to the operator. Dropping it ends the use of the channel.
@@ -143,7 +145,7 @@ impl OperatorStore {
     pub(crate) fn share_begins(&self, started: Duration, lost: Duration, now: Duration) -> Duration {
         let state = lock(&self.state);
         let begins = match (&state.contact, state.share_from) {
-            (Contact::Counting(_, since), _) => lost.max(*since) + state.silence(),
+            (Contact::Asking(_, since), _) => lost.max(*since) + state.silence(),
             (_, Some(share_from)) => share_from,
             (_, None) => started + FIRST_CHANNEL,
         };
@@ -177,7 +179,7 @@ impl OperatorStore {
 
     fn send(&self, key: &Key, encoded: &EncodedTake) -> Result<(u64, oneshot::Receiver<Outcome>), StoreError> {
         let mut state = lock(&self.state);
-        let Contact::Counting(questions, _) = &state.contact else {
+        let Contact::Asking(questions, _) = &state.contact else {
             return Err(StoreError::Lost(state.contact.away().unwrap_or_default().to_owned()));
         };
         let id = state.last_id + 1;
@@ -198,7 +200,7 @@ impl Contact {
                 "the operator has no channel to this agent: it must reach the control port, over TLS with certificates",
             ),
             Self::Joining(_) => Some("the operator does not count yet"),
-            Self::Counting(..) => None,
+            Self::Asking(..) => None,
         }
     }
 }
@@ -211,7 +213,7 @@ impl State {
 
     /// Ends the use of the current channel.
     fn leave(&mut self, is_closed_by_operator: bool, now: Duration) {
-        if let Contact::Counting(..) = std::mem::take(&mut self.contact) {
+        if let Contact::Asking(..) = std::mem::take(&mut self.contact) {
             self.share_from = Some(if is_closed_by_operator { now } else { now + self.silence() });
             self.away_since = now;
         }
@@ -220,9 +222,9 @@ impl State {
 }
 
 impl OperatorChannel {
-    /// Records that the operator counts. Returns true for the first time on this channel: then the shares end, and the
-    /// program must report what they used.
-    pub fn counts(&self) -> bool {
+    /// Begins to ask the operator, which has said that it counts. Returns true for the first time on this channel: then
+    /// the shares end, and the program must report what they used.
+    pub fn begin_asking(&self) -> bool {
         let now = (self.store.clock)();
         let mut state = lock(&self.store.state);
         if state.channels != self.number {
@@ -230,7 +232,7 @@ impl OperatorChannel {
         }
         match std::mem::take(&mut state.contact) {
             Contact::Joining(questions) => {
-                state.contact = Contact::Counting(questions, now);
+                state.contact = Contact::Asking(questions, now);
                 state.releases += 1;
                 self.store.has_counted.send_replace(true);
                 true

@@ -11,6 +11,7 @@ mod drive;
 mod hand;
 mod local;
 mod rule;
+mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -24,15 +25,15 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use weir_seats::{BanChange, Key, Left, Seats, StoreTime};
+use weir_seats::{Left, Seats, StoreTime, terms::MOST_UNITS};
 
 use self::{
     answer::Decision,
     hand::{Found, Hand},
     rule::reach,
-    table::{Entry, Forgotten, Refused, Table, Waiter},
+    table::{Entry, Forgotten, Local, Refused, Table, Waiter},
 };
-use crate::client::{KnownKey, StoreClient, Sweep};
+use crate::client::StoreClient;
 
 pub use self::{
     answer::{Claim, Denied, Grant, Waits},
@@ -41,12 +42,6 @@ pub use self::{
 
 /// The maximum number of requests of a rule that wait for the store.
 const MOST_WAITING: usize = 65_536;
-
-/// The time without a request after which the seats of a key are given back to the store.
-const UNUSED: Duration = Duration::from_secs(1);
-
-/// The time without a request after which a key is evicted.
-const IDLE: Duration = Duration::from_secs(60);
 
 /// The `Retry-After` of a request that is refused because the table is full, or because the store is lost and the rule
 /// is closed then.
@@ -61,6 +56,9 @@ pub struct SharedLimiter {
     waiting: AtomicUsize,
     overflowed: AtomicU64,
     evicted: AtomicU64,
+    /// The time at which all keys that were evicted are at full credit again. The next operator does not learn their
+    /// levels from this program.
+    evicted_full_at: AtomicU64,
     swept: AtomicUsize,
     me: Weak<Self>,
     /// Serializes changes of the rule.
@@ -104,6 +102,7 @@ impl SharedLimiter {
             waiting: AtomicUsize::new(0),
             overflowed: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            evicted_full_at: AtomicU64::new(0),
             swept: AtomicUsize::new(0),
             me: Weak::clone(me),
             changes: Mutex::default(),
@@ -125,11 +124,18 @@ impl SharedLimiter {
             return;
         }
         *self.rule.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rule);
+        let share_time = self.share_time(self.client.now());
         for index in 0..self.table.shards() {
             for entry in self.table.shard(index).values_mut() {
-                // A higher limit takes effect immediately.
+                // A higher limit takes effect immediately, also for requests that wait.
                 entry.refused = None;
-                entry.local = None;
+                if let Some(sleeps) = entry.sleeps.take() {
+                    sleeps.notify_one();
+                }
+                // What the share of the old limits admitted stays charged.
+                if let Some(local) = entry.local.take() {
+                    entry.add_owed(self.owed_of(&local, share_time).into());
+                }
             }
         }
     }
@@ -152,7 +158,7 @@ impl SharedLimiter {
     /// `patience` is the longest time that the request can wait.
     pub fn claim(&self, hash: u128, set: usize, cost: u32, patience: Duration) -> Claim {
         let (rule, now) = (self.rule(), self.client.now());
-        if rule.set(set).never_admits(cost) {
+        if cost > MOST_UNITS || rule.set(set).never_admits(cost) {
             return Claim::Denied(Denied::new(None, None));
         }
         let lost = self.client.lost();
@@ -251,9 +257,12 @@ impl SharedLimiter {
     }
 
     /// Charges a cost that became known after the decision. The next question of this key reports it to the store.
+    /// While the store is lost, this program's share is charged.
     pub fn owe(&self, hash: u128, set: usize, units: u64) {
+        let (rule, at) = (self.rule(), self.share_time(self.client.now()));
         self.report(hash, set, |entry| {
-            entry.owed = entry.owed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+            let rest = entry.charge_share(rule.set(set).local.as_deref(), at, units);
+            entry.add_owed(rest);
         });
     }
 
@@ -272,6 +281,9 @@ impl SharedLimiter {
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
         entry.begin(set, now);
         change(entry);
+        if let Some(sleeps) = entry.sleeps.take() {
+            sleeps.notify_one();
+        }
         let begins = self.client.lost().is_none() && !std::mem::replace(&mut entry.asks, true);
         drop(shard);
         if begins {
@@ -332,6 +344,11 @@ impl SharedLimiter {
         rule.set(entry.set).wanted(entry.demand.within(reach(round)), round)
     }
 
+    /// The units of a share that the store must charge. An operator can be a new one, which has not counted before.
+    fn owed_of(&self, local: &Local, share_time: u64) -> u32 {
+        if self.client.asks_operator() { local.owed_to_new(share_time) } else { local.owed(share_time) }
+    }
+
     /// Takes back the seats of a granted request that did not go.
     fn put_back(&self, hash: u128, set: usize, seats: Seats) {
         let rule = self.rule();
@@ -345,10 +362,26 @@ impl SharedLimiter {
         self.client.stats.count_lost(dropped);
     }
 
+    /// The time at which a key is at full credit again, as far as this program knows.
+    fn full_at(&self, entry: &Entry) -> u64 {
+        let rule = self.rule();
+        let terms = &rule.set(entry.set).terms;
+        let of_other_terms = || {
+            let longest = terms.raw().iter().map(|limit| limit.period).max().unwrap_or(0);
+            self.client.time(self.client.now()).map_or(0, |time| time.latest.saturating_add(2 * longest))
+        };
+        let level = entry.level.as_ref().map_or(0, |level| level.full_at(terms).unwrap_or_else(of_other_terms));
+        let share = entry.local.as_ref().filter(|local| local.admitted > 0).map_or(0, |local| local.value.full_at());
+        level.max(share)
+    }
+
     /// Gives the seats of an evicted key back to the store.
     fn forget(&self, forgotten: Forgotten) {
         let Some((hash, mut entry)) = forgotten else { return };
         self.evicted.fetch_add(1, Relaxed);
+        if self.client.asks_operator() {
+            self.evicted_full_at.fetch_max(self.full_at(&entry), Relaxed);
+        }
         for seats in entry.hand.drain() {
             self.give_back(hash, entry.set, seats);
         }
@@ -360,8 +393,9 @@ impl Entry {
     fn begin(&mut self, set: usize, now: Duration) {
         self.used = now;
         if self.set != set {
-            // Seats of other limits cannot be used for these limits.
-            (self.set, self.refused, self.local, self.hand) = (set, None, None, Hand::default());
+            // Seats of other limits cannot be used for these limits. What a share admitted stays charged.
+            self.end_share(0);
+            (self.set, self.refused, self.hand) = (set, None, Hand::default());
         }
     }
 
@@ -374,92 +408,6 @@ impl Refused {
     /// Returns true if asking for this cost is useless for a request with this patience.
     fn applies_to(&self, cost: u32, patience: Duration, time: StoreTime) -> bool {
         cost >= self.cost && self.asks_at > time.latest + micros(patience)
-    }
-}
-
-impl Sweep for SharedLimiter {
-    /// Sweeps one shard of the table: it gives back unused seats, reports owed units, and forgets idle keys.
-    fn sweep(self: Arc<Self>) {
-        if self.client.lost().is_some() {
-            return;
-        }
-        let now = self.client.now();
-        let Some(time) = self.client.time(now) else { return };
-        let rule = self.rule();
-        let (mut unused, mut owing) = (Vec::new(), Vec::new());
-        let mut shard = self.table.shard(self.swept.fetch_add(1, Relaxed));
-        for (&hash, entry) in shard.iter_mut() {
-            if let Some(local) = entry.local.take() {
-                entry.owed = entry.owed.saturating_add(local.owed(self.share_time(now)));
-            }
-            if entry.owes() && !entry.asks {
-                entry.asks = true;
-                owing.push(hash);
-            }
-            if entry.hand.units() > 0 && entry.used + UNUSED < now {
-                unused.push((hash, entry.set, entry.hand.drain()));
-            }
-        }
-        // The next operator learns from the agents what this one has counted.
-        let is_needed = |entry: &Entry| {
-            let terms = &rule.set(entry.set).terms;
-            self.client.asks_operator()
-                && entry.level.as_ref().is_some_and(|level| level.is_full(terms, time.earliest) == Some(false))
-        };
-        table::forget_idle(&mut shard, now.saturating_sub(IDLE), time.latest, is_needed);
-        drop(shard);
-        owing.into_iter().for_each(|hash| self.drive(hash));
-        for (hash, set, all) in unused {
-            all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
-        }
-    }
-
-    fn give_all_back(&self) {
-        for index in 0..self.table.shards() {
-            let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.set, entry.hand.drain());
-            let unused: Vec<_> = self.table.shard(index).iter_mut().map(drain).collect();
-            for (hash, set, all) in unused {
-                all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
-            }
-        }
-    }
-
-    fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool {
-        let mut is_complete = true;
-        let rule = self.rule();
-        let Some(time) = self.client.time(self.client.now()) else { return true };
-        for index in 0..self.table.shards() {
-            for (&hash, entry) in self.table.shard(index).iter() {
-                let terms = &rule.set(entry.set).terms;
-                let (Some(level), Ok(key)) = (&entry.level, Key::new(&rule.counters, hash)) else { continue };
-                match level.is_full(terms, time.earliest) {
-                    // A key at full credit is as good as unknown.
-                    Some(true) => {}
-                    Some(false) if levels.len() < most => {
-                        let (terms, level) = (Arc::clone(terms), Some(level.clone()));
-                        levels.push(KnownKey { key, terms, level, owed: 0, ban: rule.ban(BanChange::Keep) });
-                    }
-                    // There are too many keys, or the limits have changed since the answer.
-                    Some(false) | None => is_complete = false,
-                }
-            }
-        }
-        is_complete
-    }
-
-    fn end_shares(&self, used: &mut Vec<KnownKey>) {
-        let (rule, now) = (self.rule(), self.share_time(self.client.now()));
-        for index in 0..self.table.shards() {
-            for (&hash, entry) in self.table.shard(index).iter_mut() {
-                let seats = std::mem::take(&mut entry.hand).units();
-                self.client.stats.count_lost(seats);
-                let owed = entry.local.take().map_or(0, |local| local.owed_to_new(now)).saturating_add(entry.owed);
-                let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
-                entry.owed = 0;
-                let terms = Arc::clone(&rule.set(entry.set).terms);
-                used.push(KnownKey { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
-            }
-        }
     }
 }
 

@@ -120,6 +120,15 @@ pub(super) fn shared(
         on_store_loss: wire::OnStoreLoss::LocalShare,
         sharers: sharing.pods,
     };
+    if weir_seats::Key::new(&compiled.counters, 0).is_err() {
+        let message = format!(
+            "the names of namespace, policy and rule have {} characters together: use shorter names, because a rule of scope \
+             Shared or Fleet can have {} at most",
+            compiled.counters.len(),
+            weir_seats::LONGEST_NAME,
+        );
+        faults.add(format!("{path}.name"), message);
+    }
     let Some(shared) = shared else { return Some((compiled, Some((operator_store(), None)))) };
     let key = ObjectKey::new(sharing.policy.namespace.clone(), &*shared.store_ref.name);
     let clusters: u32 = faults.number(format!("{path}.shared.clusters"), shared.clusters.into(), 1);

@@ -192,6 +192,8 @@ fn a_fleet_rule_that_the_operator_cannot_count_is_a_fault_with_its_fix() {
         (fleet_rule(&in_flight, &json!({})), Some(("scope", "is not valid with a concurrent limit"))),
         (fleet_rule(&window(5), &shared), Some(("shared", "remove it"))),
         (fleet_rule(&window(5), &json!({"per": "Message"})), Some(("scope", "use scope Pod"))),
+        (fleet_rule(&window(5), &json!({"name": "a".repeat(166)})), None),
+        (fleet_rule(&window(5), &json!({"name": "a".repeat(167)})), Some(("name", "use shorter names"))),
     ] {
         let mut bench = Bench::default();
         let found = faults(bench.policy(policy(1, &rule)));

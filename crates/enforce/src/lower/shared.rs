@@ -89,7 +89,7 @@ pub(super) fn lower_shared(
         }
         for (index, limit) in rule.limits.iter().enumerate() {
             let instead = match limit.strategy {
-                weir_wire::Strategy::LeakyBucket => "GCRA",
+                weir_wire::Strategy::LeakyBucket => "TokenBucket",
                 weir_wire::Strategy::SlidingWindowLog => "SlidingWindowCounter",
                 _ => continue,
             };

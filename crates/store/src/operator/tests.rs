@@ -58,7 +58,7 @@ impl World {
     /// Connects a program to the operator. Aborting the task ends the channel as the operator does.
     fn connect(&self, program: &Program) -> JoinHandle<()> {
         let (mut channel, operator, start) = (program.store.open(), Arc::clone(&self.operator), self.start);
-        assert!(channel.counts() && !channel.counts());
+        assert!(channel.begin_asking() && !channel.begin_asking());
         let now = self.now();
         program.client.end_shares().iter().for_each(|question| drop(operator.answer(question, now)));
         channel.closed_by_operator();
@@ -248,6 +248,28 @@ async fn a_new_operator_learns_the_levels() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_operator_learns_that_levels_are_missing() {
+    let world = World::new();
+    let program = world.program();
+    let _link = world.connect(&program);
+    let quota = quota(Strategy::FixedWindow, 10, 60);
+    let rule = SharedRule::new("shop/api.all", 1, &[vec![(0, quota)]], OnLoss::LocalShare, 4, 8).expect("a rule");
+    let limiter = SharedLimiter::new(Arc::clone(&program.client), rule);
+    let ask = async |hash: u128| limiter.ask(hash, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    for hash in 0..8 {
+        ask(hash).await;
+    }
+    assert!(program.client.levels(100).1);
+    ask(8).await;
+    assert_eq!(limiter.keys().evicted, 1);
+    assert!(!program.client.levels(100).1, "one key was evicted");
+    // A minute later, the evicted key is at full credit.
+    sleep(Duration::from_secs(61)).await;
+    ask(8).await;
+    assert!(program.client.levels(100).1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_later_channel_replaces_an_earlier_one() {
     let world = World::new();
     let program = world.program();
@@ -287,7 +309,7 @@ async fn a_refused_question_does_not_lose_the_operator() {
     let world = World::new();
     let program = world.program();
     let mut channel = program.store.open();
-    assert!(channel.counts());
+    assert!(channel.begin_asking());
     tokio::spawn(async move {
         loop {
             let questions = channel.questions().await;
@@ -300,6 +322,53 @@ async fn a_refused_question_does_not_lose_the_operator() {
         assert!(request(&limiter).await.is_err());
     }
     assert!(program.client.condition().reached);
+}
+
+/// Connects a program to an operator that refuses all questions. Returns the number of questions so far.
+fn refusing(program: &Program) -> Arc<std::sync::atomic::AtomicU64> {
+    let asked = Arc::<std::sync::atomic::AtomicU64>::default();
+    let (mut channel, count) = (program.store.open(), Arc::clone(&asked));
+    assert!(channel.begin_asking());
+    tokio::spawn(async move {
+        loop {
+            let questions = channel.questions().await;
+            sleep(MILLI).await;
+            count.fetch_add(questions.len() as u64, Relaxed);
+            let refusal = || Outcome::Refused("the pod has no such rule".to_owned());
+            channel.answer(questions.iter().map(|question| Message { id: question.id, outcome: refusal() }).collect());
+        }
+    });
+    asked
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_questions_that_no_request_waits_for_are_asked_again_later() {
+    let world = World::new();
+    let program = world.program();
+    let asked = refusing(&program);
+    let limiter = program.limiter(quota(Strategy::TokenBucket, 10_000, 1));
+    // The key owes units, and would take seats in advance.
+    limiter.owe(7, 0, 5);
+    let requests = 1_000;
+    for _ in 0..requests {
+        let _ = request(&limiter).await;
+        sleep(MILLI).await;
+    }
+    let of_requests = asked.swap(0, Relaxed);
+    assert!(of_requests <= requests + 10, "{of_requests}");
+    sleep(Duration::from_secs(60)).await;
+    assert!(asked.load(Relaxed) <= 70, "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_the_operator_refuses_gets_its_share() {
+    let world = World::new();
+    let program = world.program();
+    let _asked = refusing(&program);
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 40, 1));
+    load(&world, &[&limiter], Duration::from_millis(10), Duration::from_secs(20)).await;
+    let admitted = load(&world, &[&limiter], Duration::from_millis(10), Duration::from_secs(30)).await;
+    assert!((90..=110).contains(&admitted.len()), "{}", admitted.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,7 +421,7 @@ async fn the_end_of_a_share_reports_all_that_it_admitted() {
     link.abort();
     let admitted = load(&world, &[&limiter], MILLI, Duration::from_secs(30)).await.len() as u64;
     assert!(admitted > 500, "{admitted}");
-    assert!(program.store.open().counts());
+    assert!(program.store.open().begin_asking());
     let reports = program.client.end_shares();
     assert_eq!(reports.iter().map(|report| report.owed).sum::<u64>(), admitted);
 }
@@ -366,7 +435,7 @@ async fn seats_of_an_earlier_operator_are_void() {
     load(&world, &[&limiter], MILLI, Duration::from_secs(5)).await;
     let (seats, lost) = (limiter.known(7, 0, 1).seats, program.client.stats().lost);
     assert!(seats > 0);
-    assert!(program.store.open().counts());
+    assert!(program.store.open().begin_asking());
     program.client.end_shares();
     assert_eq!((limiter.known(7, 0, 1).seats, program.client.stats().lost - lost), (0, seats.into()));
 }

@@ -604,7 +604,7 @@ for i = 1, count do
 end
 if full <= now then
   call('DEL', key)
-elseif value ~= string.sub(stored, 1, #value) then
+elseif value ~= string.sub(stored, 1, #value) or (has_log and granted > 0) then
   local until_ms = ceil(full / 1000)
   if has_log then
     call('SETRANGE', key, 0, value .. string.rep(' ', HEADER - #value))

@@ -82,7 +82,11 @@ impl SharedLimiter {
         let mut shard = self.table.shard_of(hash);
         let Some((entry, forgotten)) = self.table.entry(&mut shard, hash, rule.most_keys) else { return };
         entry.begin(set, now);
-        let begins = change(entry, now) && self.client.lost().is_none() && !std::mem::replace(&mut entry.asks, true);
+        let asks = change(entry, now);
+        if asks && let Some(sleeps) = entry.sleeps.take() {
+            sleeps.notify_one();
+        }
+        let begins = asks && self.client.lost().is_none() && !std::mem::replace(&mut entry.asks, true);
         drop(shard);
         if begins {
             self.drive(hash);

@@ -23,6 +23,9 @@ use crate::client::Answered;
 /// The maximum number of requests in one question.
 const MOST_REQUESTS: usize = 4_096;
 
+/// The time between a question without an answer and the next one that no request waits for.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
+
 /// The longest time without a question for a refused key, if programs give units back.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
@@ -56,7 +59,8 @@ struct Owned {
     reach: Duration,
     owed: u32,
     credit: u32,
-    /// The part of `owed` that this program's share admitted while the store was lost, and all units that it admitted.
+    /// The part of `owed` that this program's share admitted while the store was lost, and all units that it admitted,
+    /// without those that did not fit into the question.
     local: (u32, u64),
     seen: Option<Level>,
     ban: Option<BanQuestion>,
@@ -67,7 +71,7 @@ struct Owned {
 type Decisions = Vec<(oneshot::Sender<Decision>, Decision)>;
 
 impl Owned {
-    /// The owed units, without those of this program's share: its count still has those.
+    /// The owed units, without those that the program's share still counts (`Local`).
     fn explicit(&self) -> u32 {
         self.owed.saturating_sub(self.local.0)
     }
@@ -151,7 +155,9 @@ impl SharedLimiter {
     /// Returns true if a question is needed although no request waits: units are owed or given back, or few seats are left.
     fn has_more(&self, entry: &Entry, rule: &SharedRule, now: Duration) -> bool {
         let wanted = self.wanted(entry, rule);
-        entry.owes() || entry.looks || (wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2)
+        let is_due = entry.owes() || entry.looks || entry.owes_share(self.share_time(now));
+        let refills = wanted > 0 && now >= entry.refill_after && entry.hand.units() <= wanted / 2;
+        now >= entry.retry_at && (is_due || refills)
     }
 
     /// Decides on one request without a question, if possible.
@@ -222,7 +228,8 @@ impl SharedLimiter {
         // The question has the shortest patience of its requests, so that no request gets a slot that is too late for
         // it.
         let patience = batch.iter().map(|waiter| waiter.patience(now)).min().unwrap_or_default();
-        let local_owed = entry.local.as_ref().map_or(0, |local| local.owed(self.share_time(now)).min(MOST_UNITS));
+        let all_local = entry.local.as_ref().map_or(0, |local| local.owed(self.share_time(now)));
+        let local_owed = all_local.min(MOST_UNITS);
         let seen = if entry.level_breaks == self.client.breaks() { None } else { entry.level.clone() };
         let owned = Owned {
             key,
@@ -235,7 +242,10 @@ impl SharedLimiter {
             owed: entry.owed.saturating_add(local_owed).min(MOST_UNITS),
             // The credit is sent once. If it were sent again after a lost answer, the store could count it twice.
             credit: std::mem::take(&mut entry.credit).min(MOST_UNITS),
-            local: (local_owed, entry.local.as_ref().map_or(0, |local| local.admitted)),
+            local: (
+                local_owed,
+                entry.local.as_ref().map_or(0, |local| local.admitted.saturating_sub((all_local - local_owed).into())),
+            ),
             seen,
             ban: rule.ban(entry.ban_started.take().map_or(BanChange::Keep, |since| started(since, now))),
             asked_at: now,
@@ -256,7 +266,7 @@ impl SharedLimiter {
             Ok(Ok(Ok(answered))) => self.answered(hash, batch, &owned, answered, breaks),
             Ok(Ok(Err(_)) | Err(_)) => {
                 // The store has possibly charged the owed units. Charging them twice never admits too many requests.
-                self.note_owed(hash, &owned);
+                self.note_unanswered(hash, &owned);
                 self.unanswered(hash, batch)
             }
             Err(_) => {
@@ -266,7 +276,7 @@ impl SharedLimiter {
                     match answer.await {
                         // No request waits for this answer, so its seats go to later requests.
                         Ok(Ok(answered)) => send(&me, me.answered(hash, Vec::new(), &owned, answered, breaks)),
-                        _ => me.note_owed(hash, &owned),
+                        _ => me.note_unanswered(hash, &owned),
                     }
                 });
                 self.unanswered(hash, batch)
@@ -275,14 +285,18 @@ impl SharedLimiter {
         send(self, decisions);
     }
 
-    /// Records that a question was not answered, so that the next one reports the same.
-    fn note_owed(&self, hash: u128, owned: &Owned) {
+    /// Records that a question was not answered, so that the next one reports the same. That one waits a moment, because
+    /// the reason can last: an operator refuses all questions about a rule that it does not know.
+    fn note_unanswered(&self, hash: u128, owned: &Owned) {
         let (units, started) = (owned.explicit(), owned.ban_started());
-        if units == 0 && started.is_none() {
-            return;
-        }
+        let retry_at = self.client.now() + BETWEEN_ATTEMPTS;
         let mut shard = self.table.shard_of(hash);
-        if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
+        if units == 0 && started.is_none() {
+            if let Some(entry) = shard.get_mut(&hash) {
+                entry.retry_at = retry_at;
+            }
+        } else if let Some((entry, _)) = self.table.entry(&mut shard, hash, usize::MAX) {
+            entry.retry_at = retry_at;
             entry.owed = entry.owed.saturating_add(units);
             entry.ban_started = entry.ban_started.or(started);
         }
@@ -315,35 +329,17 @@ impl SharedLimiter {
         let Some(entry) = shard.get_mut(&hash) else { return decisions };
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = newer.as_ref().unwrap_or(&owned.terms);
-        if let Some(local) = entry.local.take() {
-            // Units that the share admitted after the question was made.
-            let late = local.admitted.saturating_sub(owned.local.1);
-            entry.owed = entry.owed.saturating_add(u32::try_from(late).unwrap_or(u32::MAX));
-        }
+        entry.end_share(owned.local.1);
         (entry.level, entry.level_breaks, entry.asked_at) = (Some(level), breaks, owned.asked_at);
+        entry.retry_at = Duration::ZERO;
         let passed = micros(now.saturating_sub(at));
         let banned = entry.level.as_ref().and_then(Level::banned);
         let banned = banned.map(|banned| Duration::from_micros(banned.end().saturating_sub(time + passed)));
-        let mut served = served;
-        let mut refused = Vec::new();
-        for (index, waiter) in (0_u32..).zip(batch) {
-            let Some(seats) = served.as_mut().filter(|_| index < granted) else {
-                refused.push(waiter);
-                continue;
-            };
-            let due = if owned.patience.is_zero() { 0 } else { seats.due(terms, 0, owned.cost) };
-            let seats = seats.split(terms, owned.cost);
-            if waiter.sender.is_closed() {
-                let dropped = entry.hand.add(terms, seats);
-                self.client.stats.count_lost(dropped);
-                self.waiting.fetch_sub(1, Relaxed);
-            } else {
-                let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
-                decisions.push((waiter.sender, Ok((self.grant(hash, entry.set, Some(seats), left), due))));
-            }
-        }
-        if let Some(rest) = served {
-            self.client.stats.count_lost(entry.hand.add(terms, rest));
+        let granted = served.as_ref().map_or(0, |_| usize::try_from(granted).unwrap_or(usize::MAX));
+        let mut served_first = batch;
+        let refused = served_first.split_off(served_first.len().min(granted));
+        if let Some(seats) = served {
+            self.serve(entry, (hash, time), owned, (terms, seats), served_first, &mut decisions);
         }
         let leased = prefetched.as_ref().map_or(0, Seats::left);
         self.client.stats.count_leased(leased);
@@ -373,6 +369,30 @@ impl SharedLimiter {
             }
         }
         decisions
+    }
+
+    /// Gives seats to the requests that the store admitted, which are first in the batch. The rest stays in the hand.
+    fn serve(
+        &self,
+        entry: &mut Entry,
+        (hash, time): (u128, u64),
+        owned: &Owned,
+        (terms, mut seats): (&StoreTerms, Seats),
+        batch: Vec<Waiter>,
+        decisions: &mut Decisions,
+    ) {
+        for waiter in batch {
+            let due = if owned.patience.is_zero() { 0 } else { seats.due(terms, 0, owned.cost) };
+            let own = seats.split(terms, owned.cost);
+            if waiter.sender.is_closed() {
+                self.client.stats.count_lost(entry.hand.add(terms, own));
+                self.waiting.fetch_sub(1, Relaxed);
+            } else {
+                let left = entry.level.as_ref().and_then(|level| level.left(terms, time));
+                decisions.push((waiter.sender, Ok((self.grant(hash, entry.set, Some(own), left), due))));
+            }
+        }
+        self.client.stats.count_lost(entry.hand.add(terms, seats));
     }
 
     /// Computes from an answer until when later requests are refused.

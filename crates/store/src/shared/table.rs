@@ -8,8 +8,9 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 use weir_seats::{
-    Level, Value,
-    model::{charged, used},
+    Level, StoreTerms, Take, Value,
+    model::{charged, take, used},
+    terms::MOST_UNITS,
 };
 
 use super::{answer::Decision, demand::DemandRate, hand::Hand};
@@ -52,6 +53,8 @@ pub(super) struct Entry {
     pub(super) demand: DemandRate,
     /// The earliest time at which the program asks for more seats.
     pub(super) refill_after: Duration,
+    /// The earliest time of a question that no request waits for, if the last question had no answer.
+    pub(super) retry_at: Duration,
     pub(super) local: Option<Local>,
     pub(super) used: Duration,
     /// The time at which this program started a ban that was not yet reported to the store.
@@ -60,6 +63,34 @@ pub(super) struct Entry {
     pub(super) looks: bool,
     /// The time at which the newest answered question was asked.
     pub(super) asked_at: Duration,
+}
+
+impl Entry {
+    /// Charges units to this program's share, if there is one. Returns the units that the share does not cover.
+    pub(super) fn charge_share(&mut self, terms: Option<&StoreTerms>, at: u64, units: u64) -> u64 {
+        match (&mut self.local, terms) {
+            (Some(local), Some(terms)) if local.value.stamp == terms.stamp() => local.charge(terms, at, units),
+            _ => units,
+        }
+    }
+
+    /// Adds units to those that the next question reports.
+    pub(super) fn add_owed(&mut self, units: u64) {
+        self.owed = self.owed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+    }
+
+    /// Returns true if the store must be told what this program's share admitted.
+    pub(super) fn owes_share(&self, at: u64) -> bool {
+        self.local.as_ref().is_some_and(|local| local.owed(at) > 0)
+    }
+
+    /// Ends the count of this program's share. `reported` is the number of its units that the last question contained;
+    /// the rest is owed to the store.
+    pub(super) fn end_share(&mut self, reported: u64) {
+        if let Some(local) = self.local.take() {
+            self.add_owed(local.admitted.saturating_sub(reported));
+        }
+    }
 }
 
 /// The count of this program's share while the store is lost.
@@ -73,6 +104,17 @@ pub(super) struct Local {
 }
 
 impl Local {
+    /// Charges units. Later requests wait until they are repaid. Returns the units beyond the share's capacity.
+    fn charge(&mut self, terms: &StoreTerms, at: u64, units: u64) -> u64 {
+        let owed = u32::try_from(units).unwrap_or(u32::MAX).min(MOST_UNITS);
+        let Some(encoded) = (Take { requests: 0, owed, ..Take::new(terms) }).encode() else { return units };
+        let before = used(&self.value, at);
+        self.value = take(Some(&self.value), &encoded, at).value;
+        let covered = used(&self.value, at).saturating_sub(before).min(units);
+        self.admitted += covered;
+        units - covered
+    }
+
     /// The units of the share that still count at this time. The store must charge them when it returns. It must not
     /// charge earlier ones, because the limit has refilled since.
     pub(super) fn owed(&self, at: u64) -> u32 {

@@ -377,34 +377,117 @@ async fn a_long_loss_does_not_use_up_the_limit_afterwards() {
 /// The store returns for a moment, in which the program does not report what its share admitted. It does so later.
 #[tokio::test(start_paused = true)]
 async fn what_a_share_admitted_is_reported_after_the_next_loss() {
-    let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
-    let quota = quota(Strategy::FixedWindow, 40, 3_600, None);
-    // A large table is swept slowly.
-    let rule = SharedRule::new("shop/api.per-client", 1, &[vec![(0, quota)]], OnLoss::LocalShare, 4, 10_000);
-    let limiter = SharedLimiter::new(world.client_while(&is_there), rule.expect("a rule"));
-    let set = async |there: bool| {
-        is_there.store(there, Relaxed);
-        limiter.client().forget_backend();
-        while limiter.client().condition().reached != there {
+    let loss = Loss::of(quota(Strategy::FixedWindow, 40, 3_600, None)).await;
+    assert_eq!(loss.admitted(1).await, 10);
+    loss.set(true).await;
+    loss.set(false).await;
+    assert_eq!(loss.admitted(1).await, 0, "the second share begins without credit");
+    loss.set(true).await;
+    assert_eq!(loss.admitted(1).await, 30);
+}
+
+/// A store that is lost in one hour and returns in it, with the limiter of one of four programs.
+struct Loss {
+    limiter: Arc<SharedLimiter>,
+    is_there: Arc<AtomicBool>,
+}
+
+impl Loss {
+    fn rule(quota: Quota, sharers: u32) -> SharedRule {
+        let rule = SharedRule::new("shop/api.per-client", 1, &[vec![(0, quota)]], OnLoss::LocalShare, sharers, 10_000);
+        rule.expect("a rule")
+    }
+
+    /// Loses the store, and waits for the next hour, in which the share has its credit.
+    async fn of(quota: Quota) -> Self {
+        let (world, is_there) = (World::new(), Arc::new(AtomicBool::new(true)));
+        let limiter = SharedLimiter::new(world.client_while(&is_there), Self::rule(quota, 4));
+        let loss = Self { limiter, is_there };
+        assert!(request(&loss.limiter, 1, Duration::ZERO).await.is_ok());
+        loss.set(false).await;
+        assert!(request(&loss.limiter, 1, Duration::ZERO).await.is_err(), "the share begins without credit");
+        tokio::time::sleep(Duration::from_secs(3_610)).await;
+        loss
+    }
+
+    async fn set(&self, there: bool) {
+        self.is_there.store(there, Relaxed);
+        self.limiter.client().forget_backend();
+        while self.limiter.client().condition().reached != there {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-    };
-    let admitted = async || {
+    }
+
+    /// Returns how many of 50 requests are admitted.
+    async fn admitted(&self, cost: u32) -> u32 {
         let mut admitted = 0;
         for _ in 0..50 {
-            admitted += u32::from(request(&limiter, 1, Duration::ZERO).await.is_ok());
+            admitted += u32::from(request(&self.limiter, cost, Duration::ZERO).await.is_ok());
         }
         admitted
-    };
-    // The count of the store begins in the hour before, and the share begins without credit.
-    assert!(request(&limiter, 1, Duration::ZERO).await.is_ok());
-    set(false).await;
-    assert_eq!(admitted().await, 0);
-    tokio::time::sleep(Duration::from_secs(3_610)).await;
-    assert_eq!(admitted().await, 10);
-    set(true).await;
-    set(false).await;
-    assert_eq!(admitted().await, 0, "the second share begins without credit");
-    set(true).await;
-    assert_eq!(admitted().await, 30);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_during_a_loss_keeps_what_the_share_admitted() {
+    let quota = quota(Strategy::FixedWindow, 40, 3_600, None);
+    let loss = Loss::of(quota).await;
+    assert_eq!(loss.admitted(1).await, 10);
+    loss.limiter.retune(Loss::rule(quota, 8));
+    assert_eq!(loss.admitted(1).await, 0, "the next share begins without credit");
+    loss.set(true).await;
+    assert_eq!(loss.admitted(1).await, 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_becomes_known_later_is_charged_to_the_share() {
+    let loss = Loss::of(quota(Strategy::FixedWindow, 1_000, 3_600, None)).await;
+    let mut admitted = 0;
+    for _ in 0..50 {
+        if request(&loss.limiter, 1, Duration::ZERO).await.is_ok() {
+            admitted += 1;
+            loss.limiter.owe(7, 0, 99);
+        }
+    }
+    // The share has 250 units, and the third request exceeds it.
+    assert_eq!(admitted, 3);
+    loss.set(true).await;
+    assert_eq!(loss.admitted(100).await, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_of_more_units_than_a_question_can_have_is_reported_whole() {
+    let loss = Loss::of(quota(Strategy::FixedWindow, 10_000_000, 3_600, None)).await;
+    assert_eq!(loss.admitted(500_000).await, 5);
+    loss.set(true).await;
+    assert_eq!(loss.admitted(500_000).await, 15);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_requests_sleep_still_reports() {
+    let world = World::new();
+    let programs = [(); 2].map(|()| {
+        SharedLimiter::new(world.client(), rule(1, quota(Strategy::FixedWindow, 10, 3_600, None), OnLoss::Closed))
+    });
+    for _ in 0..10 {
+        assert!(request(&programs[0], 1, Duration::ZERO).await.is_ok());
+    }
+    let waiting = Arc::clone(&programs[0]);
+    let sleeps = tokio::spawn(async move { request(&waiting, 1, Duration::from_secs(7_200)).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    programs[0].credit(7, 0, 1);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(request(&programs[1], 1, Duration::ZERO).await.is_ok() || sleeps.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_that_no_question_can_have_is_never_admitted() {
+    let world = World::new();
+    let huge = quota(Strategy::FixedWindow, 1_000_000_000, 3_600, None);
+    for on_loss in [OnLoss::Open, OnLoss::LocalShare] {
+        let limiter = SharedLimiter::new(world.client(), rule(1, huge, on_loss));
+        assert!(request(&limiter, 1 << 20, Duration::ZERO).await.is_ok());
+        let refused = request(&limiter, (1 << 20) + 1, Duration::ZERO).await.expect_err("too much");
+        assert_eq!(refused.retry_after, None);
+    }
 }

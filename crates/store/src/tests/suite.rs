@@ -398,6 +398,26 @@ async fn units_are_given_back() {
     }
 }
 
+/// Redis keeps a log until its newest request has left the period, also if a question takes as many units as it gives
+/// back.
+#[tokio::test]
+async fn a_log_lives_as_long_as_its_newest_request() {
+    let server = Server::redis(&[]);
+    let store = redis_at(Topology::Standalone, std::slice::from_ref(&server));
+    let client = redis::Client::open(format!("redis://{}", server.endpoint())).expect("an address");
+    let mut connection = client.get_connection().expect("a running server");
+    let terms = StoreTerms::new(1, &[(0, quota(Strategy::SlidingWindowLog, 4, 3_600_000))]).expect("terms");
+    let key = key(400);
+    let mut ends_at = async |question: Take<'_>| {
+        assert_eq!(store.take(&key, &question, DEADLINE).await.expect("an answer").granted, question.requests);
+        redis::cmd("PEXPIRETIME").arg(key.as_str()).query::<i64>(&mut connection).expect("the end of the key")
+    };
+    let first = ends_at(Take { requests: 2, ..Take::new(&terms) }).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let second = ends_at(Take { requests: 2, credit: 2, ..Take::new(&terms) }).await;
+    assert!(second > first, "{first} {second}");
+}
+
 /// A strategy that a store does not support is refused before the store is asked.
 #[tokio::test]
 async fn strategies_that_a_store_lacks_are_refused() {

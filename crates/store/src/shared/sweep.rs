@@ -1,0 +1,104 @@
+//! What the client of a store asks of each rule from time to time, and when a channel to an operator begins or ends.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use weir_seats::{BanChange, Key, terms::MOST_UNITS};
+
+use super::{Entry, SharedLimiter, table};
+use crate::client::{KnownKey, Sweep};
+
+/// The time without a request after which the seats of a key are given back to the store.
+const UNUSED: Duration = Duration::from_secs(1);
+
+/// The time without a request after which a key is evicted.
+const IDLE: Duration = Duration::from_secs(60);
+
+impl Sweep for SharedLimiter {
+    /// Sweeps one shard of the table: it gives back unused seats, reports owed units, and forgets idle keys.
+    fn sweep(self: Arc<Self>) {
+        if self.client.lost().is_some() {
+            return;
+        }
+        let now = self.client.now();
+        let Some(time) = self.client.time(now) else { return };
+        let (rule, share_time) = (self.rule(), self.share_time(now));
+        let (mut unused, mut owing) = (Vec::new(), Vec::new());
+        let mut shard = self.table.shard(self.swept.fetch_add(1, Relaxed));
+        for (&hash, entry) in shard.iter_mut() {
+            if (entry.owes() || entry.owes_share(share_time)) && !entry.asks && now >= entry.retry_at {
+                entry.asks = true;
+                owing.push(hash);
+            }
+            if entry.hand.units() > 0 && entry.used + UNUSED < now {
+                unused.push((hash, entry.set, entry.hand.drain()));
+            }
+        }
+        // The next operator learns from the agents what this one has counted.
+        let is_needed = |entry: &Entry| {
+            let terms = &rule.set(entry.set).terms;
+            self.client.asks_operator()
+                && entry.level.as_ref().is_some_and(|level| level.is_full(terms, time.earliest) == Some(false))
+        };
+        table::forget_idle(&mut shard, now.saturating_sub(IDLE), time.latest, is_needed);
+        drop(shard);
+        owing.into_iter().for_each(|hash| self.drive(hash));
+        for (hash, set, all) in unused {
+            all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
+        }
+    }
+
+    fn give_all_back(&self) {
+        for index in 0..self.table.shards() {
+            let drain = |(&hash, entry): (&u128, &mut Box<Entry>)| (hash, entry.set, entry.hand.drain());
+            let unused: Vec<_> = self.table.shard(index).iter_mut().map(drain).collect();
+            for (hash, set, all) in unused {
+                all.into_iter().for_each(|seats| self.give_back(hash, set, seats));
+            }
+        }
+    }
+
+    fn levels(&self, most: usize, levels: &mut Vec<KnownKey>) -> bool {
+        let rule = self.rule();
+        let Some(time) = self.client.time(self.client.now()) else { return true };
+        let mut is_complete = self.evicted_full_at.load(Relaxed) <= time.earliest;
+        for index in 0..self.table.shards() {
+            for (&hash, entry) in self.table.shard(index).iter() {
+                let terms = &rule.set(entry.set).terms;
+                let (Some(level), Ok(key)) = (&entry.level, Key::new(&rule.counters, hash)) else { continue };
+                match level.is_full(terms, time.earliest) {
+                    // A key at full credit is as good as unknown.
+                    Some(true) => {}
+                    Some(false) if levels.len() < most => {
+                        let (terms, level) = (Arc::clone(terms), Some(level.clone()));
+                        levels.push(KnownKey { key, terms, level, owed: 0, ban: rule.ban(BanChange::Keep) });
+                    }
+                    // There are too many keys, or the limits have changed since the answer.
+                    Some(false) | None => is_complete = false,
+                }
+            }
+        }
+        is_complete
+    }
+
+    fn end_shares(&self, used: &mut Vec<KnownKey>) {
+        let (rule, now) = (self.rule(), self.share_time(self.client.now()));
+        for index in 0..self.table.shards() {
+            for (&hash, entry) in self.table.shard(index).iter_mut() {
+                let seats = std::mem::take(&mut entry.hand).units();
+                self.client.stats.count_lost(seats);
+                if let Some(local) = entry.local.take() {
+                    entry.add_owed(local.owed_to_new(now).into());
+                }
+                let owed = entry.owed.min(MOST_UNITS);
+                let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
+                // The next question of the key reports the rest.
+                entry.owed -= owed;
+                let terms = Arc::clone(&rule.set(entry.set).terms);
+                used.push(KnownKey { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
+            }
+        }
+    }
+}
