@@ -39,7 +39,7 @@ pub struct Usage {
 pub struct Fleet {
     counter: Mutex<Counter>,
     /// True once agents that have sent their levels can end their shares.
-    releasing: watch::Sender<bool>,
+    has_levels: watch::Sender<bool>,
     metrics: Metrics,
 }
 
@@ -47,7 +47,7 @@ impl Fleet {
     /// Returns the counter of a term that begins now.
     pub fn new(term: Term, metrics: Metrics) -> Arc<Self> {
         let counter = Counter::new(term, clock::since_boot(), clock::unix_micros());
-        Arc::new(Self { counter: Mutex::new(counter), releasing: watch::Sender::new(false), metrics })
+        Arc::new(Self { counter: Mutex::new(counter), has_levels: watch::Sender::new(false), metrics })
     }
 
     /// Sets the content that the engine has planned for a pod. `None` if the pod is gone.
@@ -73,18 +73,18 @@ impl Fleet {
     /// Registers a new channel to this pod.
     pub fn connected(self: &Arc<Self>, pod: &str) -> Presence {
         let number = self.with(|counter, now| counter.connected(pod, now));
-        Presence { fleet: self.clone(), pod: pod.into(), number, releasing: self.releasing.subscribe() }
+        Presence { fleet: self.clone(), pod: pod.into(), number, has_levels: self.has_levels.subscribe() }
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Counter, Duration) -> T) -> T {
         let mut counter = self.lock();
         let now = clock::since_boot();
         let result = change(&mut counter, now);
-        let (is_collecting, releases) = (counter.is_collecting(now), counter.releases());
+        let (is_starting, has_levels) = (counter.is_starting(now), counter.has_levels());
         let (keys, absent) = (counter.keys(), counter.absent());
         drop(counter);
-        self.metrics.set_fleet(keys, absent, is_collecting);
-        self.releasing.send_if_modified(|before| std::mem::replace(before, releases) != releases);
+        self.metrics.set_fleet(keys, absent, is_starting);
+        self.has_levels.send_if_modified(|before| std::mem::replace(before, has_levels) != has_levels);
         result
     }
 
@@ -99,7 +99,7 @@ pub struct Presence {
     fleet: Arc<Fleet>,
     pod: Arc<str>,
     number: u64,
-    releasing: watch::Receiver<bool>,
+    has_levels: watch::Receiver<bool>,
 }
 
 impl Presence {
@@ -134,8 +134,8 @@ impl Presence {
     }
 
     /// Waits until the counter has collected the levels of agents.
-    pub async fn collected(&mut self) {
-        let is_over = self.releasing.changed().await.is_err();
+    pub async fn levels_collected(&mut self) {
+        let is_over = self.has_levels.changed().await.is_err();
         if is_over {
             std::future::pending::<()>().await;
         }

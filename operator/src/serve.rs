@@ -14,7 +14,7 @@ use std::{
 
 use axum::{Extension, Router, body::Body};
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::{BodyExt as _, Collected, Limited};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -33,8 +33,9 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-pub(crate) use self::connections::Connection;
 use self::connections::Connections;
+
+pub(crate) use self::connections::Connection;
 
 /// The maximum number of open connections of one server.
 const MAX_CONNECTIONS: usize = 256;
@@ -136,7 +137,7 @@ pub(crate) async fn run_tls(
 /// The body is larger than `most` bytes, or it takes too long.
 pub(crate) async fn read_body(body: Body, most: usize) -> Result<Bytes, UnreadableBody> {
     match timeout(BODY_TIMEOUT, Limited::new(body, most).collect()).await {
-        Ok(read) => read.map(|read| read.to_bytes()).map_err(UnreadableBody::Broken),
+        Ok(read) => read.map(Collected::to_bytes).map_err(UnreadableBody::Broken),
         Err(_) => Err(UnreadableBody::Slow),
     }
 }

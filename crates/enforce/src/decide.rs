@@ -3,8 +3,8 @@
 //! Denials are checked first, then bypasses; both charge nothing. Then either all matching rules that enforce are
 //! charged together, or none. If these rules admit the request, the rules in shadow mode are tried, for each policy
 //! separately. If all rules of such a policy would admit the request, they are charged. If one would refuse, its
-//! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Therefore, a bypass in shadow mode
-//! exempts a request only from the other rules of its policy.
+//! refusal is counted. Rules in shadow mode never affect the verdict or a wait. Because they are tried for each
+//! policy separately, a bypass in shadow mode exempts a request only from the other rules of its policy.
 
 mod banned;
 mod with_body;

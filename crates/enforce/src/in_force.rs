@@ -27,7 +27,7 @@ use super::{
     jwt::Jwks,
     lower::{Lowered, full_name},
     removed::Removed,
-    rule::{Policy, Rule, Stores},
+    rule::{Policy, Predecessor, Rule, Stores},
     rule_set::{Member, RuleSet},
 };
 
@@ -108,9 +108,12 @@ impl RulesInForce {
                     let follows = before.get(&(policy.uid.as_str(), rule.name.as_str())).copied();
                     let counters = follows.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
                     let removed = if follows.is_none() { next.removed.take(&full_name, &rule.name) } else { None };
-                    let before = follows.or(removed.as_ref()).map(|before| &**before);
-                    let before = (before, follows.is_none());
-                    Arc::new(Rule::from_lowered(counters, before, rule, &full_name, (&clock, stores)))
+                    let predecessor = match (follows, &removed) {
+                        (Some(rule), _) => Predecessor::InForce(rule),
+                        (None, Some(rule)) => Predecessor::Removed(rule),
+                        (None, None) => Predecessor::None,
+                    };
+                    Arc::new(Rule::from_lowered(counters, predecessor, rule, &full_name, (&clock, stores)))
                 })
                 .collect();
             let (uid, namespace, name, revision) = (policy.uid, policy.namespace, policy.name, policy.revision);

@@ -139,22 +139,48 @@ impl Policy {
     }
 }
 
+/// The earlier rule with the name of a new one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Predecessor<'a> {
+    None,
+    InForce(&'a Rule),
+    /// The rule was removed a short time ago, and its limiter is kept.
+    Removed(&'a Rule),
+}
+
+impl<'a> Predecessor<'a> {
+    fn rule(self) -> Option<&'a Rule> {
+        match self {
+            Self::None => None,
+            Self::InForce(rule) | Self::Removed(rule) => Some(rule),
+        }
+    }
+
+    /// Replaces the rule by another one of the same kind.
+    fn map(self, replace: impl FnOnce(&'a Rule) -> Option<&'a Rule>) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::InForce(rule) => replace(rule).map_or(Self::None, Self::InForce),
+            Self::Removed(rule) => replace(rule).map_or(Self::None, Self::Removed),
+        }
+    }
+}
+
 impl Rule {
-    /// Creates a rule. If `before`, the earlier rule, has an equal key, the new rule takes over its limiter, and its
-    /// bans unless the earlier rule `was_removed`.
+    /// Creates a rule. If its predecessor has an equal key, the new rule takes over the limiter. Bans are taken over only
+    /// from a rule in force.
     pub(super) fn from_lowered(
         counters: Arc<Counters>,
-        (before, was_removed): (Option<&Self>, bool),
+        predecessor: Predecessor<'_>,
         rule: LoweredRule,
         policy: &str,
         (clock, stores): (&impl Fn() -> Time, &Stores),
     ) -> Self {
         let LoweredRule { name, mode, matcher, replaces, per, action, refusal, limits, concurrency, limit_override } =
             rule;
-        let limit_overrides = limit_override.map(|own| {
-            let before = before.and_then(|before| before.limit_overrides.as_ref());
-            LimitOverrides::new((before, was_removed), own, &counters, policy, (clock, stores))
-        });
+        let limit_overrides =
+            limit_override.map(|own| LimitOverrides::new(predecessor, own, &counters, policy, (clock, stores)));
+        let before = predecessor.rule();
         let concurrency = concurrency
             .map(|own| Concurrency::from_lowered(before.and_then(|before| before.concurrency.as_ref()), own));
         let before = before.and_then(|before| before.limits.as_ref());
@@ -173,7 +199,8 @@ impl Rule {
                 None => full(clock(), terms, max_keys),
             };
             let ban = ban.map(|terms| {
-                let same = before.filter(|before| before.key == key && !was_removed);
+                let is_in_force = matches!(predecessor, Predecessor::InForce(_));
+                let same = before.filter(|before| before.key == key && is_in_force);
                 Ban::from_lowered(same.and_then(|before| before.ban.as_ref()), terms, clock())
             });
             let advice = Arc::new(advice);

@@ -48,7 +48,8 @@ pub(super) struct Member {
     /// Whether a decision of this rule can need more than an immediate charge: a wait, a deadline, a question to a
     /// store, or a second charge after the response.
     pub(super) needs_more_than_charge: bool,
-    /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes.
+    /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes. One rule that
+    /// a store counts is decided at once nevertheless, if it is the only one that matches and `needs_only_store`.
     pub(super) needs_full_decision: bool,
     /// Whether the rule limits request bytes.
     pub(super) counts_body: bool,
@@ -74,18 +75,18 @@ pub(super) enum Matching<'a> {
 
 impl Member {
     pub(super) fn new(rule: &Arc<Rule>, policy: usize, deadline: Option<Arc<PolicyDeadline>>) -> Self {
-        let more = |limits: &Limits| {
-            deadline.is_some() || limits.is_patient() || limits.cost.is_known_later() || limits.shared.is_some()
-        };
-        let needs_more_than_charge = rule.limits.as_ref().is_some_and(more);
-        let all = |limits: &Limits| limits.shared.is_some() || limits.cost == Cost::ResponseBytes;
-        let needs_full_decision = rule.limits.as_ref().is_some_and(all);
-        let counts_body = rule.limits.as_ref().is_some_and(|limits| limits.cost == Cost::RequestBytes);
-        let demands =
-            |limits: &Limits| limits.shared.is_some() && !limits.cost.is_known_later() && !limits.is_patient();
-        let needs_only_store = deadline.is_none() && rule.limits.as_ref().is_some_and(demands);
-        let rule = Arc::clone(rule);
-        Self { rule, policy, deadline, needs_more_than_charge, needs_full_decision, counts_body, needs_only_store }
+        let is_of = |property: fn(&Limits) -> bool| rule.limits.as_ref().is_some_and(property);
+        let is_shared = is_of(|limits| limits.shared.is_some());
+        let is_delayed = is_of(|limits| limits.is_patient() || limits.cost.is_known_later());
+        Self {
+            needs_more_than_charge: is_of(|_| true) && (deadline.is_some() || is_delayed || is_shared),
+            needs_full_decision: is_shared || is_of(|limits| limits.cost == Cost::ResponseBytes),
+            counts_body: is_of(|limits| limits.cost == Cost::RequestBytes),
+            needs_only_store: is_shared && !is_delayed && deadline.is_none(),
+            rule: Arc::clone(rule),
+            policy,
+            deadline,
+        }
     }
 }
 

@@ -87,14 +87,14 @@ impl ShortPath {
     }
 
     /// Makes connections close after their current request.
-    pub(super) fn drain(&self) {
+    pub(super) fn end_keep_alive(&self) {
         if let Some(shared) = &self.0 {
             shared.drain.begin();
         }
     }
 
     /// Lets connections stay open again, because the app accepts connections again.
-    pub(super) fn go_on(&self) {
+    pub(super) fn resume_keep_alive(&self) {
         if let Some(shared) = &self.0 {
             shared.drain.call_off();
         }

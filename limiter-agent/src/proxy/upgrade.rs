@@ -40,7 +40,7 @@ pub(super) struct Tunnels {
     pub(super) tasks: TaskTracker,
     /// Cancelled when connections that can close gracefully should do so. The token is shared, because cloning it takes
     /// a lock.
-    pub(super) drain: Arc<CancellationToken>,
+    pub(super) stop: Arc<CancellationToken>,
 }
 
 /// An upgrade that the client requested.
@@ -118,7 +118,7 @@ impl Upgrade {
         }
         let Self { client, protocols, messages } = self;
         let app = hyper::upgrade::on(&mut *response);
-        let drain = Arc::clone(&tunnels.drain);
+        let stop = Arc::clone(&tunnels.stop);
         let websocket = handshake::is_chosen(response.headers());
         let speaking = traffic.speaking(if websocket { Protocol::WebSocket } else { Protocol::Tunnel });
         let tunnel = Tunnel::default();
@@ -132,7 +132,7 @@ impl Upgrade {
             };
             // The result is ignored, because there is no one to report an error to.
             let _ = match messages {
-                Some(messages) => websocket::relay(client, app, &messages, &drain).await,
+                Some(messages) => websocket::relay(client, app, &messages, &stop).await,
                 None => copy(client, app).await,
             };
         });

@@ -58,7 +58,7 @@ impl Worker {
         let short = ShortPath::new(&proxy);
         let gates = proxy.rules.gates();
         let tasks = TaskTracker::new();
-        let tunnels = Tunnels { tasks: tasks.clone(), drain: Arc::new(proxy.stop.clone()) };
+        let tunnels = Tunnels { tasks: tasks.clone(), stop: Arc::new(proxy.stop.clone()) };
         let way = Forwarder { app: Arc::clone(&app), proxy: Arc::clone(&proxy), tunnels };
         let router = router(way);
         let start = |stream, peer: SocketAddr, slot: Option<ConnectionSlot>| {
@@ -100,18 +100,18 @@ impl Worker {
                         up = proxy.upstream.up();
                         down = up.is_cancelled();
                         if !down {
-                            short.go_on();
+                            short.resume_keep_alive();
                         }
                     }
                 }
                 () = up.cancelled(), if !down => {
                     down = true;
-                    short.drain();
+                    short.end_keep_alive();
                 }
                 () = proxy.drain.cancelled() => break,
             }
         }
-        short.drain();
+        short.end_keep_alive();
         if let Some((stream, peer)) = waiting {
             start(stream, peer, None);
         }

@@ -64,9 +64,11 @@ pub struct Counter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// Agents send the levels that they know, and use their shares.
     Collecting,
-    /// Since this time.
+    /// All levels are known, since this time. Agents end their shares.
     Settling(u64),
+    /// The counter answers questions.
     Counting,
 }
 
@@ -109,18 +111,18 @@ impl Counter {
         unix.saturating_add(micros(now.saturating_sub(began)))
     }
 
-    /// Returns true if the counter has collected the levels of agents.
+    /// Returns true if the counter answers questions.
     pub fn is_counting(&self) -> bool {
         self.phase == Phase::Counting
     }
 
-    /// Returns true if the term has begun and the counter does not count yet.
-    pub fn is_collecting(&self, now: Duration) -> bool {
+    /// Returns true if the term has begun and the counter does not answer questions yet.
+    pub fn is_starting(&self, now: Duration) -> bool {
         !self.is_counting() && self.term.is_current(now)
     }
 
-    /// Returns true if agents that have sent their levels can end their shares.
-    pub fn releases(&self) -> bool {
+    /// Returns true if the counter has collected the levels, so that agents can end their shares.
+    pub fn has_levels(&self) -> bool {
         self.phase != Phase::Collecting
     }
 
@@ -131,7 +133,7 @@ impl Counter {
 
     /// The number of pods whose agents may decide with their share.
     pub fn absent(&self) -> usize {
-        self.pods.absent
+        self.pods.totals.absent
     }
 
     /// Returns what the counter keeps.
@@ -143,7 +145,7 @@ impl Counter {
     /// Sets the rules of scope Fleet that a pod has. A pod without rules is not expected.
     pub fn expect(&mut self, pod: &str, rules: &[FleetRule], now: Duration) {
         let at = self.advance(now);
-        self.pods.expect(pod, rules, self.releases(), at);
+        self.pods.expect(pod, rules, self.has_levels(), at);
     }
 
     /// Records that the engine has planned all pods that it knows.
@@ -167,7 +169,7 @@ impl Counter {
     /// Returns true if the agent must be told now that its share is over.
     pub fn release(&mut self, pod: &str, channel: u64, now: Duration) -> bool {
         let at = self.advance(now);
-        self.releases() && self.term.is_current(now) && self.pods.release(pod, channel, at)
+        self.has_levels() && self.term.is_current(now) && self.pods.release(pod, channel, at)
     }
 
     /// Records that a pod has sent the levels that it knows, and whether these were all.
@@ -189,16 +191,17 @@ impl Counter {
         let (at, began) = (self.time(now), self.began.1);
         self.pods.advance(at);
         if self.phase == Phase::Collecting {
-            let has_all = self.is_planned && self.pods.unknown == 0;
+            let has_all = self.is_planned && self.pods.totals.unknown == 0;
             if has_all || at >= began + COLLECTING {
                 self.phase = Phase::Settling(at);
             }
         }
         if let Phase::Settling(since) = self.phase
-            && (self.pods.arriving == 0 || at >= since + SETTLING)
+            && (self.pods.totals.arriving == 0 || at >= since + SETTLING)
         {
             self.phase = Phase::Counting;
-            let is_missing = !self.is_planned || self.is_incomplete || self.pods.unknown + self.pods.arriving > 0;
+            let is_missing =
+                !self.is_planned || self.is_incomplete || self.pods.totals.unknown + self.pods.totals.arriving > 0;
             self.used_up_at = is_missing.then_some(at);
         }
         at
@@ -225,7 +228,8 @@ impl Counter {
     fn count(&mut self, question: &Question, rules: [&[FleetRule]; 2], now: u64) -> Result<Outcome, Refusal> {
         let rule = rule(rules, question).ok_or("the pod has no such rule")?;
         let (key, mut encoded) = EncodedTake::read(question).map_err(|field| format!("invalid {field}"))?;
-        // A level can come from an earlier leader. While the counter counts, it knows all levels of before.
+        // A level can come from an earlier leader, whose clock differed. A counter that answers questions already knows
+        // every earlier level, so it needs no margin.
         encoded.rebase_seen(now, if self.is_counting() { 0 } else { MARGIN });
         let mut owed = 0;
         if question.id == 0 {
@@ -238,7 +242,7 @@ impl Counter {
         }
         let (absent, sum, sharers) = self.pods.absence(&rule.policy, now);
         self.make_room(&key, &question.counters, now)?;
-        let (collected, used_up_at) = (!self.is_counting(), self.used_up_at);
+        let (is_counting, used_up_at) = (self.is_counting(), self.used_up_at);
         let entry = match self.keys.entry(key) {
             hash_map::Entry::Occupied(entry) => entry.into_mut(),
             hash_map::Entry::Vacant(entry) => entry.insert(Entry {
@@ -250,7 +254,7 @@ impl Counter {
             }),
         };
         entry.bring_up(&encoded, used_up_at, now);
-        if !collected {
+        if is_counting {
             let elapsed = sum.saturating_sub(entry.absent_sum);
             entry.reserved.update(&mut entry.value, Absent { programs: absent, elapsed, sharers }, now);
             entry.absent_sum = sum;

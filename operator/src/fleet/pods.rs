@@ -18,7 +18,8 @@ use crate::plan::FleetRule;
 
 /// The time after which an agent has certainly received a message, or its channel has ended.
 const DELIVERY: u64 = 4_000_000;
-/// The time for which a new agent refuses requests instead of using its share.
+/// The time for which a new pod does not count as absent. It must be shorter than the time for which its agent refuses
+/// requests instead of using its share (`FIRST_CHANNEL` in `crates/store/src/operator.rs`).
 const NEW: u64 = 10_000_000;
 
 /// The pods of one term. Times are microseconds of the counter's clock.
@@ -29,6 +30,12 @@ pub(super) struct Pods {
     /// The times at which pods must be judged again.
     timers: BTreeSet<(u64, Arc<str>)>,
     channels: u64,
+    pub(super) totals: Totals,
+}
+
+/// How many pods are in which state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
     /// The number of expected pods whose levels are unknown. New pods do not count.
     pub(super) unknown: usize,
     /// The number of expected pods that have sent their levels and are not present yet.
@@ -106,14 +113,27 @@ impl Pod {
             .min()
     }
 
-    /// Adds the pod to the totals, or removes it.
-    fn tally(&self) -> [usize; 3] {
+    /// What this pod adds to the totals.
+    fn totals(&self) -> Totals {
+        if self.policies.is_empty() {
+            return Totals::default();
+        }
         let stage = self.channel.as_ref().map_or(Stage::Greeted, |channel| channel.stage);
-        let is_expected = !self.policies.is_empty();
-        // A pod that is new in this term knows no level of an earlier one.
-        let is_unknown = stage == Stage::Greeted && self.new_until == 0;
-        let is = [is_unknown, matches!(stage, Stage::Ready | Stage::Released(_)), self.is_absent];
-        is.map(|is| usize::from(is_expected && is))
+        Totals {
+            // A pod that is new in this term knows no level of an earlier one.
+            unknown: usize::from(stage == Stage::Greeted && self.new_until == 0),
+            arriving: usize::from(matches!(stage, Stage::Ready | Stage::Released(_))),
+            absent: usize::from(self.is_absent),
+        }
+    }
+}
+
+impl Totals {
+    /// Replaces what a pod added before by what it adds now.
+    fn replace(&mut self, before: Self, now: Self) {
+        self.unknown = self.unknown - before.unknown + now.unknown;
+        self.arriving = self.arriving - before.arriving + now.arriving;
+        self.absent = self.absent - before.absent + now.absent;
     }
 }
 
@@ -224,7 +244,7 @@ impl Pods {
     /// Changes a pod, and everything that is computed from it.
     fn change(&mut self, name: &str, now: u64, change: impl FnOnce(&mut Pod)) {
         let (name, mut pod) = self.pods.remove_entry(name).unwrap_or_else(|| (name.into(), Pod::default()));
-        let before = pod.tally();
+        let before = pod.totals();
         if pod.is_absent {
             self.count(&pod.policies, -1, now);
         }
@@ -233,28 +253,29 @@ impl Pods {
         if pod.is_absent {
             self.count(&pod.policies, 1, now);
         }
-        for (total, (before, after)) in [&mut self.unknown, &mut self.arriving, &mut self.absent]
-            .into_iter()
-            .zip(before.into_iter().zip(pod.tally()))
-        {
-            *total = *total - before + after;
-        }
-        let due = pod.due(now);
-        if pod.timer.is_none_or(|timer| due.is_some_and(|due| due < timer)) {
-            if let Some(timer) = pod.timer.take() {
-                self.timers.remove(&(timer, name.clone()));
-            }
-            if let Some(due) = due {
-                self.timers.insert((due, name.clone()));
-                pod.timer = Some(due);
-            }
-        }
+        self.totals.replace(before, pod.totals());
+        self.set_timer(&name, &mut pod, now);
         if pod.policies.is_empty() && pod.channel.is_none() {
             if let Some(timer) = pod.timer {
                 self.timers.remove(&(timer, name));
             }
         } else {
             self.pods.insert(name, pod);
+        }
+    }
+
+    /// Sets the pod's timer, if it must be judged earlier than until now.
+    fn set_timer(&mut self, name: &Arc<str>, pod: &mut Pod, now: u64) {
+        let due = pod.due(now);
+        if pod.timer.is_some_and(|timer| due.is_none_or(|due| timer <= due)) {
+            return;
+        }
+        if let Some(timer) = pod.timer.take() {
+            self.timers.remove(&(timer, name.clone()));
+        }
+        if let Some(due) = due {
+            self.timers.insert((due, name.clone()));
+            pod.timer = Some(due);
         }
     }
 

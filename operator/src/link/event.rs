@@ -36,7 +36,7 @@ pub(super) enum LinkEvent {
         greeting: ToOperator,
     },
     /// The counter of scope Fleet has collected the levels of agents.
-    Collected,
+    LevelsCollected,
     /// The agent sent this message.
     Received(ToOperator),
     /// The connection ended, or could not be opened.

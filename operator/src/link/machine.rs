@@ -36,8 +36,9 @@ const LONGEST_AWAY: Duration = Duration::from_secs(10);
 const LATE: Duration = Duration::from_millis(500);
 /// The time to wait for those unread messages.
 const GRACE: Duration = Duration::from_secs(2);
-/// The time for which a silent agent counts as present, in addition to the interval between two statuses. Agents use
-/// their share of limits of scope Fleet 6 s after the interval without a message from the operator.
+/// The time for which a silent agent counts as present, in addition to the interval between two statuses. An agent that
+/// gets no message begins its share of limits of scope Fleet after the interval and `SILENCE` in
+/// `crates/store/src/operator.rs`, which must be longer.
 const PRESENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -141,7 +142,7 @@ impl LinkMachine {
                 actions.push(LinkAction::RequestStatus(every));
                 self.received(greeting, at, &mut actions);
             }
-            LinkEvent::Collected => actions.push(LinkAction::Release),
+            LinkEvent::LevelsCollected => actions.push(LinkAction::Release),
             LinkEvent::Received(message) => self.received(message, at, &mut actions),
             LinkEvent::Ended(error) => self.ended(error, at, &mut actions),
         }
@@ -258,8 +259,8 @@ impl LinkMachine {
         }
     }
 
-    /// Returns true if the agent needs no push while it has the content in force. It asks only an operator whose snapshot
-    /// it has acknowledged on this connection.
+    /// Returns true if a push of the content that the agent has in force would change nothing. With rules of scope Fleet,
+    /// the agent must have acknowledged a snapshot on this connection, because it asks only such an operator.
     fn is_fenced(&self) -> bool {
         let on_this = matches!(&self.connection, Connection::Open(open) if open.has_acknowledged);
         self.acknowledged.is_some() && (on_this || self.wanted.fleet.is_empty())

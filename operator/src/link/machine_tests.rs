@@ -167,7 +167,7 @@ fn questions_are_answered_prove_life_and_are_never_too_early() {
         bench.does(LinkEvent::Received(ToOperator::LevelsSent(weir_wire::LevelsSent { is_complete: true }))),
         ["levels sent"]
     );
-    assert_eq!(bench.does(LinkEvent::Collected), ["release"]);
+    assert_eq!(bench.does(LinkEvent::LevelsCollected), ["release"]);
     bench.after(EVERY);
     assert_eq!(bench.does(LinkEvent::Received(questions(1))), ["answer 1"]);
     assert_eq!(bench.due(), EVERY + Timing::default().timeout);

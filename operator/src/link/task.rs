@@ -108,7 +108,7 @@ impl Task {
                 (self.acquiring, self.permit) = (None, Some(permit));
                 LinkEvent::PermitGranted
             },
-            () = collected(&mut self.presence) => LinkEvent::Collected,
+            () = levels_collected(&mut self.presence) => LinkEvent::LevelsCollected,
             wanted = wanted(&mut self.desired), if !self.is_retired => match wanted {
                 Some(content) => LinkEvent::Wanted(content),
                 None if self.asks_counter() => {
@@ -253,9 +253,9 @@ async fn wanted(desired: &mut watch::Receiver<Arc<Content>>) -> Option<Arc<Conte
 }
 
 /// Waits until the counter has collected the levels of agents. Without a channel, it waits forever.
-async fn collected(presence: &mut Option<Presence>) {
+async fn levels_collected(presence: &mut Option<Presence>) {
     match presence {
-        Some(presence) => presence.collected().await,
+        Some(presence) => presence.levels_collected().await,
         None => pending().await,
     }
 }

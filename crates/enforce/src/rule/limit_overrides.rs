@@ -11,7 +11,7 @@ use std::{
 
 use weir_core::Time;
 
-use super::{Rule, Stores};
+use super::{Predecessor, Rule, Stores};
 use crate::{
     counters::Counters,
     lower::{DescriptorLimit, LoweredLimitOverride},
@@ -53,7 +53,7 @@ impl Known {
 impl LimitOverrides {
     /// Takes over the counts of the limits that descriptors brought to the earlier rule.
     pub(super) fn new(
-        (before, was_removed): (Option<&Self>, bool),
+        predecessor: Predecessor<'_>,
         lowered: LoweredLimitOverride,
         counters: &Arc<Counters>,
         policy: &str,
@@ -63,9 +63,10 @@ impl LimitOverrides {
         let stores = store.map(|(name, client)| (name.clone(), Arc::clone(client))).into_iter().collect();
         let (rules, has_warned) = (Mutex::default(), AtomicBool::new(false));
         let own = Self { lowered, policy: policy.to_owned(), stores, rules, has_warned };
+        let before = predecessor.rule().and_then(|rule| rule.limit_overrides.as_ref());
         let known = before.map(|before| before.rules.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let retuned = known.into_iter().flatten().map(|(limit, Known { rule, used })| {
-            let rule = own.create(limit, (rule.as_deref(), was_removed), counters, clock);
+            let rule = own.create(limit, predecessor.map(|_| rule.as_deref()), counters, clock);
             (limit, Known { rule, used })
         });
         let retuned = retuned.collect();
@@ -100,7 +101,7 @@ impl LimitOverrides {
             }
             return None;
         }
-        let rule = self.create(limit, (None, false), counters, &clock);
+        let rule = self.create(limit, Predecessor::None, counters, &clock);
         rules.insert(limit, Known { rule: rule.clone(), used: now });
         rule
     }
@@ -119,18 +120,18 @@ impl LimitOverrides {
         let now = clock();
         let has_room = rules.len() < MOST || rules.iter().any(|(limit, known)| !known.has_counts(*limit, now));
         drop(rules);
-        has_room.then(|| self.create(limit, (None, false), counters, &clock)).flatten()
+        has_room.then(|| self.create(limit, Predecessor::None, counters, &clock)).flatten()
     }
 
     fn create(
         &self,
         limit: DescriptorLimit,
-        before: (Option<&Rule>, bool),
+        predecessor: Predecessor<'_>,
         counters: &Arc<Counters>,
         clock: &impl Fn() -> Time,
     ) -> Option<Arc<Rule>> {
         let lowered = self.lowered.rule_with(limit, &self.policy)?;
         let context = (clock, &self.stores);
-        Some(Arc::new(Rule::from_lowered(Arc::clone(counters), before, lowered, &self.policy, context)))
+        Some(Arc::new(Rule::from_lowered(Arc::clone(counters), predecessor, lowered, &self.policy, context)))
     }
 }

@@ -124,7 +124,7 @@ async fn a_request_that_is_never_admitted_gets_no_time_for_a_retry() {
             ("/", None),
             Headers::Lines(&[FieldLine { name: b"x-cost", value: b"6" }]),
             0,
-            |decided| decided.map(drop).map_err(|refusal| refusal.seconds()),
+            |decided| decided.map(drop).map_err(Refusal::seconds),
         );
         assert_eq!(on_the_short_path, Some(Err(None)));
         let held = limits.send(of_cost("5"), ok).await;

@@ -110,7 +110,7 @@ impl World<'_> {
     pub(super) fn release(&mut self, place: usize) {
         let (now, delay) = (self.shared.now(), self.delay);
         let Some(Leader { counter, has_released, .. }) = self.leaders.get_mut(place) else { return };
-        if !counter.releases() || std::mem::replace(has_released, true) {
+        if !counter.has_levels() || std::mem::replace(has_released, true) {
             return;
         }
         for link in self.links.values().filter(|link| link.leader == place) {
@@ -178,7 +178,7 @@ impl End {
                 biased;
                 message = messages.recv() => match message {
                     Some(Down::Answers(answers)) => {
-                        if operator.counts() {
+                        if operator.begin_asking() {
                             self.report(self.client.end_shares(), true);
                         }
                         operator.answer(answers);
