@@ -1,7 +1,7 @@
 //! Decides which Events announce facts about a policy: its enforcement, changes of its limits, drifted pods.
 //!
-//! The module is pure, with one [`Announcer`] per policy. It announces each fact once, and no fact from before the
-//! operator's start. The numbers in a notice count acknowledgements.
+//! This module does no I/O. There is one [`Announcer`] per policy. It announces each fact once, and no fact from before
+//! the operator's start. The numbers in a notice count acknowledgements.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

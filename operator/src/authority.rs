@@ -1,8 +1,8 @@
 //! The operator's own certificate authorities: when each one is created, signs, and is removed.
 //!
-//! The module is pure except for the generation of keys; time is an argument, in seconds of Unix time. The certificates
-//! contain all state, so every replica computes the same result from the same Secret. An authority is published long
-//! before it signs, so that every peer already has it in its bundle.
+//! This module does no I/O and reads no clock: time is an argument, in seconds of Unix time. Keys are random. The
+//! certificates contain all state, so every replica computes the same result from the same Secret. An authority is
+//! published long before it signs, so that every peer already has it in its bundle.
 
 pub(crate) mod renewal;
 pub(crate) mod secret;
@@ -113,7 +113,9 @@ impl Authorities {
         let (certificates, keys) = (blocks(certificates), blocks(keys));
         if certificates.len() != keys.len() {
             let (certificates, keys) = (certificates.len(), keys.len());
-            return Err(InvalidAuthorities(format!("{certificates} certificates and {keys} keys")));
+            return Err(InvalidAuthorities(format!(
+                "there must be one key for each certificate, and there are {certificates} certificates and {keys} keys"
+            )));
         }
         let authorities =
             certificates.into_iter().zip(keys).map(|(certificate, key)| Authority::read(certificate, key));

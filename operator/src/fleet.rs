@@ -93,7 +93,7 @@ impl Fleet {
     }
 }
 
-/// The presence of a pod's agent on one channel. Dropping it records that the channel has ended.
+/// The registration of one agent's channel in the counter. Dropping it records that the channel has ended.
 #[derive(Debug)]
 pub struct Presence {
     fleet: Arc<Fleet>,
@@ -103,8 +103,8 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Records a message from the agent. Without another one within `silence`, the pod counts as cut off. Returns true if
-    /// the agent must be told now, by empty answers, that its share is over.
+    /// Records a message from the agent. Without another one within `silence`, the pod counts as cut off. Returns true
+    /// if the agent must get empty answers now, which end its share.
     pub fn record_message(&self, silence: Duration) -> bool {
         self.fleet.with(|counter, now| {
             counter.record_message(&self.pod, self.number, silence, now);
@@ -112,7 +112,7 @@ impl Presence {
         })
     }
 
-    /// Returns true if the agent must be told now that its share is over.
+    /// Returns true if the agent must get empty answers now, which end its share.
     pub fn release(&self) -> bool {
         self.fleet.with(|counter, now| counter.release(&self.pod, self.number, now))
     }

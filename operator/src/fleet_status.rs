@@ -1,4 +1,4 @@
-//! Builds the part of a policy's status about its rules of scope Fleet. The module is pure.
+//! Builds the part of a policy's status about its rules of scope Fleet. This module does no I/O and reads no clock.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Finds the ports of Services that lead through the agent, and those that bypass it.
 //!
-//! The module is pure. Its inputs are a Service's ports, a pod's named ports, and the ports on which the pod's agent
-//! and app listen. The pods of one template have the same ports. An agent cannot refuse requests that reach the app
-//! directly over the pod's network, so Weir can only report such a bypass.
+//! This module does no I/O and reads no clock. Its inputs are a Service's ports, a pod's named ports, and the ports on
+//! which the pod's agent and app listen. The pods of one template have the same ports. An agent cannot refuse requests
+//! that reach the app directly over the pod's network, so Weir can only report such a bypass.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ fn is_loopback(address: &str) -> bool {
     ["127.", "[::1]", "localhost"].iter().any(|host| address.starts_with(host))
 }
 
-/// The parts of a Service that matter, besides its selector.
+/// The parts of a Service that matter, in addition to its selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
     /// True if the Service's name resolves to the pods themselves, for any ports of the Service.

@@ -1,4 +1,4 @@
-//! The engine's memory of a policy between two reports. The module is pure.
+//! The engine's memory of a policy between two reports. This module does no I/O and reads no clock.
 
 use std::time::Duration;
 

@@ -76,7 +76,7 @@ pub struct Stored {
     pub version: Option<String>,
 }
 
-/// A fact to announce once.
+/// An Event that the operator writes only once.
 #[derive(Clone, Debug)]
 pub struct Announcement {
     /// The policy.

@@ -1,8 +1,8 @@
 //! Builds the status of a policy from the compiled rules, the targets, the pods' state and their traffic.
 //!
-//! The module is pure. It reports the pods' acknowledgements, never the operator's intentions. A condition's transition
-//! time changes only when its status changes. `Ready`, `Reconciling`, `Stalled` and `Programmed` repeat `Accepted` and
-//! `Enforced` in the form that other tools expect.
+//! This module does no I/O and reads no clock. It reports the pods' acknowledgements, never the operator's intentions.
+//! A condition's transition time changes only when its status changes. `Ready`, `Reconciling`, `Stalled` and
+//! `Programmed` repeat `Accepted` and `Enforced` in the form that other tools expect.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

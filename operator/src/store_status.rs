@@ -1,5 +1,5 @@
 //! Builds the status of a store, and a policy's conditions about its stores and about the operator, which counts for
-//! rules of scope Fleet. The module is pure: its inputs are the agents' reports.
+//! rules of scope Fleet. This module does no I/O: its inputs are the agents' reports.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -74,9 +74,9 @@ pub struct LostConnections {
     pub operator: Vec<CutOffPod>,
 }
 
-/// Returns the `FleetDegraded` condition of a policy with a rule of scope Fleet: whether it is true, its reason, and its
-/// message. `unreachable` contains the names of the pods that do not answer the operator, and `enforcing` is the number
-/// of pods that enforce the policy, out of `targeted`.
+/// Returns the `FleetDegraded` condition of a policy with a rule of scope Fleet: whether it is true, its reason, and
+/// its message. `unreachable` contains the names of the pods that do not answer the operator, and `enforcing` is the
+/// number of pods that enforce the policy, out of `targeted`.
 pub fn fleet_degraded(
     cut_off: &[CutOffPod],
     unreachable: &BTreeSet<&str>,

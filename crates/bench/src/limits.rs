@@ -26,8 +26,8 @@ Contenders take turns of some milliseconds, and each round begins with another c
 the turns, ± half of the distance between their quartiles. The JSON file also has the lowest and the highest value. \
 Ratios and differences are computed in each round, between turns that are less than a second apart, and the tables \
 show their median. Noise on the machine affects both turns, so ratios are stable even if the figures vary, and they \
-can differ from the ratio of two medians. The best peer is the one with the worst ratio for Weir. The rule is the same \
-for all contenders, and no turn is left out.";
+can differ from the ratio of two medians. The best peer is the one with the worst ratio for Weir. All contenders are \
+measured by the same method, and every turn is included.";
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     let mut report = Report::new("core", "Decisions", ABOUT, quick)?;

@@ -380,7 +380,8 @@ fn a_retune_a_lap_later_gives_no_place_twice() {
             let (decider, then) = (limiter.clone(), later(SECOND));
             let thread = thread::spawn(move || u64::from(decider.charge(then, 1).is_ok()));
             let retuned = limiter.retune(|| then, quota(new, 2, SECOND));
-            // The request of a period ago does not count for a log, but still counts for a counter.
+            // A sliding window log no longer counts a request that is one period old. A sliding window counter still
+            // does.
             let most = if new == Strategy::SlidingWindowLog { 2 } else { 1 };
             assert_eq!(thread.join().expect("no panic") + drain(&retuned, then), most, "to {new:?}");
         });

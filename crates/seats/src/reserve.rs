@@ -104,7 +104,7 @@ fn reserve_window(limit: &Limit, state: &mut State, units: &mut (u64, u64), part
     match state {
         State::Window { count, .. } => *count = (*count + part).saturating_sub(charged),
         State::Counter { current, previous, .. } => {
-            // The shares could use the window before, too, although no question came then.
+            // The shares could use the previous window, too, although no question came then.
             if before < start && before + limit.period != start {
                 *previous += part;
             }

@@ -35,7 +35,7 @@ pub enum State {
         start: u64,
         /// The units that were charged in the current window.
         current: u64,
-        /// The units that were charged in the window before.
+        /// The units that were charged in the previous window.
         previous: u64,
     },
     /// A sliding window log.
@@ -329,7 +329,7 @@ pub fn start_of(limit: &Limit, now: u64) -> u64 {
     now - now % limit.period
 }
 
-/// The time from the start of a window until the `previous` requests of the window before count as at most `room`.
+/// The time from the start of a window until the `previous` requests of the previous window count as at most `room`.
 fn opens_after(limit: &Limit, room: u64, previous: u64) -> u64 {
     if previous <= room {
         return 0;

@@ -112,8 +112,8 @@ impl OperatorStore {
         OperatorChannel { store: Arc::clone(self), number: state.channels, questions, is_closed_by_operator: false }
     }
 
-    /// The number of times that the operator began to count, which ended the shares of before. Also returns true if shares
-    /// can be in use now, because the operator does not count for this program.
+    /// The number of times that the operator began to count, which ended the earlier shares. Also returns true if
+    /// shares can be in use now, because the operator does not count for this program.
     pub(crate) fn shares(&self) -> (u64, bool) {
         let state = lock(&self.state);
         (state.releases, state.contact.away().is_some())

@@ -18,9 +18,9 @@ const PYTHON: &str = "004";
 
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway`, `rls`, `seeds` or
-    /// `shared`, which install their peers; `fleet`, the operator with 10,000 pods, and `fleet-limits`, limits that it
-    /// counts, which build a kube-apiserver and etcd
+    /// `core`, `tower`, `burst`, `sla` or `strategies`, these five run by default; `proxy`, `gateway`, `rls`, `seeds`
+    /// or `shared`, which install their peers; `fleet`, the operator with 10,000 pods, and `fleet-limits`, limits that
+    /// it counts, which build a kube-apiserver and etcd
     suites: Vec<String>,
     /// A part of `seeds`, such as `002`; without it, all parts. What is not measured stays as it was
     #[arg(long = "seed", value_name = "NUMBER")]
@@ -126,13 +126,15 @@ pub(crate) async fn run(
 }
 
 /// Runs the program in a separate network namespace, which has only a loopback device, if this can be created. In the
-/// machine's namespace, firewall rules of a container runtime would inspect each packet of all contenders. This takes
-/// 6 % of the agent's time, and makes the contenders look more alike.
+/// machine's namespace, firewall rules of a container runtime would inspect each packet of all contenders. This
+/// takes 6 % of the agent's time, and hides differences between the contenders.
 fn alone(program: &Path) -> Command {
     // Root can also lack this permission, as in most containers.
     let may = std::process::Command::new("unshare").args(["--net", "true"]).output();
     if !may.is_ok_and(|may| may.status.success()) {
-        eprintln!("bench: cannot create a network namespace; in the machine's, firewall rules inspect each packet");
+        eprintln!(
+            "bench: cannot create a network namespace: firewall rules of this machine can slow down all contenders"
+        );
         return Command::new(program);
     }
     let mut command = Command::new("unshare");

@@ -39,7 +39,7 @@ pub(crate) struct Child {
 impl Child {
     pub(crate) fn spawn(name: impl Into<String>, command: &mut Command) -> anyhow::Result<Self> {
         let name = name.into();
-        // Cargo sets variables for this program's package. They are wrong for other packages, and make some build
+        // Cargo sets environment variables for this package. They are wrong for other packages, and make some build
         // scripts, such as the one of ring, run again without need.
         for (variable, _) in std::env::vars_os() {
             let text = variable.to_string_lossy();

@@ -28,13 +28,14 @@ pub(crate) async fn build_programs() -> Result<()> {
     BUILT
         .get_or_try_init(|| async {
             let mut cargo = Command::new(env!("CARGO"));
-            // All packages are selected, as in the stage `unit`, because otherwise cargo would choose other features for
-            // the dependencies and compile them again.
+            // All packages are selected, as in the stage `unit`, because otherwise cargo would choose other features
+            // for the dependencies and compile them again.
             cargo.args(["build", "--quiet", "--locked", "--workspace"]);
             cargo.args(["--bin", "weir-operator", "--bin", "weir-agent", "--example", "shop"]);
             cargo.arg("--target-dir").arg(folder()?.parent().context("the folder of the profile has no parent")?);
-            // Cargo sets variables for this test's package. They make some build scripts, such as the one of ring, run
-            // again. Then cargo would compile everything that depends on ring, here and again in the next stage.
+            // Cargo sets environment variables for the package of this test. They make some build scripts, such as the
+            // one of ring, run again. Then cargo would compile everything that depends on ring, here and again in the
+            // next stage.
             for (variable, _) in std::env::vars_os() {
                 let text = variable.to_string_lossy();
                 if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

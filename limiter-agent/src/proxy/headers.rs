@@ -30,7 +30,7 @@ pub(super) const MAX_ANSWER_BYTES: usize = 400 * 1024;
 /// all of the space for this many fields, so a large number costs more than the rest of the parsing.
 pub(super) const MAX_ANSWER_FIELDS: usize = 256;
 
-/// Hop-by-hop fields besides `Connection` itself.
+/// Hop-by-hop fields except `Connection` itself.
 pub(super) const HOP_BY_HOP: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),

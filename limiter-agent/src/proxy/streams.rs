@@ -51,7 +51,7 @@ struct Connection {
     used: AtomicBool,
 }
 
-/// One stream; it counts as open until dropped.
+/// One stream. It counts as open until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Stream {
     connection: Arc<Connection>,

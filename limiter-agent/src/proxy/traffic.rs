@@ -68,7 +68,7 @@ pub(crate) struct Spoken {
     pub(crate) opened: u64,
 }
 
-/// Counts a connection as open until dropped.
+/// Counts a connection as open until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Speaking {
     traffic: Arc<Traffic>,

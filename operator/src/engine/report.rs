@@ -1,5 +1,5 @@
-//! Computes the reports about each policy: its status, Events and metrics. The module is pure and returns the values to
-//! write.
+//! Computes the reports about each policy: its status, Events and metrics. This module does no I/O and returns the
+//! values to write.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -141,7 +141,7 @@ impl EngineMachine {
 }
 
 struct Judged<'a> {
-    /// All targeted pods. Each is counted by the policy that it enforces worst.
+    /// All targeted pods. Each pod counts once, in the state of its policy with the worst state.
     pods: PodCounts,
     /// For each policy, the pods that do not enforce it.
     others: HashMap<&'a ObjectKey, Vec<(&'a ObjectKey, Standing)>>,

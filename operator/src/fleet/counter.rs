@@ -1,13 +1,13 @@
-//! Decides about questions: a pure function of the questions and their times. The machine does no I/O and reads no
+//! Decides about questions. The counter is a function of the questions and their times: it does no I/O and reads no
 //! clock; [`Fleet`](super::Fleet) does.
 //!
 //! ```text
 //! Collecting ── all pods have sent their levels, or 10 s ──► Settling ── all of them are present, or 5 s ──► Counting
 //! ```
 //!
-//! While the machine collects and settles, it only raises its counts to the levels that agents know, and charges what
-//! their shares used. If a pod was missing at the end, or did not know all its levels, its agent may have used any unit,
-//! so all limits count as used up at that time.
+//! In the phases Collecting and Settling, the counter does two things: it raises its counts to the levels that agents
+//! report, and charges the units that their shares used. If a pod was missing at the end, or did not know all its
+//! levels, its agent may have used any unit, so all limits count as used up at that time.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -35,7 +35,7 @@ const BETWEEN_SEARCHES: u64 = 1_000_000;
 const COLLECTING: u64 = 10_000_000;
 /// The time for which a new term waits for agents that have sent their levels.
 const SETTLING: u64 = 5_000_000;
-/// The clock of a new leader can be ahead of the clock of the leader before by this time. If it is further ahead, the
+/// The clock of a new leader can be ahead of the clock of the previous leader by this time. If it is further ahead, the
 /// change of leaders frees at most one burst.
 const MARGIN: u64 = 1_000_000;
 
@@ -166,7 +166,7 @@ impl Counter {
         self.pods.record_message(pod, channel, at + micros(silence), at);
     }
 
-    /// Returns true if the agent must be told now that its share is over.
+    /// Returns true if the agent must get empty answers now, which end its share.
     pub fn release(&mut self, pod: &str, channel: u64, now: Duration) -> bool {
         let at = self.advance(now);
         self.has_levels() && self.term.is_current(now) && self.pods.release(pod, channel, at)
@@ -318,8 +318,8 @@ impl Entry {
     }
 }
 
-/// Returns the name of the rule's own counters, and whether these are the counters of a limit that a descriptor brought.
-/// Their name is that of the rule's counters, `@`, and the limit.
+/// Returns the name of the rule's own counters, and whether these are the counters of a limit that a descriptor
+/// brought. Their name is that of the rule's counters, `@`, and the limit.
 fn rule_of(counters: &str) -> (&str, bool) {
     counters.split_once('@').map_or((counters, false), |(rule, _)| (rule, true))
 }

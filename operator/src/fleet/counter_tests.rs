@@ -68,7 +68,7 @@ impl Bench {
     }
 
     fn confirm(&mut self, pod: &str, channel: u64) {
-        assert!(self.counter.release(pod, channel, self.now), "the agent must be told that its share is over");
+        assert!(self.counter.release(pod, channel, self.now), "the agent must get empty answers");
         self.counter.levels_sent(pod, channel, true, self.now);
     }
 
@@ -167,7 +167,7 @@ fn a_malformed_question_is_refused_with_the_name_of_the_field() {
     }
 }
 
-/// The new leader learns what the leader before granted, and counts only then.
+/// The new leader learns what the previous leader granted, and counts only then.
 #[test]
 fn a_new_term_collects_levels_first() {
     let mut bench = Bench::new();
@@ -214,7 +214,7 @@ fn bans_are_counted_and_collected() {
         let Outcome::Counted(granted) = bench.ask(question) else { panic!("not counted") };
         (granted.granted, granted.banned_since)
     };
-    assert_eq!(ask("1", BanChange::Keep), (0, UNIX - 1_000_000), "the ban of before");
+    assert_eq!(ask("1", BanChange::Keep), (0, UNIX - 1_000_000), "the earlier ban");
     assert_eq!(ask("2", BanChange::Keep), (1, 0), "a report starts no ban");
     let (granted, since) = ask("2", BanChange::Start(0));
     assert!(granted == 0 && since >= UNIX, "{since}");

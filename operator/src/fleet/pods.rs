@@ -71,7 +71,7 @@ enum Stage {
     Greeted,
     /// The agent has sent its levels.
     Ready,
-    /// The agent was told, at this time, that the counter counts.
+    /// The agent was sent empty answers at this time: they say that the counter counts.
     Released(u64),
     /// The agent asks the counter, and uses no share.
     Present,
@@ -172,7 +172,8 @@ impl Pods {
         self.on_channel(pod, number, now, |channel| (channel.last_message_at, channel.until) = (now, until));
     }
 
-    /// Ends the share of an agent that has sent its levels. Returns true if the agent must be told now.
+    /// Ends the share of an agent that has sent its levels. Returns true if the agent must get empty
+    /// answers now.
     pub(super) fn release(&mut self, pod: &str, number: u64, now: u64) -> bool {
         let channel = self.pods.get(pod).filter(|pod| !pod.policies.is_empty()).and_then(|pod| pod.channel.as_ref());
         let is_ready = channel.is_some_and(|channel| channel.number == number && channel.stage == Stage::Ready);

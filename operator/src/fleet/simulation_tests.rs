@@ -388,7 +388,7 @@ impl World {
         self.send_up(index, Up::LevelsSent);
     }
 
-    /// A new leader's channel replaces the channel of the leader before.
+    /// A new leader's channel replaces the channel of the previous leader.
     fn replace_link(&mut self, index: usize) {
         let now = self.now;
         if let Some(link) = self.agents[index].link.take() {

@@ -19,7 +19,7 @@ const CPU_REQUEST: &str = "weir.dev/agent-cpu-request";
 const CPU_LIMIT: &str = "weir.dev/agent-cpu-limit";
 const MEMORY_REQUEST: &str = "weir.dev/agent-memory-request";
 const MEMORY_LIMIT: &str = "weir.dev/agent-memory-limit";
-/// The annotations for users, besides those of the agent's settings.
+/// The annotations for users, except those of the agent's settings.
 const KNOWN: [&str; 10] = [
     INJECT,
     PORT,

@@ -1,4 +1,4 @@
-//! Adds an agent to a pod. The module is pure: all its inputs are in [`ClusterSettings`] and [`AgentStart`].
+//! Adds an agent to a pod. This module does no I/O: all its inputs are in [`ClusterSettings`] and [`AgentStart`].
 //!
 //! It reads the pod through its type and edits the plain JSON, so that fields of future Kubernetes versions survive. A
 //! second injection changes nothing.

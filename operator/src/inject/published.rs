@@ -1,5 +1,5 @@
-//! The webhook's two objects: their content, and the content that they should have. The module is pure except for the
-//! generation of tokens.
+//! The webhook's two objects: their content, and the content that they should have. This module does no I/O. Tokens
+//! are random.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret};

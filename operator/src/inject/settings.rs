@@ -1,4 +1,4 @@
-//! The settings of an agent besides its ports and its policies: the cluster owner's defaults, and the pod's overrides.
+//! The settings of an agent except its ports and its policies: the cluster owner's defaults, and the pod's overrides.
 //!
 //! The same parsers read both, so a value means the same in the chart and in an annotation, and an error names the
 //! invalid value and the fix. The values that Weir itself decides (ports, the app, the bootstrap snapshot, the

@@ -1,5 +1,5 @@
-//! Decides the next step of a candidate from its observations and their times. The module is pure: it uses no clock and
-//! no network.
+//! Decides the next step of a candidate from its observations and their times. This module does no I/O: it uses no
+//! clock and no network.
 //!
 //! There is one [`Election`] per process. The caller asks for the [`next`](Election::next) step, executes it, and
 //! reports the result: [`read`](Election::read), [`claimed`](Election::claimed), or [`shown`](Election::shown) for

@@ -1,4 +1,4 @@
-//! Decides which pods a policy selects. The module is pure: a function of labels, selectors and names.
+//! Decides which pods a policy selects. This module does no I/O. It is a function of labels, selectors and names.
 
 use std::{collections::BTreeMap, sync::Arc};
 

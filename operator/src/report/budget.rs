@@ -1,4 +1,4 @@
-//! Limits the number of Events that one policy can cause. The module is pure.
+//! Limits the number of Events that one policy can cause. This module does no I/O and reads no clock.
 //!
 //! The announcer announces each fact once (see [`crate::announcer`]), but each pod that comes and goes is a new fact.
 //! The numbers are those of client-go's filter for the same purpose.

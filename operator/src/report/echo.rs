@@ -1,5 +1,5 @@
-//! Distinguishes echoes of the operator's own writes from edits by others. The module is pure, with one [`Echo`] per
-//! policy.
+//! Distinguishes echoes of the operator's own writes from edits by others. This module does no I/O. There is one
+//! [`Echo`] per policy.
 //!
 //! Every write comes back through the source, sometimes before its response, sometimes after a newer write. So no
 //! status is judged while a write is in progress. The status from the source is compared with the *stored* result of

@@ -1,4 +1,4 @@
-//! Decides when to write a status. The module is pure, with one [`Pace`] per policy.
+//! Decides when to write a status. This module does no I/O. There is one [`Pace`] per policy.
 //!
 //! A change of enforcement is written immediately. A state that waits for pods is held back for a short time: then a
 //! change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written at intervals

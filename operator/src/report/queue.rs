@@ -1,4 +1,4 @@
-//! Decides which status to write next. The module is pure.
+//! Decides which status to write next. This module does no I/O and reads no clock.
 //!
 //! For each policy at most one status is being written, and at most one waits: the newest. After each failure the pause
 //! grows, until the write succeeds or the policy is deleted. A newer status replaces a waiting one, and takes its turn.

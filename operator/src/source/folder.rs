@@ -1,5 +1,5 @@
-//! Interprets a directory of policy files, listing by listing. The module is pure: its inputs are texts and times, and
-//! its output is changes.
+//! Interprets a directory of policy files, listing by listing. This module does no I/O: its inputs are texts and times,
+//! and its output is changes.
 //!
 //! Editors replace files by renaming, truncate them before they write, and save partial files. So a bad change is not
 //! accepted immediately: a missing policy, or a file that does not parse, must stay in this state for [`CONFIRM`]. A

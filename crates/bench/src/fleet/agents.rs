@@ -107,7 +107,7 @@ impl Answer {
     }
 }
 
-/// The fields of a snapshot besides its content.
+/// The fields of a snapshot except its content.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Envelope<'a> {

@@ -16,7 +16,7 @@ in one namespace, because a policy applies to one namespace. Each Deployment has
 the two below are 500 for 10,000 pods. Each pod reports that it runs and is ready. *One policy on 100 pods* targets a \
 Deployment, and *one on all* selects pods by label. The test changes their only limit again and again. The time runs \
 from the request to the apiserver to the acknowledgement of the last agent. The operator uses the channel with mutual \
-TLS. The agents have their certificates of the operator's authority before the operator starts, so issuing 10,000 \
+TLS. The operator's authority signs the certificates of the agents before the operator starts, so issuing 10,000 \
 certificates is not part of a cold start.";
 
 const METHOD: &str = "Percentiles are those of the repetitions. With fewer than 100 repetitions, the 99th percentile \

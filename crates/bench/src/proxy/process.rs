@@ -17,15 +17,15 @@ use rustix::{
 
 use crate::clock;
 
-/// The core for the clients, the app and this program.
+/// The CPU core for the clients, the app and this program.
 pub(crate) const CLIENT_CORE: usize = 0;
-/// The core for the proxy.
+/// The CPU core on which only the proxy runs.
 pub(crate) const PROXY_CORE: usize = 1;
 
 /// The cores on which a program runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Cores {
-    /// The core for the proxy.
+    /// The core on which only the proxy runs.
     Own,
     /// All cores.
     All,

@@ -28,7 +28,7 @@ pub(crate) struct Service {
 #[derive(Clone, Copy)]
 pub(crate) struct PeerSettings {
     pub(crate) cores: Cores,
-    /// Settings besides the necessary ones.
+    /// Settings in addition to the necessary ones.
     pub(crate) more: &'static [(&'static str, &'static str)],
     /// Its Redis; none if it starts one of its own.
     pub(crate) redis: Option<SocketAddr>,

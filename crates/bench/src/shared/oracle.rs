@@ -38,8 +38,8 @@ pub(crate) fn excess(admitted: &[Admission], limit: SharedLimit) -> u64 {
 }
 
 /// A request is decided at some moment between its two times. So between any two moments *a* and *b*, at least those
-/// requests were admitted whose both times lie there, and the limit allows `requests + requests × (b - a) / period`. Only
-/// the starts of requests matter as *a*, and only their ends as *b*.
+/// requests were admitted whose both times lie there, and the limit allows `requests + requests × (b - a) / period`.
+/// Only the starts of requests matter as *a*, and only their ends as *b*.
 fn excess_of(mut times: Vec<(u64, u64)>, limit: SharedLimit) -> u64 {
     times.sort_unstable();
     let first = times.first().map_or(0, |(begun, _)| *begun);
@@ -87,7 +87,7 @@ impl Counts {
         }
     }
 
-    /// Adds to all places before `end`.
+    /// Adds `number` to all entries before `end`.
     fn add_until(&mut self, end: usize, number: i128) {
         let (mut node, mut width, mut rest) = (1, self.size, end);
         loop {

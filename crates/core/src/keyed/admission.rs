@@ -46,7 +46,7 @@ const SHORTLY: Duration = Duration::from_millis(1);
 /// The number of idle keys that one decision tries to forget, if these keys are charged at the same time.
 const TRIES: usize = 4;
 
-/// The state of a region besides its cells.
+/// The state of a region except its cells.
 #[derive(Debug, Default)]
 pub(super) struct Region {
     pub(super) hold: Mutex<Hold>,

@@ -150,7 +150,8 @@ fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64,
     (by_word, by_leases)
 }
 
-/// The losses in 144 patterns, in hundredths of a percent. The random numbers are the same in every run.
+/// For 144 patterns of traffic, measures which part of the admissions leases lose, in hundredths of a percent. The
+/// random numbers are the same in every run.
 #[test]
 fn under_bursts_and_lulls_leases_lose_a_thousandth() {
     let (mut all, mut lost, mut worst) = (0, 0, 0);

@@ -103,8 +103,8 @@ impl History {
     }
 
     /// Returns the tokens that a bucket would have left after windows that admitted `admitted` requests in total.
-    /// `left` is the number of remaining requests in the window. For a fixed window it can be negative, which is a
-    /// debt.
+    /// `left` is the number of remaining requests in the window. For a fixed window, `left` can be negative: then
+    /// the window has debt.
     pub(super) fn tokens_after(&self, quota: Quota, since: u64, admitted: u64, left: i128) -> Tokens {
         let (parts, length) = (i128::from(PARTS), since.saturating_sub(self.began));
         let (left, had) = (left * parts, self.tokens.in_units(PARTS));

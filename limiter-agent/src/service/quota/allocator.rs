@@ -6,8 +6,8 @@
 //! delayed or lost, data planes admit at most what the limits admitted. The protocol has no acknowledgements, so the
 //! machine cannot know which tokens are left, and never gives tokens back to a limit.
 //!
-//! Each data plane of a bucket gets a part of what the limits admit now, by its share of the demand. A request that a data
-//! plane admitted without a token is charged before its next tokens.
+//! Each data plane of a bucket gets a part of what the limits admit now, by its share of the demand. A request that a
+//! data plane admitted without a token is charged before its next tokens.
 
 mod member;
 #[cfg(test)]
@@ -79,7 +79,8 @@ pub(super) enum Assignment {
     Tokens {
         tokens: u32,
         life: Duration,
-        /// Differs from the number of the last assignment, so that a data plane never takes new tokens for the old ones.
+        /// Differs from the number of the last assignment, so that a data plane can distinguish new tokens
+        /// from old ones.
         number: u32,
     },
 }
@@ -140,8 +141,8 @@ impl Allocator {
         self.each(stream, |_, member| member.is_stale = true);
     }
 
-    /// Removes the buckets of a data plane that got no request during their last assignment, and returns them. The caller
-    /// tells the data plane to abandon them.
+    /// Removes the buckets of a data plane that got no request during their last assignment, and returns them. The
+    /// caller tells the data plane to abandon them.
     pub(super) fn abandon(&mut self, stream: StreamId, now: Time) -> Vec<Arc<Bucket>> {
         let mut idle = Vec::new();
         self.each(stream, |bucket, member| idle.extend(member.is_idle(now).then(|| Arc::clone(bucket))));
@@ -182,8 +183,9 @@ impl Allocator {
         let total: u128 = members.values().map(weight).sum();
         let member = members.get(&stream)?;
         let need = member.need(&limit, count, remaining);
-        // With others, a data plane gets its part of what the limit earned since its last assignment, and little of what the
-        // limit has saved. If it got its part of all that remains, the first data plane of each turn would get too much.
+        // With others, a data plane gets its part of what the limit earned since its last assignment, and little of
+        // what the limit has saved. If it got its part of all that remains, the first data plane of each turn would get
+        // too much.
         let earned = limit.earned_in(member.since_assignment(now)).min(u32::MAX.into());
         let available =
             if count == 1 { remaining } else { earned + remaining.saturating_sub(earned).div_ceil(SAVINGS) };

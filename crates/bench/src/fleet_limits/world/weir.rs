@@ -101,7 +101,7 @@ struct Leader {
     counter: Counter,
     is_alive: bool,
     resumes_at: u64,
-    /// True if all agents were told that the counter counts.
+    /// True if all agents have got empty answers, which say that the counter counts.
     has_released: bool,
 }
 

@@ -78,7 +78,7 @@ impl Scenario {
         (0..self.requests).filter(|number| !self.is_free(*number)).count()
     }
 
-    /// Whether all requests without a limit were served, and of the others as many as the limit says.
+    /// Compares the served requests with the limit. All requests without a limit must be served.
     fn admitted(&self, contender: Contender, answers: &[Answer]) -> Admitted {
         let limit =
             if contender == Contender::Alone { usize::MAX } else { usize::try_from(self.limit).unwrap_or(usize::MAX) };

@@ -124,7 +124,7 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
     speed(&cases, &running, rounds, length, part)
 }
 
-/// Exactly as many as the limit says, whatever the order of requests.
+/// Exactly as many as the limit says, for any order of requests.
 fn counts(title: &str, note: &str, cases: &[Case], running: &[Running], part: &mut Part<'_>) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let (mut ours, mut wrong_ones) = (true, Vec::new());

@@ -208,7 +208,7 @@ fn tree(random: &mut Random, path: &str, depth: usize, paths: &mut Vec<String>) 
     }
 }
 
-/// Items that can be between imports, besides blank lines.
+/// Items that can be between imports, other than blank lines.
 const OTHERS: [&str; 3] = ["// About all.\n\n", "mod other;\n", "fn f() {}\n"];
 
 /// Creates a file with imports in any order and form. Also returns the imported paths.
