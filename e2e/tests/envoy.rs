@@ -24,7 +24,7 @@ use self::stage::{Envoy, Quotas, Service, Stage, until};
 
 const DAY: u64 = 24 * 3600 * 1000;
 
-/// A limit of `requests` a day that admits all of them at once.
+/// A limit of `requests` a day that admits all of them at the same time.
 fn a_day(requests: u64) -> Value {
     json!([{ "name": "day", "strategy": "TokenBucket", "requests": requests, "periodMillis": DAY, "burst": requests }])
 }
@@ -273,8 +273,8 @@ async fn a_service_ends_without_an_error_for_envoy() -> Result<()> {
 const QUOTA_RATE: u64 = 200;
 const QUOTA_BURST: u64 = 100;
 
-/// Sends requests to these Envoys at once until they have admitted `wanted`. Checks after each request that all Envoys together
-/// have admitted at most what the limit admits since `start`. Returns what each of them has admitted.
+/// Sends requests to these Envoys at the same time until they have admitted `wanted`. Checks after each request that
+/// all Envoys together have admitted at most what the limit admits since `start`. Returns what each of them has admitted.
 async fn load(envoys: &[&Envoy], wanted: u64, admitted: &Arc<AtomicU64>, start: Instant) -> Result<Vec<u64>> {
     const CLIENTS: usize = 8;
     let end = admitted.load(Ordering::Relaxed) + wanted;

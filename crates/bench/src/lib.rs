@@ -66,7 +66,7 @@ enum Suite {
     Core,
     /// The overhead of each layer, and 1,000 tasks on one limit
     Tower,
-    /// 50,000 requests at once with a capacity of 10,000
+    /// 50,000 requests at the same time with a capacity of 10,000
     Burst,
     /// A service of 10 slots behind limits, from 25 to 600 requests per second
     Sla,

@@ -30,7 +30,7 @@ begin.";
 /// One of the documents.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Seed {
-    /// 50,000 requests at once with a capacity of 10,000, and 1,000 clients on one limit
+    /// 50,000 requests at the same time with a capacity of 10,000, and 1,000 clients on one limit
     #[value(name = "000")]
     Crowd,
     /// A service of ten slots behind limits, from 25 to 600 requests a second

@@ -21,8 +21,8 @@ use tokio::net::TcpStream;
 const BACKLOG: i32 = 4096;
 
 /// The number of unsent bytes that the kernel buffers for a client. By default, the kernel accepts megabytes from the
-/// agent at once. Then the agent observes no progress for minutes, and a client that reads a few KB per second would
-/// count as stalled.
+/// agent immediately. Then the agent observes no progress for minutes, and a client that reads a few KB per second
+/// would count as stalled.
 const MOST_UNSENT: u32 = 128 * 1024;
 
 /// TCP keepalive: how long a connection is quiet before the kernel probes the client, how often the kernel probes, and

@@ -157,7 +157,7 @@ impl Stores {
         }
     }
 
-    /// Gives unused seats back to all stores, and waits for the questions on their way, at most a short time.
+    /// Gives unused seats back to all stores, and waits for the questions in flight, at most a short time.
     pub(crate) async fn settle(&self) {
         let held: Vec<_> = self.held().iter().map(|held| Arc::clone(&held.client)).collect();
         join_all(held.iter().map(|client| client.settle(SETTLE))).await;

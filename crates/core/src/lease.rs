@@ -15,10 +15,10 @@
 //!   that slot's lease has passed, the thread takes over that lease instead. So another core gets unused admissions
 //!   after at most as many fetches as there are slots.
 //!
-//! Bursts and lulls lose some admissions. A slot keeps its admissions when its threads stop, and other threads use
-//! later admissions. Then the floor passes unused admissions although the bucket is not full. The word alone would have
-//! admitted these requests. Measured with 2 to 15 slots in 144 patterns of 20,000 requests, 0.08 % of the admissions
-//! are lost. In the worst pattern, which has peaks of 20 times the rate, 1.3 % are lost.
+//! In bursts and quiet periods, leases lose some admissions. A slot keeps its admissions when its threads stop, and
+//! other threads use later admissions. Then the floor passes unused admissions although the bucket is not full. The
+//! word alone would have admitted these requests. Measured with 2 to 15 slots in 144 patterns of 20,000 requests,
+//! 0.08 % of the admissions are lost. In the worst pattern, which has peaks of 20 times the rate, 1.3 % are lost.
 
 use crate::{
     Standing, Time,

@@ -143,7 +143,7 @@ async fn a_limit_is_one_limit_for_all_agents_and_survives_the_operator() -> Resu
     let operator = fleet.operator().await?;
     let passed = fleet.passes(10).await?;
     ensure!(passed == 0, "{passed} more were admitted by the next operator");
-    // A higher limit has effect at once, for all agents together.
+    // A higher limit takes effect immediately, for all agents together.
     fleet.write("limits: [{name: day, requests: 45, per: 24h, strategy: SlidingWindowLog}]")?;
     fleet.stage.until("the change", |it| it["status"]["observedGeneration"] == 3 && enforced(it) == "3/3").await?;
     let passed = fleet.passes(20).await?;

@@ -198,8 +198,8 @@ pub(super) struct Answer<B> {
     rest: Bytes,
 }
 
-/// The largest piece of a body that an HTTP/2 client gets at once. A client that accepts such a piece is not stalled.
-/// The app's connection delivers pieces of up to 400 KiB, for which a slow client needs minutes.
+/// The largest piece of a body that an HTTP/2 client gets in one step. A client that accepts such a piece is not
+/// stalled. The app's connection delivers pieces of up to 400 KiB, for which a slow client needs minutes.
 const PIECE: usize = 16 * 1024;
 
 impl<B> Answer<B> {

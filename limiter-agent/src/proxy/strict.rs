@@ -17,7 +17,7 @@ pub(super) struct Strict {
     /// The beginning of a line that arrived in pieces.
     partial: Vec<u8>,
     head: Head,
-    /// No request follows this one, for any response of the app.
+    /// No request follows this one, independently of the app's response.
     last: bool,
 }
 

@@ -75,11 +75,11 @@ pub(super) struct Speaking {
     protocol: Protocol,
 }
 
-/// Counts a connection as parked until dropped.
+/// Counts a connection as parked until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Parked<'a>(&'a Traffic);
 
-/// Counts a connection as parked in a worker's own counter until dropped.
+/// Counts a connection as parked in a worker's own counter until this value is dropped.
 #[derive(Debug)]
 pub(super) struct ParkedHere<'a>(&'a OfWorker);
 

@@ -70,7 +70,7 @@ fn garbled(rules: &LiveRules, mut bytes: Vec<u8>, choices: &mut Choices<'_>) -> 
 
 /// Whether a question is admitted. `None` if it is invalid.
 fn decided(rules: &LiveRules, asked: &RateLimitRequest) -> Result<Option<bool>, String> {
-    // Without a store, every answer is there at once.
+    // Without a store, every answer is available immediately.
     match answer(rules, asked).now_or_never().ok_or("the answer waits")? {
         Ok(response) if response.statuses.len() == asked.descriptors.len() => {
             Ok(Some(response.overall_code == i32::from(Code::Ok)))

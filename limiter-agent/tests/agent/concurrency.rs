@@ -191,7 +191,7 @@ async fn an_open_websocket_is_in_flight() {
     in_flight(&agent, 0).await;
 }
 
-/// The app counts on its own how many requests of each key it has at once.
+/// The app counts by itself how many requests of each key it has at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_app_never_has_more_than_the_limit_and_no_client_waits_for_nothing() {
     const KEYS: usize = 3;

@@ -78,7 +78,7 @@ fn http2(path: &str) -> Vec<u8> {
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 5, 1, &block)].concat()
 }
 
-/// "At once" means: before the agent disconnects an earlier client that only closed its sending side.
+/// The agent must notice the reset before it disconnects an earlier client that only closed its sending side.
 #[tokio::test]
 async fn a_client_that_resets_its_connection_is_noticed_at_once() {
     let (address, mut told) = app().await;

@@ -39,7 +39,7 @@ async fn counting_app() -> SocketAddr {
                 let text = format!("{number:04}");
                 let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
                 let mut head = [0; 1024];
-                // A request has no body, and the agent sends its head at once.
+                // A request has no body, and the agent sends its head in one write.
                 while matches!(stream.read(&mut head).await, Ok(1..)) {
                     stream.write_all(answer.as_bytes()).await.expect("the agent reads");
                 }

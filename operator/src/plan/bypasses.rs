@@ -1,5 +1,5 @@
-//! Finds the ways in which requests can reach the pods of a policy without passing their agents or its limits. The
-//! module is pure.
+//! Finds the ways in which requests can reach the pods of a policy without passing their agents or its limits. This
+//! module does no I/O and reads no clock.
 
 use std::collections::BTreeSet;
 

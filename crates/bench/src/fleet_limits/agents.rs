@@ -1,5 +1,5 @@
-//! Ten agents and an operator as processes, with real requests: what they admit together, whatever happens to the
-//! operator and the connections.
+//! Ten agents and an operator as processes, with real requests: what they admit together while the operator and
+//! the connections fail.
 
 mod client;
 mod link;

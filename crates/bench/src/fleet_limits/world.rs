@@ -31,10 +31,11 @@ from the fifth second on. *Excess* is the most by which all admissions exceed th
 whole numbers, from the begin on. *False refusals* are requests that the contender refuses and the central limiter \
 admits, in percent of all requests, if the load is below the limit. A *message* goes in one direction; statuses, which \
 agents send in any case, do not count. *First second* is the limit used in the second after the load has moved to \
-another pod, and *until 90 %* the time after which half a second uses 90 % of the limit. There are 40 pods, if a table \
-names no other number. A pod's channel opens one round trip before its first request, which is when the pod becomes \
-ready; the channels of the first pods open with the first requests. *Largest sum*, each 10 ms, is the sum of what can be \
-admitted at a moment: the shares of all agents that may use one, and what the counter has not reserved; the limit is 1.";
+another pod, and *until 90 %* the time after which half a second uses 90 % of the limit. Each table uses 40 pods, \
+unless it gives another number. A pod's channel opens one round trip before its first request, which is when the pod \
+becomes ready; the channels of the first pods open with the first requests. *Largest sum*, each 10 ms, is the sum of \
+what can be admitted at a moment: the shares of all agents that may use one, and what the counter has not reserved; \
+the limit is 1.";
 
 /// The round trips of channels, in microseconds.
 const ROUND_TRIPS: [u64; 3] = [MILLI / 2, 5 * MILLI, 67 * MILLI];

@@ -22,7 +22,7 @@ pub(super) const LIMITERS: [&str; 3] = [WEIR, DASHMAP, MUTEX];
 pub(crate) struct Rate {
     pub(crate) requests: u32,
     pub(crate) period: Duration,
-    /// How many may come at once.
+    /// The number of requests that may come at the same time.
     pub(crate) burst: u32,
 }
 

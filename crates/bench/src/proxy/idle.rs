@@ -1,5 +1,5 @@
 //! Measures an idle proxy: the time to start, the memory after the start and after a load, and the memory per
-//! kept-alive connection.
+//! keep-alive connection.
 
 use super::{
     contenders::{CONTENDERS, Contender},

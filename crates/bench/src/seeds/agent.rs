@@ -8,7 +8,7 @@ use crate::proxy::{Addresses, Cores, Process, agent_command, free_address, put_s
 
 pub(super) const WEIR: &str = "weir-agent";
 
-/// A running agent, with as many threads as the machine has cores; stopped when dropped.
+/// A running agent, with as many threads as the machine has cores. It is stopped when this value is dropped.
 pub(super) struct Agent {
     pub(super) process: Process,
     pub(super) listen: SocketAddr,

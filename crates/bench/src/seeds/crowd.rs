@@ -1,5 +1,5 @@
-//! Seed 000: five times as many requests at once as a limit admits, and a crowd of clients on a limit that admits all,
-//! through the agent and through gateways made of tower-shot's layers and tower's own.
+//! Seed 000: a burst of five times as many requests as a limit admits, and a crowd of clients on a limit that admits
+//! all, through the agent and through gateways made of tower-shot's layers and tower's own.
 
 mod app;
 mod h2load;

@@ -49,7 +49,7 @@ const LIMITED: Rate = Rate { requests: 100, period: Duration::from_secs(1), burs
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 const HANG: u64 = 200;
-/// Requests on one connection at once while the tables of addresses are filled.
+/// The number of requests that one connection sends together while the tables of addresses are filled.
 const BATCH: u64 = 100;
 
 #[derive(Clone, Copy)]

@@ -201,7 +201,7 @@ mod tests {
             lasting: Duration::from_millis(2_525),
             ..Answers::default()
         };
-        // 10 at once, 400 a second for 2.5 s.
+        // 10 at the same time, and 400 a second for 2.5 s.
         assert!(check(600, STEP, &answers(1_010)).is_ok());
         assert!(check(600, STEP, &answers(1_011)).is_err());
         assert!(check(600, STEP, &Answers { timed_out: vec![Duration::ZERO], ..answers(1_010) }).is_err());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A bucket, which is full at first.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct SharedLimit {
-    /// In each period, and at once.
+    /// The number of requests in each period, and the capacity of the bucket.
     pub(crate) requests: u64,
     pub(crate) millis: u64,
 }
@@ -57,7 +57,8 @@ fn excess_of(mut times: Vec<(u64, u64)>, limit: SharedLimit) -> u64 {
     u64::try_from((most + period - 1) / period).unwrap_or(u64::MAX)
 }
 
-/// A number for each place, in a tree: all of the first places can be raised at once, and the highest one is known.
+/// A tree with a number for each place. It can raise the numbers of all places before a given one in a few steps, and
+/// it knows the highest number.
 struct Counts {
     size: usize,
     /// Added to all places below a node, and the highest below it with that.

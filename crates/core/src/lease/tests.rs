@@ -122,8 +122,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// Returns the number of requests that the word alone admits, and the number that leases admit. Each burst or lull
-/// takes up to `longest` ms, has a random one of these percentages of the limit, and uses some of the slots.
+/// Returns the number of requests that the word alone admits, and the number that leases admit. Each burst or quiet
+/// period takes up to `longest` ms, has a random one of these percentages of the limit, and uses some of the slots.
 fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64, u64) {
     let supply = Supply::new(quota, START);
     let (alone, word) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -153,7 +153,7 @@ fn admitted(quota: Quota, slots: u64, percents: [u64; 4], longest: u64) -> (u64,
 /// For 144 patterns of traffic, measures which part of the admissions leases lose, in hundredths of a percent. The
 /// random numbers are the same in every run.
 #[test]
-fn under_bursts_and_lulls_leases_lose_a_thousandth() {
+fn under_bursts_and_quiet_periods_leases_lose_a_thousandth() {
     let (mut all, mut lost, mut worst) = (0, 0, 0);
     for (requests, burst) in [(1000, 1000), (1000, 5000), (100_000, 10_000), (10_000, 100_000)] {
         let period = std::time::Duration::from_secs(1);

@@ -11,7 +11,7 @@ use super::Violation;
 use crate::workspace::Workspace;
 
 /// A refused word, in lower case, and its replacement.
-const WORDS: [(&str, &str); 24] = [
+const WORDS: [(&str, &str); 34] = [
     ("whoever", "name the actor: a client, a caller, a user"),
     ("anew", "again"),
     ("afresh", "again"),
@@ -21,7 +21,7 @@ const WORDS: [(&str, &str); 24] = [
     ("in vain", "without success"),
     ("told apart", "distinguished, or counted separately"),
     ("the same, but", "begin with the subject"),
-    ("hears", "receives, learns or detects"),
+    ("hears", "receives or detects"),
     ("is told", "gets, is reported, or name who reports it"),
     ("are told", "get, are reported, or name who reports them"),
     ("becomes of", "happens to"),
@@ -35,7 +35,17 @@ const WORDS: [(&str, &str); 24] = [
     ("to be had", "available"),
     ("on top of it", "in addition"),
     ("beside", "next to, or in addition to"),
+    ("besides", "except, or in addition to"),
     ("at rest this", "idle, with its subject"),
+    ("until dropped", "until this value is dropped"),
+    ("when dropped", "when this value is dropped"),
+    ("must be told", "name who sends what"),
+    ("were told", "name who sent what"),
+    ("whatever the", "for any"),
+    ("lull", "quiet period"),
+    ("lulls", "quiet periods"),
+    ("the leader before", "the previous leader"),
+    ("module is pure", "say that it does no I/O and reads no clock"),
 ];
 
 const EXTENSIONS: [&str; 12] = ["go", "lua", "md", "mjs", "rs", "sh", "toml", "tpl", "ts", "tsx", "txt", "yaml"];

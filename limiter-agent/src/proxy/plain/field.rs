@@ -8,7 +8,7 @@ use weir_enforce::FieldLine;
 
 use crate::proxy::headers::MAX_ANSWER_FIELDS;
 
-/// A head with more fields does not take the short path, even if the settings allow it.
+/// A head with more fields does not take the short path, even if the settings allow more fields.
 pub(super) const MAX_FIELDS: usize = 100;
 
 /// The fields of a request's head, each with its kind. Reserving the space costs almost nothing.

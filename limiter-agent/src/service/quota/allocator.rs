@@ -2,9 +2,9 @@
 //! time, charges the limits, and sends the assignments.
 //!
 //! A data plane is one stream. It holds *tokens*: each token was charged to the limits before it was sent, admits one
-//! request, and is never sent again. The next assignment of a bucket replaces the tokens that are left. So whatever is
-//! delayed or lost, data planes admit at most what the limits admitted. The protocol has no acknowledgements, so the
-//! machine cannot know which tokens are left, and never gives tokens back to a limit.
+//! request, and is never sent again. The next assignment of a bucket replaces the tokens that are left. So even
+//! if messages are delayed or lost, data planes admit at most what the limits admitted. The protocol has no
+//! acknowledgements, so the machine cannot know which tokens are left, and never gives tokens back to a limit.
 //!
 //! Each data plane of a bucket gets a part of what the limits admit now, by its share of the demand. A request that a
 //! data plane admitted without a token is charged before its next tokens.

@@ -70,7 +70,7 @@ backend app
     server app APP
 ";
 
-/// Another proxy, stopped when dropped.
+/// Another proxy. It is stopped when this value is dropped.
 struct Peer {
     process: Child,
     front: Front,

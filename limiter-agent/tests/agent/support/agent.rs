@@ -19,7 +19,7 @@ use super::{Client, json_of, request};
 /// The time limit of every wait in a test, so that a test fails and never hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running agent, killed when dropped.
+/// A running agent. It is killed when this value is dropped.
 pub(crate) struct Agent {
     process: Child,
     pub(crate) addresses: Addresses,
@@ -184,7 +184,7 @@ impl Agent {
         self.signal("HUP");
     }
 
-    /// Suspends the process until `go_on`. Everything sent in the meantime arrives at once.
+    /// Suspends the process until `go_on`. Everything that was sent in the meantime arrives together.
     pub(crate) fn suspend(&self) {
         self.signal("STOP");
     }

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::PATIENCE;
 
-/// Redis or Memcached, killed when dropped.
+/// A process of Redis or Memcached. It is killed when this value is dropped.
 pub(crate) struct Server {
     pub(crate) port: u16,
     command: Vec<String>,

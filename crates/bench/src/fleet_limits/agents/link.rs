@@ -11,7 +11,7 @@ use tokio::{
     sync::watch,
 };
 
-/// The largest piece that is forwarded at once.
+/// The largest piece that is forwarded in one step.
 const PIECE: usize = 16 * 1024;
 
 /// The proxy of one agent. It ends when this value is dropped.

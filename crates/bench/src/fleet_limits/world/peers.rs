@@ -67,8 +67,8 @@ impl Bucket {
     }
 }
 
-/// Each pod has an equal part of the limit, as in Envoy's local cluster rate limit. All pods know at once how many there
-/// are.
+/// Each pod has an equal part of the limit, as in Envoy's local cluster rate limit. All pods immediately know how many
+/// there are.
 pub(in super::super) fn parts(traffic: &Traffic) -> Run {
     let mut buckets: BTreeMap<usize, Bucket> = BTreeMap::new();
     let mut pods = 0;

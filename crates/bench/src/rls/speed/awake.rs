@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use crate::proxy::{CLIENT_CORE, PROXY_CORE};
 
-/// On each core, a process that runs when nothing else does. It yields to every other process at once.
+/// On each core, a process that runs when nothing else does. It yields to every other process immediately.
 pub(super) struct Awake(Vec<Child>);
 
 impl Awake {

@@ -20,7 +20,7 @@ use tokio::{net::TcpListener, runtime::Builder};
 
 use crate::{clock, proxy::listen};
 
-/// The path that is answered at once.
+/// The path that is answered immediately.
 pub(super) const AT_ONCE: &str = "/at-once";
 const WORK: Duration = Duration::from_millis(10);
 
@@ -68,7 +68,7 @@ async fn serve(listener: TcpListener, arrivals: Arrivals) {
         let arrivals = Arc::clone(&arrivals);
         tokio::spawn(async move {
             let mut http = auto::Builder::new(TokioExecutor::new());
-            // All that a gateway admits at once may come on one connection.
+            // All requests that a gateway admits at the same time may come on one connection.
             http.http2().max_concurrent_streams(None);
             let answer = service_fn(move |request| answer(request, Arc::clone(&arrivals)));
             // The client counts a broken connection.

@@ -11,7 +11,7 @@ pub(super) struct H2load<'a> {
     pub(super) url: &'a str,
     pub(super) requests: u32,
     pub(super) connections: u32,
-    /// HTTP/2 with all requests of a connection at once, or HTTP/1.1 with one at a time.
+    /// HTTP/2 with all requests of a connection at the same time, or HTTP/1.1 with one at a time.
     pub(super) http2: bool,
     pub(super) folder: &'a Path,
 }

@@ -1,5 +1,6 @@
-//! The load: a fixed list of requests over kept-alive connections, each of which sends its next request as soon as it has
-//! an answer. All contenders get the same list. It records when each request was sent, and when its answer was complete.
+//! The load: a fixed list of requests over keep-alive connections. Each connection sends its next request as soon as it
+//! has an answer. All contenders get the same list. It records when each request was sent, and when its answer was
+//! complete.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},

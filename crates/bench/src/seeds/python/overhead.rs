@@ -135,7 +135,8 @@ const RULES: [Variant; 8] = [
 struct Outcome {
     contender: Contender,
     samples: Vec<Vec<Sample>>,
-    /// CPU of the agent for each request before an app that answers at once, in microseconds; no figures for others.
+    /// CPU of the agent for each request before an app that answers immediately, in microseconds; no figures for
+    /// others.
     cpu: Vec<f64>,
 }
 
@@ -248,8 +249,8 @@ impl Variant {
     }
 }
 
-/// CPU of the agent for each request, by variant. The app behind it answers at once, so that the agent does as much in
-/// a round as it can. All rounds count together, because the kernel counts CPU in steps of 10 ms.
+/// CPU of the agent for each request, by variant. The app behind it answers immediately, so that the agent does as
+/// much in a round as it can. All rounds count together, because the kernel counts CPU in steps of 10 ms.
 fn cpu(variants: &[Variant], rounds: usize, length: Duration, folder: &Path) -> anyhow::Result<Vec<f64>> {
     let app = Upstream::start()?;
     let alone = Counting::in_memory();

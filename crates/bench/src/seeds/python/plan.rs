@@ -126,7 +126,7 @@ impl Limit {
         Self::window(UNREACHED)
     }
 
-    /// The limit of each strategy that lets this many requests pass at once, as far as it can.
+    /// The limit of each strategy that lets this many requests pass at the same time, as far as it can.
     pub(super) fn at_once(strategy: Strategy, requests: u64, millis: u64) -> Self {
         let debt = (strategy == Strategy::TokenBucketWithDebt).then_some(requests / 5);
         let burst = match strategy {

@@ -20,7 +20,7 @@ use crate::{
 
 const LIMIT: usize = 100;
 const ITERATIONS: usize = 5;
-/// One key sends this many at once.
+/// One key sends this number of requests at the same time.
 const AT_ONCE: usize = 150;
 /// This many clients with a key each send this many each, over this many connections.
 const CLIENTS: usize = 10;
@@ -89,7 +89,7 @@ impl Case {
         Limit::at_once(self.strategy, requests, DAY)
     }
 
-    /// How many of one key must be admitted at once.
+    /// The number of requests that must be admitted if one key sends all its requests at the same time.
     fn exact(&self) -> usize {
         // A leaky bucket paces. Without a queue, only the first request is in time.
         let paces = self.strategy == Strategy::LeakyBucket && CONTENDERS[self.contender] == Contender::Agent;
@@ -124,7 +124,7 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
     speed(&cases, &running, rounds, length, part)
 }
 
-/// Exactly as many as the limit says, for any order of requests.
+/// Counts the requests that each strategy admits. For any order of requests, the count must be that of the limit.
 fn counts(title: &str, note: &str, cases: &[Case], running: &[Running], part: &mut Part<'_>) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let (mut ours, mut wrong_ones) = (true, Vec::new());

@@ -98,7 +98,7 @@ impl Sample {
     }
 }
 
-/// A process with some of the agents. It is stopped when dropped.
+/// A process with some of the agents. It is stopped when this value is dropped.
 struct Sharers {
     child: Child,
     input: ChildStdin,

@@ -121,7 +121,7 @@ impl Agent {
         }
     }
 
-    /// Decides on a request at once, if that is possible. Otherwise returns the rest of the work.
+    /// Decides on a request immediately, if that is possible. Otherwise returns the rest of the work.
     fn decide(&self, key: u32) -> Decision {
         match self {
             Self::Weir(limiter) => match limiter.claim(hash(key), 0, 1, Duration::ZERO) {

@@ -88,7 +88,7 @@ impl Member {
     pub(super) fn report(&mut self, Usage { allowed, denied }: Usage, now: Time) {
         let asked = allowed.saturating_add(denied);
         let latest = Rate::of(asked, now.duration_since(self.reported));
-        // A data plane that needs more gets it at once. One that needs less may only pause.
+        // A data plane that needs more gets it immediately. One that needs less may only pause.
         self.demand = Some(match self.demand {
             Some(known) if known > latest && asked > 0 => Rate(known.0.midpoint(latest.0)),
             _ => latest,
@@ -215,8 +215,8 @@ impl Limit {
         self.rate().requests_in(time)
     }
 
-    /// Returns the time between two assignments. A limit admits at most its capacity at once, so a limit with a small
-    /// capacity is charged more often.
+    /// Returns the time between two assignments. A limit admits at most its capacity at the same time, so a limit
+    /// with a small capacity is charged more often.
     pub(super) fn interval(&self) -> Duration {
         let nanos = self.period.as_nanos() * u128::from(self.capacity) / u128::from(self.requests.max(1)) / 2;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).clamp(LEAST_INTERVAL, MOST_INTERVAL)

@@ -54,7 +54,7 @@ struct DataPlane {
     denied: u64,
     admitted: u64,
     refused: u64,
-    /// Messages on their way, with the millisecond of their arrival. `None` abandons the bucket.
+    /// Messages in flight, with the millisecond of their arrival. `None` abandons the bucket.
     inbox: VecDeque<(u64, Option<Assignment>)>,
     reports: VecDeque<(u64, Usage)>,
     phase: u64,
