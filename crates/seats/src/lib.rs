@@ -46,7 +46,7 @@ pub use self::{
     error::StoreError,
     key::{InvalidKey, Key, LONGEST_NAME},
     memory::Memory,
-    reserve::{Absent, Reserved},
+    reserve::{Absent, Reserved, part},
     seats::Seats,
     take::{Answer, EncodedTake, Left, Level, Next, Reply, Take},
     terms::{InvalidStoreTerms, StoreTerms},

@@ -15,15 +15,22 @@ use crate::{
     value::Value,
 };
 
-/// The programs that are cut off.
+/// The programs that are cut off. They can divide the limits by different numbers of sharers, because the number
+/// changes while programs come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Absent {
-    /// The number of programs that are cut off now.
-    pub programs: u32,
-    /// The sum of the times for which programs were cut off since the last reservation, in microseconds.
-    pub elapsed: u64,
-    /// The number of programs that divide the limits. At least 1.
-    pub sharers: u32,
+pub struct Absent<'a> {
+    /// How many programs are cut off now, and by how many sharers they divide the limits. At least 1.
+    pub programs: &'a [(u32, u32)],
+    /// The sum of [`part`] multiplied by the microseconds for which each program was cut off, since the last reservation.
+    pub elapsed: u128,
+}
+
+/// A whole limit, in parts. All numbers of sharers that the operator uses divide it.
+const WHOLE: u128 = 1 << 30;
+
+/// The part of a limit that is the share of one of so many sharers.
+pub fn part(sharers: u32) -> u128 {
+    WHOLE.div_ceil(sharers.max(1).into())
 }
 
 /// The units of one key that are reserved now.
@@ -32,8 +39,8 @@ pub struct Reserved {
     stamp: u64,
     /// The time of the last update.
     updated: u64,
-    /// The part of the elapsed time that is less than a microsecond of the level, times the number of sharers.
-    rest: u64,
+    /// The part of the elapsed time that is less than a microsecond of the level.
+    rest: u128,
     /// For each limit that is not a bucket: the start of the window or the time in the log, and the reserved units.
     /// Empty if nothing is reserved.
     units: Vec<(u64, u64)>,
@@ -41,29 +48,29 @@ pub struct Reserved {
 
 impl Reserved {
     /// Adjusts what is reserved of a key, at `now`. Call this immediately before the value answers a question.
-    pub fn update(&mut self, value: &mut Value, absent: Absent, now: u64) {
+    pub fn update(&mut self, value: &mut Value, absent: Absent<'_>, now: u64) {
         if self.stamp != value.stamp {
             // Units that were reserved under other terms stay charged.
             (self.stamp, self.units) = (value.stamp, Vec::new());
         }
         let passed = now.saturating_sub(std::mem::replace(&mut self.updated, now));
-        if absent.programs == 0 && absent.elapsed == 0 && self.units.is_empty() {
+        if absent.programs.is_empty() && absent.elapsed == 0 && self.units.is_empty() {
             return;
         }
-        let divisor = absent.sharers.max(1);
-        let sharers = u64::from(divisor);
         if self.units.is_empty() {
             // A fraction of a microsecond counts as a whole one.
-            self.rest = sharers - 1;
+            self.rest = WHOLE - 1;
         }
         let elapsed = absent.elapsed.saturating_add(self.rest);
         // Shares take their part of the supply while it is made. So they take at most the supply since the last update,
         // also if more programs are cut off than divide the limit.
-        let moved = (elapsed / sharers).min(passed);
-        self.rest = elapsed % sharers;
+        let moved = u64::try_from(elapsed / WHOLE).unwrap_or(u64::MAX).min(passed);
+        self.rest = elapsed % WHOLE;
         self.units.resize(value.limits.len(), (0, 0));
         for ((limit, state), units) in value.limits.iter().zip(&mut value.states).zip(&mut self.units) {
-            let part = u64::from(absent.programs).saturating_mul(share(limit, divisor));
+            let units_of =
+                |&(programs, sharers): &(u32, u32)| u64::from(programs).saturating_mul(share(limit, sharers.max(1)));
+            let part = absent.programs.iter().map(units_of).fold(0, u64::saturating_add);
             if let State::Bucket(level) = state {
                 // The level can be ahead of an empty bucket, because seats use the supply of the near future. The shares
                 // take their part of it nevertheless.
@@ -78,7 +85,7 @@ impl Reserved {
                 }
             }
         }
-        if absent.programs == 0 {
+        if absent.programs.is_empty() {
             self.units.clear();
         }
     }
@@ -162,6 +169,13 @@ mod tests {
         outcome.answer.granted
     }
 
+    /// Reserves the shares of programs that are cut off, and were cut off for this sum of microseconds.
+    fn cut_off(reserved: &mut Reserved, value: &mut Value, (programs, sharers, elapsed): (u32, u32, u64), now: u64) {
+        let all = [(programs, sharers)];
+        let programs = if programs == 0 { &[][..] } else { &all };
+        reserved.update(value, Absent { programs, elapsed: u128::from(elapsed) * part(sharers) }, now);
+    }
+
     /// The largest number of units that the definition of the strategy allows to be exceeded, or zero.
     fn excess(strategy: Strategy, requests: u64, times: &[u64]) -> u64 {
         let in_period = |at: u64| times.iter().filter(|&&time| time > at - PERIOD && time <= at).count() as u64;
@@ -214,8 +228,7 @@ mod tests {
                     match random.below(8) {
                         0 if shares.len() + 1 < sharers as usize => shares.push(used_up(&part, now)),
                         1..=4 => {
-                            let absent = Absent { programs: small(shares.len()), elapsed, sharers };
-                            reserved.update(&mut value, absent, now);
+                            cut_off(&mut reserved, &mut value, (small(shares.len()), sharers, elapsed), now);
                             elapsed = 0;
                             let granted = granted(&mut value, &whole, 1 + small(random.below(9)), now);
                             times.extend((0..granted).map(|_| now));
@@ -244,7 +257,7 @@ mod tests {
         let (mut taken, seconds) = (0, 20);
         for now in (0..seconds * PERIOD).step_by(usize::try_from(MILLI).expect("small")).map(|time| START + time) {
             // One of four programs is cut off.
-            reserved.update(&mut value, Absent { programs: 1, elapsed: MILLI, sharers: 4 }, now);
+            cut_off(&mut reserved, &mut value, (1, 4, MILLI), now);
             let question = Take { prefetch: 100, lookahead, ..Take::new(&whole) }.encode().expect("a question");
             let outcome = take(Some(&value), &question, now);
             value = outcome.value;
@@ -260,7 +273,7 @@ mod tests {
         let whole = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
         let (mut value, mut reserved) = (used_up(&whole, START), Reserved::default());
         for (elapsed, now) in [(0, START), (8 * PERIOD, START + PERIOD)] {
-            reserved.update(&mut value, Absent { programs: 8, elapsed, sharers: 4 }, now);
+            cut_off(&mut reserved, &mut value, (8, 4, elapsed), now);
         }
         assert_eq!(value.full_at(), START + 2 * PERIOD, "an empty bucket at that time");
     }
@@ -270,9 +283,29 @@ mod tests {
         let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
         let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
         for (programs, free) in [(1, 30), (2, 20), (0, 40), (4, 0), (0, 40)] {
-            reserved.update(&mut value, Absent { programs, elapsed: 0, sharers: 4 }, START);
+            cut_off(&mut reserved, &mut value, (programs, 4, 0), START);
             assert_eq!(granted(&mut value.clone(), &whole, 99, START), free, "{programs}");
         }
+    }
+
+    /// A program that was cut off while there were fewer sharers has a larger share.
+    #[test]
+    fn programs_can_have_shares_of_different_sizes() {
+        let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        for (programs, free) in
+            [(&[(1, 4)][..], 30), (&[(1, 2), (2, 8)], 10), (&[(3, 8)], 25), (&[(1, 1)], 0), (&[], 40)]
+        {
+            reserved.update(&mut value, Absent { programs, elapsed: 0 }, START);
+            assert_eq!(granted(&mut value.clone(), &whole, 99, START), free, "{programs:?}");
+        }
+        let bucket = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
+        let (mut value, mut reserved) = (used_up(&bucket, START), Reserved::default());
+        reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed: 0 }, START);
+        let elapsed = u128::from(PERIOD) * (part(2) + part(4));
+        reserved.update(&mut value, Absent { programs: &[(1, 2), (1, 4)], elapsed }, START + PERIOD);
+        // Of 1,000 units, the shares can have used 750.
+        assert_eq!(value.full_at(), START + PERIOD + 750_000);
     }
 
     /// A leaky bucket and a bucket of one unit can only keep the rate free.
@@ -284,7 +317,7 @@ mod tests {
             let mut count = 0;
             for step in 1..=1_000 {
                 let now = START + step * 10_000;
-                reserved.update(&mut value, Absent { programs: 2, elapsed: 20_000, sharers: 4 }, now);
+                cut_off(&mut reserved, &mut value, (2, 4, 20_000), now);
                 count += granted(&mut value, &whole, 1, now);
             }
             assert!((45..=52).contains(&count), "{strategy:?}: half of 100 units, not {count}");

@@ -78,8 +78,8 @@ struct Entry {
     /// The time from which the key is at full credit again.
     full_at: u64,
     reserved: Reserved,
-    /// The sum of absent times of the policy that is reserved.
-    absent_sum: u64,
+    /// The sum of absent times and parts of the policy that is reserved.
+    absent_sum: u128,
     /// True if the value must still be raised to what counts as used up, if a pod was missing.
     is_unraised: bool,
 }
@@ -240,7 +240,7 @@ impl Counter {
         } else if !self.is_counting() {
             return Ok(Outcome::NotYet);
         }
-        let (absent, sum, sharers) = self.pods.absence(&rule.policy, now);
+        let (absent, sum) = self.pods.absence(&rule.policy, now);
         self.make_room(&key, &question.counters, now)?;
         let (is_counting, used_up_at) = (self.is_counting(), self.used_up_at);
         let entry = match self.keys.entry(key) {
@@ -256,7 +256,7 @@ impl Counter {
         entry.bring_up(&encoded, used_up_at, now);
         if is_counting {
             let elapsed = sum.saturating_sub(entry.absent_sum);
-            entry.reserved.update(&mut entry.value, Absent { programs: absent, elapsed, sharers }, now);
+            entry.reserved.update(&mut entry.value, Absent { programs: &absent, elapsed }, now);
             entry.absent_sum = sum;
         }
         let model::Outcome { answer, value, full_at } = take(Some(&entry.value), &encoded, now);

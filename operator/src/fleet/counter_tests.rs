@@ -295,10 +295,39 @@ fn a_pod_counts_as_absent_since_its_last_message() {
     bench.after(3);
     bench.counter.ended("b", b, bench.now);
     let absence = |bench: &Bench| bench.counter.pods.absence("shop/api", bench.counter.time(bench.now));
-    assert_eq!(absence(&bench), (1, 3_000_000, 4));
+    assert_eq!(absence(&bench), (vec![(1, 4)], 3_000_000 * weir_seats::part(4)));
     bench.message("a", a);
     bench.after(1);
-    assert_eq!(absence(&bench), (1, 4_000_000, 4));
+    assert_eq!(absence(&bench), (vec![(1, 4)], 4_000_000 * weir_seats::part(4)));
+}
+
+/// Each pod can have the content of any time since it was expected, and no older one.
+#[test]
+fn a_pod_that_came_later_has_a_smaller_share() {
+    let (mut bench, [a, b]) = Bench::counting();
+    bench.rules[0].sharers = 8;
+    for pod in ["a", "b", "c"] {
+        bench.counter.expect(pod, &bench.rules, bench.now);
+    }
+    for _ in 0..3 {
+        bench.after(4).message("a", a);
+        bench.message("b", b);
+    }
+    assert_eq!((bench.counter.absent(), bench.granted(100)), (1, 35), "c has an eighth");
+    bench.counter.ended("b", b, bench.now);
+    let other = |bench: &mut Bench| {
+        let question = Question { hash: "2".to_owned(), ..bench.question(100) };
+        match bench.ask(question) {
+            Outcome::Counted(granted) => granted.granted,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(other(&mut bench), 25, "b can still have a quarter");
+    // A policy that is deleted and created again is a new one.
+    bench.counter.expect("b", &[], bench.now);
+    bench.counter.expect("b", &bench.rules, bench.now);
+    bench.after(4).message("a", a);
+    assert_eq!(bench.counter.usage(bench.now).policies["shop/api"], (1, 8));
 }
 
 #[test]

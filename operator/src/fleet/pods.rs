@@ -10,9 +10,11 @@
 //! ```
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
+
+use weir_seats::part;
 
 use crate::plan::FleetRule;
 
@@ -47,7 +49,7 @@ pub(super) struct Totals {
 #[derive(Debug, Default)]
 struct Pod {
     /// The policies with rules of scope Fleet that the pod has. Empty if the pod is not expected.
-    policies: Vec<Arc<str>>,
+    policies: Vec<Sharing>,
     /// The time until which the pod is new.
     new_until: u64,
     channel: Option<Channel>,
@@ -77,20 +79,31 @@ enum Stage {
     Present,
 }
 
+/// A policy that a pod has.
+#[derive(Clone, Debug)]
+struct Sharing {
+    policy: Arc<str>,
+    /// The smallest number of sharers that the pod's content had in this term. An agent that is cut off, or that
+    /// restarts, can have an old content, and its share is then this part of the limits.
+    sharers: u32,
+}
+
 /// The absent pods of one policy.
 #[derive(Debug, Default)]
 struct Absence {
-    absent: u32,
-    /// The sum of the times for which pods were absent, until `at`.
-    sum: u64,
+    /// The number of absent pods by their number of sharers.
+    absent: BTreeMap<u32, u32>,
+    /// The sum of the times for which pods were absent, until `at`, multiplied by the parts of their shares.
+    sum: u128,
     at: u64,
-    /// The smallest number of sharers in this term. Cut-off pods can have an older number.
+    /// The newest number of sharers.
     sharers: u32,
 }
 
 impl Absence {
-    fn sum_at(&self, now: u64) -> u64 {
-        self.sum + u64::from(self.absent) * now.saturating_sub(self.at)
+    fn sum_at(&self, now: u64) -> u128 {
+        let parts = self.absent.iter().map(|(sharers, pods)| part(*sharers) * u128::from(*pods)).sum::<u128>();
+        self.sum + parts * u128::from(now.saturating_sub(self.at))
     }
 }
 
@@ -141,12 +154,13 @@ impl Pods {
     /// Sets the rules of a pod. A pod without rules is not expected. If `is_new`, the pod's agent may still be
     /// starting.
     pub(super) fn expect(&mut self, pod: &str, rules: &[FleetRule], is_new: bool, now: u64) {
-        let mut policies: Vec<Arc<str>> = rules.iter().map(|rule| rule.policy.clone()).collect();
-        policies.sort_unstable();
-        policies.dedup();
-        for rule in rules {
-            let absence = self.policies.entry(rule.policy.clone()).or_default();
-            absence.sharers = if absence.sharers == 0 { rule.sharers } else { absence.sharers.min(rule.sharers) };
+        let mut policies: Vec<Sharing> = Vec::new();
+        for FleetRule { policy, sharers, .. } in rules {
+            self.policies.entry(policy.clone()).or_default().sharers = *sharers;
+            match policies.iter_mut().find(|known| known.policy == *policy) {
+                Some(known) => known.sharers = known.sharers.min(*sharers),
+                None => policies.push(Sharing { policy: policy.clone(), sharers: *sharers }),
+            }
         }
         if rules.is_empty() && !self.pods.contains_key(pod) {
             return;
@@ -154,6 +168,11 @@ impl Pods {
         self.change(pod, now, |pod| {
             if pod.policies.is_empty() && is_new {
                 pod.new_until = now + NEW;
+            }
+            for earlier in &pod.policies {
+                if let Some(known) = policies.iter_mut().find(|known| known.policy == earlier.policy) {
+                    known.sharers = known.sharers.min(earlier.sharers);
+                }
             }
             pod.policies = policies;
         });
@@ -221,14 +240,19 @@ impl Pods {
         }
     }
 
-    /// Returns the number of a policy's absent pods, the sum of their times, and the number of sharers.
-    pub(super) fn absence(&self, policy: &str, now: u64) -> (u32, u64, u32) {
-        self.policies.get(policy).map_or((0, 0, 1), |it| (it.absent, it.sum_at(now), it.sharers.max(1)))
+    /// Returns a policy's absent pods with their numbers of sharers, and the sum of the times and parts of their shares.
+    pub(super) fn absence(&self, policy: &str, now: u64) -> (Vec<(u32, u32)>, u128) {
+        self.policies.get(policy).map_or((Vec::new(), 0), |it| {
+            (it.absent.iter().map(|(sharers, pods)| (*pods, *sharers)).collect(), it.sum_at(now))
+        })
     }
 
-    /// Returns the number of absent pods of each policy, and the number of sharers.
+    /// Returns the number of absent pods of each policy, and the smallest number of sharers.
     pub(super) fn sharing(&self) -> impl Iterator<Item = (Arc<str>, (u32, u32))> {
-        self.policies.iter().map(|(policy, it)| (policy.clone(), (it.absent, it.sharers.max(1))))
+        self.policies.iter().map(|(policy, it)| {
+            let smallest = it.absent.keys().next().copied().unwrap_or(it.sharers);
+            (policy.clone(), (it.absent.values().sum(), smallest.max(1)))
+        })
     }
 
     fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel)) {
@@ -280,20 +304,24 @@ impl Pods {
         }
     }
 
-    fn count(&mut self, policies: &[Arc<str>], change: i32, now: u64) {
-        for policy in policies {
+    fn count(&mut self, policies: &[Sharing], change: i32, now: u64) {
+        for Sharing { policy, sharers } in policies {
             let absence = self.policies.entry(policy.clone()).or_default();
             (absence.sum, absence.at) = (absence.sum_at(now), now.max(absence.at));
-            absence.absent = absence.absent.saturating_add_signed(change);
+            let pods = absence.absent.entry(*sharers).or_default();
+            *pods = pods.saturating_add_signed(change);
+            if *pods == 0 {
+                absence.absent.remove(sharers);
+            }
         }
     }
 
     /// Counts a pod as absent since its last message, because its agent may have noticed the end of the channel first.
     fn backdate(&mut self, pod: &str, since: u64, now: u64) {
         let Some(pod) = self.pods.get(pod).filter(|pod| pod.is_absent) else { return };
-        for policy in &pod.policies {
+        for Sharing { policy, sharers } in &pod.policies {
             if let Some(absence) = self.policies.get_mut(policy) {
-                absence.sum += now.saturating_sub(since);
+                absence.sum += part(*sharers) * u128::from(now.saturating_sub(since));
             }
         }
     }

@@ -45,7 +45,8 @@ struct World {
     strategy: Strategy,
     /// The limits, by their stamp.
     quotas: Vec<Quota>,
-    sharers: u32,
+    /// The number of sharers, by the stamp of the limits.
+    sharers: [u32; 3],
     content: usize,
     leaders: Vec<Leader>,
     agents: Vec<Agent>,
@@ -95,6 +96,8 @@ struct Agent {
     cut_off_until: u64,
     clock: StoreClock,
     offset: u64,
+    /// The agent knows the clock of an operator. Before that, the windows of its share are those of its own clock.
+    knows_clock: bool,
     /// The time of the first question since the last message of an operator that counts.
     asked_at: Option<u64>,
     /// The operator did not answer on this link for so long that the share began. The agent probes it.
@@ -130,8 +133,10 @@ impl World {
     fn new(seed: u64, strategy: Strategy, faults: Faults) -> Self {
         let mut random = Random::new(seed);
         let pods = 2 + random.below(11);
-        let sharers = u32::try_from(pods.next_power_of_two()).expect("few") * 2;
-        let requests = u64::from(sharers) * (1 + random.below(4) as u64);
+        // Agents that are cut off can have the share of a smaller number of sharers.
+        let most_sharers = u32::try_from(pods.next_power_of_two()).expect("few") * 4;
+        let sharers = [most_sharers / 2, most_sharers, most_sharers / 2];
+        let requests = u64::from(most_sharers) * (1 + random.below(2) as u64);
         let period = [SECOND, 3 * SECOND, 10 * SECOND, 30 * SECOND][random.below(4)];
         let quotas = [1, 2, 1].map(|times| {
             let is_bucket = !matches!(
@@ -179,7 +184,7 @@ impl World {
 
     /// The limits of a share, as agents compute them.
     fn share(&self, content: usize) -> StoreTerms {
-        let (quota, of) = (self.quotas[content], u64::from(self.sharers));
+        let (quota, of) = (self.quotas[content], u64::from(self.sharers[content]));
         let part = match self.strategy {
             Strategy::FixedWindow | Strategy::SlidingWindowCounter | Strategy::SlidingWindowLog => {
                 Quota::new(self.strategy, quota.requests() / of, quota.period(), None)
@@ -187,7 +192,7 @@ impl World {
             _ => Quota::new(
                 self.strategy,
                 quota.requests(),
-                quota.period() * self.sharers,
+                quota.period() * self.sharers[content],
                 Some((quota.burst() / of).max(1)),
             ),
         };
@@ -199,7 +204,7 @@ impl World {
             counters: NAME.to_owned(),
             policy: Arc::from("shop/api"),
             stamp: content as u64 + 1,
-            sharers: self.sharers,
+            sharers: self.sharers[content],
             accepts_limits: false,
         }]
     }
@@ -224,6 +229,7 @@ impl World {
             cut_off_until: 0,
             clock: StoreClock::default(),
             offset,
+            knows_clock: false,
             asked_at: None,
             probes: false,
             asks: false,
@@ -257,6 +263,10 @@ impl World {
         let counter = Counter::new(Term::ending(duration(ends)), duration(self.now), self.now + offset);
         let mut leader = Leader { counter, offset, ends, is_alive: true, paused_until: 0 };
         let rules = self.rules(self.content);
+        if self.agents.iter().any(|agent| self.sharers[agent.content] < self.sharers[self.content]) {
+            // The share of such an agent is larger than what the new leader reserves.
+            self.excess += self.most_requests();
+        }
         for agent in &self.agents {
             leader.counter.expect(&agent.name, &rules, duration(self.now));
         }
@@ -321,8 +331,11 @@ impl World {
         if self.faults.churn && self.chance(40) && count > 2 {
             let agent = self.agents.swap_remove(self.random.below(count));
             // Nobody reports what its share used, or the levels that only it knew.
-            self.excess +=
-                if self.faults.leaders { self.most_requests() } else { self.most_requests() / u64::from(self.sharers) };
+            self.excess += if self.faults.leaders {
+                self.most_requests()
+            } else {
+                self.most_requests() / u64::from(self.sharers[0])
+            };
             for leader in self.leaders.iter_mut().filter(|leader| leader.is_alive) {
                 leader.counter.expect(&agent.name, &[], duration(self.now));
                 if let Some(link) = &agent.link {
@@ -512,7 +525,7 @@ impl World {
                         counters: NAME.to_owned(),
                         policy: Arc::from("shop/api"),
                         stamp: stamp as u64 + 1,
-                        sharers: self.sharers,
+                        sharers: self.sharers[stamp],
                         accepts_limits: false,
                     };
                     let answers = leader.counter.answer(&questions, [&[rule(wanted)], &[rule(acked)]], at);
@@ -569,6 +582,7 @@ impl World {
                     self.send_up(index, Up::LevelsSent);
                 }
                 self.agents[index].offset = self.leaders[leader].offset;
+                self.agents[index].knows_clock = true;
                 for local in &mut self.agents[index].keys {
                     local.share = None;
                 }
@@ -623,7 +637,7 @@ impl World {
             }
         }
         let agent = &mut self.agents[index];
-        if now >= agent.content_at {
+        if now >= agent.content_at && agent.link.as_ref().is_some_and(|link| !link.is_broken) {
             agent.content_at = NEVER;
             agent.content = self.content;
         }
@@ -686,6 +700,10 @@ impl World {
             if outcome.answer.granted > 0 {
                 local.used.push(now);
                 self.admitted[key].push(now);
+                if !std::mem::replace(&mut agent.knows_clock, true) {
+                    // Two windows of its share can touch one window of the operator.
+                    self.excess += self.most_requests() / u64::from(self.sharers[0]);
+                }
             }
         }
     }
