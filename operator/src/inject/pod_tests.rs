@@ -350,6 +350,17 @@ fn which_port_is_guarded() {
 }
 
 #[test]
+fn the_pods_own_resources_grow_by_those_of_the_agent() {
+    let chosen = [("weir.dev/agent-cpu-request", "20m"), ("weir.dev/agent-memory-limit", "128Mi")];
+    let mut with = annotated(http(), &chosen);
+    with["spec"]["resources"] = json!({"requests": {"cpu": "1"}, "limits": {"memory": "64Mi"}});
+    let (with, _) = injected(&with, &cluster());
+    let agent = &agent(&with)["resources"];
+    assert_eq!((&agent["requests"]["cpu"], &agent["limits"]["memory"]), (&json!("20m"), &json!("128Mi")));
+    assert_eq!(with["spec"]["resources"], json!({"requests": {"cpu": "1020m"}, "limits": {"memory": "192Mi"}}));
+}
+
+#[test]
 fn pods_that_get_no_agent_and_why() {
     let with = |field: &str, value: Value| {
         let mut pod = http();

@@ -74,9 +74,12 @@ pub(super) fn path(token: &str) -> String {
 
 /// Serves forever.
 pub(super) async fn run(listener: TcpListener, reviewer: Arc<Reviewer>) {
-    let router = Router::new().route(&path("{token}"), post(answer)).with_state(reviewer.clone());
     let current = || reviewer.serving.borrow().as_ref().map(|serving| serving.tls.clone());
-    serve::run_tls(listener, router, IDLE, current).await;
+    serve::run_tls(listener, router(reviewer.clone()), IDLE, current).await;
+}
+
+fn router(reviewer: Arc<Reviewer>) -> Router {
+    Router::new().route(&path("{token}"), post(answer)).with_state(reviewer)
 }
 
 async fn answer(
@@ -181,3 +184,7 @@ fn patched(response: AdmissionResponse, from: &Value, to: &Value, warnings: Vec<
     response.warnings = Some(warnings).filter(|warnings| !warnings.is_empty());
     response
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

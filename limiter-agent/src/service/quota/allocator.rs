@@ -142,7 +142,7 @@ impl Allocator {
     }
 
     /// Removes the buckets of a data plane that got no request during their last assignment, and returns them. The
-    /// caller tells the data plane to abandon them.
+    /// caller sends the data plane an `abandon` action for each of them.
     pub(super) fn abandon(&mut self, stream: StreamId, now: Time) -> Vec<Arc<Bucket>> {
         let mut idle = Vec::new();
         self.each(stream, |bucket, member| idle.extend(member.is_idle(now).then(|| Arc::clone(bucket))));
