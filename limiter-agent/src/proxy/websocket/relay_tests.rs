@@ -304,7 +304,8 @@ async fn a_peer_that_does_not_answer_a_close_is_disconnected() {
 #[tokio::test(start_paused = true)]
 async fn a_client_does_not_outlive_the_app() {
     let begun = tokio::time::Instant::now();
-    let ended = relayed(&Quota::of(9), 1 << 10, &CancellationToken::new(), async |mut client, mut app| {
+    let (quota, drain) = (Quota::of(9), CancellationToken::new());
+    let relay = relayed(&quota, 1 << 10, &drain, async |mut client, mut app| {
         app.write_all(&plain(0x81, b"bye")).await.expect("sent");
         app.shutdown().await.expect("closed");
         expect(&mut client, &plain(0x81, b"bye")).await;
@@ -312,8 +313,9 @@ async fn a_client_does_not_outlive_the_app() {
         client.write_all(&masked(0x81, b"late")).await.expect("sent");
         expect(&mut app, &masked(0x81, b"late")).await;
         expect_end(&mut app).await;
-    })
-    .await;
+    });
+    // Without a time limit, a failure would hang.
+    let ended = tokio::time::timeout(Duration::from_secs(60), relay).await.expect("an end");
     assert_eq!(ended.expect_err("a silent client").kind(), io::ErrorKind::TimedOut);
     assert_eq!(begun.elapsed().as_secs(), CLOSE_TIMEOUT.as_secs());
 }
