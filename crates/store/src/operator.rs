@@ -62,6 +62,8 @@ struct State {
     away_since: Duration,
     /// The time of the last message that shows that the operator counts.
     last_counted_at: Duration,
+    /// The time of the last answers, which show that the operator received a message of this program.
+    last_answered_at: Duration,
     /// The interval of statuses that the operator requested.
     status_interval: Duration,
     /// The time from which the share can be used, if the program does not reach the operator. None before the operator
@@ -145,7 +147,7 @@ impl OperatorStore {
     pub(crate) fn share_begins(&self, started: Duration, lost: Duration, now: Duration) -> Duration {
         let state = lock(&self.state);
         let begins = match (&state.contact, state.share_from) {
-            (Contact::Asking(_, since), _) => lost.max(*since) + state.silence(),
+            (Contact::Asking(_, since), _) => lost.max(*since).max(state.last_answered_at) + state.silence(),
             (_, Some(share_from)) => share_from,
             (_, None) => started + FIRST_CHANNEL,
         };
@@ -222,26 +224,22 @@ impl State {
 }
 
 impl OperatorChannel {
-    /// Begins to ask the operator, which has said that it counts. Returns true for the first time on this channel: then
-    /// the shares end, and the program must report what they used.
+    /// Begins to ask the operator, which has sent a message without answers: it counts, and this program's share is over.
+    /// The operator sends another one after it has missed this program for some time. Returns true if the program must
+    /// report what its shares used, and false if a later channel has replaced this one.
     pub fn begin_asking(&self) -> bool {
         let now = (self.store.clock)();
         let mut state = lock(&self.store.state);
         if state.channels != self.number {
             return false;
         }
-        match std::mem::take(&mut state.contact) {
-            Contact::Joining(questions) => {
-                state.contact = Contact::Asking(questions, now);
-                state.releases += 1;
-                self.store.has_counted.send_replace(true);
-                true
-            }
-            contact => {
-                state.contact = contact;
-                false
-            }
-        }
+        let (Contact::Joining(questions) | Contact::Asking(questions, _)) = std::mem::take(&mut state.contact) else {
+            return false;
+        };
+        state.contact = Contact::Asking(questions, now);
+        state.releases += 1;
+        self.store.has_counted.send_replace(true);
+        true
     }
 
     /// Waits for questions to send, at most [`MOST_QUESTIONS`]. Cancel safe.
@@ -262,7 +260,8 @@ impl OperatorChannel {
         if state.channels != self.number {
             return;
         }
-        // A leader of the past answers `NotYet`.
+        state.last_answered_at = now;
+        // An operator that does not count yet answers `NotYet`.
         if answers.is_empty() || answers.iter().any(|answer| answer.outcome != Outcome::NotYet) {
             state.last_counted_at = now;
         }

@@ -6,7 +6,9 @@
 //! ```text
 //!                LevelsSent              empty Answers             LevelsSent, or 4 s
 //! channel ──────────────────► Ready ──────────────────► Released ──────────────────► Present
-//!          levels of all keys        when counting                units of the share
+//!          levels of all keys   ▲    when counting                units of the share     │
+//!                               └────────────────────────────────────────────────────────┘
+//!                                            no message for some time
 //! ```
 
 use std::{
@@ -230,12 +232,13 @@ impl Pods {
                 pod.timer = None;
             }
             self.change(&pod, now, |pod| {
-                if let Some(channel) = &mut pod.channel
-                    && let Stage::Released(at) = channel.stage
-                    && now >= at + DELIVERY
-                {
-                    channel.stage = Stage::Present;
-                }
+                let Some(channel) = &mut pod.channel else { return };
+                channel.stage = match channel.stage {
+                    Stage::Released(at) if now >= at + DELIVERY => Stage::Present,
+                    // The agent may have begun to use its share, so its next message does not make it present.
+                    Stage::Present if now >= channel.until => Stage::Ready,
+                    stage => stage,
+                };
             });
         }
     }

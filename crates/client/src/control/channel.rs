@@ -76,7 +76,7 @@ pub(crate) async fn serve<W>(
                 }
                 ToAgent::Answers(answers) => {
                     let Some(operator) = &operator else { continue };
-                    if operator.begin_asking() {
+                    if answers.is_empty() && operator.begin_asking() {
                         report(&mut channel, &control.snapshots.stores().end_shares(), true).await?;
                     }
                     operator.answer(answers);

@@ -24,7 +24,7 @@ use crate::client::Answered;
 const MOST_REQUESTS: usize = 4_096;
 
 /// The time between a question without an answer and the next one that no request waits for.
-const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
+pub(super) const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// The longest time without a question for a refused key, if programs give units back.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -330,6 +330,7 @@ impl SharedLimiter {
         let Reply { granted, served, prefetched, level, time, next, newer } = reply;
         let terms = newer.as_ref().unwrap_or(&owned.terms);
         entry.end_share(owned.local.1);
+        entry.confirm_report(owned.asked_at);
         (entry.level, entry.level_breaks, entry.asked_at) = (Some(level), breaks, owned.asked_at);
         entry.retry_at = Duration::ZERO;
         let passed = micros(now.saturating_sub(at));

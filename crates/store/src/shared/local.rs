@@ -58,23 +58,30 @@ impl SharedLimiter {
                 }
                 let at = self.share_time(now);
                 // The share begins without credit, because the store has given the credit to other programs.
-                let begins = || used_up(terms, at + micros(self.client.share_begins(now).saturating_sub(now)));
-                let (value, admitted) = match entry.local.take() {
-                    Some(Local { loss: before, value, admitted }) if before == loss => {
-                        (if value.stamp == terms.stamp() { value } else { begins() }, admitted)
+                let begin = || {
+                    let begins = self.client.share_begins(now);
+                    (begins, used_up(terms, at + micros(begins.saturating_sub(now))))
+                };
+                let (begins, value, admitted) = match entry.local.take() {
+                    Some(Local { loss: before, begins, value, admitted }) if before == loss => {
+                        // Before the share begins, an answer of the operator can show that it must begin later.
+                        let is_early = now < begins && self.client.lost().is_some();
+                        let is_kept = !is_early && value.stamp == terms.stamp();
+                        let (begins, value) = if is_kept { (begins, value) } else { begin() };
+                        (begins, value, admitted)
                     }
-                    Some(earlier) => {
-                        entry.owed = entry.owed.saturating_add(earlier.owed(at));
-                        (begins(), 0)
+                    earlier => {
+                        entry.add_owed(earlier.map_or(0, |earlier| earlier.owed(at)).into());
+                        let (begins, value) = begin();
+                        (begins, value, 0)
                     }
-                    None => (begins(), 0),
                 };
                 let Some(encoded) = (Take { cost, ..Take::new(terms) }).encode() else {
                     return Err(Denied::new(None, left));
                 };
                 let Outcome { answer, value, .. } = take(Some(&value), &encoded, at);
                 let granted = answer.granted * u64::from(cost);
-                entry.local = Some(Local { loss, value, admitted: admitted + granted });
+                entry.local = Some(Local { loss, begins, value, admitted: admitted + granted });
                 if granted > 0 {
                     return Ok(self.grant(hash, entry.set, None, left));
                 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use weir_seats::{BanChange, Key, terms::MOST_UNITS};
+use weir_seats::{BanChange, Key};
 
 use super::{Entry, SharedLimiter, table};
 use crate::client::{KnownKey, Sweep};
@@ -84,18 +84,14 @@ impl Sweep for SharedLimiter {
     }
 
     fn end_shares(&self, used: &mut Vec<KnownKey>) {
-        let (rule, now) = (self.rule(), self.share_time(self.client.now()));
+        let (rule, now) = (self.rule(), self.client.now());
+        let share_time = self.share_time(now);
         for index in 0..self.table.shards() {
             for (&hash, entry) in self.table.shard(index).iter_mut() {
                 let seats = std::mem::take(&mut entry.hand).units();
                 self.client.stats.count_lost(seats);
-                if let Some(local) = entry.local.take() {
-                    entry.add_owed(local.owed_to_new(now).into());
-                }
-                let owed = entry.owed.min(MOST_UNITS);
+                let owed = entry.report(share_time, now);
                 let (Ok(key), true) = (Key::new(&rule.counters, hash), owed > 0) else { continue };
-                // The next question of the key reports the rest.
-                entry.owed -= owed;
                 let terms = Arc::clone(&rule.set(entry.set).terms);
                 used.push(KnownKey { key, terms, level: None, owed, ban: rule.ban(BanChange::Keep) });
             }

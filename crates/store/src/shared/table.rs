@@ -13,7 +13,7 @@ use weir_seats::{
     terms::MOST_UNITS,
 };
 
-use super::{answer::Decision, demand::DemandRate, hand::Hand};
+use super::{answer::Decision, demand::DemandRate, drive::BETWEEN_ATTEMPTS, hand::Hand};
 use crate::lock::lock;
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
@@ -48,6 +48,8 @@ pub(super) struct Entry {
     pub(super) level_breaks: u64,
     /// Used units that were not yet reported to the store.
     pub(super) owed: u32,
+    /// The last report to the operator, until it is confirmed.
+    pub(super) report: Option<Report>,
     /// Units of earlier requests that were not used after all, and that were not yet reported to the store.
     pub(super) credit: u32,
     pub(super) demand: DemandRate,
@@ -84,6 +86,31 @@ impl Entry {
         self.local.as_ref().is_some_and(|local| local.owed(at) > 0)
     }
 
+    /// Takes the units that the operator must know when the share ends, at most [`MOST_UNITS`]. The next question reports
+    /// the rest. Units of a report that nothing has confirmed are reported again: charging them twice never admits too
+    /// many requests.
+    pub(super) fn report(&mut self, share_time: u64, now: Duration) -> u32 {
+        if let Some(local) = self.local.take() {
+            self.add_owed(local.owed_to_new(share_time).into());
+        }
+        if let Some(lost) = self.report.take() {
+            self.add_owed(lost.units.into());
+        }
+        let units = self.owed.min(MOST_UNITS);
+        if units > 0 {
+            self.owed -= units;
+            self.report = Some(Report { units, sent_at: now });
+            // Requests of the key can confirm the report first, and save a question.
+            self.retry_at = now + BETWEEN_ATTEMPTS;
+        }
+        units
+    }
+
+    /// Records an answer to a question of this time.
+    pub(super) fn confirm_report(&mut self, asked_at: Duration) {
+        self.report = self.report.filter(|report| report.sent_at > asked_at);
+    }
+
     /// Ends the count of this program's share. `reported` is the number of its units that the last question contained;
     /// the rest is owed to the store.
     pub(super) fn end_share(&mut self, reported: u64) {
@@ -93,11 +120,21 @@ impl Entry {
     }
 }
 
+/// Units that a program reported to the operator when its share ended. A report has no answer, and it is lost if the
+/// channel breaks too early. An answer to a later question confirms it, because a channel keeps the order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report {
+    pub(super) units: u32,
+    pub(super) sent_at: Duration,
+}
+
 /// The count of this program's share while the store is lost.
 #[derive(Debug)]
 pub(super) struct Local {
     /// The number of the loss.
     pub(super) loss: u64,
+    /// The time from which the share admits requests.
+    pub(super) begins: Duration,
     pub(super) value: Value,
     /// The units that were admitted during this loss.
     pub(super) admitted: u64,
@@ -159,9 +196,9 @@ impl Entry {
         !self.asks && self.waiting.is_empty() && !self.owes()
     }
 
-    /// Returns true if there is something to report to the store.
+    /// Returns true if there is something to report to the store, or a report to confirm.
     pub(super) fn owes(&self) -> bool {
-        self.owed > 0 || self.credit > 0 || self.ban_started.is_some()
+        self.owed > 0 || self.credit > 0 || self.ban_started.is_some() || self.report.is_some()
     }
 }
 

@@ -178,7 +178,7 @@ impl End {
                 biased;
                 message = messages.recv() => match message {
                     Some(Down::Answers(answers)) => {
-                        if operator.begin_asking() {
+                        if answers.is_empty() && operator.begin_asking() {
                             self.report(self.client.end_shares(), true);
                         }
                         operator.answer(answers);
