@@ -5,7 +5,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use http::Version;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync,
     time::timeout,
 };
 
@@ -40,13 +41,24 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct App {
     address: Arc<AppAddress>,
     when: UpstreamHttp2,
-    speaks: Mutex<Speaks>,
+    speaks: Mutex<Known>,
+    /// Locked while a request asks the app, so that a burst of requests opens one connection for that.
+    asking: sync::Mutex<()>,
     pub(super) pool: Arc<Pool>,
     pub(super) streams: Streams,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What the agent knows about the app's protocol.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    speaks: Speaks,
+    /// The number of answers and failures so far.
+    asked: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Speaks {
+    #[default]
     Unknown,
     Http2,
     /// HTTP/1 only, for this many more checks.
@@ -62,9 +74,9 @@ pub(super) enum Protocol {
 
 impl App {
     pub(super) fn new(address: &Arc<AppAddress>, when: UpstreamHttp2) -> Arc<Self> {
-        let speaks = Mutex::new(Speaks::Unknown);
         let (pool, streams) = (Pool::new(Arc::clone(address)), Streams::new(Arc::clone(address)));
-        Arc::new(Self { address: Arc::clone(address), when, speaks, pool, streams })
+        let address = Arc::clone(address);
+        Arc::new(Self { address, when, speaks: Mutex::default(), asking: sync::Mutex::default(), pool, streams })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -85,24 +97,51 @@ impl App {
     pub(super) fn close_idle(&self) {
         self.pool.close_idle();
         self.streams.close_idle();
-        let speaks = &mut *self.speaks.lock().unwrap_or_else(PoisonError::into_inner);
+        let speaks = &mut self.known().speaks;
         if let Speaks::Http1Alone(checks) = speaks {
             *speaks = checks.checked_sub(1).map_or(Speaks::Unknown, Speaks::Http1Alone);
         }
     }
 
     async fn speaks_http2(&self) -> Result<bool, ConnectError> {
-        let speaks = *self.speaks.lock().unwrap_or_else(PoisonError::into_inner);
-        match speaks {
+        let before = *self.known();
+        match before.speaks {
             Speaks::Http2 if self.streams.any() => return Ok(true),
             Speaks::Http1Alone(_) => return Ok(false),
             // No connection is open, so another program may now listen on the address.
             Speaks::Http2 | Speaks::Unknown => {}
         }
-        let http2 = Box::pin(async { Ok::<_, ConnectError>(greet(self.address.connect().await?).await) }).await?;
-        let speaks = if http2 { Speaks::Http2 } else { Speaks::Http1Alone(HTTP1_ALONE_CHECKS) };
-        *self.speaks.lock().unwrap_or_else(PoisonError::into_inner) = speaks;
-        Ok(http2)
+        let turn = self.asking.lock().await;
+        let now = *self.known();
+        if now.asked == before.asked {
+            return Box::pin(self.ask()).await;
+        }
+        // Another request has asked meanwhile.
+        drop(turn);
+        if now.speaks == Speaks::Unknown {
+            // It did not reach the app. All requests that waited for it try that at the same time.
+            return Box::pin(self.ask()).await;
+        }
+        Ok(now.speaks == Speaks::Http2)
+    }
+
+    async fn ask(&self) -> Result<bool, ConnectError> {
+        let answer = match self.address.connect().await {
+            Ok(stream) => Ok(greet(stream).await),
+            Err(error) => Err(error),
+        };
+        let mut known = self.known();
+        known.asked += 1;
+        known.speaks = match answer {
+            Ok(true) => Speaks::Http2,
+            Ok(false) => Speaks::Http1Alone(HTTP1_ALONE_CHECKS),
+            Err(_) => Speaks::Unknown,
+        };
+        answer
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.speaks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,4 +153,67 @@ async fn greet(mut stream: TcpStream) -> bool {
         stream.read_exact(&mut head).await
     };
     matches!(timeout(GREETING_TIMEOUT, ask).await, Ok(Ok(_))) && head[FRAME_TYPE] == SETTINGS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use futures::future::join_all;
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    /// An app that answers each greeting after 50 ms, and the number of connections that it has accepted.
+    async fn app(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let (address, accepted) = (listener.local_addr().expect("an address"), Arc::<AtomicUsize>::default());
+        let count = Arc::clone(&accepted);
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                count.fetch_add(1, Relaxed);
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    stream.write_all(answer).await.expect("write");
+                });
+            }
+        });
+        (address, accepted)
+    }
+
+    fn at(address: SocketAddr) -> Arc<App> {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 1));
+        App::new(&Arc::new(AppAddress::new(address, listen, &CancellationToken::new())), UpstreamHttp2::Auto)
+    }
+
+    async fn ask(app: &App, requests: usize) -> Vec<bool> {
+        let all = join_all((0..requests).map(|_| app.protocol(Version::HTTP_2, false))).await;
+        all.into_iter().map(|protocol| protocol.expect("reached") == Protocol::Http2).collect()
+    }
+
+    /// Otherwise a burst of requests needs as many files and ports.
+    #[tokio::test]
+    async fn a_burst_of_requests_asks_the_app_once_for_its_protocol() {
+        for (answer, speaks_http2) in [(&b"\0\0\0\x04\0\0\0\0\0"[..], true), (b"HTTP/1.1 400 Bad Request\r\n", false)] {
+            let (address, accepted) = app(answer).await;
+            let app = at(address);
+            assert_eq!(ask(&app, 200).await, [speaks_http2; 200]);
+            assert_eq!(accepted.load(Relaxed), 1);
+            // If the app speaks HTTP/2, no connection is open now, so another program may listen on the address.
+            assert_eq!(ask(&app, 200).await, [speaks_http2; 200]);
+            assert_eq!(accepted.load(Relaxed), 1 + usize::from(speaks_http2));
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_waited_for_an_app_that_is_down_find_out_themselves() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        drop(listener);
+        let app = at(address);
+        let all = join_all((0..20).map(|_| app.protocol(Version::HTTP_2, false))).await;
+        assert!(all.iter().all(|protocol| matches!(protocol, Err(ConnectError::Refused(..)))), "{all:?}");
+    }
 }
