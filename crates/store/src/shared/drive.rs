@@ -16,15 +16,16 @@ use weir_seats::{
 };
 
 use super::{
-    Decision, Denied, Entry, SharedLimiter, SharedRule, Waiter, hand::Found, micros, rule::reach, table::Refused,
+    Decision, Denied, Entry, SharedLimiter, SharedRule, Waiter,
+    hand::Found,
+    micros,
+    rule::reach,
+    table::{BETWEEN_ATTEMPTS, Refused},
 };
 use crate::client::Answered;
 
 /// The maximum number of requests in one question.
 const MOST_REQUESTS: usize = 4_096;
-
-/// The time between a question without an answer and the next one that no request waits for.
-pub(super) const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// The longest time without a question for a refused key, if programs give units back.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);

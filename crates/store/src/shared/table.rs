@@ -13,11 +13,14 @@ use weir_seats::{
     terms::MOST_UNITS,
 };
 
-use super::{answer::Decision, demand::DemandRate, drive::BETWEEN_ATTEMPTS, hand::Hand};
+use super::{answer::Decision, demand::DemandRate, hand::Hand};
 use crate::lock::lock;
 
 /// The extra room of a shard. It is used when every key has a request that waits, a question on its way, or debt.
 const ROOM: usize = 64;
+
+/// The time between a question without an answer and the next one that no request waits for.
+pub(super) const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// The number of keys that are compared to select one to forget.
 const LOOKS: usize = 16;
