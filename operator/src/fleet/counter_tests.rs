@@ -290,6 +290,20 @@ fn a_silent_pod_is_absent_and_an_end_of_an_old_channel_is_not() {
     assert_eq!(bench.after(5).counter.absent(), 2);
 }
 
+/// If the operator is paused after it has sent the empty answers, the agent's share begins again.
+#[test]
+fn an_agent_that_was_not_heard_during_a_pause_is_absent() {
+    let (mut bench, [_, b]) = Bench::counting();
+    bench.counter.ended("b", b, bench.now);
+    let again = bench.ready("b");
+    assert!(bench.counter.release("b", again, bench.now), "the share of b is over");
+    bench.after(9);
+    bench.counter.record_message("b", again, SILENCE, bench.now);
+    assert_eq!(bench.counter.absent(), 2);
+    bench.confirm("b", again);
+    assert_eq!(bench.counter.absent(), 1, "a is silent");
+}
+
 /// An agent can notice the end of its channel before the operator does.
 #[test]
 fn a_pod_counts_as_absent_since_its_last_message() {

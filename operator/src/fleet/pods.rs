@@ -234,9 +234,10 @@ impl Pods {
             self.change(&pod, now, |pod| {
                 let Some(channel) = &mut pod.channel else { return };
                 channel.stage = match channel.stage {
-                    Stage::Released(at) if now >= at + DELIVERY => Stage::Present,
+                    Stage::Released(at) if now < at + DELIVERY => Stage::Released(at),
                     // The agent may have begun to use its share, so its next message does not make it present.
-                    Stage::Present if now >= channel.until => Stage::Ready,
+                    Stage::Released(_) | Stage::Present if now >= channel.until => Stage::Ready,
+                    Stage::Released(_) => Stage::Present,
                     stage => stage,
                 };
             });
