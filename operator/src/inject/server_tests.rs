@@ -13,14 +13,14 @@ fn webhook() -> Router {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["webhook.test".to_owned()]).unwrap();
     let tls = serve::tls(vec![cert.into()], signing_key.into()).unwrap();
     let (_, serving) = watch::channel(Some(Arc::new(Serving { tls, token: "secret".to_owned() })));
-    let nobody =
+    let empty_answers =
         |_: http::Request<KubeBody>| async { Ok::<_, tower::BoxError>(http::Response::new(KubeBody::empty())) };
     let images = Images { agent: "weir/agent:1".to_owned(), pull_policy: None, redirect: None };
     let cluster =
         ClusterSettings { images, resources: Resources::default(), settings: Settings::default(), native: true };
     router(Arc::new(Reviewer {
         cluster,
-        quotas: QuotaSource(Client::new(service_fn(nobody), "weir-system")),
+        quotas: QuotaSource(Client::new(service_fn(empty_answers), "weir-system")),
         identity: None,
         refuse: false,
         engine: mpsc::channel(1).0,
