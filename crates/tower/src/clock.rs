@@ -3,7 +3,7 @@
 
 use std::{
     sync::OnceLock,
-    time::{Duration, SystemTime},
+    time::{self, Duration, SystemTime},
 };
 
 use tokio::time::Instant;
@@ -13,8 +13,8 @@ use weir_core::Time;
 /// decreases, windows are aligned to Unix time, and later changes of the system's clock have no effect.
 ///
 /// `quanta` reads the elapsed time from the processor's time stamp counter if the counter is reliable, otherwise from
-/// the system. A decision costs about 3 ns, and a reading of the system's clock would cost 25 ns. The counter is
-/// calibrated once against the system's clock, usually in less than a millisecond; then it drifts by a few parts per
+/// the system. A decision costs about 3 ns, and a reading of the system's clock would cost 25 ns. The first clock of a
+/// process calibrates the counter against the system's monotonic clock, in 10 ms; then it drifts by a few parts per
 /// million.
 ///
 /// ```
@@ -46,11 +46,19 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(clock: &quanta::Clock) -> Self {
-        // Precise for steps of up to 256 ns: over a year, the rounding error is less than one nanosecond.
-        const STEPS: u32 = 56;
-        let nanos = clock.delta_as_nanos(0, 1 << STEPS);
-        Self { whole: nanos >> STEPS, fraction: nanos << (u64::BITS - STEPS) }
+    /// Measures the counter with the system's clock in nanoseconds. quanta's own calibration is not used: if the process
+    /// is interrupted between its first two readings, its clock runs too fast or too slow by more than one percent.
+    fn measure(counter: impl Fn() -> u64, system: impl Fn() -> u64) -> Self {
+        let start = Moment::read(&counter, &system);
+        loop {
+            let end = Moment::read(&counter, &system);
+            let nanos = end.nanos.saturating_sub(start.nanos);
+            if nanos >= CALIBRATION {
+                let steps = end.steps.wrapping_sub(start.steps).max(1);
+                let fraction = (u128::from(nanos % steps) << u64::BITS) / u128::from(steps);
+                return Self { whole: nanos / steps, fraction: fraction.try_into().expect("less than one") };
+            }
+        }
     }
 
     /// Returns nanoseconds modulo 2^64: only differences between readings are meaningful.
@@ -61,8 +69,33 @@ impl Scale {
     }
 }
 
+/// The time for which the counter is compared with the system's clock, in nanoseconds.
+const CALIBRATION: u64 = 10_000_000;
+
+/// What the counter and the system's clock show at the same time.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    steps: u64,
+    nanos: u64,
+}
+
+impl Moment {
+    /// Reads the counter between two readings of the system's clock, many times. The reading with the shortest time
+    /// between the two is the one in which nothing interrupted this thread.
+    fn read(counter: &impl Fn() -> u64, system: &impl Fn() -> u64) -> Self {
+        const READINGS: usize = 100;
+        let readings = (0..READINGS).map(|_| {
+            let (before, steps, after) = (system(), counter(), system());
+            let duration = after.saturating_sub(before);
+            (duration, Self { steps, nanos: before + duration / 2 })
+        });
+        let (_, moment) = readings.min_by_key(|(duration, _)| *duration).expect("at least one reading");
+        moment
+    }
+}
+
 impl MonotonicClock {
-    /// Starts a clock, and reads the system's time once.
+    /// Starts a clock, and reads the system's time once. The first call in a process takes 10 ms.
     ///
     /// ```
     /// let clock = weir_tower::MonotonicClock::start(); // once per process; copies share the start
@@ -71,10 +104,13 @@ impl MonotonicClock {
     /// assert!(copy.now() >= earlier);
     /// ```
     pub fn start() -> Self {
-        static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
-        let clock = CLOCK.get_or_init(quanta::Clock::new);
-        let scale = Scale::of(clock);
-        Self { offset: unix_nanos().wrapping_sub(scale.nanos(clock.raw())), source: Source::Counter(clock, scale) }
+        static CLOCK: OnceLock<(quanta::Clock, Scale)> = OnceLock::new();
+        let (clock, scale) = CLOCK.get_or_init(|| {
+            let (clock, started) = (quanta::Clock::new(), time::Instant::now());
+            let scale = Scale::measure(|| clock.raw(), || nanos(started.elapsed()));
+            (clock, scale)
+        });
+        Self { offset: unix_nanos().wrapping_sub(scale.nanos(clock.raw())), source: Source::Counter(clock, *scale) }
     }
 
     /// Starts a clock that uses tokio's time. Tests can pause tokio's time: then the limits pause with the timers, and
@@ -108,11 +144,7 @@ impl MonotonicClock {
     pub fn now(&self) -> Time {
         let nanos = match self.source {
             Source::Counter(clock, scale) => scale.nanos(clock.raw()),
-            Source::Tokio(start) => {
-                let passed = Instant::now().duration_since(start);
-                // `Duration::as_nanos` would return 128 bits; 64 bits are enough for 584 years.
-                passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos())
-            }
+            Source::Tokio(start) => nanos(Instant::now().duration_since(start)),
         };
         Time::from_nanos(self.offset.wrapping_add(nanos))
     }
@@ -129,6 +161,11 @@ impl MonotonicClock {
     }
 }
 
+/// `Duration::as_nanos` would return 128 bits; 64 bits are enough for 584 years.
+fn nanos(duration: Duration) -> u64 {
+    duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos())
+}
+
 /// Reads the system's clock, limited to the years 1970 to 2262. Only the alignment of windows depends on this time.
 /// Within these bounds, the clock can advance without an overflow, and a core whose counter lags behind cannot compute
 /// a time before 1970.
@@ -139,3 +176,46 @@ fn unix_nanos() -> u64 {
 
 /// The delay of a timer whose end cannot be represented: 30 years.
 const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use weir_fuzz::Random;
+
+    use super::*;
+
+    /// A counter and a system's clock of one thread, which is often interrupted.
+    struct Machine {
+        nanos: Cell<u64>,
+        random: RefCell<Random>,
+    }
+
+    impl Machine {
+        /// Each reading takes 30 ns. One in four is interrupted for up to 3 ms.
+        fn read(&self) -> u64 {
+            let mut random = self.random.borrow_mut();
+            let interruption = if random.below(4) == 0 { random.below(3_000_000) as u64 } else { 0 };
+            self.nanos.replace(self.nanos.get() + 30 + interruption)
+        }
+    }
+
+    #[test]
+    fn interruptions_do_not_change_the_speed_of_the_clock() {
+        // 2.4 GHz, and counters with the frequencies of ARM servers.
+        for (steps, per_nanos) in [(12, 5), (1, 40), (1, 1), (5, 8)] {
+            for seed in 0..200 {
+                let machine = Machine { nanos: Cell::new(0), random: RefCell::new(Random::new(seed)) };
+                let counter = || 1_000_000_007 + machine.read() * steps / per_nanos;
+                let scale = Scale::measure(counter, || machine.read());
+                let hour = 3_600_000_000_000_u64;
+                let measured = scale.nanos(hour * steps / per_nanos);
+                let wrong_by = measured.abs_diff(hour);
+                assert!(
+                    wrong_by < hour / 100_000,
+                    "{wrong_by} ns an hour, {steps} steps per {per_nanos} ns, seed {seed}"
+                );
+            }
+        }
+    }
+}
