@@ -18,7 +18,7 @@ use std::{
 };
 
 use tokio::sync::watch;
-use weir_wire::{Answer, Outcome, Question};
+use weir_wire::{Answer, LevelsSent, Outcome, Question};
 
 use crate::{clock, leader::Term, metrics::Metrics, plan::Content};
 
@@ -117,9 +117,9 @@ impl Presence {
         self.fleet.with(|counter, now| counter.release(&self.pod, self.number, now))
     }
 
-    /// Records that the agent has sent the levels that it knows, and whether these were all.
-    pub fn levels_sent(&self, is_complete: bool) {
-        self.fleet.with(|counter, now| counter.levels_sent(&self.pod, self.number, is_complete, now));
+    /// Records that the agent has sent the levels that it knows.
+    pub fn levels_sent(&self, sent: LevelsSent) {
+        self.fleet.with(|counter, now| counter.levels_sent(&self.pod, self.number, sent, now));
     }
 
     /// Answers questions. `contents` are the contents that the agent can have in force.

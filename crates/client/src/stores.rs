@@ -21,7 +21,7 @@ use weir_store::{
     StoreClient, StoreParts, StoreStats, Topology,
 };
 use weir_tower::MonotonicClock;
-use weir_wire::{Fault, Question, Snapshot, Store, StoreBackend, StoreStatus};
+use weir_wire::{Fault, LevelsSent, Question, Snapshot, Store, StoreBackend, StoreStatus};
 
 /// The maximum number of levels that the agent reports to a new operator.
 const MOST_LEVELS: usize = 65_536;
@@ -168,10 +168,10 @@ impl Stores {
         self.operator.open()
     }
 
-    /// Returns the levels that a new operator must know, as questions without answers. Also returns false if levels are
-    /// missing.
-    pub(crate) fn levels(&self) -> (Vec<Question>, bool) {
-        self.operator_client().map_or((Vec::new(), true), |client| client.levels(MOST_LEVELS))
+    /// Returns the levels that a new operator must know, as questions without answers, and the message that follows them.
+    pub(crate) fn levels(&self) -> (Vec<Question>, LevelsSent) {
+        let none = || (Vec::new(), LevelsSent { is_complete: true, time: None });
+        self.operator_client().map_or_else(none, |client| client.levels(MOST_LEVELS))
     }
 
     /// Ends the shares of this agent, and returns questions without answers that report what the shares used.

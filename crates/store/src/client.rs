@@ -18,7 +18,7 @@ use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 use tokio_util::task::TaskTracker;
 use weir_core::{Quota, Strategy};
 use weir_seats::{BanQuestion, Key, Level, Reply, StoreClock, StoreError, StoreTerms, StoreTime, Take};
-use weir_wire::Question;
+use weir_wire::{LevelsSent, Question};
 
 use crate::{backend::Backend, breaker::Breaker, deadline::Deadline, lock::lock, operator::OperatorStore};
 
@@ -382,13 +382,14 @@ impl StoreClient {
     }
 
     /// Returns questions that report the levels that this program knows to a new operator, at most `most`. The questions
-    /// take nothing. Also returns false if levels are missing: there are more, or the limits have changed since.
-    pub fn levels(&self, most: usize) -> (Vec<Question>, bool) {
+    /// take nothing. Also returns the message that follows them.
+    pub fn levels(&self, most: usize) -> (Vec<Question>, LevelsSent) {
         let (mut levels, mut is_complete) = (Vec::new(), true);
         for rule in self.rules() {
             is_complete &= rule.levels(most, &mut levels);
         }
-        (levels.iter().filter_map(KnownKey::question).collect(), is_complete)
+        let time = self.time(self.now()).map(|time| time.earliest);
+        (levels.iter().filter_map(KnownKey::question).collect(), LevelsSent { is_complete, time })
     }
 
     /// Ends the shares of this program, and returns questions that report to the operator what the shares used.

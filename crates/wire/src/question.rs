@@ -92,6 +92,9 @@ pub enum BanChange {
 pub struct LevelsSent {
     /// False if the agent knows more levels than it can send, or levels under other limits than now.
     pub is_complete: bool,
+    /// The lower bound of the previous operator's time, in microseconds of Unix time. None if the agent does not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<u64>,
 }
 
 /// Units that an agent gives back.

@@ -86,7 +86,7 @@ impl Operator {
         loop {
             match self.any().await {
                 ToOperator::Questions(questions) => reports.extend(questions),
-                ToOperator::LevelsSent(LevelsSent { is_complete }) => return (reports, is_complete),
+                ToOperator::LevelsSent(LevelsSent { is_complete, .. }) => return (reports, is_complete),
                 other => panic!("{other:?}"),
             }
         }

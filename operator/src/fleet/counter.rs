@@ -18,7 +18,7 @@ use weir_seats::{
     Absent, EncodedTake, Key, Reserved, Value,
     model::{self, take},
 };
-use weir_wire::{Answer, Outcome, Question};
+use weir_wire::{Answer, LevelsSent, Outcome, Question};
 
 use super::{Usage, pods::Pods};
 use crate::{leader::Term, plan::FleetRule};
@@ -35,8 +35,8 @@ const BETWEEN_SEARCHES: u64 = 1_000_000;
 const COLLECTING: u64 = 10_000_000;
 /// The time for which a new term waits for agents that have sent their levels.
 const SETTLING: u64 = 5_000_000;
-/// The clock of a new leader can be ahead of the clock of the previous leader by this time. If it is further ahead, the
-/// change of leaders frees at most one burst.
+/// The clocks of a new leader and of the previous leader can differ by this time. If they differ more, the change of
+/// leaders frees at most one burst.
 const MARGIN: u64 = 1_000_000;
 
 /// The counts of one term. Times are arguments, so a simulation can use it, too.
@@ -44,7 +44,7 @@ const MARGIN: u64 = 1_000_000;
 pub struct Counter {
     term: Term,
     /// The begin of the term, as time since boot and in microseconds of Unix time. The counter's clock continues from
-    /// there with the monotonic clock.
+    /// there with the monotonic clock. While the term collects, agents can move it forward.
     began: (Duration, u64),
     phase: Phase,
     /// True once the engine has planned all pods that it knows.
@@ -172,10 +172,17 @@ impl Counter {
         self.has_levels() && self.term.is_current(now) && self.pods.release(pod, channel, at)
     }
 
-    /// Records that a pod has sent the levels that it knows, and whether these were all.
-    pub fn levels_sent(&mut self, pod: &str, channel: u64, is_complete: bool, now: Duration) {
-        let at = self.advance(now);
-        self.is_incomplete |= !is_complete && !self.is_counting();
+    /// Records that a pod has sent the levels that it knows.
+    pub fn levels_sent(&mut self, pod: &str, channel: u64, sent: LevelsSent, now: Duration) {
+        let mut at = self.advance(now);
+        self.is_incomplete |= !sent.is_complete && !self.is_counting();
+        // The clock of the previous leader can be ahead of this one. If this clock went back to an earlier window, it
+        // would charge what the shares of a later window used to the earlier one, and admit a whole window after it.
+        let previous = sent.time.filter(|time| (at..=at + MARGIN).contains(time));
+        if let Some(previous) = previous.filter(|_| self.phase == Phase::Collecting) {
+            self.began.1 += previous - at;
+            at = previous;
+        }
         self.pods.levels_sent(pod, channel, at);
         self.advance(now);
     }

@@ -21,6 +21,10 @@ fn rule(counters: &str, stamp: u64) -> FleetRule {
     FleetRule { counters: counters.to_owned(), policy: "shop/api".into(), stamp, sharers: 4, accepts_limits: false }
 }
 
+fn sent(is_complete: bool) -> LevelsSent {
+    LevelsSent { is_complete, time: None }
+}
+
 impl Bench {
     /// Returns a counter that expects pods `a` and `b`, with a limit of 40 in a day.
     fn new() -> Self {
@@ -59,7 +63,7 @@ impl Bench {
     fn ready(&mut self, pod: &str) -> u64 {
         let channel = self.counter.connected(pod, self.now);
         self.counter.record_message(pod, channel, SILENCE, self.now);
-        self.counter.levels_sent(pod, channel, true, self.now);
+        self.counter.levels_sent(pod, channel, sent(true), self.now);
         channel
     }
 
@@ -69,7 +73,7 @@ impl Bench {
 
     fn confirm(&mut self, pod: &str, channel: u64) {
         assert!(self.counter.release(pod, channel, self.now), "the agent must get empty answers");
-        self.counter.levels_sent(pod, channel, true, self.now);
+        self.counter.levels_sent(pod, channel, sent(true), self.now);
     }
 
     fn after(&mut self, seconds: u64) -> &mut Self {
@@ -178,7 +182,7 @@ fn a_new_term_collects_levels_first() {
     for (pod, channel, seen, owed) in [("a", channels[0], 25, 0), ("b", channels[1], 20, 3)] {
         let level = Question { id: 0, requests: 0, seen: Some(vec![[window, seen, 0]]), owed, ..bench.question(1) };
         assert!(bench.counter.answer(&[level], [&bench.rules, &[]], bench.now).is_empty(), "no answer");
-        bench.counter.levels_sent(pod, channel, true, bench.now);
+        bench.counter.levels_sent(pod, channel, sent(true), bench.now);
     }
     bench.counter.record_message("a", channels[0], SILENCE, bench.now);
     bench.counter.record_message("b", channels[1], SILENCE, bench.now);
@@ -204,7 +208,7 @@ fn bans_are_counted_and_collected() {
         bench.counter.answer(&[level], [&bench.rules, &[]], bench.now);
     }
     for (pod, channel) in [("a", a), ("b", b)] {
-        bench.counter.levels_sent(pod, channel, true, bench.now);
+        bench.counter.levels_sent(pod, channel, sent(true), bench.now);
         bench.counter.record_message(pod, channel, SILENCE, bench.now);
     }
     bench.confirm("a", a);
@@ -373,7 +377,7 @@ fn incomplete_levels_count_as_used_up() {
     let channels = ["a", "b"].map(|pod| {
         let channel = bench.counter.connected(pod, bench.now);
         bench.message(pod, channel);
-        bench.counter.levels_sent(pod, channel, pod == "a", bench.now);
+        bench.counter.levels_sent(pod, channel, sent(pod == "a"), bench.now);
         channel
     });
     for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
@@ -384,6 +388,27 @@ fn incomplete_levels_count_as_used_up() {
 }
 
 /// A level that this counter has granted does not grow when an agent reports it on a new channel.
+/// The previous leader's clock was ahead. Agents know it, within bounds.
+#[test]
+fn a_new_term_continues_with_the_time_of_the_previous_leader() {
+    for (ahead, expected) in [(400_000, 400_000), (1_000_000, 1_000_000), (1_000_001, 0), (u64::MAX - UNIX, 0)] {
+        let mut bench = Bench::new();
+        let channels = ["a", "b"].map(|pod| (pod, bench.counter.connected(pod, bench.now)));
+        for (pod, time) in channels.iter().zip([Some(UNIX + ahead), Some(UNIX - 1)]) {
+            bench.counter.levels_sent(pod.0, pod.1, LevelsSent { is_complete: true, time }, bench.now);
+        }
+        assert_eq!(bench.counter.advance(bench.now), UNIX + expected, "{ahead} ahead");
+        // Later, agents cannot move it.
+        bench.counter.levels_sent(
+            "a",
+            channels[0].1,
+            LevelsSent { time: Some(UNIX + 900_000), ..sent(true) },
+            bench.now,
+        );
+        assert_eq!(bench.counter.advance(bench.now), UNIX + expected);
+    }
+}
+
 #[test]
 fn a_known_level_is_not_raised_by_a_report() {
     let (mut bench, channels) = Bench::with(Strategy::TokenBucket, Term::unbounded()).into_counting();

@@ -11,7 +11,7 @@ use weir_seats::{
     model::{take, used_up},
     terms::Limit,
 };
-use weir_wire::{Answer, Mark, Outcome, Question};
+use weir_wire::{Answer, LevelsSent, Mark, Outcome, Question};
 
 use super::counter::Counter;
 use crate::{leader::Term, plan::FleetRule};
@@ -74,7 +74,7 @@ struct Leader {
 enum Up {
     Status,
     Questions(Vec<Question>),
-    LevelsSent,
+    LevelsSent(LevelsSent),
 }
 
 struct Link {
@@ -402,7 +402,8 @@ impl World {
         agent.status_at = now + EVERY;
         self.send_up(index, Up::Status);
         self.report(index, false);
-        self.send_up(index, Up::LevelsSent);
+        let time = self.agents[index].clock.at(duration(now)).map(|time| time.earliest);
+        self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time }));
     }
 
     /// A new leader's channel replaces the channel of the previous leader.
@@ -520,8 +521,10 @@ impl World {
             }
             match message {
                 Up::Status => {}
-                Up::LevelsSent => {
-                    leader.counter.levels_sent(name, number, true, at);
+                Up::LevelsSent(sent) => {
+                    leader.counter.levels_sent(name, number, sent, at);
+                    // The agent knows the previous clock, and can move this one forward.
+                    leader.offset = leader.counter.advance(at) - now;
                     if leader.counter.release(name, number, at) {
                         replies.push(Vec::new());
                     }
@@ -586,7 +589,7 @@ impl World {
                 self.agents[index].asks = true;
                 self.report(index, true);
                 if self.agents[index].confirms {
-                    self.send_up(index, Up::LevelsSent);
+                    self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time: None }));
                 }
                 self.agents[index].offset = self.leaders[leader].offset;
                 self.agents[index].knows_clock = true;

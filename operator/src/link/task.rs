@@ -6,7 +6,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::{Instant, sleep_until},
 };
-use weir_wire::{Answer, LevelsSent};
+use weir_wire::Answer;
 
 use super::{
     ContactError, LinkContext, Observation, Seen,
@@ -182,9 +182,9 @@ impl Task {
                 }
             }
             LinkAction::Release => return Ok(self.release().await),
-            LinkAction::LevelsSent(LevelsSent { is_complete }) => {
+            LinkAction::LevelsSent(sent) => {
                 if let Some(presence) = &self.presence {
-                    presence.levels_sent(is_complete);
+                    presence.levels_sent(sent);
                 }
                 return Ok(self.release().await);
             }

@@ -149,7 +149,7 @@ async fn report<S: AsyncRead + AsyncWrite + Unpin>(
     if !questions.is_empty() {
         send(channel, tag::QUESTIONS, &serde_json::to_vec(&questions)?).await?;
     }
-    send(channel, tag::LEVELS_SENT, &serde_json::to_vec(&LevelsSent { is_complete: true })?).await
+    send(channel, tag::LEVELS_SENT, &serde_json::to_vec(&LevelsSent { is_complete: true, time: None })?).await
 }
 
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(

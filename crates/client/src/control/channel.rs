@@ -77,7 +77,8 @@ pub(crate) async fn serve<W>(
                 ToAgent::Answers(answers) => {
                     let Some(operator) = &operator else { continue };
                     if answers.is_empty() && operator.begin_asking() {
-                        report(&mut channel, &control.snapshots.stores().end_shares(), true).await?;
+                        let sent = LevelsSent { is_complete: true, time: None };
+                        report(&mut channel, &control.snapshots.stores().end_shares(), sent).await?;
                     }
                     operator.answer(answers);
                 }
@@ -105,8 +106,8 @@ async fn join<S: AsyncRead + AsyncWrite + Unpin>(
     if let Some(interval) = every {
         operator.status_interval(interval);
     }
-    let (levels, is_complete) = stores.levels();
-    report(channel, &levels, is_complete).await?;
+    let (levels, sent) = stores.levels();
+    report(channel, &levels, sent).await?;
     Ok(operator)
 }
 
@@ -114,12 +115,12 @@ async fn join<S: AsyncRead + AsyncWrite + Unpin>(
 async fn report<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     questions: &[Question],
-    is_complete: bool,
+    sent: LevelsSent,
 ) -> Result<(), ChannelError> {
     for part in questions.chunks(MOST_QUESTIONS) {
         send(channel, &ToOperator::Questions(part.to_vec())).await?;
     }
-    send(channel, &ToOperator::LevelsSent(LevelsSent { is_complete })).await
+    send(channel, &ToOperator::LevelsSent(sent)).await
 }
 
 /// Waits for questions to the operator. Without such a channel, it waits forever.

@@ -220,11 +220,11 @@ async fn a_new_operator_learns_the_levels() {
     world.operator = Arc::default();
     let now = world.now();
     for program in &programs {
-        let (levels, is_complete) = program.client.levels(10);
-        assert!(is_complete);
+        let (levels, sent) = program.client.levels(10);
+        assert!(sent.is_complete);
         assert_eq!(levels.len(), 1);
         levels.iter().for_each(|question| drop(world.operator.answer(question, now)));
-        assert_eq!(program.client.levels(0), (Vec::new(), false), "more levels than allowed");
+        assert!(!program.client.levels(0).1.is_complete, "more levels than allowed");
     }
     let _links: Vec<_> = programs.iter().map(|program| world.connect(program)).collect();
     admissions.extend(load(&world, &all, 100 * MILLI, Duration::from_secs(10)).await);
@@ -243,14 +243,14 @@ async fn a_new_operator_learns_that_levels_are_missing() {
     for hash in 0..8 {
         ask(hash).await;
     }
-    assert!(program.client.levels(100).1);
+    assert!(program.client.levels(100).1.is_complete);
     ask(8).await;
     assert_eq!(limiter.keys().evicted, 1);
-    assert!(!program.client.levels(100).1, "one key was evicted");
+    assert!(!program.client.levels(100).1.is_complete, "one key was evicted");
     // A minute later, the evicted key is at full credit.
     sleep(Duration::from_secs(61)).await;
     ask(8).await;
-    assert!(program.client.levels(100).1);
+    assert!(program.client.levels(100).1.is_complete);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use weir_core::{Quota, Strategy};
 use weir_operator::{fleet::Counter, leader::Term, plan::FleetRule};
 use weir_store::{Backend, Claim, OnLoss, OperatorStore, SharedLimiter, SharedRule, StoreClient, StoreParts};
-use weir_wire::Question;
+use weir_wire::{LevelsSent, Question};
 
 use self::link::{Down, Link, STATUS_EVERY};
 use super::{
@@ -60,7 +60,7 @@ pub(super) struct Found {
 enum Up {
     Status,
     Questions(Vec<Question>),
-    LevelsSent(bool),
+    LevelsSent(LevelsSent),
 }
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use weir_store::{OperatorChannel, StoreClient};
-use weir_wire::{Answer, Question};
+use weir_wire::{Answer, LevelsSent, Question};
 
 use super::{Event, Leader, SECOND, Shared, Up, World, name};
 
@@ -85,8 +85,8 @@ impl World<'_> {
         }
         match message {
             Up::Status => {}
-            Up::LevelsSent(is_complete) => {
-                counter.levels_sent(&pod, link.channel, is_complete, at);
+            Up::LevelsSent(sent) => {
+                counter.levels_sent(&pod, link.channel, sent, at);
                 if counter.release(&pod, link.channel, at) {
                     replies.push(Vec::new());
                 }
@@ -163,23 +163,23 @@ impl End {
         self.shared.add(self.shared.now() + self.delay, Event::Up(self.number, message));
     }
 
-    fn report(&self, questions: Vec<Question>, is_complete: bool) {
+    fn report(&self, questions: Vec<Question>, sent: LevelsSent) {
         if !questions.is_empty() {
             self.send(Up::Questions(questions));
         }
-        self.send(Up::LevelsSent(is_complete));
+        self.send(Up::LevelsSent(sent));
     }
 
     async fn serve(self, mut operator: OperatorChannel, mut messages: UnboundedReceiver<Down>) {
-        let (levels, is_complete) = self.client.levels(MOST_LEVELS);
-        self.report(levels, is_complete);
+        let (levels, sent) = self.client.levels(MOST_LEVELS);
+        self.report(levels, sent);
         loop {
             tokio::select! {
                 biased;
                 message = messages.recv() => match message {
                     Some(Down::Answers(answers)) => {
                         if answers.is_empty() && operator.begin_asking() {
-                            self.report(self.client.end_shares(), true);
+                            self.report(self.client.end_shares(), LevelsSent { is_complete: true, time: None });
                         }
                         operator.answer(answers);
                     }
