@@ -56,6 +56,11 @@ impl Point {
         Self::of_total(self.total(limit).saturating_sub(other.total(limit)), limit)
     }
 
+    /// This duration, multiplied by `by / of`.
+    pub fn times(self, limit: &Limit, by: u128, of: u128) -> Self {
+        Self::of_total(self.total(limit).saturating_mul(by) / of, limit)
+    }
+
     /// The number of whole units between this level and a later one.
     pub fn units_to(self, limit: &Limit, later: Self) -> u64 {
         narrow(later.total(limit).saturating_sub(self.total(limit)) / u128::from(limit.period))

@@ -6,6 +6,7 @@ use weir_wire::{BanChange, BanPart, Granted, NextQuestion, Question, Returned};
 use crate::{
     ban::EncodedBan,
     key::Key,
+    reserve::MOST_RESERVED,
     state::{Mark, Reach},
     take::{Answer, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
     terms::{EXACT, Limit, MOST_UNITS, StoreTerms, text_of},
@@ -120,6 +121,7 @@ impl Answer {
             lent,
             level,
             banned_since: self.banned_since,
+            reserved: self.reserved,
         }
     }
 
@@ -137,7 +139,8 @@ impl Answer {
             message.birth,
             if let NextQuestion::At(at) = message.next { at } else { 0 },
         ];
-        if !marks.iter().all(|marks| are_valid(marks, of)) || times.iter().any(|&time| time >= 2 * EXACT) {
+        let is_valid = marks.iter().all(|marks| are_valid(marks, of)) && message.reserved <= MOST_RESERVED;
+        if !is_valid || times.iter().any(|&time| time >= 2 * EXACT) {
             return None;
         }
         Some(Self {
@@ -154,6 +157,7 @@ impl Answer {
             limits,
             marks,
             banned_since: message.banned_since,
+            reserved: message.reserved,
         })
     }
 }

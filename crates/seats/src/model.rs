@@ -76,6 +76,7 @@ pub fn take(stored: Option<&Value>, encoded: &EncodedTake, now: u64) -> Outcome 
         limits: is_older.then(|| value.limits.clone()),
         marks: [served, lent, marks(&value)],
         banned_since: banned.map_or(0, |banned| banned.since),
+        reserved: 0,
     };
     Outcome { answer, value, full_at }
 }

@@ -9,8 +9,10 @@
 //! the limit, and no reserve can prevent that.
 
 use crate::{
-    bucket::Point,
-    state::{State, start_of},
+    bucket::{Point, capacity},
+    model::{Outcome, take},
+    state::{Mark, Reach, State, start_of},
+    take::EncodedTake,
     terms::Limit,
     value::Value,
 };
@@ -33,6 +35,18 @@ pub fn part(sharers: u32) -> u128 {
     WHOLE.div_ceil(sharers.max(1).into())
 }
 
+/// The largest part of a bucket's supply that is reserved. If more programs are cut off, the rest still refills slowly.
+pub(crate) const MOST_RESERVED: u32 = (1 << 30) - (1 << 20);
+
+/// A bucket of which a part is reserved refills more slowly. Other limits are returned unchanged.
+pub(crate) fn slowed(limit: &Limit, reserved: u32) -> Limit {
+    if reserved == 0 || !limit.is_bucket() {
+        return *limit;
+    }
+    let period = (u128::from(limit.period) * WHOLE).div_ceil(WHOLE - u128::from(reserved.min(MOST_RESERVED)));
+    Limit { period: u64::try_from(period).unwrap_or(u64::MAX), ..*limit }
+}
+
 /// The units of one key that are reserved now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
@@ -41,6 +55,8 @@ pub struct Reserved {
     updated: u64,
     /// The part of the elapsed time that is less than a microsecond of the level.
     rest: u128,
+    /// The sum of the parts of all programs that are cut off, at most [`MOST_RESERVED`].
+    part: u32,
     /// For each limit that is not a bucket: the start of the window or the time in the log, and the reserved units.
     /// Empty if nothing is reserved.
     units: Vec<(u64, u64)>,
@@ -53,6 +69,9 @@ impl Reserved {
             // Units that were reserved under other terms stay charged.
             (self.stamp, self.units) = (value.stamp, Vec::new());
         }
+        let parts =
+            absent.programs.iter().map(|&(programs, sharers)| u128::from(programs) * part(sharers)).sum::<u128>();
+        self.part = u32::try_from(parts).unwrap_or(MOST_RESERVED).min(MOST_RESERVED);
         let passed = now.saturating_sub(std::mem::replace(&mut self.updated, now));
         if absent.programs.is_empty() && absent.elapsed == 0 && self.units.is_empty() {
             return;
@@ -89,6 +108,43 @@ impl Reserved {
             self.units.clear();
         }
     }
+
+    /// Answers a question, immediately after an update.
+    ///
+    /// While shares use a part of the supply of a bucket, the rest refills it more slowly. So the granted seats follow
+    /// each other more slowly, and end earlier.
+    pub fn take(&self, value: &Value, encoded: &EncodedTake, now: u64) -> Outcome {
+        if self.part == 0 || !value.limits.iter().any(Limit::is_bucket) {
+            return take(Some(value), encoded, now);
+        }
+        let rest = WHOLE - u128::from(self.part);
+        let part_of = |time: u64| u64::try_from(u128::from(time) * rest / WHOLE).unwrap_or(time);
+        let reach = Reach { lookahead: part_of(encoded.reach.lookahead), ..encoded.reach };
+        let slower = EncodedTake { patience: part_of(encoded.patience), reach, ..encoded.clone() };
+        let mut outcome = take(Some(value), &slower, now);
+        let [served, lent, _] = &mut outcome.answer.marks;
+        for marks in [served, lent] {
+            for (limit, mark) in value.limits.iter().zip(marks).filter(|(limit, _)| limit.is_bucket()) {
+                *mark = stretched(limit, *mark, rest, now);
+            }
+        }
+        outcome.answer.reserved = self.part;
+        outcome
+    }
+}
+
+/// The mark in a bucket that has only the rest of the supply: the distance between the mark and the end of what can be
+/// used now is longer by the same factor as the time in which the bucket refills.
+fn stretched(limit: &Limit, [us, parts, _]: Mark, rest: u128, now: u64) -> Mark {
+    let usable = if limit.is_leaky() { Point::at(now) } else { Point::at(now).plus(limit, capacity(limit)) };
+    let mark = Point { us, parts };
+    let longer = |distance: Point| distance.times(limit, WHOLE, rest);
+    let Point { us, parts } = if mark < usable {
+        usable.minus(limit, longer(usable.minus(limit, mark)))
+    } else {
+        usable.plus(limit, longer(mark.minus(limit, usable)))
+    };
+    [us, parts, 0]
 }
 
 /// The units that a share can use at the same time. Zero if there is no valid share: then programs refuse all
@@ -143,13 +199,17 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{take, used_up},
-        take::Take,
+        bounds::StoreTime,
+        model::used_up,
+        seats::Seats,
+        take::{Reply, Take},
         terms::StoreTerms,
     };
 
     const START: u64 = 1_790_000_000_000_000;
     const PERIOD: u64 = 1_000_000;
+    /// The longest time for which requests wait.
+    const LONGEST_WAIT: u64 = 500_000;
 
     fn terms(strategy: Strategy, requests: u64, period: u64, burst: u64) -> StoreTerms {
         let is_bucket =
@@ -167,6 +227,14 @@ mod tests {
         let outcome = take(Some(value), &question, now);
         *value = outcome.value;
         outcome.answer.granted
+    }
+
+    /// Asks the counter.
+    fn ask(reserved: &Reserved, value: &mut Value, question: &Take<'_>, now: u64) -> Reply {
+        let encoded = question.encode().expect("a question");
+        let outcome = reserved.take(value, &encoded, now);
+        *value = outcome.value;
+        outcome.answer.reply(&encoded).expect("an answer to the question")
     }
 
     /// Reserves the shares of programs that are cut off, and were cut off for this sum of microseconds.
@@ -205,7 +273,8 @@ mod tests {
     #[test]
     fn counter_and_shares_together_stay_within_the_limit() {
         for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::LeakyBucket) {
-            for seed in 0..60 {
+            let mut from_hand = 0;
+            for seed in 0..40 {
                 let mut random = Random::new(seed);
                 let sharers = 2_u32 << random.below(3);
                 let requests = u64::from(sharers) * (1 + random.below(4) as u64);
@@ -220,18 +289,45 @@ mod tests {
                 let mut now = START + random.below(1_000_000) as u64;
                 let (mut value, mut reserved) = (Value::new(1, whole.raw(), now), Reserved::default());
                 let (mut shares, mut elapsed, mut times) = (Vec::new(), 0, Vec::new());
+                // The seats that programs took in advance, and those of late answers.
+                let mut hand: Vec<Seats> = Vec::new();
                 for _ in 0..150 {
                     let most = [2_000, 50_000, 400_000][random.below(3)];
                     let step = random.below(most) as u64;
                     now += step;
                     elapsed += step * shares.len() as u64;
-                    match random.below(8) {
-                        0 if shares.len() + 1 < sharers as usize => shares.push(used_up(&part, now)),
+                    match random.below(10) {
+                        // The counter notices that a program is cut off before its share begins. Meanwhile, requests
+                        // go that were granted with patience.
+                        0 if shares.len() + 1 < sharers as usize => shares.push(used_up(&part, now + LONGEST_WAIT)),
                         1..=4 => {
                             cut_off(&mut reserved, &mut value, (small(shares.len()), sharers, elapsed), now);
                             elapsed = 0;
-                            let granted = granted(&mut value, &whole, 1 + small(random.below(9)), now);
-                            times.extend((0..granted).map(|_| now));
+                            let [guard, lookahead, patience] =
+                                [200, 200, 500].map(|most| Duration::from_millis(random.below(most) as u64));
+                            let patience = if random.below(2) == 0 { patience } else { Duration::ZERO };
+                            let [requests, prefetch] = [1 + small(random.below(9)), small(random.below(30))];
+                            let question = Take { requests, prefetch, patience, guard, lookahead, ..Take::new(&whole) };
+                            let reply = ask(&reserved, &mut value, &question, now);
+                            hand.extend(reply.prefetched);
+                            match reply.served {
+                                Some(late) if random.below(4) == 0 => hand.push(late),
+                                Some(served) => {
+                                    let goes = |before| now.max(served.due(&whole, before, 1));
+                                    times.extend((0..reply.granted).map(goes));
+                                }
+                                None => {}
+                            }
+                        }
+                        5 | 6 => {
+                            let at = StoreTime { earliest: now, latest: now };
+                            let most = random.below(20);
+                            let claims = hand
+                                .iter_mut()
+                                .flat_map(|seats| std::iter::from_fn(|| seats.claim(&whole, 1, at).then_some(now)));
+                            let before = times.len();
+                            times.extend(claims.take(most));
+                            from_hand += times.len() - before;
                         }
                         _ => {
                             for share in &mut shares {
@@ -243,6 +339,8 @@ mod tests {
                 }
                 assert_eq!(excess(strategy, requests, &times), 0, "{strategy:?}, seed {seed}");
             }
+            let lends = terms(strategy, 1, PERIOD, 1).raw()[0].lends();
+            assert!(from_hand > 0 || !lends, "no seat was used later: {strategy:?}");
         }
     }
 
@@ -258,10 +356,9 @@ mod tests {
         for now in (0..seconds * PERIOD).step_by(usize::try_from(MILLI).expect("small")).map(|time| START + time) {
             // One of four programs is cut off.
             cut_off(&mut reserved, &mut value, (1, 4, MILLI), now);
-            let question = Take { prefetch: 100, lookahead, ..Take::new(&whole) }.encode().expect("a question");
-            let outcome = take(Some(&value), &question, now);
-            value = outcome.value;
-            taken += outcome.answer.granted + outcome.answer.prefetched;
+            let question = Take { prefetch: 100, lookahead, ..Take::new(&whole) };
+            let reply = ask(&reserved, &mut value, &question, now);
+            taken += u64::from(reply.granted + reply.prefetched.map_or(0, |seats| seats.left()));
         }
         let (most, least) = (1_000 + 750 * seconds + 50, 750 * seconds);
         assert!((least..=most).contains(&taken), "{taken}, and {least} to {most} are due");
@@ -276,6 +373,31 @@ mod tests {
             cut_off(&mut reserved, &mut value, (8, 4, elapsed), now);
         }
         assert_eq!(value.full_at(), START + 2 * PERIOD, "an empty bucket at that time");
+    }
+
+    /// Two of four programs are cut off, so a bucket of 8 has 4 units for the others, and 4 more in each second.
+    #[test]
+    fn requests_that_wait_go_at_the_pace_of_the_rest() {
+        for strategy in [Strategy::TokenBucket, Strategy::LeakyBucket] {
+            let whole = terms(strategy, 8, PERIOD, 8);
+            let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+            cut_off(&mut reserved, &mut value, (2, 4, 0), START);
+            let question = Take { requests: 9, patience: Duration::from_secs(1), ..Take::new(&whole) };
+            let reply = ask(&reserved, &mut value, &question, START);
+            let served = reply.served.expect("seats");
+            let due = |before| served.due(&whole, before, 1).saturating_sub(START);
+            let due: Vec<u64> = (0..reply.granted).map(due).collect();
+            let expected: &[u64] = match strategy {
+                Strategy::LeakyBucket => &[0, 250_000, 500_000, 750_000, 1_000_000],
+                _ => &[0, 0, 0, 0, 250_000, 500_000, 750_000, 1_000_000],
+            };
+            assert_eq!(due, expected, "{strategy:?}");
+            // After the pods are back, questions get the whole supply.
+            let later = START + 10 * PERIOD;
+            cut_off(&mut reserved, &mut value, (0, 4, 0), later);
+            let reply = ask(&reserved, &mut value, &Take { requests: 9, ..Take::new(&whole) }, later);
+            assert_eq!(reply.served.expect("seats").reserved, 0);
+        }
     }
 
     #[test]

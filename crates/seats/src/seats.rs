@@ -6,6 +6,7 @@ use weir_core::Strategy;
 use crate::{
     bounds::StoreTime,
     bucket::{Point, capacity},
+    reserve::slowed,
     state::{Mark, State},
     terms::{Limit, StoreTerms},
 };
@@ -38,13 +39,16 @@ pub struct Seats {
     pub birth: u64,
     /// The mark of each limit at which the seats begin.
     pub start: Vec<Mark>,
+    /// The [`part`](crate::part) of each bucket's supply that was reserved for other programs. The seats of a bucket
+    /// follow each other more slowly then.
+    pub reserved: u32,
     left: u32,
 }
 
 impl Seats {
     /// Creates seats that begin at these marks.
-    pub fn new(stamp: u64, birth: u64, start: Vec<Mark>, left: u32) -> Self {
-        Self { stamp, birth, start, left }
+    pub fn new((stamp, birth): (u64, u64), start: Vec<Mark>, reserved: u32, left: u32) -> Self {
+        Self { stamp, birth, start, reserved, left }
     }
 
     /// The number of unused seats.
@@ -63,11 +67,12 @@ impl Seats {
         if !self.is_of(terms) {
             return None;
         }
-        let limits = || terms.raw().iter().zip(&self.start);
-        let passed = limits().map(|(limit, &mark)| passed(limit, mark, at)).max().unwrap_or(u64::MAX);
+        let reserved = self.reserved;
+        let limits = terms.raw().iter().zip(&self.start);
+        let passed = limits.map(|(limit, &mark)| passed(&slowed(limit, reserved), mark, at)).max().unwrap_or(u64::MAX);
         self.skip(terms, passed);
-        let limits = || terms.raw().iter().zip(&self.start);
-        if cost > self.left || !limits().all(|(limit, &mark)| is_due(limit, mark, cost.into(), at)) {
+        let mut limits = terms.raw().iter().zip(&self.start);
+        if cost > self.left || !limits.all(|(limit, &mark)| is_due(limit, reserved, mark, cost.into(), at)) {
             return None;
         }
         Some(self.split(terms, cost))
@@ -88,7 +93,7 @@ impl Seats {
     /// Adds seats that directly follow these ones. Returns `next` unchanged if they do not follow.
     pub fn join(&mut self, terms: &StoreTerms, next: Self) -> Option<Self> {
         let follow = self.is_of(terms)
-            && (self.stamp, self.birth) == (next.stamp, next.birth)
+            && (self.stamp, self.birth, self.reserved) == (next.stamp, next.birth, next.reserved)
             && self.end(terms) == next.start
             && self.left.checked_add(next.left).is_some();
         if !follow {
@@ -103,11 +108,12 @@ impl Seats {
     pub fn due(&self, terms: &StoreTerms, before: u32, cost: u32) -> u64 {
         let limits = terms.raw().iter().zip(&self.start).filter(|(limit, _)| limit.is_bucket());
         let due = limits.map(|(limit, &[us, parts, _])| {
-            let start = Point { us, parts }.after(limit, before.into());
+            let slowed = slowed(limit, self.reserved);
+            let start = Point { us, parts }.after(&slowed, before.into());
             if limit.is_leaky() {
                 start.rounded_up()
             } else {
-                start.after(limit, cost.into()).minus(limit, capacity(limit)).rounded_up()
+                start.after(&slowed, cost.into()).minus(limit, capacity(limit)).rounded_up()
             }
         });
         due.max().unwrap_or(0)
@@ -116,14 +122,14 @@ impl Seats {
     /// The mark of each limit at which the seats end.
     pub fn end(&self, terms: &StoreTerms) -> Vec<Mark> {
         let limits = terms.raw().iter().zip(&self.start);
-        limits.map(|(limit, &mark)| moved(limit, mark, self.left.into())).collect()
+        limits.map(|(limit, &mark)| moved(&slowed(limit, self.reserved), mark, self.left.into())).collect()
     }
 
     /// Drops the first seats.
     fn skip(&mut self, terms: &StoreTerms, units: u64) {
         let units = u32::try_from(units).unwrap_or(u32::MAX).min(self.left);
         for (limit, mark) in terms.raw().iter().zip(&mut self.start) {
-            *mark = moved(limit, *mark, units.into());
+            *mark = moved(&slowed(limit, self.reserved), *mark, units.into());
         }
         self.left -= units;
     }
@@ -161,7 +167,7 @@ fn passed(limit: &Limit, [a, b, _]: Mark, at: StoreTime) -> u64 {
 }
 
 /// Returns true if the first seats can be used for a request with this cost.
-fn is_due(limit: &Limit, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
+fn is_due(limit: &Limit, reserved: u32, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
     match limit.strategy {
         Strategy::FixedWindow | Strategy::SlidingWindowCounter => {
             a <= at.earliest && at.latest < a.saturating_add(limit.period)
@@ -169,7 +175,7 @@ fn is_due(limit: &Limit, [a, b, _]: Mark, cost: u64, at: StoreTime) -> bool {
         Strategy::SlidingWindowLog => false,
         _ => {
             let ceiling = Point::at(at.earliest).plus(limit, capacity(limit));
-            Point { us: a, parts: b }.after(limit, cost) <= ceiling
+            Point { us: a, parts: b }.after(&slowed(limit, reserved), cost) <= ceiling
         }
     }
 }

@@ -173,6 +173,8 @@ pub struct Answer {
     pub marks: [Vec<Mark>; 3],
     /// The beginning of the ban that is in force. Zero if the key is not banned, or if the question is not about bans.
     pub banned_since: u64,
+    /// See [`Seats::reserved`].
+    pub reserved: u32,
 }
 
 /// The time at which the caller can usefully ask again.
@@ -294,7 +296,7 @@ impl Answer {
         let banned = encoded.ban.as_ref().filter(|_| self.banned_since > 0).map(banned);
         let seats = |start, units: u64| {
             let left = u32::try_from(units).ok().filter(|&units| units > 0)?;
-            Some(Seats::new(stamp, birth, start, left))
+            Some(Seats::new((stamp, birth), start, self.reserved, left))
         };
         let [served, prefetched, level] = self.marks;
         Some(Reply {

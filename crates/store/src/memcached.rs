@@ -168,6 +168,7 @@ impl Server {
             limits: None,
             marks: [vec![[start, before, 0]], vec![[start, served, 0]], vec![[start, sum, 0]]],
             banned_since: 0,
+            reserved: 0,
         })
     }
 

@@ -161,6 +161,10 @@ pub struct Granted {
     /// The beginning of the ban in force, by the operator's clock. Zero if the key is not banned.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub banned_since: u64,
+    /// The part of each bucket that is reserved for absent pods, in multiples of 2^-30. The granted units of a bucket
+    /// follow each other more slowly then.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reserved: u32,
 }
 
 /// The time from which an agent can usefully ask about a key again.
@@ -175,7 +179,6 @@ pub enum NextQuestion {
     Never,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }

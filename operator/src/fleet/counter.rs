@@ -265,7 +265,7 @@ impl Counter {
             entry.reserved.update(&mut entry.value, Absent { programs: &absent, elapsed }, now);
             entry.absent_sum = sum;
         }
-        let model::Outcome { answer, value, full_at } = take(Some(&entry.value), &encoded, now);
+        let model::Outcome { answer, value, full_at } = entry.reserved.take(&entry.value, &encoded, now);
         (entry.value, entry.full_at) = (value, full_at);
         if owed > 0 {
             entry.value.owe(now, owed);

@@ -627,11 +627,16 @@ impl World {
         (local.level, local.level_stamp) = (Some(level), stamp);
         local.hand.extend(prefetched);
         let is_late = now > sent + 400 * MILLI;
-        if is_late {
-            local.hand.extend(served);
-        } else {
-            let decided = time - self.leaders[leader].offset;
-            self.admitted[key].extend((0..granted).map(|_| decided));
+        match served {
+            Some(late) if is_late => local.hand.push(late),
+            Some(served) => {
+                // Requests that wait go when they are due.
+                let quota = self.quotas[usize::try_from(stamp).expect("small") - 1];
+                let terms = StoreTerms::new(stamp, &[(0, quota)]).expect("terms");
+                let goes = |before| time.max(served.due(&terms, before, 1)) - self.leaders[leader].offset;
+                self.admitted[key].extend((0..granted).map(goes));
+            }
+            None => {}
         }
         self.agents[index].clock.learn(time, duration(sent), duration(now));
     }
@@ -658,7 +663,7 @@ impl World {
         for key in 0..self.keys {
             let local = &self.agents[index].keys[key];
             if self.agents[index].asks && !local.reported.is_empty() && now >= local.reported_at + SECOND {
-                self.ask(index, key, 0, 0);
+                self.ask(index, key, (0, 0), 0);
             }
         }
         let agent = &mut self.agents[index];
@@ -669,7 +674,7 @@ impl World {
     }
 
     /// Asks the operator, if the last question of the key has an answer.
-    fn ask(&mut self, index: usize, key: usize, requests: u64, prefetch: u64) {
+    fn ask(&mut self, index: usize, key: usize, (requests, prefetch): (u64, u64), patience: u64) {
         let (now, terms) = (self.now, self.terms(self.agents[index].content));
         let agent = &mut self.agents[index];
         let local = &mut agent.keys[key];
@@ -680,6 +685,7 @@ impl World {
         let question = Take {
             requests: u32::try_from(requests).expect("few"),
             prefetch: u32::try_from(prefetch).expect("few"),
+            patience: duration(patience),
             guard: reach,
             lookahead: reach,
             ..Take::new(&terms)
@@ -699,6 +705,7 @@ impl World {
         let (terms, share) = (self.terms(content), self.share(content));
         let lends = terms.raw().iter().all(Limit::lends);
         let [requests, prefetch] = [1 + self.below(8), if lends { self.below(12) } else { 0 }];
+        let patience = if self.chance(3) { self.below(400_000) } else { 0 };
         let agent = &mut self.agents[index];
         if let Some(at) = agent.clock.at(duration(now)) {
             let hand = &mut agent.keys[key].hand;
@@ -708,7 +715,7 @@ impl World {
             }
         }
         if agent.asks {
-            self.ask(index, key, requests, prefetch);
+            self.ask(index, key, (requests, prefetch), patience);
         } else if now >= agent.share_at {
             // The windows of a share are those of the last leader.
             let at = now + agent.offset;
@@ -767,7 +774,8 @@ impl World {
                     // A share has at least one unit, and a leaky bucket has no more.
                     let shares = if self.faults != NO_FAULTS { self.born as u64 } else { 0 };
                     let at_once = if strategy == Strategy::LeakyBucket { 1 + shares } else { burst };
-                    let allowed = i128::from(at_once + self.excess) * i128::from(period);
+                    // The time at which a waiting request goes is rounded up to a microsecond.
+                    let allowed = i128::from(at_once + self.excess) * i128::from(period) + i128::from(most);
                     let mut least = i128::MAX;
                     for (index, &at) in times.iter().enumerate() {
                         let base = index as i128 * i128::from(period) - i128::from(most) * i128::from(at);

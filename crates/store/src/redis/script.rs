@@ -93,5 +93,6 @@ pub(crate) fn answer(raw: &Raw, encoded: &EncodedTake) -> Option<Answer> {
         limits,
         marks: [list(0), list(1), list(2)],
         banned_since: u64::try_from(banned).ok()?,
+        reserved: 0,
     })
 }
