@@ -85,6 +85,11 @@ impl SharedDemand {
         self.part().limiter.claim(self.hash, self.set(), self.cost, self.patience)
     }
 
+    /// Shortens the time for which the request can wait for the store.
+    pub(super) fn has_waited(&mut self, waited: Duration) {
+        self.patience = self.patience.saturating_sub(waited);
+    }
+
     /// Asks the store.
     pub(super) fn ask(&self) -> Waits {
         self.part().limiter.ask(self.hash, self.set(), self.cost, self.patience)

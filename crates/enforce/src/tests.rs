@@ -6,6 +6,7 @@ mod choosing;
 mod concurrency;
 mod deciding;
 mod descriptors;
+mod ended_seats;
 mod exceptions;
 mod headers;
 mod matching;
@@ -54,13 +55,22 @@ impl Limits {
     }
 
     fn apply(&self, policies: &[Value]) {
+        self.apply_with(policies, &Stores::new());
+    }
+
+    /// Puts policies in force whose shared rules use these stores.
+    fn apply_with(&self, policies: &[Value], stores: &Stores) {
         self.sequence.set(self.sequence.get() + 1);
-        let snapshot =
-            json!({"wireVersion": 1, "sequence": self.sequence.get(), "revision": "r", "policies": policies});
+        let backend = json!({"redis": {"topology": "Standalone", "endpoints": ["a:1"]}});
+        let named: Vec<_> = stores.keys().map(|name| json!({"name": name, "backend": backend})).collect();
+        let sequence = self.sequence.get();
+        let snapshot = json!({
+            "wireVersion": 1, "sequence": sequence, "revision": "r", "policies": policies, "stores": named,
+        });
         let snapshot: weir_wire::Snapshot = serde_json::from_value(snapshot).expect("a snapshot");
         let lowered = lower(&snapshot).unwrap_or_else(|faults| panic!("{faults:?}"));
         let guard = self.rules.write();
-        guard.replace(guard.rules().with_snapshot(snapshot, lowered, &Stores::new(), || self.clock.now()));
+        guard.replace(guard.rules().with_snapshot(snapshot, lowered, stores, || self.clock.now()));
     }
 
     fn gate(&self) -> ConnectionGate {

@@ -6,6 +6,7 @@
 //! leaves earlier is not charged.
 //!
 //! A request of shared rules first waits for the store (`questions`). When it has all its seats, it continues as above.
+//! If seats end while it waits in a queue, it asks again when its turn has come.
 
 mod questions;
 
@@ -58,6 +59,14 @@ struct Queued {
     /// Positions in the queues of rules that do not let requests wait.
     _held: Vec<Ticket>,
     since: Time,
+}
+
+/// The charges of a request whose turn has come. They are given back if the request does not go.
+#[derive(Debug)]
+struct Turn {
+    demands: OwnedDemands,
+    charged: Vec<RuleCharged>,
+    waited: Duration,
 }
 
 /// The charges that a waiting request needs from all its rules.
@@ -157,18 +166,41 @@ impl Wait {
             Err(HeadRefusal { at, .. }) => return Poll::Ready(Err(LateRefusal(Reason::Own { demands, at }))),
         };
         let waited = demands.clock.now().duration_since(since);
-        for OwnedDemand { rule, waits, .. } in &demands.all {
+        let turn = Turn { demands, charged, waited };
+        if self.seats.iter().any(|(_, grant)| grant.has_ended()) {
+            self.ask_again(turn);
+            return self.poll_charges(context);
+        }
+        Poll::Ready(Ok(turn.go(&mut self.seats)))
+    }
+}
+
+impl Turn {
+    /// Uses the charges and the seats, and counts the request.
+    fn go(mut self, seats: &mut Vec<(SharedDemand, Grant)>) -> Fields {
+        for OwnedDemand { rule, waits, .. } in &self.demands.all {
             rule.counters.count_allowed();
-            if *waits && waited > Duration::ZERO {
-                rule.counters.count_wait(waited);
+            if *waits && self.waited > Duration::ZERO {
+                rule.counters.count_wait(self.waited);
             }
         }
-        if !self.seats.is_empty() {
-            let states = settle(&mut self.seats);
-            let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
-            return Poll::Ready(Ok(fields_with_shared(&demands.demands(), &charged, &states)));
+        let charged = std::mem::take(&mut self.charged);
+        if seats.is_empty() {
+            return fields_of_several(&self.demands.demands(), &charged);
         }
-        Poll::Ready(Ok(fields_of_several(&demands.demands(), &charged)))
+        let states = settle(seats);
+        let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
+        fields_with_shared(&self.demands.demands(), &charged, &states)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let clock = self.demands.clock;
+        for (demand, RuleCharged { charge, .. }) in self.demands.demands().iter().zip(std::mem::take(&mut self.charged))
+        {
+            demand.limits.limiter.refund(demand.key, charge, || clock.now());
+        }
     }
 }
 

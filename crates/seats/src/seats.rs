@@ -83,6 +83,16 @@ impl Seats {
         terms.stamp() == self.stamp && terms.raw().len() == self.start.len()
     }
 
+    /// Returns true if the seats possibly cannot be used any more at this time. Seats of a log must be used immediately,
+    /// so they have always ended.
+    pub fn have_ended(&self, terms: &StoreTerms, at: StoreTime) -> bool {
+        let has_ended = |(limit, &mark): (&Limit, &Mark)| match limit.strategy {
+            Strategy::FixedWindow | Strategy::SlidingWindowCounter => mark[0].saturating_add(limit.period) <= at.latest,
+            _ => passed(&slowed(limit, self.reserved), mark, at) > 0,
+        };
+        !self.is_of(terms) || terms.raw().iter().zip(&self.start).any(has_ended)
+    }
+
     /// Removes the first seats, at most `units`, and returns them.
     pub fn split(&mut self, terms: &StoreTerms, units: u32) -> Self {
         let first = Self { left: units.min(self.left), ..self.clone() };

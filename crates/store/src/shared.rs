@@ -349,6 +349,11 @@ impl SharedLimiter {
         if self.client.asks_operator() { local.owed_to_new(share_time) } else { local.owed(share_time) }
     }
 
+    fn have_ended(&self, set: usize, seats: &Seats) -> bool {
+        let time = self.client.time(self.client.now());
+        time.is_some_and(|time| seats.have_ended(&self.rule().set(set).terms, time))
+    }
+
     /// Takes back the seats of a granted request that did not go.
     fn put_back(&self, hash: u128, set: usize, seats: Seats) {
         let rule = self.rule();

@@ -7,10 +7,10 @@ use std::{
 };
 
 use weir_core::Time;
-use weir_store::{Denied, Grant, Waits};
+use weir_store::{Claim, Denied, Grant, Waits};
 use weir_tower::MonotonicClock;
 
-use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Wait, enter};
+use super::{Entry, LateRefusal, OwnedDemand, OwnedDemands, Reason, Turn, Wait, enter};
 use crate::{
     charge::{Demand, opens_after},
     fields::{Fields, QuotaState},
@@ -23,8 +23,24 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct StoreQuestions {
     shared: Vec<(SharedDemand, Answer)>,
-    others: OwnedDemands,
+    then: Then,
     since: Time,
+}
+
+/// What a request does when all stores have answered.
+#[derive(Debug)]
+enum Then {
+    /// It is charged to the rules of scope Pod, or waits in their queues.
+    Enter(OwnedDemands),
+    /// It goes.
+    Go(Turn),
+}
+
+impl Then {
+    fn others(&self) -> &OwnedDemands {
+        let (Self::Enter(others) | Self::Go(Turn { demands: others, .. })) = self;
+        others
+    }
 }
 
 #[derive(Debug)]
@@ -52,8 +68,8 @@ impl Wait {
             latest: demand.latest,
             waits: false,
         };
-        let others = OwnedDemands { all: others.iter().map(own).collect(), clock };
-        let questions = StoreQuestions { shared: shared.into_iter().map(answer).collect(), others, since: clock.now() };
+        let then = Then::Enter(OwnedDemands { all: others.iter().map(own).collect(), clock });
+        let questions = StoreQuestions { shared: shared.into_iter().map(answer).collect(), then, since: clock.now() };
         Self { follow_up: FollowUp::default(), questions: Some(questions), queued: None, seats: Vec::new() }
     }
 
@@ -62,11 +78,29 @@ impl Wait {
         self.seats = seats;
     }
 
+    /// Asks the stores again for seats that ended while the request waited for its turn.
+    pub(super) fn ask_again(&mut self, turn: Turn) {
+        let since = turn.demands.clock.now();
+        let renewed = self.seats.drain(..).map(|(mut demand, grant)| {
+            if !grant.has_ended() {
+                return (demand, Answer::Has(grant));
+            }
+            drop(grant);
+            demand.has_waited(turn.waited);
+            let answer = match demand.claim() {
+                Claim::Granted(grant) => Answer::Has(grant),
+                Claim::Denied(_) | Claim::AskStore => Answer::Waits(demand.ask()),
+            };
+            (demand, answer)
+        });
+        self.questions = Some(StoreQuestions { shared: renewed.collect(), then: Then::Go(turn), since });
+    }
+
     /// Ready when all stores have answered. Then the other rules are charged. Returns `None` if the request must wait
     /// for these other rules.
     pub(super) fn poll_stores(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Fields>, LateRefusal>> {
         let Some(questions) = &mut self.questions else { return Poll::Ready(Ok(None)) };
-        let clock = questions.others.clock;
+        let clock = questions.then.others().clock;
         let mut is_pending = false;
         for (demand, answer) in &mut questions.shared {
             let Answer::Waits(waits) = answer else { continue };
@@ -75,10 +109,10 @@ impl Wait {
                 Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
                 Poll::Ready(Err(denied)) => {
                     // The time until all rules admit the request, also those of scope Pod.
-                    let others = opens_after(&questions.others.demands(), clock.now());
+                    let others = opens_after(&questions.then.others().demands(), clock.now());
                     let retry_after = denied.retry_after.map(|wait| wait.max(others));
                     let late = refused(demand, Denied { retry_after, ..denied }, clock);
-                    // Gives back the seats of the other shared rules.
+                    // Gives back the seats of the other shared rules, and the charges of the rules of scope Pod.
                     self.questions = None;
                     return Poll::Ready(Err(late));
                 }
@@ -87,13 +121,17 @@ impl Wait {
         if is_pending {
             return Poll::Pending;
         }
-        let Some(StoreQuestions { shared, others, since }) = self.questions.take() else {
+        let Some(StoreQuestions { shared, then, since }) = self.questions.take() else {
             return Poll::Ready(Ok(None));
         };
         self.seats = shared
             .into_iter()
             .filter_map(|(demand, answer)| if let Answer::Has(grant) = answer { Some((demand, grant)) } else { None })
             .collect();
+        let others = match then {
+            Then::Enter(others) => others,
+            Then::Go(turn) => return Poll::Ready(Ok(Some(turn.go(&mut self.seats)))),
+        };
         let demands = others.demands_that_wait();
         match enter(&demands, clock) {
             Err(at) => {

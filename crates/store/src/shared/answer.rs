@@ -39,6 +39,12 @@ impl Grant {
     pub fn left(&self) -> Option<Left> {
         self.left
     }
+
+    /// Returns true if the request must not go any more with these seats: it held them for too long, or the limits have
+    /// changed.
+    pub fn has_ended(&self) -> bool {
+        self.seats.as_ref().is_some_and(|seats| self.limiter.have_ended(self.set, seats))
+    }
 }
 
 impl Drop for Grant {

@@ -1,0 +1,92 @@
+//! Requests that hold units of a store while they wait for a rule of scope Pod.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
+use weir_store::{Backend, Memory, StoreClient, StoreParts};
+
+use super::*;
+
+const STORE: &str = "shop/limits";
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// A rule that all programs share.
+fn shared(requests: u64) -> Value {
+    let all = json!({"match": [{"paths": ["/shared"]}], "shared": {
+        "store": STORE, "counters": "shop/p.all", "stamp": 1, "onStoreLoss": "LocalShare", "sharers": 2,
+    }});
+    rule("all", &[limit("FixedWindow", requests, 10_000, json!({}))], all)
+}
+
+/// Two programs with one store.
+struct World {
+    memory: Arc<Memory>,
+    begins: Duration,
+    start: Instant,
+    clock: MonotonicClock,
+}
+
+impl World {
+    /// The time begins so long before the end of a window.
+    fn before_the_end(of_window: Duration) -> Self {
+        let (clock, start) = (MonotonicClock::of_tokio(), Instant::now());
+        let windows = clock.now().as_nanos() / u64::try_from(WINDOW.as_nanos()).expect("short");
+        let ends = WINDOW * u32::try_from(windows + 2).expect("before the year 3330");
+        Self { memory: Arc::default(), begins: ends - of_window, start, clock }
+    }
+
+    fn program(&self, rules: &[Value]) -> Limits {
+        let (memory, begins, start) = (Arc::clone(&self.memory), self.begins, self.start);
+        let client = StoreClient::start(StoreParts {
+            name: STORE.to_owned(),
+            open: Box::new(move || Ok(Backend::Memory(Arc::clone(&memory)))),
+            clock: Box::new(move || begins + start.elapsed()),
+            took: Box::new(|_| {}),
+            runtime: Handle::current(),
+            seed: 1,
+        });
+        let limits = Limits::with_clock(self.clock, &[]);
+        limits.apply_with(&[policy("p", rules)], &HashMap::from([(STORE.to_owned(), client)]));
+        limits
+    }
+}
+
+/// Sends requests at the same time. Returns the number of those that were allowed.
+async fn allowed(limits: &Limits, count: usize) -> usize {
+    let answers: Vec<_> = (0..count).map(|_| limits.send(get("/shared"), ok)).collect();
+    let mut allowed = 0;
+    for answer in answers {
+        allowed += usize::from(answer.await.status() == 200);
+    }
+    allowed
+}
+
+/// Ten requests get all units of a window. Five of them go in this window, and the other five in the next one.
+#[tokio::test(start_paused = true)]
+async fn requests_that_go_in_a_later_window_count_there() {
+    let world = World::before_the_end(Duration::from_secs(1));
+    let slow = rule("slow", &[limit("GCRA", 5, 1_000, json!({}))], wait(3_000));
+    let (waiting, other) = (world.program(&[shared(10), slow]), world.program(&[shared(10)]));
+    assert_eq!(allowed(&waiting, 10).await, 10);
+    assert_eq!(allowed(&other, 20).await, 5, "the rest of the next window");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_unit_of_the_later_window_gives_its_turn_back() {
+    let world = World::before_the_end(Duration::from_millis(500));
+    let slow = rule("slow", &[limit("GCRA", 1, 1_000, json!({}))], wait(3_000));
+    let (waiting, other) = (world.program(&[shared(10), slow]), world.program(&[shared(10)]));
+    assert_eq!(allowed(&waiting, 1).await, 1);
+    let second = waiting.send(get("/shared"), ok);
+    sleep(Duration::from_millis(600)).await;
+    assert_eq!(allowed(&other, 10).await, 10, "a whole window");
+    assert_eq!(second.await.status(), 429);
+    assert_eq!(waiting.counts(0, 1), [1, 0, 0, 0]);
+    // Without a shared rule, the next request gets the turn, and does not wait for a second.
+    let before = Instant::now();
+    assert_eq!(waiting.status("/").await, 200);
+    assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
+}
