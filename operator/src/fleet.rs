@@ -27,9 +27,9 @@ pub use self::counter::Counter;
 /// What the counter keeps, for statuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// By the namespace and the name of each policy: the number of its pods that may decide with their share, and the
-    /// number of pods that divide the limits.
-    pub policies: HashMap<Arc<str>, (u32, u32)>,
+    /// By the namespace and the name of each policy: how many of its pods may decide with their share, and into how many
+    /// shares they divide the limits.
+    pub policies: HashMap<Arc<str>, Vec<(u32, u32)>>,
     /// The number of keys, by the name of the counters.
     pub keys: HashMap<String, usize>,
 }

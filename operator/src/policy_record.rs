@@ -168,7 +168,7 @@ mod tests {
         let idle = reported(Counts::default());
         assert!(idle.is_at_rest(now, 3, &lost, &fleet));
         assert!(!idle.is_at_rest(now, 4, &lost, &fleet), "a changed policy must be reported");
-        let shares = FleetCounts { pods_with_share: 1, ..FleetCounts::default() };
+        let shares = FleetCounts { pods_with_share: vec![(1, 4)], ..FleetCounts::default() };
         assert!(!idle.is_at_rest(now, 3, &lost, &shares), "a pod that uses its share must be reported");
         assert!(!reported(Counts { allowed: 1, ..Counts::default() }).is_at_rest(now, 3, &lost, &fleet));
         let new = begin(StoredStatus::default());

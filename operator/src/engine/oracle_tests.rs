@@ -106,7 +106,7 @@ pub(super) fn usage(cluster: &Cluster) -> Usage {
         let pods = with_share(cluster, policy);
         usage.keys.insert(format!("{key}.r0"), usize::try_from(10 * pods).unwrap());
         let shares = (u32::try_from(pods).unwrap(), u32::try_from(SHARERS).unwrap());
-        usage.policies.insert(key.to_string().into(), shares);
+        usage.policies.insert(key.to_string().into(), vec![shares]);
     }
     usage
 }

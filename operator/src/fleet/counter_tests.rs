@@ -349,7 +349,7 @@ fn a_pod_that_came_later_has_a_smaller_share() {
     bench.counter.expect("b", &[], bench.now);
     bench.counter.expect("b", &bench.rules, bench.now);
     bench.after(4).message("a", a);
-    assert_eq!(bench.counter.usage(bench.now).policies["shop/api"], (1, 8));
+    assert_eq!(bench.counter.usage(bench.now).policies["shop/api"], [(1, 8)]);
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn a_new_pod_reserves_nothing_for_ten_seconds_and_a_deleted_one_nothing() {
     alive(&mut bench);
     assert_eq!(bench.after(9).counter.absent(), 0);
     assert_eq!(bench.after(1).counter.absent(), 1);
-    assert_eq!(bench.counter.usage(bench.now).policies, [("shop/api".into(), (1, 4))].into());
+    assert_eq!(bench.counter.usage(bench.now).policies, [("shop/api".into(), vec![(1, 4)])].into());
     bench.counter.expect("c", &[], bench.now);
     assert_eq!(bench.counter.absent(), 0);
     assert_eq!(bench.granted(100), 40);

@@ -98,11 +98,14 @@ struct Absence {
     /// The sum of the times for which pods were absent, until `at`, multiplied by the parts of their shares.
     sum: u128,
     at: u64,
-    /// The newest number of sharers.
-    sharers: u32,
 }
 
 impl Absence {
+    /// How many pods are absent, and their number of sharers.
+    fn absent(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.absent.iter().map(|(sharers, pods)| (*pods, *sharers))
+    }
+
     fn sum_at(&self, now: u64) -> u128 {
         let parts = self.absent.iter().map(|(sharers, pods)| part(*sharers) * u128::from(*pods)).sum::<u128>();
         self.sum + parts * u128::from(now.saturating_sub(self.at))
@@ -158,7 +161,7 @@ impl Pods {
     pub(super) fn expect(&mut self, pod: &str, rules: &[FleetRule], is_new: bool, now: u64) {
         let mut policies: Vec<Sharing> = Vec::new();
         for FleetRule { policy, sharers, .. } in rules {
-            self.policies.entry(policy.clone()).or_default().sharers = *sharers;
+            self.policies.entry(policy.clone()).or_default();
             match policies.iter_mut().find(|known| known.policy == *policy) {
                 Some(known) => known.sharers = known.sharers.min(*sharers),
                 None => policies.push(Sharing { policy: policy.clone(), sharers: *sharers }),
@@ -246,17 +249,12 @@ impl Pods {
 
     /// Returns a policy's absent pods with their numbers of sharers, and the sum of the times and parts of their shares.
     pub(super) fn absence(&self, policy: &str, now: u64) -> (Vec<(u32, u32)>, u128) {
-        self.policies.get(policy).map_or((Vec::new(), 0), |it| {
-            (it.absent.iter().map(|(sharers, pods)| (*pods, *sharers)).collect(), it.sum_at(now))
-        })
+        self.policies.get(policy).map_or((Vec::new(), 0), |it| (it.absent().collect(), it.sum_at(now)))
     }
 
-    /// Returns the number of absent pods of each policy, and the smallest number of sharers.
-    pub(super) fn sharing(&self) -> impl Iterator<Item = (Arc<str>, (u32, u32))> {
-        self.policies.iter().map(|(policy, it)| {
-            let smallest = it.absent.keys().next().copied().unwrap_or(it.sharers);
-            (policy.clone(), (it.absent.values().sum(), smallest.max(1)))
-        })
+    /// Returns the absent pods of each policy with their numbers of sharers.
+    pub(super) fn sharing(&self) -> impl Iterator<Item = (Arc<str>, Vec<(u32, u32)>)> {
+        self.policies.iter().map(|(policy, it)| (policy.clone(), it.absent().collect()))
     }
 
     fn on_channel(&mut self, pod: &str, number: u64, now: u64, change: impl FnOnce(&mut Channel)) {

@@ -122,8 +122,8 @@ struct Local {
     share: Option<Value>,
     /// The times of requests that the share admitted and that are not reported.
     used: Vec<u64>,
-    /// The times of those that were reported at `reported_at`, until an answer to a later question confirms it.
-    reported: Vec<u64>,
+    /// The number of those that were reported at `reported_at`, until an answer to a later question confirms it.
+    reported: u64,
     reported_at: u64,
 }
 
@@ -468,25 +468,23 @@ impl World {
         }
     }
 
-    /// The units that the share used and that still count.
+    /// The units that the share used and that still count, and those of a report that nothing confirmed. The agent does
+    /// not know in which window of an operator these count, so it reports all of them again.
     fn owed(&mut self, index: usize, key: usize) -> u64 {
         let (now, period) = (self.now, self.period());
         let agent = &mut self.agents[index];
         let offset = agent.offset;
         let local = &mut agent.keys[key];
         let mut used = std::mem::take(&mut local.used);
-        used.append(&mut local.reported);
-        (local.reported, local.reported_at) = (used.clone(), now);
-        match self.strategy {
-            Strategy::FixedWindow => {
-                used.iter().filter(|&&at| (at + offset) / period == (now + offset) / period).count() as u64
-            }
-            Strategy::SlidingWindowCounter => {
-                used.iter().filter(|&&at| (at + offset) / period + 1 >= (now + offset) / period).count() as u64
-            }
-            Strategy::SlidingWindowLog => used.iter().filter(|&&at| at + period > now).count() as u64,
-            _ => used.len() as u64,
-        }
+        used.retain(|at| match self.strategy {
+            Strategy::FixedWindow => (at + offset) / period == (now + offset) / period,
+            Strategy::SlidingWindowCounter => (at + offset) / period + 1 >= (now + offset) / period,
+            Strategy::SlidingWindowLog => at + period > now,
+            _ => true,
+        });
+        local.reported += used.len() as u64;
+        local.reported_at = now;
+        local.reported
     }
 
     fn deliver_up(&mut self, index: usize) {
@@ -619,7 +617,7 @@ impl World {
         let Some((_, sent, encoded)) = local.pending.take() else { return };
         let Outcome::Counted(granted) = answer.outcome else { return };
         if sent >= local.reported_at {
-            local.reported.clear();
+            local.reported = 0;
         }
         let read = weir_seats::Answer::read(granted, &encoded).expect("an answer to the question");
         let (time, level, stamp) = (read.time, read.marks[2].clone(), read.stamp);
@@ -662,7 +660,7 @@ impl World {
         }
         for key in 0..self.keys {
             let local = &self.agents[index].keys[key];
-            if self.agents[index].asks && !local.reported.is_empty() && now >= local.reported_at + SECOND {
+            if self.agents[index].asks && local.reported > 0 && now >= local.reported_at + SECOND {
                 self.ask(index, key, (0, 0), 0);
             }
         }
