@@ -47,14 +47,18 @@ struct Scale {
 
 impl Scale {
     /// Measures the counter with the system's clock in nanoseconds. quanta's own calibration is not used: if the process
-    /// is interrupted between its first two readings, its clock runs too fast or too slow by more than one percent.
+    /// is interrupted between quanta's first two readings, its clock runs too fast or too slow by more than one percent.
     fn measure(counter: impl Fn() -> u64, system: impl Fn() -> u64) -> Self {
-        let start = Moment::read(&counter, &system);
+        let mut start = Moment::read(&counter, &system);
         loop {
             let end = Moment::read(&counter, &system);
             let nanos = end.nanos.saturating_sub(start.nanos);
             if nanos >= CALIBRATION {
-                let steps = end.steps.wrapping_sub(start.steps).max(1);
+                let Some(steps) = end.steps.checked_sub(start.steps).filter(|steps| *steps > 0) else {
+                    // The virtual machine has moved to another processor.
+                    start = end;
+                    continue;
+                };
                 let fraction = (u128::from(nanos % steps) << u64::BITS) / u128::from(steps);
                 return Self { whole: nanos / steps, fraction: fraction.try_into().expect("less than one") };
             }
@@ -217,5 +221,17 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_is_measured_again() {
+        let machine = Machine { nanos: Cell::new(0), random: RefCell::new(Random::new(1)) };
+        // At 5 ms, another processor continues with a smaller count.
+        let counter = || match machine.read() {
+            nanos @ ..5_000_000 => 10_000_000_000 + nanos,
+            nanos => nanos,
+        };
+        let scale = Scale::measure(counter, || machine.read());
+        assert!(scale.nanos(1_000_000_000).abs_diff(1_000_000_000) < 10_000);
     }
 }
