@@ -85,9 +85,9 @@ impl SharedDemand {
         self.part().limiter.claim(self.hash, self.set(), self.cost, self.patience)
     }
 
-    /// Shortens the time for which the request can wait for the store.
-    pub(super) fn has_waited(&mut self, waited: Duration) {
-        self.patience = self.patience.saturating_sub(waited);
+    /// From now on, the request is refused if it cannot go immediately.
+    pub(super) fn refuse_waits(&mut self) {
+        self.patience = Duration::ZERO;
     }
 
     /// Asks the store.

@@ -6,7 +6,7 @@
 //! leaves earlier is not charged.
 //!
 //! A request of shared rules first waits for the store (`questions`). When it has all its seats, it continues as above.
-//! If seats end while it waits in a queue, it asks again when its turn has come.
+//! If the window of a seat ends while the request waits, it gets another seat when its turn has come, or is refused.
 
 mod questions;
 
@@ -168,7 +168,7 @@ impl Wait {
         let waited = demands.clock.now().duration_since(since);
         let turn = Turn { demands, charged, waited };
         if self.seats.iter().any(|(_, grant)| grant.has_ended()) {
-            self.ask_again(turn);
+            self.renew_seats(turn);
             return self.poll_charges(context);
         }
         Poll::Ready(Ok(turn.go(&mut self.seats)))
@@ -194,13 +194,25 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
-    fn drop(&mut self) {
+impl Turn {
+    /// Returns the charges to the limits.
+    fn give_back(mut self) -> OwnedDemands {
+        self.refund();
+        OwnedDemands { all: std::mem::take(&mut self.demands.all), clock: self.demands.clock }
+    }
+
+    fn refund(&mut self) {
         let clock = self.demands.clock;
         for (demand, RuleCharged { charge, .. }) in self.demands.demands().iter().zip(std::mem::take(&mut self.charged))
         {
             demand.limits.limiter.refund(demand.key, charge, || clock.now());
         }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.refund();
     }
 }
 

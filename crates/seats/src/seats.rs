@@ -83,14 +83,11 @@ impl Seats {
         terms.stamp() == self.stamp && terms.raw().len() == self.start.len()
     }
 
-    /// Returns true if the seats possibly cannot be used any more at this time. Seats of a log must be used immediately,
-    /// so they have always ended.
+    /// Returns true if the window of a seat may have ended. A seat of a bucket or of a log that is used late counts at the
+    /// time at which it was granted.
     pub fn have_ended(&self, terms: &StoreTerms, at: StoreTime) -> bool {
-        let has_ended = |(limit, &mark): (&Limit, &Mark)| match limit.strategy {
-            Strategy::FixedWindow | Strategy::SlidingWindowCounter => mark[0].saturating_add(limit.period) <= at.latest,
-            _ => passed(&slowed(limit, self.reserved), mark, at) > 0,
-        };
-        !self.is_of(terms) || terms.raw().iter().zip(&self.start).any(has_ended)
+        let has_ended = |(limit, mark): (&Limit, &Mark)| limit.has_windows() && mark[0] + limit.period <= at.latest;
+        self.is_of(terms) && terms.raw().iter().zip(&self.start).any(has_ended)
     }
 
     /// Removes the first seats, at most `units`, and returns them.

@@ -80,13 +80,31 @@ async fn a_request_without_a_unit_of_the_later_window_gives_its_turn_back() {
     let slow = rule("slow", &[limit("GCRA", 1, 1_000, json!({}))], wait(3_000));
     let (waiting, other) = (world.program(&[shared(10), slow]), world.program(&[shared(10)]));
     assert_eq!(allowed(&waiting, 1).await, 1);
-    let second = waiting.send(get("/shared"), ok);
-    sleep(Duration::from_millis(600)).await;
-    assert_eq!(allowed(&other, 10).await, 10, "a whole window");
-    assert_eq!(second.await.status(), 429);
+    let others = async {
+        sleep(Duration::from_millis(600)).await;
+        allowed(&other, 10).await
+    };
+    let (second, others) = tokio::join!(waiting.send(get("/shared"), ok), others);
+    assert_eq!((second.status().as_u16(), others), (429, 10), "the others have the whole window");
+    assert_eq!(second.headers()["retry-after"], "10", "not later than the next window");
     assert_eq!(waiting.counts(0, 1), [1, 0, 0, 0]);
     // Without a shared rule, the next request gets the turn, and does not wait for a second.
     let before = Instant::now();
     assert_eq!(waiting.status("/").await, 200);
     assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
+}
+
+/// The request has a unit of the window, and waits for a slot of the other shared rule.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_another_shared_rule_can_end_a_window_too() {
+    let world = World::before_the_end(Duration::from_secs(1));
+    let bucket = json!({"shared": {
+        "store": STORE, "counters": "shop/p.slow", "stamp": 1, "onStoreLoss": "LocalShare", "sharers": 2,
+    }});
+    let slow = rule("slow", &[limit("GCRA", 5, 1_000, json!({"burst": 1}))], with(bucket, wait(3_000)));
+    let (waiting, other) = (world.program(&[shared(10), slow]), world.program(&[shared(10)]));
+    let all = (0..10).map(|_| waiting.send(get("/shared"), ok));
+    let statuses: Vec<_> = futures::future::join_all(all).await.iter().map(|answer| answer.status().as_u16()).collect();
+    assert_eq!(statuses, [200; 10]);
+    assert_eq!(allowed(&other, 20).await, 5, "the rest of the next window");
 }

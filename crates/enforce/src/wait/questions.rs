@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use weir_core::Time;
@@ -24,29 +24,77 @@ use crate::{
 pub(super) struct StoreQuestions {
     shared: Vec<(SharedDemand, Answer)>,
     then: Then,
-    since: Time,
 }
 
 /// What a request does when all stores have answered.
 #[derive(Debug)]
 enum Then {
-    /// It is charged to the rules of scope Pod, or waits in their queues.
-    Enter(OwnedDemands),
+    /// It is charged to the rules of scope Pod, or waits in their queues. It waits for the stores since this time.
+    Enter(OwnedDemands, Time),
     /// It goes.
     Go(Turn),
-}
-
-impl Then {
-    fn others(&self) -> &OwnedDemands {
-        let (Self::Enter(others) | Self::Go(Turn { demands: others, .. })) = self;
-        others
-    }
 }
 
 #[derive(Debug)]
 enum Answer {
     Has(Grant),
     Waits(Waits),
+}
+
+impl Then {
+    fn clock(&self) -> MonotonicClock {
+        let (Self::Enter(others, _) | Self::Go(Turn { demands: others, .. })) = self;
+        others.clock
+    }
+
+    /// Gives back the charges of the rules of scope Pod.
+    fn refused(self) -> OwnedDemands {
+        match self {
+            Self::Enter(others, _) => others,
+            Self::Go(turn) => turn.give_back(),
+        }
+    }
+}
+
+impl StoreQuestions {
+    /// Ready when the request has units of all its rules that count now.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal, and the number of its rule.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), (usize, Denied)>> {
+        loop {
+            let mut is_pending = false;
+            for (index, (_, answer)) in self.shared.iter_mut().enumerate() {
+                let Answer::Waits(waits) = answer else { continue };
+                match Pin::new(waits).poll(context) {
+                    Poll::Pending => is_pending = true,
+                    Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
+                    Poll::Ready(Err(denied)) => return Poll::Ready(Err((index, denied))),
+                }
+            }
+            if is_pending {
+                return Poll::Pending;
+            }
+            let mut is_complete = true;
+            for (index, (demand, answer)) in self.shared.iter_mut().enumerate() {
+                if !matches!(answer, Answer::Has(grant) if grant.has_ended()) {
+                    continue;
+                }
+                // The request has waited long enough: it does not wait for another window.
+                demand.refuse_waits();
+                *answer = match demand.claim() {
+                    Claim::Granted(grant) => Answer::Has(grant),
+                    Claim::AskStore => Answer::Waits(demand.ask()),
+                    Claim::Denied(denied) => return Poll::Ready(Err((index, denied))),
+                };
+                is_complete = false;
+            }
+            if is_complete {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
 }
 
 impl Wait {
@@ -68,8 +116,8 @@ impl Wait {
             latest: demand.latest,
             waits: false,
         };
-        let then = Then::Enter(OwnedDemands { all: others.iter().map(own).collect(), clock });
-        let questions = StoreQuestions { shared: shared.into_iter().map(answer).collect(), then, since: clock.now() };
+        let then = Then::Enter(OwnedDemands { all: others.iter().map(own).collect(), clock }, clock.now());
+        let questions = StoreQuestions { shared: shared.into_iter().map(answer).collect(), then };
         Self { follow_up: FollowUp::default(), questions: Some(questions), queued: None, seats: Vec::new() }
     }
 
@@ -78,58 +126,31 @@ impl Wait {
         self.seats = seats;
     }
 
-    /// Asks the stores again for seats that ended while the request waited for its turn.
-    pub(super) fn ask_again(&mut self, turn: Turn) {
-        let since = turn.demands.clock.now();
-        let renewed = self.seats.drain(..).map(|(mut demand, grant)| {
-            if !grant.has_ended() {
-                return (demand, Answer::Has(grant));
-            }
-            drop(grant);
-            demand.has_waited(turn.waited);
-            let answer = match demand.claim() {
-                Claim::Granted(grant) => Answer::Has(grant),
-                Claim::Denied(_) | Claim::AskStore => Answer::Waits(demand.ask()),
-            };
-            (demand, answer)
-        });
-        self.questions = Some(StoreQuestions { shared: renewed.collect(), then: Then::Go(turn), since });
+    /// Gets other units for those that ended while the request waited for its turn.
+    pub(super) fn renew_seats(&mut self, turn: Turn) {
+        let shared = self.seats.drain(..).map(|(demand, grant)| (demand, Answer::Has(grant)));
+        self.questions = Some(StoreQuestions { shared: shared.collect(), then: Then::Go(turn) });
     }
 
     /// Ready when all stores have answered. Then the other rules are charged. Returns `None` if the request must wait
     /// for these other rules.
     pub(super) fn poll_stores(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Fields>, LateRefusal>> {
         let Some(questions) = &mut self.questions else { return Poll::Ready(Ok(None)) };
-        let clock = questions.then.others().clock;
-        let mut is_pending = false;
-        for (demand, answer) in &mut questions.shared {
-            let Answer::Waits(waits) = answer else { continue };
-            match Pin::new(waits).poll(context) {
-                Poll::Pending => is_pending = true,
-                Poll::Ready(Ok(grant)) => *answer = Answer::Has(grant),
-                Poll::Ready(Err(denied)) => {
-                    // The time until all rules admit the request, also those of scope Pod.
-                    let others = opens_after(&questions.then.others().demands(), clock.now());
-                    let retry_after = denied.retry_after.map(|wait| wait.max(others));
-                    let late = refused(demand, Denied { retry_after, ..denied }, clock);
-                    // Gives back the seats of the other shared rules, and the charges of the rules of scope Pod.
-                    self.questions = None;
-                    return Poll::Ready(Err(late));
-                }
-            }
+        let (clock, answers) = (questions.then.clock(), ready!(questions.poll(context)));
+        let Some(StoreQuestions { mut shared, then }) = self.questions.take() else { return Poll::Ready(Ok(None)) };
+        if let Err((index, denied)) = answers {
+            // The time until all rules admit the request, also those of scope Pod.
+            let others = opens_after(&then.refused().demands(), clock.now());
+            let retry_after = denied.retry_after.map(|wait| wait.max(others));
+            let (demand, _) = shared.swap_remove(index);
+            return Poll::Ready(Err(refused(demand, Denied { retry_after, ..denied }, clock)));
         }
-        if is_pending {
-            return Poll::Pending;
-        }
-        let Some(StoreQuestions { shared, then, since }) = self.questions.take() else {
-            return Poll::Ready(Ok(None));
-        };
         self.seats = shared
             .into_iter()
             .filter_map(|(demand, answer)| if let Answer::Has(grant) = answer { Some((demand, grant)) } else { None })
             .collect();
-        let others = match then {
-            Then::Enter(others) => others,
+        let (others, since) = match then {
+            Then::Enter(others, since) => (others, since),
             Then::Go(turn) => return Poll::Ready(Ok(Some(turn.go(&mut self.seats)))),
         };
         let demands = others.demands_that_wait();
@@ -163,8 +184,8 @@ impl OwnedDemands {
     }
 }
 
-fn refused(demand: &SharedDemand, denied: Denied, clock: MonotonicClock) -> LateRefusal {
-    LateRefusal(Reason::Shared { demand: demand.clone(), denied, clock })
+fn refused(demand: SharedDemand, denied: Denied, clock: MonotonicClock) -> LateRefusal {
+    LateRefusal(Reason::Shared { demand, denied, clock })
 }
 
 /// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules.

@@ -40,8 +40,7 @@ impl Grant {
         self.left
     }
 
-    /// Returns true if the request must not go any more with these seats: it held them for too long, or the limits have
-    /// changed.
+    /// Returns true if the window of a seat may have ended. Then the request needs another one.
     pub fn has_ended(&self) -> bool {
         self.seats.as_ref().is_some_and(|seats| self.limiter.have_ended(self.set, seats))
     }
