@@ -32,6 +32,8 @@ pub struct StoreTime {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreClock {
     known: Option<Reading>,
+    /// The next answer counts alone.
+    is_replaced: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,14 +60,21 @@ impl StoreClock {
     /// store's clock was set, or another server answers. Then only the new answer counts.
     pub fn learn(&mut self, time: u64, sent: Duration, received: Duration) {
         let new = Reading { time, sent, received };
-        let keeps = self.known.is_some_and(|old| {
-            let (was, is) = (old.at(received), new.at(received));
-            let agrees = was.earliest <= is.latest && is.earliest <= was.latest;
-            agrees && was.latest - was.earliest <= is.latest - is.earliest
-        });
+        let keeps = !std::mem::take(&mut self.is_replaced)
+            && self.known.is_some_and(|old| {
+                let (was, is) = (old.at(received), new.at(received));
+                let agrees = was.earliest <= is.latest && is.earliest <= was.latest;
+                agrees && was.latest - was.earliest <= is.latest - is.earliest
+            });
         if !keeps {
             self.known = Some(new);
         }
+    }
+
+    /// Another server answers from now on, and its clock can differ by less than an answer shows. The earlier bounds stay
+    /// in use until its first answer.
+    pub fn replace(&mut self) {
+        self.is_replaced = self.known.is_some();
     }
 
     /// The bounds at `now`, which must not be before the last answer. None before the first answer.
@@ -120,6 +129,23 @@ mod tests {
         let narrow = width(&clock);
         clock.learn(1_500_000, at(1_400), at(1_600));
         assert_eq!(width(&clock), narrow);
+    }
+
+    /// A slow answer of another server agrees with the bounds of the earlier one, although the clocks differ by 50 ms.
+    #[test]
+    fn the_first_answer_of_another_server_counts_alone() {
+        let at = Duration::from_millis;
+        let mut clock = StoreClock::default();
+        clock.learn(1_000_000, at(1_000), at(1_001));
+        clock.replace();
+        let width = |clock: &StoreClock| clock.at(at(1_500)).map(|time| time.latest - time.earliest).expect("known");
+        assert!(width(&clock) < 2_000, "the earlier bounds");
+        clock.learn(1_350_000, at(1_200), at(1_400));
+        let time = clock.at(at(1_500)).expect("known");
+        assert!(time.earliest <= 1_450_000 && 1_450_000 <= time.latest, "{time:?}");
+        // Then the narrowest bounds stay in use again.
+        clock.learn(1_450_500, at(1_500), at(1_501));
+        assert!(width(&clock) < 2_000);
     }
 
     /// Another server has become the leader, or the server's clock was set.

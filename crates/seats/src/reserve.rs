@@ -133,8 +133,7 @@ impl Reserved {
     }
 }
 
-/// The mark in a bucket that has only the rest of the supply: the distance between the mark and the end of what can be
-/// used now is longer by the same factor as the time in which the bucket refills.
+/// Moves the mark away from the end of what can be used now, by the factor by which the bucket refills more slowly.
 fn stretched(limit: &Limit, [us, parts, _]: Mark, rest: u128, now: u64) -> Mark {
     let usable = if limit.is_leaky() { Point::at(now) } else { Point::at(now).plus(limit, capacity(limit)) };
     let mark = Point { us, parts };

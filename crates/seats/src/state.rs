@@ -153,6 +153,25 @@ impl State {
         }
     }
 
+    /// Raises a state that is known only from levels, as they were at any times. A log counts their units as late as
+    /// possible.
+    pub fn raise_latest(&mut self, limit: &Limit, seen: Mark) {
+        match self {
+            Self::Log(log) => log.raise_latest(seen[0], seen[1]),
+            _ => self.raise(limit, seen),
+        }
+    }
+
+    /// Makes the state what it is if all units were charged later. `now` is after this delay.
+    pub fn delay(&mut self, limit: &Limit, by: u64, now: u64) {
+        if let Self::Log(log) = self {
+            return log.delay(by, now);
+        }
+        if let Some(later) = Self::of_numbers(limit, Self::rebased(limit, self.numbers(), now, by)) {
+            *self = later;
+        }
+    }
+
     /// Takes back units that end at this mark, if other requests can still use them.
     pub fn give_back(&mut self, limit: &Limit, now: u64, [a, b, _]: Mark, units: u64) {
         match self {

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use crate::{
     ban::Banned,
     bucket::{Point, capacity},
-    state::State,
+    state::{Mark, State},
     terms::{Limit, StoreTerms, numbers, text_of},
 };
 
@@ -64,6 +64,18 @@ impl Value {
                 _ => state.charge(limit, now, units),
             }
         }
+    }
+
+    /// Raises a value that is known only from levels, as they were at any times.
+    pub fn raise_latest(&mut self, seen: &[Mark]) {
+        for ((limit, state), seen) in self.limits.iter().zip(&mut self.states).zip(seen) {
+            state.raise_latest(limit, *seen);
+        }
+    }
+
+    /// Makes the value what it is if all units were charged later. `now` is after this delay.
+    pub fn delay(&mut self, by: u64, now: u64) {
+        self.limits.iter().zip(&mut self.states).for_each(|(limit, state)| state.delay(limit, by, now));
     }
 
     /// The time from which all limits are at full credit again and the key is not banned.

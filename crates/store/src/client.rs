@@ -392,8 +392,10 @@ impl StoreClient {
         (levels.iter().filter_map(KnownKey::question).collect(), LevelsSent { is_complete, time })
     }
 
-    /// Ends the shares of this program, and returns questions that report to the operator what the shares used.
+    /// Ends the shares of this program, and returns questions that report to the operator what the shares used. The
+    /// operator can be another one than before, with another clock.
     pub fn end_shares(&self) -> Vec<Question> {
+        lock(&self.time).replace();
         let mut used = Vec::new();
         self.rules().iter().for_each(|rule| rule.end_shares(&mut used));
         used.iter().filter_map(KnownKey::question).collect()

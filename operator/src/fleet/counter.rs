@@ -44,8 +44,10 @@ const MARGIN: u64 = 1_000_000;
 pub struct Counter {
     term: Term,
     /// The begin of the term, as time since boot and in microseconds of Unix time. The counter's clock continues from
-    /// there with the monotonic clock. While the term collects, agents can move it forward.
+    /// there with the monotonic clock.
     began: (Duration, u64),
+    /// How far the clock of the previous leader is ahead of this one, as agents report, at most [`MARGIN`].
+    previous_is_ahead: u64,
     phase: Phase,
     /// True once the engine has planned all pods that it knows.
     is_planned: bool,
@@ -93,6 +95,7 @@ impl Counter {
         Self {
             term,
             began: (now, unix_micros),
+            previous_is_ahead: 0,
             phase: Phase::Collecting,
             is_planned: false,
             is_incomplete: false,
@@ -174,15 +177,10 @@ impl Counter {
 
     /// Records that a pod has sent the levels that it knows.
     pub fn levels_sent(&mut self, pod: &str, channel: u64, sent: LevelsSent, now: Duration) {
-        let mut at = self.advance(now);
+        let at = self.advance(now);
         self.is_incomplete |= !sent.is_complete && !self.is_counting();
-        // The clock of the previous leader can be ahead of this one. If this clock went back to an earlier window, it
-        // would charge what the shares of a later window used to the earlier one, and admit a whole window after it.
-        let previous = sent.time.filter(|time| (at..=at + MARGIN).contains(time));
-        if let Some(previous) = previous.filter(|_| self.phase == Phase::Collecting) {
-            self.began.1 += previous - at;
-            at = previous;
-        }
+        let ahead = sent.time.and_then(|time| time.checked_sub(at)).filter(|ahead| *ahead <= MARGIN);
+        self.previous_is_ahead = self.previous_is_ahead.max(ahead.unwrap_or(0));
         self.pods.levels_sent(pod, channel, at);
         self.advance(now);
     }
@@ -195,11 +193,12 @@ impl Counter {
 
     /// Handles the passage of time, and returns the counter's time.
     pub fn advance(&mut self, now: Duration) -> u64 {
-        let (at, began) = (self.time(now), self.began.1);
+        let (mut at, began) = (self.time(now), self.began.1);
         self.pods.advance(at);
         if self.phase == Phase::Collecting {
             let has_all = self.is_planned && self.pods.totals.unknown == 0;
             if has_all || at >= began + COLLECTING {
+                at = self.continue_previous_clock(at);
                 self.phase = Phase::Settling(at);
             }
         }
@@ -210,6 +209,22 @@ impl Counter {
             let is_missing =
                 !self.is_planned || self.is_incomplete || self.pods.totals.unknown + self.pods.totals.arriving > 0;
             self.used_up_at = is_missing.then_some(at);
+        }
+        at
+    }
+
+    /// Moves the clock to the time of the previous leader. Otherwise it could be in an earlier window than the shares of
+    /// agents: it would charge their units there, and the later window would have all its units again.
+    fn continue_previous_clock(&mut self, at: u64) -> u64 {
+        let ahead = std::mem::take(&mut self.previous_is_ahead);
+        let at = at + ahead;
+        self.began.1 += ahead;
+        if ahead > 0 {
+            // The levels were compared with the earlier time.
+            for entry in self.keys.values_mut() {
+                entry.value.delay(ahead, at);
+                entry.full_at = entry.value.full_at();
+            }
         }
         at
     }
@@ -260,6 +275,9 @@ impl Counter {
             }),
         };
         entry.bring_up(&encoded, used_up_at, now);
+        if let Some(seen) = encoded.seen.as_ref().filter(|_| !is_counting && entry.value.stamp == encoded.stamp) {
+            entry.value.raise_latest(seen);
+        }
         if is_counting {
             let elapsed = sum.saturating_sub(entry.absent_sum);
             entry.reserved.update(&mut entry.value, Absent { programs: &absent, elapsed }, now);

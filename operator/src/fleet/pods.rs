@@ -4,10 +4,10 @@
 //! silent. All other expected pods are *absent*: their agents may decide with their share.
 //!
 //! ```text
-//!                LevelsSent              empty Answers             LevelsSent, or 4 s
+//!                LevelsSent              empty Answers                 LevelsSent
 //! channel ──────────────────► Ready ──────────────────► Released ──────────────────► Present
-//!          levels of all keys   ▲    when counting                units of the share     │
-//!                               └────────────────────────────────────────────────────────┘
+//!          levels of all keys   ▲    when counting         │      units of the share     │
+//!                               └──────────────────────────┴─────────────────────────────┘
 //!                                            no message for some time
 //! ```
 
@@ -20,8 +20,6 @@ use weir_seats::part;
 
 use crate::plan::FleetRule;
 
-/// The time after which an agent has certainly received a message, or its channel has ended.
-const DELIVERY: u64 = 4_000_000;
 /// The time for which a new pod does not count as absent. It must be shorter than the time for which its agent refuses
 /// requests instead of using its share (`FIRST_CHANNEL` in `crates/store/src/operator.rs`).
 const NEW: u64 = 10_000_000;
@@ -75,8 +73,8 @@ enum Stage {
     Greeted,
     /// The agent has sent its levels.
     Ready,
-    /// The agent was sent empty answers at this time: they say that the counter counts.
-    Released(u64),
+    /// The agent was sent empty answers: they say that the counter counts.
+    Released,
     /// The agent asks the counter, and uses no share.
     Present,
 }
@@ -120,8 +118,7 @@ impl Pod {
     /// The time at which the pod must be judged again.
     fn due(&self, now: u64) -> Option<u64> {
         let channel = self.channel.as_ref().and_then(|channel| match channel.stage {
-            Stage::Released(at) => Some(at + DELIVERY),
-            Stage::Present => Some(channel.until),
+            Stage::Released | Stage::Present => Some(channel.until),
             Stage::Greeted | Stage::Ready => None,
         });
         [channel, (!self.policies.is_empty()).then_some(self.new_until)]
@@ -140,7 +137,7 @@ impl Pod {
         Totals {
             // A pod that is new in this term knows no level of an earlier one.
             unknown: usize::from(stage == Stage::Greeted && self.new_until == 0),
-            arriving: usize::from(matches!(stage, Stage::Ready | Stage::Released(_))),
+            arriving: usize::from(matches!(stage, Stage::Ready | Stage::Released)),
             absent: usize::from(self.is_absent),
         }
     }
@@ -202,7 +199,7 @@ impl Pods {
         let channel = self.pods.get(pod).filter(|pod| !pod.policies.is_empty()).and_then(|pod| pod.channel.as_ref());
         let is_ready = channel.is_some_and(|channel| channel.number == number && channel.stage == Stage::Ready);
         if is_ready {
-            self.on_channel(pod, number, now, |channel| channel.stage = Stage::Released(now));
+            self.on_channel(pod, number, now, |channel| channel.stage = Stage::Released);
         }
         is_ready
     }
@@ -211,7 +208,7 @@ impl Pods {
         self.on_channel(pod, number, now, |channel| {
             channel.stage = match channel.stage {
                 Stage::Greeted => Stage::Ready,
-                Stage::Released(_) => Stage::Present,
+                Stage::Released => Stage::Present,
                 stage => stage,
             };
         });
@@ -236,13 +233,10 @@ impl Pods {
             }
             self.change(&pod, now, |pod| {
                 let Some(channel) = &mut pod.channel else { return };
-                channel.stage = match channel.stage {
-                    Stage::Released(at) if now < at + DELIVERY => Stage::Released(at),
+                if matches!(channel.stage, Stage::Released | Stage::Present) && now >= channel.until {
                     // The agent may have begun to use its share, so its next message does not make it present.
-                    Stage::Released(_) | Stage::Present if now >= channel.until => Stage::Ready,
-                    Stage::Released(_) => Stage::Present,
-                    stage => stage,
-                };
+                    channel.stage = Stage::Ready;
+                }
             });
         }
     }

@@ -110,7 +110,6 @@ struct Agent {
     status_at: u64,
     keys: Vec<Local>,
     ids: u64,
-    confirms: bool,
 }
 
 #[derive(Default)]
@@ -224,7 +223,6 @@ impl World {
     fn add_agent(&mut self) {
         self.born += 1;
         let (name, offset) = (format!("pod-{}", self.born), UNIX + self.below(1_000_000));
-        let confirms = !self.chance(4);
         let agent = Agent {
             name,
             content: self.content,
@@ -241,7 +239,6 @@ impl World {
             status_at: NEVER,
             keys: (0..self.keys).map(|_| Local::default()).collect(),
             ids: 0,
-            confirms,
         };
         self.agents.push(agent);
         let (name, rules, now) = (format!("pod-{}", self.born), self.rules(self.content), duration(self.now));
@@ -326,7 +323,9 @@ impl World {
                         self.break_link(index, true);
                     }
                 }
-                self.next_leader_at = self.next_leader_at.min(self.leaders[last].ends + 2 * SECOND);
+                // Half of them release their lease, so the next one begins immediately.
+                let next = if self.chance(2) { self.now } else { self.leaders[last].ends + 2 * SECOND };
+                self.next_leader_at = self.next_leader_at.min(next);
             }
         }
         if self.faults.churn && self.chance(40) {
@@ -402,7 +401,8 @@ impl World {
         agent.status_at = now + EVERY;
         self.send_up(index, Up::Status);
         self.report(index, false);
-        let time = self.agents[index].clock.at(duration(now)).map(|time| time.earliest);
+        // The windows of its share are those of this time.
+        let time = self.agents[index].knows_clock.then_some(now + self.agents[index].offset);
         self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time }));
     }
 
@@ -503,8 +503,9 @@ impl World {
                 }
                 return;
             }
+            // A new term moves its clock to the time of the previous leader.
+            leader.offset = leader.counter.advance(at) - now;
             if link.up.first().is_none_or(|(due, _)| *due > now) {
-                leader.counter.advance(at);
                 if leader.counter.release(&self.agents[index].name, number, at) {
                     self.send_down(index, Vec::new());
                 }
@@ -521,8 +522,6 @@ impl World {
                 Up::Status => {}
                 Up::LevelsSent(sent) => {
                     leader.counter.levels_sent(name, number, sent, at);
-                    // The agent knows the previous clock, and can move this one forward.
-                    leader.offset = leader.counter.advance(at) - now;
                     if leader.counter.release(name, number, at) {
                         replies.push(Vec::new());
                     }
@@ -547,6 +546,7 @@ impl World {
                     }
                 }
             }
+            leader.offset = leader.counter.advance(at) - now;
             for reply in replies {
                 self.send_down(index, reply);
             }
@@ -586,11 +586,10 @@ impl World {
             if is_release && (!self.agents[index].asks || answers.is_empty()) {
                 self.agents[index].asks = true;
                 self.report(index, true);
-                if self.agents[index].confirms {
-                    self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time: None }));
-                }
+                self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time: None }));
                 self.agents[index].offset = self.leaders[leader].offset;
                 self.agents[index].knows_clock = true;
+                self.agents[index].clock.replace();
                 for local in &mut self.agents[index].keys {
                     local.share = None;
                 }

@@ -80,6 +80,19 @@ impl Log {
         self.append(self.time(at), used.saturating_sub(known));
     }
 
+    /// Makes the newest admissions not earlier than `at`, and adds admissions until there are `used` of them. Unlike
+    /// [`raise`](Self::raise), this expects no exact times: they can come from levels of different times.
+    pub(super) fn raise_latest(&mut self, at: u64, used: u64) {
+        let used = used.min(self.slots);
+        let newest = usize::try_from(used).unwrap_or(usize::MAX);
+        self.times.iter_mut().rev().take(newest).for_each(|time| *time = (*time).max(at));
+        self.append(self.time(at), used.saturating_sub(self.times.len() as u64));
+    }
+
+    pub(super) fn delay(&mut self, by: u64, now: u64) {
+        self.times.iter_mut().for_each(|time| *time = (*time + by).min(now));
+    }
+
     /// Removes the last admissions that have this time, at most `units`.
     pub(super) fn give_back(&mut self, at: u64, units: u64) {
         let latest = self.times.iter().rev().take_while(|&&time| time == at).count() as u64;
