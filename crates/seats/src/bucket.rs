@@ -67,6 +67,21 @@ impl Point {
     }
 }
 
+/// A whole limit, in parts. All numbers of sharers that the operator uses divide it.
+pub const WHOLE: u128 = 1 << 30;
+
+/// The largest part of a bucket's supply that is reserved. If more programs are cut off, the rest still refills slowly.
+pub const MOST_RESERVED: u32 = (1 << 30) - (1 << 20);
+
+/// A bucket of which a part is reserved refills more slowly. Other limits are returned unchanged.
+pub fn slowed(limit: &Limit, reserved: u32) -> Limit {
+    if reserved == 0 || !limit.is_bucket() {
+        return *limit;
+    }
+    let period = (u128::from(limit.period) * WHOLE).div_ceil(WHOLE - u128::from(reserved.min(MOST_RESERVED)));
+    Limit { period: u64::try_from(period).unwrap_or(u64::MAX), ..*limit }
+}
+
 /// The time in which a bucket refills completely.
 pub fn capacity(limit: &Limit) -> Point {
     Point::default().after(limit, limit.at_once())

@@ -5,8 +5,8 @@ use weir_wire::{BanChange, BanPart, Granted, NextQuestion, Question, Returned};
 
 use crate::{
     ban::EncodedBan,
+    bucket::MOST_RESERVED,
     key::Key,
-    reserve::MOST_RESERVED,
     state::{Mark, Reach},
     take::{Answer, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
     terms::{EXACT, Limit, MOST_UNITS, StoreTerms, text_of},

@@ -9,7 +9,7 @@
 //! the limit, and no reserve can prevent that.
 
 use crate::{
-    bucket::{Point, capacity},
+    bucket::{MOST_RESERVED, Point, WHOLE, capacity},
     model::{Outcome, take},
     state::{Mark, Reach, State, start_of},
     take::EncodedTake,
@@ -27,24 +27,9 @@ pub struct Absent<'a> {
     pub elapsed: u128,
 }
 
-/// A whole limit, in parts. All numbers of sharers that the operator uses divide it.
-const WHOLE: u128 = 1 << 30;
-
 /// The part of a limit that is the share of one of so many sharers.
 pub fn part(sharers: u32) -> u128 {
     WHOLE.div_ceil(sharers.max(1).into())
-}
-
-/// The largest part of a bucket's supply that is reserved. If more programs are cut off, the rest still refills slowly.
-pub(crate) const MOST_RESERVED: u32 = (1 << 30) - (1 << 20);
-
-/// A bucket of which a part is reserved refills more slowly. Other limits are returned unchanged.
-pub(crate) fn slowed(limit: &Limit, reserved: u32) -> Limit {
-    if reserved == 0 || !limit.is_bucket() {
-        return *limit;
-    }
-    let period = (u128::from(limit.period) * WHOLE).div_ceil(WHOLE - u128::from(reserved.min(MOST_RESERVED)));
-    Limit { period: u64::try_from(period).unwrap_or(u64::MAX), ..*limit }
 }
 
 /// The units of one key that are reserved now.

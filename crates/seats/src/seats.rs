@@ -5,8 +5,7 @@ use weir_core::Strategy;
 
 use crate::{
     bounds::StoreTime,
-    bucket::{Point, capacity},
-    reserve::slowed,
+    bucket::{Point, capacity, slowed},
     state::{Mark, State},
     terms::{Limit, StoreTerms},
 };

@@ -15,7 +15,7 @@ use super::Violation;
 const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weir-fuzz", &[]),
     ("weir-core", &["weir-fuzz"]),
-    ("weir-tower", &["weir-core"]),
+    ("weir-tower", &["weir-core", "weir-fuzz"]),
     ("weir-wire", &["weir-fuzz"]),
     ("weir-channel", &["weir-fuzz", "weir-wire"]),
     ("weir-duration", &["weir-fuzz"]),

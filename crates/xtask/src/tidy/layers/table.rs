@@ -102,9 +102,9 @@ pub(super) const CRATES: &[Crate] = &[
             &["ban", "bucket"],
             &["state"],
             &["seats", "value"],
-            &["reserve", "take"],
+            &["take"],
             &["model"],
-            &["memory", "message"],
+            &["memory", "message", "reserve"],
         ],
     },
     Crate {
