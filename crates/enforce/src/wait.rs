@@ -192,9 +192,7 @@ impl Turn {
         let states: Vec<_> = states.iter().map(|(demand, state)| (demand, *state)).collect();
         fields_with_shared(&self.demands.demands(), &charged, &states)
     }
-}
 
-impl Turn {
     /// Returns the charges to the limits.
     fn give_back(mut self) -> OwnedDemands {
         self.refund();
