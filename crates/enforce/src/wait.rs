@@ -61,7 +61,7 @@ struct Queued {
     since: Time,
 }
 
-/// The charges of a request whose turn has come. They are given back if the request does not go.
+/// A request at the head of its queues, which all rules of scope Pod have charged. Dropping it refunds the charges.
 #[derive(Debug)]
 struct Turn {
     demands: OwnedDemands,
@@ -193,7 +193,7 @@ impl Turn {
         fields_with_shared(&self.demands.demands(), &charged, &states)
     }
 
-    /// Returns the charges to the limits.
+    /// Refunds the charges, because a store refuses the request.
     fn give_back(mut self) -> OwnedDemands {
         self.refund();
         OwnedDemands { all: std::mem::take(&mut self.demands.all), clock: self.demands.clock }

@@ -5,7 +5,6 @@ use weir_wire::{BanChange, BanPart, Granted, NextQuestion, Question, Returned};
 
 use crate::{
     ban::EncodedBan,
-    bucket::MOST_RESERVED,
     key::Key,
     state::{Mark, Reach},
     take::{Answer, EncodedTake, LARGEST_REACH, LONGEST_PATIENCE, Next},
@@ -139,8 +138,7 @@ impl Answer {
             message.birth,
             if let NextQuestion::At(at) = message.next { at } else { 0 },
         ];
-        let is_valid = marks.iter().all(|marks| are_valid(marks, of)) && message.reserved <= MOST_RESERVED;
-        if !is_valid || times.iter().any(|&time| time >= 2 * EXACT) {
+        if !marks.iter().all(|marks| are_valid(marks, of)) || times.iter().any(|&time| time >= 2 * EXACT) {
             return None;
         }
         Some(Self {

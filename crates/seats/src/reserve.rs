@@ -385,6 +385,19 @@ mod tests {
     }
 
     #[test]
+    fn seats_in_advance_are_due_within_the_lookahead() {
+        const LOOKAHEAD: u64 = 100_000;
+        let whole = terms(Strategy::TokenBucket, 1_000, PERIOD, 1_000);
+        let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());
+        cut_off(&mut reserved, &mut value, (2, 4, 0), START);
+        let question = Take { prefetch: 1_000, lookahead: Duration::from_micros(LOOKAHEAD), ..Take::new(&whole) };
+        let replies = (0..100).map(|_| ask(&reserved, &mut value, &Take { requests: 0, ..question }, START));
+        let due = replies.filter_map(|reply| reply.prefetched).map(|seats| seats.due(&whole, seats.left() - 1, 1));
+        let latest = due.max().expect("seats") - START;
+        assert!((LOOKAHEAD / 2..=LOOKAHEAD).contains(&latest), "{latest}");
+    }
+
+    #[test]
     fn a_reserve_ends_when_a_program_is_back() {
         let whole = terms(Strategy::FixedWindow, 40, PERIOD, 40);
         let (mut value, mut reserved) = (Value::new(1, whole.raw(), START), Reserved::default());

@@ -47,7 +47,7 @@ struct Scale {
 
 impl Scale {
     /// Measures the counter with the system's clock in nanoseconds. quanta's own calibration is not used: if the process
-    /// is interrupted between quanta's first two readings, its clock runs too fast or too slow by more than one percent.
+    /// is interrupted between quanta's first two readings, its clock can run too fast or too slow by more than one percent.
     fn measure(counter: impl Fn() -> u64, system: impl Fn() -> u64) -> Self {
         let mut start = Moment::read(&counter, &system);
         loop {

@@ -488,6 +488,23 @@ fn a_known_level_is_not_raised_by_a_report() {
     assert_eq!(after.level, granted.level);
 }
 
+/// The rest of a bucket refills more slowly while a share is reserved, so requests that wait go at this pace.
+#[test]
+fn answers_say_which_part_of_a_bucket_is_reserved() {
+    let mut bench = Bench::with(Strategy::TokenBucket, Term::ending(Duration::from_secs(1000)));
+    let channels = ["a", "b"].map(|pod| bench.ready(pod));
+    for (pod, channel) in ["a", "b"].into_iter().zip(channels) {
+        bench.confirm(pod, channel);
+    }
+    for (is_absent, part) in [(false, 0), (true, 1 << 28)] {
+        if is_absent {
+            bench.counter.ended("b", channels[1], bench.now);
+        }
+        let Outcome::Counted(Granted { reserved, .. }) = bench.ask(bench.question(1)) else { panic!("not counted") };
+        assert_eq!(reserved, part, "b has a quarter");
+    }
+}
+
 /// A message can be lost although its channel seems to be open. So only its confirmation shows that a share is over.
 #[test]
 fn a_released_pod_is_absent_until_it_confirms() {

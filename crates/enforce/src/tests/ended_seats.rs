@@ -1,4 +1,4 @@
-//! Requests that hold units of a store while they wait for a rule of scope Pod.
+//! Requests whose window in the store ends while they wait for another rule.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ struct World {
 }
 
 impl World {
-    /// The time begins so long before the end of a window.
+    /// Starts the store's clock this long before the end of a window.
     fn before_the_end(of_window: Duration) -> Self {
         let (clock, start) = (MonotonicClock::of_tokio(), Instant::now());
         let windows = clock.now().as_nanos() / u64::try_from(WINDOW.as_nanos()).expect("short");

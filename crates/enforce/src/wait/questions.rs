@@ -47,7 +47,7 @@ impl Then {
         others.clock
     }
 
-    /// Gives back the charges of the rules of scope Pod.
+    /// Refunds the charges of the rules of scope Pod, if there are any.
     fn refused(self) -> OwnedDemands {
         match self {
             Self::Enter(others, _) => others,
@@ -57,7 +57,7 @@ impl Then {
 }
 
 impl StoreQuestions {
-    /// Ready when the request has units of all its rules that count now.
+    /// Ready when the request has seats of all shared rules, in windows that have not ended.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Wait {
         self.seats = seats;
     }
 
-    /// Gets other units for those that ended while the request waited for its turn.
+    /// Takes other seats for those whose window ended while the request waited.
     pub(super) fn renew_seats(&mut self, turn: Turn) {
         let shared = self.seats.drain(..).map(|(demand, grant)| (demand, Answer::Has(grant)));
         self.questions = Some(StoreQuestions { shared: shared.collect(), then: Then::Go(turn) });

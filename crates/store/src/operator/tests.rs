@@ -24,6 +24,8 @@ struct Operator {
     /// The time until an answer, in addition to 1 ms.
     delay_millis: std::sync::atomic::AtomicU64,
     questions: std::sync::atomic::AtomicU64,
+    /// How far its clock is behind.
+    behind_millis: std::sync::atomic::AtomicU64,
 }
 
 struct World {
@@ -86,7 +88,7 @@ impl Operator {
         }
         let (key, encoded) = EncodedTake::read(question).expect("a valid question");
         let mut values = lock(&self.values);
-        let outcome = model::take(values.get(&key), &encoded, now);
+        let outcome = model::take(values.get(&key), &encoded, now - 1_000 * self.behind_millis.load(Relaxed));
         values.insert(key, outcome.value);
         let outcome = Outcome::Counted(outcome.answer.message());
         (!self.is_silent.load(Relaxed)).then_some(Message { id: question.id, outcome })
@@ -221,7 +223,8 @@ async fn a_new_operator_learns_the_levels() {
     let now = world.now();
     for program in &programs {
         let (levels, sent) = program.client.levels(10);
-        assert!(sent.is_complete);
+        let time = sent.time.expect("the time of the operator");
+        assert!(sent.is_complete && (now - 10_000..=now).contains(&time), "{sent:?} at {now}");
         assert_eq!(levels.len(), 1);
         levels.iter().for_each(|question| drop(world.operator.answer(question, now)));
         assert!(!program.client.levels(0).1.is_complete, "more levels than allowed");
@@ -229,6 +232,23 @@ async fn a_new_operator_learns_the_levels() {
     let _links: Vec<_> = programs.iter().map(|program| world.connect(program)).collect();
     admissions.extend(load(&world, &all, 100 * MILLI, Duration::from_secs(10)).await);
     assert_eq!(admissions.len(), 100);
+}
+
+/// The clock of the next operator is 20 ms behind, which a slow answer does not show.
+#[tokio::test(start_paused = true)]
+async fn the_clock_of_a_new_operator_replaces_the_earlier_one() {
+    let world = World::new();
+    let program = world.program();
+    let link = world.connect(&program);
+    let limiter = program.limiter(quota(Strategy::FixedWindow, 100, 3_600));
+    limiter.ask(1, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    link.abort();
+    world.operator.behind_millis.store(20, Relaxed);
+    world.operator.delay_millis.store(100, Relaxed);
+    let _link = world.connect(&program);
+    limiter.ask(2, 0, 1, Duration::ZERO).await.expect("admitted").settle();
+    let (time, now) = (program.client.time(program.client.now()).expect("known"), world.now() - 20_000);
+    assert!((time.earliest..=time.latest).contains(&now), "{time:?} at {now}");
 }
 
 #[tokio::test(start_paused = true)]
