@@ -191,7 +191,7 @@ impl Table {
         let cells = Cells::new(keys.max(capacity), book.plain.words());
         let overrides = book.terms.overridden().map(|(key, index)| {
             let own = Own { override_index: Some(index), words: zeros(book.set(Some(index)).words()) };
-            (lineage.mark_of(key), own)
+            (lineage.fingerprint_of(key), own)
         });
         Self {
             overrides: overrides.collect(),
@@ -224,7 +224,7 @@ impl Table {
         clock: Clock<'_>,
     ) -> Result<RuleAdmitted, RuleRefused> {
         let request = Request { now, cost, latest: None };
-        let KeyTaken { charge, tightest, .. } = self.take(self.lineage.mark_of(key), &request, clock)?;
+        let KeyTaken { charge, tightest, .. } = self.take(self.lineage.fingerprint_of(key), &request, clock)?;
         Ok(RuleAdmitted { charge: RuleCharge { of: Charged::Key(charge) }, tightest })
     }
 
@@ -242,10 +242,10 @@ impl Table {
         clock: Clock<'_>,
     ) -> Option<Result<RuleAdmitted, RuleRefused>> {
         let supply = self.sole.as_ref()?;
-        let mark = self.lineage.mark_of(key);
-        let (index, own, word) = match self.cells.nearest(mark) {
+        let fingerprint = self.lineage.fingerprint_of(key);
+        let (index, own, word) = match self.cells.nearest(fingerprint) {
             Some(cell) => cell,
-            None => self.find_word(mark)?,
+            None => self.find_word(fingerprint)?,
         };
         let now = clock();
         let elapsed = supply.elapsed(now);
@@ -255,13 +255,13 @@ impl Table {
         let floor = supply.flowed(elapsed);
         let level = word.load(Ordering::SeqCst);
         let Some(after) = supply.charge_at_once(level, floor, cost) else {
-            let is_refused = supply.refuses_at_once(level, floor, cost) && own.load(Ordering::Acquire) == mark;
+            let is_refused = supply.refuses_at_once(level, floor, cost) && own.load(Ordering::Acquire) == fingerprint;
             let standing = Standing::of_level(supply, level, floor, now);
             return is_refused.then_some(Err(RuleRefused { limit: 0, standing, cost, override_index: None }));
         };
         word.compare_exchange(level, after, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         let charged = meter::Receipt { at: now, cost, mark: after };
-        if own.load(Ordering::Acquire) != mark {
+        if own.load(Ordering::Acquire) != fingerprint {
             self.forgotten(word, charged, clock);
             return None;
         }
@@ -277,8 +277,8 @@ impl Table {
 
     /// Returns the cell of a key, with its mark and its only word.
     #[inline(never)]
-    fn find_word(&self, mark: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
-        let cell = self.find(mark)?;
+    fn find_word(&self, fingerprint: u64) -> Option<(usize, &AtomicU64, &AtomicU64)> {
+        let cell = self.find(fingerprint)?;
         Some((cell.index, cell.mark, &cell.words[0]))
     }
 
@@ -296,31 +296,31 @@ impl Table {
         request: &Request,
         clock: Clock<'_>,
     ) -> Result<RuleChargedAhead, RuleRefused> {
-        let KeyTaken { at, charge, tightest } = self.take(self.lineage.mark_of(key), request, clock)?;
+        let KeyTaken { at, charge, tightest } = self.take(self.lineage.fingerprint_of(key), request, clock)?;
         Ok(RuleChargedAhead { at, charge: RuleCharge { of: Charged::Key(charge) }, tightest })
     }
 
     #[inline(never)]
-    fn take(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Result<KeyTaken, RuleRefused> {
+    fn take(&self, fingerprint: u64, request: &Request, clock: Clock<'_>) -> Result<KeyTaken, RuleRefused> {
         let mut table = self;
         loop {
-            match table.take_here(mark, request, clock) {
+            match table.take_here(fingerprint, request, clock) {
                 Answer::Decided(decision) => return decision,
-                Answer::Moved => table = table.follow(mark),
+                Answer::Moved => table = table.follow(fingerprint),
             }
         }
     }
 
     #[inline(always)]
-    fn take_here(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
-        if let Some((set, words)) = self.override_of(mark) {
-            let taken = self.recording(mark, request, || set.take(words, request, clock), Result::is_ok);
+    fn take_here(&self, fingerprint: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
+        if let Some((set, words)) = self.override_of(fingerprint) {
+            let taken = self.recording(fingerprint, request, || set.take(words, request, clock), Result::is_ok);
             return self.answer(taken, ChargedWords::Override);
         }
-        if let Some(cell) = self.find(mark) {
-            let is_its_own = || cell.mark.load(Ordering::Acquire) == mark;
+        if let Some(cell) = self.find(fingerprint) {
+            let is_its_own = || cell.mark.load(Ordering::Acquire) == fingerprint;
             let take = || self.book.plain.take(cell.words, request, clock);
-            let taken = self.recording(mark, request, take, |taken| taken.is_ok() && is_its_own());
+            let taken = self.recording(fingerprint, request, take, |taken| taken.is_ok() && is_its_own());
             // The key was not forgotten during the charge, so these were its words.
             if is_its_own() {
                 return self.answer(taken, ChargedWords::Cell(cell.index));
@@ -329,7 +329,7 @@ impl Table {
                 self.book.plain.give_back(cell.words, granted.receipts.as_slice(), clock);
             }
         }
-        self.let_in(mark, request, clock)
+        self.let_in(fingerprint, request, clock)
     }
 
     /// Returns the journals if they must record a charge at this time.
@@ -342,7 +342,7 @@ impl Table {
     #[inline(always)]
     fn recording<T>(
         &self,
-        mark: u64,
+        fingerprint: u64,
         request: &Request,
         charge: impl FnOnce() -> T,
         is_admitted: impl FnOnce(&T) -> bool,
@@ -351,7 +351,7 @@ impl Table {
             None => charge(),
             Some(journals) => {
                 let at = request.latest.map_or(request.now, |latest| latest.max(request.now));
-                journals.recording(mark, (at, request.cost), charge, is_admitted)
+                journals.recording(fingerprint, (at, request.cost), charge, is_admitted)
             }
         }
     }
@@ -373,28 +373,28 @@ impl Table {
 
     /// Returns the result that a charge would have, and charges nothing.
     pub(crate) fn peek(&self, now: Time, key: &[u8], cost: u64) -> Result<Tightest, RuleRefused> {
-        let mark = self.lineage.mark_of(key);
+        let fingerprint = self.lineage.fingerprint_of(key);
         let request = Request { now, cost, latest: None };
         let mut table = self;
         loop {
-            match table.peek_here(mark, &request) {
+            match table.peek_here(fingerprint, &request) {
                 Answer::Decided(answer) => return answer,
-                Answer::Moved => table = table.follow(mark),
+                Answer::Moved => table = table.follow(fingerprint),
             }
         }
     }
 
-    fn peek_here(&self, mark: u64, request: &Request) -> Answer<Tightest> {
-        if let Some((set, words)) = self.override_of(mark) {
+    fn peek_here(&self, fingerprint: u64, request: &Request) -> Answer<Tightest> {
+        if let Some((set, words)) = self.override_of(fingerprint) {
             return set.peek(words, request).into();
         }
-        if let Some(cell) = self.find(mark) {
+        if let Some(cell) = self.find(fingerprint) {
             let peeked = self.book.plain.peek(cell.words, request);
-            if cell.mark.load(Ordering::Acquire) == mark {
+            if cell.mark.load(Ordering::Acquire) == fingerprint {
                 return peeked.into();
             }
         }
-        self.peek_new_key(mark, request)
+        self.peek_new_key(fingerprint, request)
     }
 
     /// Gives back a charge of a key. If the table forgot the key meanwhile, the key's whole burst was free at that
@@ -408,34 +408,34 @@ impl Table {
         if table.lineage.retunes > charge.retunes {
             return;
         }
-        let mark = self.lineage.mark_of(key);
+        let fingerprint = self.lineage.fingerprint_of(key);
         let charged = match charge.of {
-            ChargedWords::Overflow => return table.refund_in_overflow(mark, charge.receipts.as_slice(), clock),
-            ChargedWords::Override => table.override_of(mark),
+            ChargedWords::Overflow => return table.refund_in_overflow(fingerprint, charge.receipts.as_slice(), clock),
+            ChargedWords::Override => table.override_of(fingerprint),
             ChargedWords::Cell(index) => {
-                table.find(mark).filter(|cell| cell.index == index).map(|cell| (&table.book.plain, cell.words))
+                table.find(fingerprint).filter(|cell| cell.index == index).map(|cell| (&table.book.plain, cell.words))
             }
         };
         if let Some((set, words)) = charged {
             set.give_back(words, charge.receipts.as_slice(), clock);
-            self.wake(mark);
+            self.wake(fingerprint);
         }
     }
 
     /// Gives back units of any earlier charges of a key. An unknown key has its full credit.
     pub(crate) fn credit(&self, key: &[u8], units: u64, clock: Clock<'_>) {
-        let mark = self.lineage.mark_of(key);
+        let fingerprint = self.lineage.fingerprint_of(key);
         let mut table = self;
-        while table.credit_here(mark, units, clock).is_err() {
-            table = table.follow(mark);
+        while table.credit_here(fingerprint, units, clock).is_err() {
+            table = table.follow(fingerprint);
         }
-        self.wake(mark);
+        self.wake(fingerprint);
     }
 
-    fn credit_here(&self, mark: u64, units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
-        match self.override_of(mark) {
+    fn credit_here(&self, fingerprint: u64, units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
+        match self.override_of(fingerprint) {
             Some((set, words)) => set.credit(words, units, clock),
-            None => self.credit_in_region(mark, units, clock),
+            None => self.credit_in_region(fingerprint, units, clock),
         }
     }
 
@@ -452,26 +452,26 @@ impl Table {
         }
     }
 
-    fn override_of(&self, mark: u64) -> Option<(&Set, &[AtomicU64])> {
+    fn override_of(&self, fingerprint: u64) -> Option<(&Set, &[AtomicU64])> {
         if self.overrides.is_empty() {
             return None;
         }
-        let own = self.overrides.get(&mark)?;
+        let own = self.overrides.get(&fingerprint)?;
         Some((self.book.set(own.override_index), &own.words))
     }
 
-    fn region_of(&self, mark: u64) -> &Region {
-        &self.regions[self.cells.region_of(mark)]
+    fn region_of(&self, fingerprint: u64) -> &Region {
+        &self.regions[self.cells.region_of(fingerprint)]
     }
 
     /// Returns the cell of a key.
     #[inline(always)]
-    fn find(&self, mark: u64) -> Option<Cell<'_>> {
-        for (seen, block) in self.cells.path(mark).enumerate() {
-            match block.find(mark) {
+    fn find(&self, fingerprint: u64) -> Option<Cell<'_>> {
+        for (seen, block) in self.cells.path(fingerprint).enumerate() {
+            match block.find(fingerprint) {
                 Ok(cell) => return Some(cell),
                 Err(true) => return None,
-                Err(false) if seen + 1 >= NEAR && !self.region_of(mark).has_far() => return None,
+                Err(false) if seen + 1 >= NEAR && !self.region_of(fingerprint).has_far() => return None,
                 Err(false) => {}
             }
         }
@@ -479,8 +479,8 @@ impl Table {
     }
 
     /// Returns the words of a key, if it has words.
-    fn place_of(&self, mark: u64) -> Option<(&Set, &[AtomicU64])> {
-        self.override_of(mark).or_else(|| Some((&self.book.plain, self.find(mark)?.words)))
+    fn place_of(&self, fingerprint: u64) -> Option<(&Set, &[AtomicU64])> {
+        self.override_of(fingerprint).or_else(|| Some((&self.book.plain, self.find(fingerprint)?.words)))
     }
 }
 
@@ -496,7 +496,7 @@ impl<T> From<Result<T, Halt>> for Answer<T> {
 
 impl Lineage {
     #[inline(always)]
-    fn mark_of(&self, key: &[u8]) -> u64 {
+    fn fingerprint_of(&self, key: &[u8]) -> u64 {
         fingerprint(self.secrets.hash(key))
     }
 }

@@ -8,79 +8,26 @@
 //! head, the refusal of the limit contains the time of the next attempt. A waiting request is *called* when the queue
 //! wakes its waker because its turn has come.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    task::Waker,
-    time::Duration,
-};
+mod order;
 
+use std::{collections::HashMap, sync::Arc, task::Waker, time::Duration};
+
+use self::order::{Entry, EntryState, GRACE, Order};
 use crate::{
     Time,
     forecast::{Forecast, Longest},
     sync::{AtomicUsize, Mutex, Ordering, lock},
 };
 
-/// The time that a called request has before other requests overtake it. If the request comes later, it is first again:
-/// a delayed task loses its turn, not its position.
-const GRACE: Duration = Duration::from_millis(2);
-
-/// The number of requests behind the head that check whether the head comes for its turn.
-const WATCH: usize = 4;
-
-/// The interval of this check for all other requests. In between, they sleep until they are called.
+/// The interval at which requests that are not near the head check whether the head comes for its turn. In between, they
+/// sleep until they are called.
 const PATROL: Duration = Duration::from_millis(250);
-
-/// The number of requests that are called together if the head did not come: often many callers give up at the same
-/// time and still have their tickets.
-const ROLL: usize = 64;
-
-/// The time of a call until the next check of the queue, which stores the real time.
-const UNKNOWN: Time = Time::from_nanos(0);
 
 /// The requests that wait for one limit, or for one key of a rule.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    state: Mutex<State>,
+    order: Mutex<Order>,
     waiting: AtomicUsize,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// The waiting requests by number, in order of arrival.
-    entries: BTreeMap<u64, Entry>,
-    next: u64,
-    /// The cost of all requests that later requests must wait for.
-    total: u64,
-    /// The forecast after the admission of all waiting requests. None if it must be computed again.
-    tail: Option<Forecast>,
-    /// Whether the key has another queue, which must be looked up.
-    closed: bool,
-}
-
-#[derive(Debug)]
-struct Entry {
-    cost: u64,
-    latest: Option<Time>,
-    /// The time at which the request tries, or is expected to try, to be admitted.
-    due: Time,
-    /// The time at which the request was called for its turn, until it comes.
-    called: Option<Time>,
-    waker: Option<Waker>,
-    entry_state: EntryState,
-}
-
-/// The state of a request in its queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EntryState {
-    /// The request waits in order.
-    Present,
-    /// The request waits for another limit, and other requests overtake it.
-    Aside,
-    /// The request did not come for its turn. Later requests wait for it again when it comes.
-    Passed,
-    /// The request cannot be admitted in time.
-    Late,
 }
 
 /// The queues of a rule's keys.
@@ -112,7 +59,7 @@ pub(crate) struct Queues {
 pub struct Ticket {
     queue: Arc<Queue>,
     number: u64,
-    /// The queues of the table and the key's mark, if this is the queue of a key.
+    /// The queues of the table and the key's fingerprint, if this is the queue of a key.
     kept: Option<(Arc<Queues>, u64)>,
 }
 
@@ -150,113 +97,6 @@ pub(crate) enum NoPlace {
     Closed,
 }
 
-impl Entry {
-    fn is_present(&self) -> bool {
-        self.entry_state == EntryState::Present
-    }
-
-    /// Returns true if later requests must wait for this request.
-    fn counts(&self) -> bool {
-        matches!(self.entry_state, EntryState::Present | EntryState::Aside)
-    }
-}
-
-impl State {
-    /// Calls the first request that is present. The caller wakes the waker after it released the lock.
-    fn call_first(&mut self) -> Option<Waker> {
-        let first = self.entries.values_mut().find(|entry| entry.is_present())?;
-        first.called = Some(UNKNOWN);
-        first.waker.clone()
-    }
-
-    /// Lets others overtake requests that were called and did not come. Returns the number of the first present
-    /// request, and the time until which it must come.
-    fn first(&mut self, now: Time, wakers: &mut Vec<Waker>) -> Option<(u64, Time)> {
-        let (mut passed, mut first, mut calls) = (0, None, 0);
-        for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.is_present()) {
-            if first.is_some() && calls == 0 {
-                break;
-            }
-            // A request without a waker cannot be called.
-            if first.is_none() && entry.waker.is_none() && entry.due.saturating_add(GRACE) <= now {
-                entry.called = Some(entry.due);
-            }
-            if let Some(at) = &mut entry.called {
-                *at = if *at == UNKNOWN { now } else { *at };
-                let until = at.saturating_add(GRACE);
-                if until <= now {
-                    entry.entry_state = EntryState::Passed;
-                    passed += entry.cost;
-                } else {
-                    first = first.or(Some((*number, until)));
-                }
-                continue;
-            }
-            if first.is_none() {
-                let until = entry.due.saturating_add(GRACE);
-                // The request behind the overtaken requests is the new head. If it is overdue, later requests can be
-                // overdue, too.
-                calls = if until <= now { ROLL } else { usize::from(passed > 0) };
-                first = Some((*number, if calls > 0 { now.saturating_add(GRACE) } else { until }));
-            }
-            if calls > 0 {
-                calls -= 1;
-                entry.called = Some(now);
-                wakers.extend(entry.waker.clone());
-            }
-        }
-        self.total -= passed;
-        self.tail.take_if(|_| passed > 0);
-        first
-    }
-
-    /// Returns true if fewer than [`WATCH`] present requests are ahead of this request.
-    fn is_near(&self, number: u64) -> bool {
-        self.entries.range(..number).filter(|(_, entry)| entry.is_present()).take(WATCH).count() < WATCH
-    }
-
-    /// Returns the forecast for a new request.
-    fn forecast(&mut self, now: Time, forecast: impl FnOnce() -> Forecast) -> &mut Forecast {
-        let (entries, total) = (&self.entries, self.total);
-        // Without waiting requests, an old forecast is invalid, because other requests were charged since.
-        self.tail.take_if(|_| total == 0);
-        self.tail.get_or_insert_with(|| {
-            let mut tail = forecast();
-            if tail.is_additive() {
-                tail.add(total);
-                return tail;
-            }
-            for entry in entries.values().filter(|entry| entry.counts()) {
-                if let Some(at) = tail.opens(now, entry.cost) {
-                    tail.admit(at, entry.cost);
-                }
-            }
-            tail
-        })
-    }
-
-    /// Puts a request back in order. The queue calls it when it is first.
-    fn come_back(&mut self, number: u64) {
-        let entry = self.entries.get_mut(&number).expect("a ticket has its entry");
-        if !entry.counts() {
-            self.total += entry.cost;
-            self.tail = None;
-        }
-        entry.entry_state = EntryState::Present;
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Waker> {
-        let entry = self.entries.remove(&number)?;
-        if entry.counts() {
-            self.total -= entry.cost;
-        }
-        self.tail = None;
-        let was_first = entry.is_present()
-            && self.entries.iter().find(|(_, entry)| entry.is_present()).is_none_or(|(first, _)| *first > number);
-        if was_first { self.call_first() } else { None }
-    }
-}
-
 impl Queue {
     /// Returns the number of waiting requests.
     #[inline]
@@ -274,28 +114,28 @@ impl Queue {
         forecast: impl FnOnce() -> Forecast,
     ) -> Result<u64, NoPlace> {
         let mut called = Vec::new();
-        let mut state = lock(&self.state);
-        if state.closed {
+        let mut order = lock(&self.order);
+        if order.closed {
             return Err(NoPlace::Closed);
         }
-        state.first(now, &mut called);
-        let tail = state.forecast(now, forecast);
+        order.first(now, &mut called);
+        let tail = order.forecast(now, forecast);
         let due = tail.opens(now, cost);
         let is_in_time = |due: Time| latest.is_none_or(|latest| due <= latest && !tail.overflows(now, cost));
         let joined = match due.filter(|due| is_in_time(*due)) {
             Some(due) => {
                 tail.admit(due, cost);
-                let number = state.next;
-                state.next += 1;
-                state.total += cost;
+                let number = order.next;
+                order.next += 1;
+                order.total += cost;
                 let entry = Entry { cost, latest, due, called: None, waker: None, entry_state: EntryState::Present };
-                state.entries.insert(number, entry);
-                self.waiting.store(state.entries.len(), Ordering::Relaxed);
+                order.entries.insert(number, entry);
+                self.waiting.store(order.entries.len(), Ordering::Relaxed);
                 Ok(number)
             }
             None => Err(NoPlace::Refused(tail.longest(now, cost))),
         };
-        drop(state);
+        drop(order);
         called.into_iter().for_each(Waker::wake);
         joined
     }
@@ -303,13 +143,13 @@ impl Queue {
     /// Returns the time at which a new request would be admitted, after all waiting requests. The error contains the
     /// limit that would refuse it.
     pub(crate) fn opens(&self, now: Time, cost: u64, forecast: impl FnOnce() -> Forecast) -> Result<Time, Longest> {
-        lock(&self.state).forecast(now, forecast).newcomer(now, cost)
+        lock(&self.order).forecast(now, forecast).newcomer(now, cost)
     }
 
     fn position(&self, number: u64, now: Time, waker: Option<&Waker>) -> Position {
         let mut called = Vec::new();
-        let mut state = lock(&self.state);
-        let entry = state.entries.get_mut(&number).expect("a ticket has its entry");
+        let mut order = lock(&self.order);
+        let entry = order.entries.get_mut(&number).expect("a ticket has its entry");
         match &mut entry.waker {
             Some(known) if waker.is_none_or(|waker| known.will_wake(waker)) => {}
             known => *known = waker.cloned(),
@@ -320,47 +160,47 @@ impl Queue {
             entry.called = None;
             entry.due = entry.due.max(now);
             let own = entry.due;
-            match state.first(now, &mut called) {
+            match order.first(now, &mut called) {
                 Some((first, until)) if first < number => {
-                    state.come_back(number);
+                    order.come_back(number);
                     let look = own.saturating_add(GRACE).max(now.saturating_add(PATROL));
-                    Position::Behind(if state.is_near(number) { until } else { until.max(look) })
+                    Position::Behind(if order.is_near(number) { until } else { until.max(look) })
                 }
                 _ => {
-                    state.entries.get_mut(&number).expect("looked at above").called = None;
+                    order.entries.get_mut(&number).expect("looked at above").called = None;
                     Position::Head
                 }
             }
         };
-        drop(state);
+        drop(order);
         called.into_iter().for_each(Waker::wake);
         position
     }
 
     fn set_state(&self, number: u64, entry_state: EntryState, due: Time) {
-        let mut state = lock(&self.state);
-        let entry = state.entries.get_mut(&number).expect("a ticket has its entry");
+        let mut order = lock(&self.order);
+        let entry = order.entries.get_mut(&number).expect("a ticket has its entry");
         if entry.entry_state == EntryState::Late {
             return;
         }
         let steps_aside = entry.is_present() && entry_state == EntryState::Aside;
         entry.due = due;
-        state.come_back(number);
+        order.come_back(number);
         if entry_state == EntryState::Aside {
-            state.entries.get_mut(&number).expect("looked at above").entry_state = EntryState::Aside;
+            order.entries.get_mut(&number).expect("looked at above").entry_state = EntryState::Aside;
         }
-        let called = if steps_aside { state.call_first() } else { None };
-        drop(state);
+        let called = if steps_aside { order.call_first() } else { None };
+        drop(order);
         called.into_iter().for_each(Waker::wake);
     }
 
     /// Calls the head again, because the limits can admit more or less than before.
     pub(crate) fn wake_head(&self) {
         if self.len() > 0 {
-            let mut state = lock(&self.state);
-            state.tail = None;
-            let called = state.call_first();
-            drop(state);
+            let mut order = lock(&self.order);
+            order.tail = None;
+            let called = order.call_first();
+            drop(order);
             called.into_iter().for_each(Waker::wake);
         }
     }
@@ -372,10 +212,10 @@ impl Queue {
             return;
         }
         let mut called = Vec::new();
-        let mut state = lock(&self.state);
+        let mut order = lock(&self.order);
         let mut tail = forecast();
         let mut late = 0;
-        for entry in state.entries.values_mut().filter(|entry| entry.counts()) {
+        for entry in order.entries.values_mut().filter(|entry| entry.counts()) {
             match tail.opens(now, entry.cost) {
                 Some(due) if entry.latest.is_none_or(|latest| due <= latest) => {
                     tail.admit(due, entry.cost);
@@ -388,70 +228,70 @@ impl Queue {
                 }
             }
         }
-        state.total -= late;
-        state.tail = Some(tail);
-        called.extend(state.call_first());
-        drop(state);
+        order.total -= late;
+        order.tail = Some(tail);
+        called.extend(order.call_first());
+        drop(order);
         called.into_iter().for_each(Waker::wake);
     }
 
     /// Removes a request. Returns true if the queue is empty.
     fn leave(&self, number: u64, closes: bool) -> bool {
-        let mut state = lock(&self.state);
-        let called = state.remove(number);
-        let waiting = state.entries.len();
+        let mut order = lock(&self.order);
+        let called = order.remove(number);
+        let waiting = order.entries.len();
         self.waiting.store(waiting, Ordering::Relaxed);
-        state.closed = closes && waiting == 0;
-        drop(state);
+        order.closed = closes && waiting == 0;
+        drop(order);
         called.into_iter().for_each(Waker::wake);
         waiting == 0
     }
 
     fn close_if_empty(&self) -> bool {
-        let mut state = lock(&self.state);
-        state.closed = state.entries.is_empty();
-        state.closed
+        let mut order = lock(&self.order);
+        order.closed = order.entries.is_empty();
+        order.closed
     }
 }
 
 impl Queues {
     /// Returns the number of waiting requests for this key.
-    pub(crate) fn len(&self, mark: u64) -> usize {
+    pub(crate) fn len(&self, fingerprint: u64) -> usize {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        lock(&self.by_key).get(&mark).map_or(0, |queue| queue.len())
+        lock(&self.by_key).get(&fingerprint).map_or(0, |queue| queue.len())
     }
 
-    pub(crate) fn find(&self, mark: u64) -> Option<Arc<Queue>> {
-        if self.waiting.load(Ordering::Relaxed) == 0 { None } else { lock(&self.by_key).get(&mark).cloned() }
+    pub(crate) fn find(&self, fingerprint: u64) -> Option<Arc<Queue>> {
+        if self.waiting.load(Ordering::Relaxed) == 0 { None } else { lock(&self.by_key).get(&fingerprint).cloned() }
     }
 
     /// Returns the queues of all keys with waiting requests.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<Queue>)> {
-        lock(&self.by_key).iter().map(|(mark, queue)| (*mark, Arc::clone(queue))).collect()
+        lock(&self.by_key).iter().map(|(fingerprint, queue)| (*fingerprint, Arc::clone(queue))).collect()
     }
 
     /// [`Queue::join`] for the queue of a key.
     pub(crate) fn join(
         self: &Arc<Self>,
-        mark: u64,
+        fingerprint: u64,
         now: Time,
         cost: u64,
         latest: Option<Time>,
         forecast: impl Fn() -> Forecast,
     ) -> Result<Ticket, Longest> {
         loop {
-            let queue = Arc::clone(lock(&self.by_key).entry(mark).or_default());
+            let queue = Arc::clone(lock(&self.by_key).entry(fingerprint).or_default());
             match queue.join(now, cost, latest, &forecast) {
                 Ok(number) => {
                     self.waiting.fetch_add(1, Ordering::Relaxed);
-                    return Ok(Ticket { queue, number, kept: Some((Arc::clone(self), mark)) });
+                    return Ok(Ticket { queue, number, kept: Some((Arc::clone(self), fingerprint)) });
                 }
-                Err(NoPlace::Closed) => self.forget(mark, &queue),
+                Err(NoPlace::Closed) => self.forget(fingerprint, &queue),
                 Err(NoPlace::Refused(longest)) => {
                     if queue.close_if_empty() {
-                        self.forget(mark, &queue);
+                        self.forget(fingerprint, &queue);
                     }
                     return Err(longest);
                 }
@@ -459,10 +299,10 @@ impl Queues {
         }
     }
 
-    fn forget(&self, mark: u64, queue: &Arc<Queue>) {
+    fn forget(&self, fingerprint: u64, queue: &Arc<Queue>) {
         let mut by_key = lock(&self.by_key);
-        if by_key.get(&mark).is_some_and(|known| Arc::ptr_eq(known, queue)) {
-            by_key.remove(&mark);
+        if by_key.get(&fingerprint).is_some_and(|known| Arc::ptr_eq(known, queue)) {
+            by_key.remove(&fingerprint);
         }
     }
 }
@@ -546,10 +386,10 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let is_empty = self.queue.leave(self.number, self.kept.is_some());
-        if let Some((queues, mark)) = &self.kept {
+        if let Some((queues, fingerprint)) = &self.kept {
             queues.waiting.fetch_sub(1, Ordering::Relaxed);
             if is_empty {
-                queues.forget(*mark, &self.queue);
+                queues.forget(*fingerprint, &self.queue);
             }
         }
     }

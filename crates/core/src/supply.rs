@@ -28,13 +28,15 @@
 //! supply and one burst stay below 2^63, so the top bit is free for the seal. If a burst takes longer than 146 years to
 //! refill, units are larger, but never larger than burst / 2^62.
 
+mod fast;
+mod retune;
 mod stand;
 
 use std::time::Duration;
 
 use crate::{Quota, Strategy, Time};
 
-pub(crate) use self::stand::Stand;
+pub(crate) use self::{retune::Tokens, stand::Stand};
 
 /// The time for which a supply grows after its base: 146 years. After this time it does not change.
 const HORIZON: u64 = 1 << 62;
@@ -85,26 +87,6 @@ pub(crate) struct Supply {
     base: Time,
     /// See [`Supply::direct`].
     direct: u64,
-}
-
-/// The remaining tokens of a bucket: `parts` / `unit` requests. Negative if the bucket is overdrawn or has
-/// reservations.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tokens {
-    pub(crate) parts: i128,
-    pub(crate) unit: u64,
-}
-
-impl Tokens {
-    /// Converts the tokens to other units, rounded down.
-    pub(crate) fn in_units(self, unit: u64) -> i128 {
-        if unit == self.unit {
-            return self.parts;
-        }
-        let (whole, rest) =
-            (self.parts.div_euclid(i128::from(self.unit)), self.parts.rem_euclid(i128::from(self.unit)));
-        whole * i128::from(unit) + rest * i128::from(unit) / i128::from(self.unit)
-    }
 }
 
 impl Supply {
@@ -200,15 +182,6 @@ impl Supply {
         (quotient + u64::from(rest >= self.nanos)) * self.each
     }
 
-    /// Returns the floor if the window with this number, which an earlier division computed, is still the current
-    /// window.
-    #[inline(always)]
-    pub(crate) fn flowed_in(&self, window: u64, elapsed: u64) -> Option<u64> {
-        // A window supplies as many units as its period has nanoseconds.
-        let start = window.wrapping_mul(self.nanos);
-        (elapsed.wrapping_sub(start) < self.nanos).then_some(start)
-    }
-
     /// The elapsed time for a time before the base or beyond the horizon.
     #[cold]
     fn beyond_horizon(&self, now: Time) -> u64 {
@@ -242,63 +215,6 @@ impl Supply {
         let within =
             after <= floor + self.capacity || self.is_leaky_bucket() && level <= floor && cost <= self.quota.most();
         within.then_some(after)
-    }
-
-    /// Returns true if one unit flows in per nanosecond, so that the floor equals the elapsed time.
-    pub(crate) fn is_time(&self) -> bool {
-        self.is_time
-    }
-
-    /// The number of nanoseconds after the base in which [`charge_at_once`](Self::charge_at_once) is correct: 73 years,
-    /// or zero.
-    #[inline(always)]
-    pub(crate) fn direct(&self) -> u64 {
-        self.direct
-    }
-
-    /// Returns the nanoseconds since the base, modulo 2^64. Times before the base give values beyond
-    /// [`direct`](Self::direct).
-    #[inline(always)]
-    pub(crate) fn elapsed(&self, now: Time) -> u64 {
-        now.as_nanos().wrapping_sub(self.base.as_nanos())
-    }
-
-    /// [`charge`](Self::charge) in as few steps as possible, for a floor of less than [`direct`](Self::direct). None if
-    /// the charge is refused or needs the slow path. A sealed or unset level is too far ahead for any charge, so it
-    /// needs no separate check.
-    #[inline(always)]
-    pub(crate) fn charge_at_once(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
-        let (units, spare) = self.room_for(cost)?;
-        let start = level.max(floor);
-        if start - floor <= spare { Some(start + units) } else { None }
-    }
-
-    /// `charge_at_once` in a window that was already charged: a level below the floor needs the slow path. This
-    /// function does not compute the maximum of level and floor, so the level after the charge does not depend on the
-    /// time. A processor that predicts an admission starts to write this level before the time is read.
-    #[inline(always)]
-    pub(crate) fn charge_in_window(&self, level: u64, floor: u64, cost: u64) -> Option<u64> {
-        let (units, spare) = self.room_for(cost)?;
-        if level >= floor && level - floor <= spare { Some(level + units) } else { None }
-    }
-
-    /// Returns true if a charge that failed on the fast path is refused. Otherwise the charge needs the slow path: the
-    /// level is sealed, unset, or from a clock that was set back, or the cost is unusual.
-    #[inline(always)]
-    pub(crate) fn refuses_at_once(&self, level: u64, floor: u64, cost: u64) -> bool {
-        let ahead = level.saturating_sub(floor);
-        self.room_for(cost).is_some_and(|(_, spare)| ahead > spare) && ahead <= self.day
-    }
-
-    /// Returns the units of a cost, and the largest distance of a level above the floor that still admits the cost.
-    /// None if the cost is impossible.
-    #[inline(always)]
-    fn room_for(&self, cost: u64) -> Option<(u64, u64)> {
-        if cost == 1 {
-            return Some((self.unit, self.spare));
-        }
-        let units = cost.checked_mul(self.unit)?;
-        Some((units, self.capacity.checked_sub(units)?))
     }
 
     /// Returns the level after a charge that can wait, and the time at which the request is admitted. None if the cost
@@ -369,68 +285,9 @@ impl Supply {
         level <= self.floor(now)
     }
 
-    /// Returns the remaining tokens of a bucket with this level at `since`. Negative if there is a debt.
-    pub(crate) fn tokens(&self, level: u64, since: Time) -> Tokens {
-        let (floor, ceiling) = (self.floor(since), self.ceiling(since));
-        let level = if self.is_set_back(level, floor) { ceiling } else { level.max(floor) };
-        let debt = i128::from(self.quota.debt()) * i128::from(self.unit);
-        Tokens { parts: i128::from(ceiling) - debt - i128::from(level), unit: self.unit }
-    }
-
-    /// Returns the level of a bucket that starts at `since` with these tokens, or with a full burst if this is less. A
-    /// debt stays the same number of requests, and is paid back at the new rate.
-    pub(crate) fn with_tokens(&self, tokens: Tokens, since: Time) -> u64 {
-        let debt = i128::from(self.quota.debt()) * i128::from(self.unit);
-        let left = (tokens.in_units(self.unit) + debt).min(i128::from(self.capacity));
-        let level = i128::from(self.ceiling(since)) - left;
-        u64::try_from(level).unwrap_or(u64::MAX).min(self.ceiling(since.saturating_add(MAX_AHEAD)))
-    }
-
-    /// Returns true if both supplies have the same windows.
-    pub(crate) fn has_windows_of(&self, other: &Self) -> bool {
-        self.is_window() && other.is_window() && self.nanos == other.nanos
-    }
-
-    /// Returns the level of a window that admitted `used` requests, with `ahead` more requests reserved in later
-    /// windows.
-    pub(crate) fn with_used(&self, used: u64, ahead: u64, since: Time) -> u64 {
-        let (window, _) = self.window_of(self.floor(since));
-        match ahead.checked_sub(1) {
-            None => self.in_window(window, used),
-            Some(last) => {
-                let latest = self.ceiling(since.saturating_add(MAX_AHEAD));
-                self.in_window(window.saturating_add(1 + last / self.capacity), last % self.capacity + 1).min(latest)
-            }
-        }
-    }
-
-    /// Returns the remaining requests of the window at `since`.
-    pub(crate) fn left_in_window(&self, level: u64, since: Time) -> u64 {
-        self.ceiling(since).saturating_sub(level.max(self.floor(since)))
-    }
-
     /// Returns the number of the window of a level, and the count in it.
     pub(crate) fn window_of(&self, level: u64) -> (u64, u64) {
         (level / self.each, level % self.each)
-    }
-
-    /// Returns the level of this many requests in a window. A larger number makes the window full.
-    fn in_window(&self, window: u64, count: u64) -> u64 {
-        (window.saturating_mul(self.each)).saturating_add(count.min((self.each - 1).max(self.capacity))).min(LEVELS)
-    }
-
-    /// Returns the level of a fixed window after a window with the same period: the same count in the same window.
-    pub(crate) fn same_window(&self, old: &Self, level: u64, since: Time) -> u64 {
-        if old.is_set_back(level, old.floor(since)) {
-            return self.ceiling(since);
-        }
-        let at = u128::from(old.base.as_nanos()) + u128::from(level);
-        narrow(at.saturating_sub(u128::from(self.base.as_nanos()))).min(LEVELS)
-    }
-
-    /// Returns the start of the window at `since`.
-    pub(crate) fn start_of_window(&self, since: Time) -> u64 {
-        self.base.as_nanos().saturating_add(self.floor(since))
     }
 
     /// Returns the units between two levels, without the gaps that no request can have used.
@@ -486,99 +343,4 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 
 fn narrow(wide: u128) -> u64 {
     u64::try_from(wide).unwrap_or(u64::MAX)
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::word::{SEALED, UNSET};
-
-    /// Returns supplies of all kinds, including one request in 73 years, the largest burst, and rates that are not
-    /// whole numbers.
-    fn supplies() -> impl Iterator<Item = Supply> {
-        let numbers = [(1, 1 << 61), (3, 1_000_000_000), (10, 7), (100, 1_000_000_000), (999_999_937, 1_000_000_007)];
-        let strategies = [Strategy::TokenBucket, Strategy::Gcra, Strategy::LeakyBucket, Strategy::FixedWindow];
-        let quotas = strategies.into_iter().flat_map(move |strategy| {
-            let bursts =
-                if strategy == Strategy::FixedWindow { vec![None] } else { vec![None, Some(5), Some(1 << 61)] };
-            numbers.into_iter().flat_map(move |(requests, nanos)| {
-                let quota = move |burst| Quota::new(strategy, requests, Duration::from_nanos(nanos), burst).ok();
-                bursts.clone().into_iter().filter_map(quota)
-            })
-        });
-        quotas.map(|quota| Supply::new(quota, Time::from_nanos(1_700_000_000_000_000_000)))
-    }
-
-    #[test]
-    fn whole_requests_are_right_or_one_short() {
-        let (mut exact, mut short) = (0, 0);
-        for supply in supplies() {
-            let unit = supply.unit;
-            let ends = [0, 1, unit - 1, unit, unit + 1, supply.capacity / 2, supply.capacity - 1, supply.capacity];
-            let multiples = [2, 3, 1000].map(|times| unit.saturating_mul(times));
-            let around = multiples.into_iter().flat_map(|units| [units - 1, units, units.saturating_add(1)]);
-            for units in ends.into_iter().chain(around).filter(|units| *units <= supply.capacity) {
-                let (whole, told) = (units / unit, supply.whole_or_less(units));
-                if (units + 1).checked_mul(unit).is_some() {
-                    assert_eq!(told, whole, "{supply:?}, {units}");
-                    exact += 1;
-                } else {
-                    assert!(told == whole || told + 1 == whole, "{supply:?}, {units}");
-                    short += u32::from(told < whole);
-                }
-            }
-        }
-        assert!(exact > 100 && short > 0, "{exact} {short}");
-    }
-
-    #[test]
-    fn the_fast_path_agrees_with_the_slow_path() {
-        let (mut charged, mut refused, mut neither) = (0, 0, 0);
-        for supply in supplies() {
-            let moments = [0, 1, 999, 1_000_000_007, 1 << 40, (1 << 59) + 3, DIRECT - 1];
-            for elapsed in moments.into_iter().filter(|elapsed| *elapsed < supply.direct()) {
-                let now = Time::from_nanos(supply.base.as_nanos() + elapsed);
-                let (floor, ceiling) = (supply.floor(now), supply.ceiling(now));
-                assert_eq!((supply.elapsed(now), supply.flowed(elapsed)), (elapsed, floor));
-                if supply.is_window() {
-                    let window = floor / supply.each();
-                    assert_eq!(supply.flowed_in(window, elapsed), Some(floor));
-                    assert_eq!(supply.flowed_in(window + 1, elapsed), None);
-                    assert_eq!(supply.flowed_in(window.wrapping_sub(1), elapsed), None);
-                    if let Some(before) = supply.base.as_nanos().checked_sub(1).map(Time::from_nanos) {
-                        assert_eq!(supply.flowed_in(window, supply.elapsed(before)), None);
-                    }
-                }
-                let far = floor.saturating_add(supply.day);
-                let levels = [0, 1, floor / 2, floor, ceiling, far, LEVELS - 1].into_iter();
-                let levels =
-                    levels.flat_map(|level| [level.saturating_sub(1), level, level.saturating_sub(supply.unit)]);
-                for level in levels.chain([floor + 1, ceiling + 1, far + 1]).filter(|level| *level < LEVELS) {
-                    for cost in [1, 2, 5, 1 << 61, u64::MAX] {
-                        let after = supply.charge(level, floor, cost);
-                        let refuses = supply.refuses_at_once(level, floor, cost);
-                        match supply.charge_at_once(level, floor, cost) {
-                            Some(level) => assert!(after == Some(level) && !refuses),
-                            None if refuses => assert!(after.is_none() && !supply.is_set_back(level, floor)),
-                            None => {
-                                neither += 1;
-                                // The fast path decides all simple cases.
-                                assert!(cost > 1 || after.is_none() && supply.is_set_back(level, floor));
-                                continue;
-                            }
-                        }
-                        let in_window = supply.charge_in_window(level, floor, cost);
-                        assert_eq!(in_window, after.filter(|_| level >= floor));
-                        *if after.is_some() { &mut charged } else { &mut refused } += 1;
-                    }
-                    for sealed in [level | SEALED, UNSET] {
-                        assert_eq!(supply.charge_at_once(sealed, floor, 1), None, "{supply:?}, {level}");
-                        assert_eq!(supply.charge_in_window(sealed, floor, 1), None, "{supply:?}, {level}");
-                        assert!(!supply.refuses_at_once(sealed, floor, 1), "{supply:?}, {level}");
-                    }
-                }
-            }
-        }
-        assert!(charged > 100 && refused > 100 && neither > 100, "{charged} {refused} {neither}");
-    }
 }

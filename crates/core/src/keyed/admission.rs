@@ -118,8 +118,8 @@ impl Hold {
 impl Table {
     /// Charges a key that was not found, or that is being removed from its cell.
     #[cold]
-    pub(super) fn let_in(&self, mark: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
-        let region = self.region_of(mark);
+    pub(super) fn let_in(&self, fingerprint: u64, request: &Request, clock: Clock<'_>) -> Answer<KeyTaken> {
+        let region = self.region_of(fingerprint);
         if region.is_closed() {
             return Answer::Moved;
         }
@@ -127,35 +127,39 @@ impl Table {
         if region.is_closed() {
             return Answer::Moved;
         }
-        if let Some(cell) = self.find(mark) {
-            let taken =
-                self.recording(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
+        if let Some(cell) = self.find(fingerprint) {
+            let taken = self.recording(
+                fingerprint,
+                request,
+                || self.book.plain.take(cell.words, request, clock),
+                Result::is_ok,
+            );
             return self.answer(taken, ChargedWords::Cell(cell.index));
         }
         let at_swept = hold.not_before_swept(request);
-        self.thin_out(mark, &mut hold, at_swept.now);
+        self.thin_out(fingerprint, &mut hold, at_swept.now);
         // A key with usage in the overflow stays there.
-        let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
+        let look = hold.look(&self.book.overflow, tag_of(fingerprint), at_swept.now);
         let tries = if look == Look::Unused { TRIES } else { 0 };
         for _ in 0..tries {
-            let (cell, taken) = match self.vacancy(mark, &mut hold, at_swept.now) {
+            let (cell, taken) = match self.vacancy(fingerprint, &mut hold, at_swept.now) {
                 None => break,
-                Some(Vacancy::Free(cell)) => (cell, self.claim(mark, cell, &at_swept, clock)),
+                Some(Vacancy::Free(cell)) => (cell, self.claim(fingerprint, cell, &at_swept, clock)),
                 Some(Vacancy::Idle { victim, into }) => {
-                    (into, self.replace(mark, victim, into, &mut hold, &at_swept, clock))
+                    (into, self.replace(fingerprint, victim, into, &mut hold, &at_swept, clock))
                 }
             };
             if let Some(taken) = taken {
                 return self.answer(taken, ChargedWords::Cell(cell.index));
             }
         }
-        self.answer(self.take_in_overflow(mark, look, &mut hold, &at_swept, clock), ChargedWords::Overflow)
+        self.answer(self.take_in_overflow(fingerprint, look, &mut hold, &at_swept, clock), ChargedWords::Overflow)
     }
 
     /// Charges a key that has no cell.
     fn take_in_overflow(
         &self,
-        mark: u64,
+        fingerprint: u64,
         look: Look,
         hold: &mut Hold,
         request: &Request,
@@ -168,7 +172,7 @@ impl Table {
             return set.take(overflow.words(place), request, clock);
         }
         let taken = set.take(overflow.draft(), request, clock)?;
-        overflow.insert(set, tag_of(mark), request.now);
+        overflow.insert(set, tag_of(fingerprint), request.now);
         Ok(taken)
     }
 
@@ -177,11 +181,11 @@ impl Table {
     }
 
     /// Gives back a charge of a key in the overflow. If the key has left the overflow, the charge stays.
-    pub(super) fn refund_in_overflow(&self, mark: u64, receipts: &[meter::Receipt], clock: Clock<'_>) {
-        let region = self.region_of(mark);
+    pub(super) fn refund_in_overflow(&self, fingerprint: u64, receipts: &[meter::Receipt], clock: Clock<'_>) {
+        let region = self.region_of(fingerprint);
         let hold = lock(&region.hold);
         if let Some(overflow) = &hold.overflow
-            && let Some(place) = overflow.find(tag_of(mark))
+            && let Some(place) = overflow.find(tag_of(fingerprint))
             && !region.is_closed()
         {
             self.book.overflow.give_back(overflow.words(place), receipts, clock);
@@ -189,32 +193,33 @@ impl Table {
     }
 
     /// Gives units back to a key without an override. The lock keeps the key in its place, so no other key gets them.
-    pub(super) fn credit_in_region(&self, mark: u64, units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
-        let region = self.region_of(mark);
+    pub(super) fn credit_in_region(&self, fingerprint: u64, units: u64, clock: Clock<'_>) -> Result<(), Sealed> {
+        let region = self.region_of(fingerprint);
         let hold = lock(&region.hold);
         if region.is_closed() {
             return Err(Sealed);
         }
-        if let Some(cell) = self.find(mark) {
+        if let Some(cell) = self.find(fingerprint) {
             return self.book.plain.credit(cell.words, units, clock);
         }
-        let overflow = hold.overflow.as_ref().and_then(|overflow| Some(overflow.words(overflow.find(tag_of(mark))?)));
+        let overflow =
+            hold.overflow.as_ref().and_then(|overflow| Some(overflow.words(overflow.find(tag_of(fingerprint))?)));
         overflow.map_or(Ok(()), |words| self.book.overflow.credit(words, units, clock))
     }
 
     /// Returns the result of a charge for a key that was not found, and charges nothing.
-    pub(super) fn peek_new_key(&self, mark: u64, request: &Request) -> Answer<Tightest> {
-        let region = self.region_of(mark);
+    pub(super) fn peek_new_key(&self, fingerprint: u64, request: &Request) -> Answer<Tightest> {
+        let region = self.region_of(fingerprint);
         let mut hold = lock(&region.hold);
         if region.is_closed() {
             return Answer::Moved;
         }
-        if let Some(cell) = self.find(mark) {
+        if let Some(cell) = self.find(fingerprint) {
             return self.book.plain.peek(cell.words, request).into();
         }
         let at_swept = hold.not_before_swept(request);
-        let look = hold.look(&self.book.overflow, tag_of(mark), at_swept.now);
-        if look == Look::Unused && self.vacancy(mark, &mut hold, at_swept.now).is_some() {
+        let look = hold.look(&self.book.overflow, tag_of(fingerprint), at_swept.now);
+        if look == Look::Unused && self.vacancy(fingerprint, &mut hold, at_swept.now).is_some() {
             return self.book.plain.peek(&self.blank, &at_swept).into();
         }
         let words = match (&hold.overflow, look) {
@@ -227,12 +232,12 @@ impl Table {
 
     /// Looks for a cell along the key's path. If a cell is free but the table has no room for another key, also looks
     /// for an idle key elsewhere in the region.
-    fn vacancy(&self, mark: u64, hold: &mut Hold, now: Time) -> Option<Vacancy<'_>> {
+    fn vacancy(&self, fingerprint: u64, hold: &mut Hold, now: Time) -> Option<Vacancy<'_>> {
         let has_room = self.tracked() < self.capacity.load(Ordering::Relaxed);
         let (mut free, mut idle) = (None, None);
-        for block in self.cells.path(mark).take(NEAR) {
+        for block in self.cells.path(fingerprint).take(NEAR) {
             let mut ends = false;
-            for cell in block.cells(mark) {
+            for cell in block.cells(fingerprint) {
                 let seen = cell.mark.load(Ordering::Relaxed);
                 ends |= seen == EMPTY;
                 if is_key(seen) {
@@ -252,7 +257,7 @@ impl Table {
             return Some(Vacancy::Idle { victim, into: victim });
         }
         let into = free?;
-        let victim = self.sweep(mark, hold, now).find(|&cell| self.is_idle_key(cell, now));
+        let victim = self.sweep(fingerprint, hold, now).find(|&cell| self.is_idle_key(cell, now));
         hold.failed_sweep =
             if victim.is_some() { None } else { hold.failed_sweep.filter(|_| hold.is_barren(now)).or(Some(now)) };
         victim.map(|victim| Vacancy::Idle { victim, into })
@@ -263,25 +268,32 @@ impl Table {
     }
 
     /// Returns the next cells of the key's region, wrapping around.
-    fn sweep<'a>(&'a self, mark: u64, hold: &mut Hold, now: Time) -> impl Iterator<Item = Cell<'a>> {
+    fn sweep<'a>(&'a self, fingerprint: u64, hold: &mut Hold, now: Time) -> impl Iterator<Item = Cell<'a>> {
         let most = if hold.is_barren(now) { GLANCE } else { SWEEP };
-        self.cells.round(self.cells.region_of(mark), hold.hand).take(most).inspect(|_| hold.hand += 1)
+        self.cells.round(self.cells.region_of(fingerprint), hold.hand).take(most).inspect(|_| hold.hand += 1)
     }
 
     /// Puts a key into a free cell, and charges it. None if the table is full, because other threads added keys
     /// meanwhile.
-    fn claim(&self, mark: u64, cell: Cell<'_>, request: &Request, clock: Clock<'_>) -> Option<Result<Granted, Halt>> {
+    fn claim(
+        &self,
+        fingerprint: u64,
+        cell: Cell<'_>,
+        request: &Request,
+        clock: Clock<'_>,
+    ) -> Option<Result<Granted, Halt>> {
         let capacity = self.capacity.load(Ordering::Relaxed);
         let room = |tracked| (tracked < capacity).then_some(tracked + 1);
         let tracked = &self.lineage.counts.tracked;
         tracked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
         self.book.plain.raise(cell.words, &self.blank, request.now);
-        let taken = self.recording(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
+        let taken =
+            self.recording(fingerprint, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
         if taken.is_err() {
             tracked.fetch_sub(1, Ordering::Relaxed);
             return self.is_too_much(request).then_some(taken);
         }
-        cell.mark.store(mark, Ordering::Release);
+        cell.mark.store(fingerprint, Ordering::Release);
         Some(taken)
     }
 
@@ -294,7 +306,7 @@ impl Table {
     /// Puts a key into the cell of an idle key, and charges it. None if the idle key is in use again.
     fn replace(
         &self,
-        mark: u64,
+        fingerprint: u64,
         victim: Cell<'_>,
         cell: Cell<'_>,
         hold: &mut Hold,
@@ -303,7 +315,8 @@ impl Table {
     ) -> Option<Result<Granted, Halt>> {
         let old = self.start_to_forget(victim, request.now)?;
         self.book.plain.raise(cell.words, &self.blank, request.now);
-        let taken = self.recording(mark, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
+        let taken =
+            self.recording(fingerprint, request, || self.book.plain.take(cell.words, request, clock), Result::is_ok);
         if taken.is_err() {
             victim.mark.store(old, Ordering::Release);
             return self.is_too_much(request).then_some(taken);
@@ -312,7 +325,7 @@ impl Table {
         if cell.index != victim.index {
             victim.mark.store(VACANT, Ordering::Release);
         }
-        cell.mark.store(mark, Ordering::Release);
+        cell.mark.store(fingerprint, Ordering::Release);
         self.forgot(hold, request.now);
         Some(taken)
     }
@@ -331,12 +344,12 @@ impl Table {
     }
 
     /// Removes the history and the journal of an idle key.
-    fn forget(&self, mark: u64) {
+    fn forget(&self, fingerprint: u64) {
         if let Some(histories) = &self.histories {
-            histories.forget(mark);
+            histories.forget(fingerprint);
         }
         if let Some(journals) = &self.journals {
-            journals.forget(mark);
+            journals.forget(fingerprint);
         }
     }
 
@@ -346,9 +359,9 @@ impl Table {
     }
 
     /// Forgets idle keys of the region while there are more keys than the capacity.
-    fn thin_out(&self, mark: u64, hold: &mut Hold, now: Time) {
+    fn thin_out(&self, fingerprint: u64, hold: &mut Hold, now: Time) {
         let hand = hold.hand;
-        for cell in self.cells.round(self.cells.region_of(mark), hand).take(SWEEP) {
+        for cell in self.cells.round(self.cells.region_of(fingerprint), hand).take(SWEEP) {
             if self.tracked() <= self.capacity.load(Ordering::Relaxed) {
                 return;
             }
@@ -369,11 +382,14 @@ impl Table {
     }
 
     /// Puts a key of the previous table into a cell whose words are not computed yet.
-    pub(super) fn place(&self, mark: u64) {
-        let region = self.region_of(mark);
+    pub(super) fn place(&self, fingerprint: u64) {
+        let region = self.region_of(fingerprint);
         let _hold = lock(&region.hold);
-        let cells =
-            self.cells.path(mark).enumerate().flat_map(|(seen, block)| block.cells(mark).map(move |cell| (seen, cell)));
+        let cells = self
+            .cells
+            .path(fingerprint)
+            .enumerate()
+            .flat_map(|(seen, block)| block.cells(fingerprint).map(move |cell| (seen, cell)));
         let mut empty = cells.filter(|(_, cell)| cell.mark.load(Ordering::Relaxed) == EMPTY);
         // There are cells for all keys and a ninth more. So it is practically impossible that a large region has no
         // free cell. Small tables have only one region.
@@ -382,7 +398,7 @@ impl Table {
                 region.far.store(true, Ordering::Release);
             }
             self.book.plain.unset(cell.words);
-            cell.mark.store(mark, Ordering::Release);
+            cell.mark.store(fingerprint, Ordering::Release);
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Old<'a> {
     pub(super) is_first: bool,
     /// The admissions before the old terms, if they were kept.
     pub(super) histories: Option<Arc<[History]>>,
-    /// The journals that recorded charges under the old terms, and the key's mark.
+    /// The journals that recorded charges under the old terms, and the key's fingerprint.
     pub(super) journals: Option<(&'a Journals, u64)>,
 }
 
@@ -296,7 +296,7 @@ impl Set {
         let memory = if agree.is_some() { Memory::Few } else { Memory::None };
         // The journal is read after the words are sealed, so it includes all charges in the words. Threads can read
         // different values; `agree` selects one of them.
-        let journal = agree.and(old.journals).and_then(|(journals, mark)| journals.get(mark));
+        let journal = agree.and(old.journals).and_then(|(journals, fingerprint)| journals.get(fingerprint));
         let histories = self.meters.iter().zip(kept).map(|(meter, &place)| match before(place) {
             Some((meter_before, old_words)) => {
                 let history = old.history(place.expect("found above"));

@@ -51,13 +51,13 @@ pub(super) struct Cell<'a> {
     pub(super) words: &'a [AtomicU64],
 }
 
-/// Returns the mark of a key from its seeded hash.
+/// Returns the fingerprint of a key from its seeded hash: the mark of its cell.
 #[inline(always)]
 pub(super) fn fingerprint(hash: u64) -> u64 {
     (hash & !EVICTING).max(VACANT + 1)
 }
 
-/// Returns true if this is the mark of a key.
+/// Returns true if this mark is the fingerprint of a key.
 pub(super) fn is_key(mark: u64) -> bool {
     mark > VACANT
 }

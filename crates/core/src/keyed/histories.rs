@@ -41,18 +41,18 @@ impl Histories {
         self.of_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn get(&self, mark: u64) -> Option<Arc<[History]>> {
-        self.lock().get(&mark).cloned()
+    pub(super) fn get(&self, fingerprint: u64) -> Option<Arc<[History]>> {
+        self.lock().get(&fingerprint).cloned()
     }
 
     /// Stores the value unless another thread has stored one, and returns the stored value.
-    pub(super) fn keep(&self, mark: u64, history: Arc<[History]>) -> Arc<[History]> {
-        Arc::clone(self.lock().entry(mark).or_insert(history))
+    pub(super) fn keep(&self, fingerprint: u64, history: Arc<[History]>) -> Arc<[History]> {
+        Arc::clone(self.lock().entry(fingerprint).or_insert(history))
     }
 
     /// Removes an idle key. If a request with this key arrives again, it is a new key.
-    pub(super) fn forget(&self, mark: u64) {
-        self.lock().remove(&mark);
+    pub(super) fn forget(&self, fingerprint: u64) {
+        self.lock().remove(&fingerprint);
     }
 }
 
@@ -89,16 +89,16 @@ impl Journals {
     /// journal is enough.
     pub(super) fn recording<T>(
         &self,
-        mark: u64,
+        fingerprint: u64,
         (at, cost): (Time, u64),
         charge: impl FnOnce() -> T,
         is_admitted: impl FnOnce(&T) -> bool,
     ) -> T {
-        let noted_in = self.with(|noted| noted.note(mark, at, cost));
+        let noted_in = self.with(|noted| noted.note(fingerprint, at, cost));
         let charged = charge();
         if let Some(noted_in) = noted_in {
             let is_admitted = is_admitted(&charged);
-            self.with(|noted| match noted.journals.get_mut(&mark) {
+            self.with(|noted| match noted.journals.get_mut(&fingerprint) {
                 Some((number, journal)) if *number == noted_in => journal.settle(cost, is_admitted),
                 _ => {} // the key was forgotten meanwhile
             });
@@ -106,13 +106,13 @@ impl Journals {
         charged
     }
 
-    pub(super) fn get(&self, mark: u64) -> Option<Journal> {
-        self.with(|noted| noted.journals.get(&mark).map(|(_, journal)| journal.clone()))
+    pub(super) fn get(&self, fingerprint: u64) -> Option<Journal> {
+        self.with(|noted| noted.journals.get(&fingerprint).map(|(_, journal)| journal.clone()))
     }
 
     /// Removes an idle key. If a request with this key arrives again, it is a new key.
-    pub(super) fn forget(&self, mark: u64) {
-        self.with(|noted| noted.journals.remove(&mark));
+    pub(super) fn forget(&self, fingerprint: u64) {
+        self.with(|noted| noted.journals.remove(&fingerprint));
     }
 
     fn with<T>(&self, step: impl FnOnce(&mut Noted) -> T) -> T {
@@ -122,13 +122,13 @@ impl Journals {
 
 impl Noted {
     /// Records a charge. Returns the number of the journal that contains it, if there is room for the key.
-    fn note(&mut self, mark: u64, at: Time, cost: u64) -> Option<u64> {
-        self.is_full |= self.journals.len() >= FEW && !self.journals.contains_key(&mark);
-        if self.is_full && !self.journals.contains_key(&mark) {
+    fn note(&mut self, fingerprint: u64, at: Time, cost: u64) -> Option<u64> {
+        self.is_full |= self.journals.len() >= FEW && !self.journals.contains_key(&fingerprint);
+        if self.is_full && !self.journals.contains_key(&fingerprint) {
             return None;
         }
         let begun = &mut self.begun;
-        let (number, journal) = self.journals.entry(mark).or_insert_with(|| {
+        let (number, journal) = self.journals.entry(fingerprint).or_insert_with(|| {
             *begun += 1;
             (*begun, Journal::default())
         });

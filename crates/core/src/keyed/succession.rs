@@ -79,67 +79,71 @@ impl Table {
         let now = clock().as_nanos();
         next.began.store(now, Ordering::Release);
         self.since.store(now, Ordering::Release);
-        for &mark in self.overrides.keys() {
-            if !next.overrides.contains_key(&mark) {
-                next.place(mark);
+        for &fingerprint in self.overrides.keys() {
+            if !next.overrides.contains_key(&fingerprint) {
+                next.place(fingerprint);
                 self.lineage.counts.tracked.fetch_add(1, Ordering::Relaxed);
             }
-            self.move_key(next, mark);
+            self.move_key(next, fingerprint);
         }
         for (index, region) in self.regions.iter().enumerate() {
             self.close(next, index, region, clock);
         }
-        for &mark in next.overrides.keys() {
-            self.move_key(next, mark);
+        for &fingerprint in next.overrides.keys() {
+            self.move_key(next, fingerprint);
         }
     }
 
     fn close(&self, next: &Self, index: usize, region: &Region, clock: Clock<'_>) {
         let mut hold = lock(&region.hold);
-        let marks =
-            || self.cells.round(index, 0).map(|cell| cell.mark.load(Ordering::Relaxed)).filter(|&mark| is_key(mark));
-        for mark in marks() {
-            if next.overrides.contains_key(&mark) {
+        let fingerprints = || {
+            self.cells
+                .round(index, 0)
+                .map(|cell| cell.mark.load(Ordering::Relaxed))
+                .filter(|&fingerprint| is_key(fingerprint))
+        };
+        for fingerprint in fingerprints() {
+            if next.overrides.contains_key(&fingerprint) {
                 self.lineage.counts.tracked.fetch_sub(1, Ordering::Relaxed);
             } else {
-                next.place(mark);
+                next.place(fingerprint);
             }
         }
         let since = clock();
         region.since.store(since.as_nanos(), Ordering::Release);
         self.move_overflow(next, index, &mut hold, since);
         region.closed.store(true, Ordering::Release);
-        for mark in marks() {
-            self.move_key(next, mark);
+        for fingerprint in fingerprints() {
+            self.move_key(next, fingerprint);
         }
     }
 
     /// Returns the successor after computing this key's words there. Called only after a region was closed or words
     /// were sealed.
     #[cold]
-    pub(super) fn follow(&self, mark: u64) -> &Self {
+    pub(super) fn follow(&self, fingerprint: u64) -> &Self {
         let next = self.next();
-        self.move_key(next, mark);
+        self.move_key(next, fingerprint);
         next
     }
 
-    fn move_key(&self, next: &Self, mark: u64) {
-        if let Some((set, words)) = next.place_of(mark) {
+    fn move_key(&self, next: &Self, fingerprint: u64) {
+        if let Some((set, words)) = next.place_of(fingerprint) {
             if !set.is_unset(words) {
                 return;
             }
             // A key that has neither a cell nor separate words is possibly in the overflow. In the successor, it
             // possibly has an override.
-            let overflow = if self.place_of(mark).is_none() { self.overflow_words(mark) } else { None };
-            let overflow = overflow.as_ref().map(|words| self.old_in_overflow(words, self.closed_at(mark)));
-            next.succeed(mark, set, words, || overflow.or_else(|| self.old(mark)));
+            let overflow = if self.place_of(fingerprint).is_none() { self.overflow_words(fingerprint) } else { None };
+            let overflow = overflow.as_ref().map(|words| self.old_in_overflow(words, self.closed_at(fingerprint)));
+            next.succeed(fingerprint, set, words, || overflow.or_else(|| self.old(fingerprint)));
         }
     }
 
-    fn old(&self, mark: u64) -> Option<Old<'_>> {
-        let (set, words) = self.place_of(mark)?;
+    fn old(&self, fingerprint: u64) -> Option<Old<'_>> {
+        let (set, words) = self.place_of(fingerprint)?;
         let overridden = || Time::from_nanos(self.since.load(Ordering::Acquire));
-        let since = if self.overrides.contains_key(&mark) { overridden() } else { self.closed_at(mark) };
+        let since = if self.overrides.contains_key(&fingerprint) { overridden() } else { self.closed_at(fingerprint) };
         Some(Old {
             set,
             words,
@@ -147,8 +151,8 @@ impl Table {
             began: self.began(),
             // A key that entered later has no earlier admissions.
             is_first: self.lineage.retunes == 0 || self.histories.is_some(),
-            histories: self.histories.as_ref().and_then(|histories| histories.get(mark)),
-            journals: self.journals(since).map(|journals| (journals, mark)),
+            histories: self.histories.as_ref().and_then(|histories| histories.get(fingerprint)),
+            journals: self.journals(since).map(|journals| (journals, fingerprint)),
         })
     }
 
@@ -162,8 +166,8 @@ impl Table {
         Old { set: &self.book.overflow, words, since, began: self.began(), is_first, histories: None, journals: None }
     }
 
-    fn succeed<'a>(&self, mark: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {
-        let keep = self.histories.as_ref().map(|histories| move |history| histories.keep(mark, history));
+    fn succeed<'a>(&self, fingerprint: u64, set: &Set, words: &[AtomicU64], old: impl FnOnce() -> Option<Old<'a>>) {
+        let keep = self.histories.as_ref().map(|histories| move |history| histories.keep(fingerprint, history));
         let agree = keep.as_ref().map(|keep| keep as Agree<'_>);
         set.succeed(words, old, &self.lineage.kept, agree);
     }
@@ -180,13 +184,13 @@ impl Table {
         (matters && keys <= MOST).then(|| Histories::new(longest))
     }
 
-    fn closed_at(&self, mark: u64) -> Time {
-        Time::from_nanos(self.region_of(mark).since.load(Ordering::Acquire))
+    fn closed_at(&self, fingerprint: u64) -> Time {
+        Time::from_nanos(self.region_of(fingerprint).since.load(Ordering::Acquire))
     }
 
     /// Returns an upper bound of the usage of a key without a cell, whose region is closed.
-    fn overflow_words(&self, mark: u64) -> Option<Vec<AtomicU64>> {
-        lock(&self.region_of(mark).hold).overflow.as_ref()?.copy_of(&self.book.overflow, tag_of(mark))
+    fn overflow_words(&self, fingerprint: u64) -> Option<Vec<AtomicU64>> {
+        lock(&self.region_of(fingerprint).hold).overflow.as_ref()?.copy_of(&self.book.overflow, tag_of(fingerprint))
     }
 
     /// Moves the overflow of a region before the region is closed. Until the region is closed, no thread looks for its

@@ -21,28 +21,28 @@ impl Table {
         cost: u64,
         latest: Option<Time>,
     ) -> Result<Ticket, RuleRefused> {
-        let mark = self.lineage.mark_of(key);
-        let joined = self.lineage.queues.join(mark, now, cost, latest, || self.forecast(mark, now));
-        joined.map_err(|longest| self.refused(mark, longest, cost))
+        let fingerprint = self.lineage.fingerprint_of(key);
+        let joined = self.lineage.queues.join(fingerprint, now, cost, latest, || self.forecast(fingerprint, now));
+        joined.map_err(|longest| self.refused(fingerprint, longest, cost))
     }
 
     /// Returns the time at which a new request with this key would be admitted, after all waiting requests.
     pub(crate) fn opens(&self, key: &[u8], now: Time, cost: u64) -> Result<Time, RuleRefused> {
-        let mark = self.lineage.mark_of(key);
-        let opens = match self.lineage.queues.find(mark) {
-            Some(queue) => queue.opens(now, cost, || self.forecast(mark, now)),
-            None => self.forecast(mark, now).newcomer(now, cost),
+        let fingerprint = self.lineage.fingerprint_of(key);
+        let opens = match self.lineage.queues.find(fingerprint) {
+            Some(queue) => queue.opens(now, cost, || self.forecast(fingerprint, now)),
+            None => self.forecast(fingerprint, now).newcomer(now, cost),
         };
-        opens.map_err(|longest| self.refused(mark, longest, cost))
+        opens.map_err(|longest| self.refused(fingerprint, longest, cost))
     }
 
     pub(crate) fn queue_len(&self, key: &[u8]) -> usize {
-        self.lineage.queues.len(self.lineage.mark_of(key))
+        self.lineage.queues.len(self.lineage.fingerprint_of(key))
     }
 
     /// Wakes the head of the key's queue after a refund.
-    pub(super) fn wake(&self, mark: u64) {
-        if let Some(queue) = self.lineage.queues.find(mark) {
+    pub(super) fn wake(&self, fingerprint: u64) {
+        if let Some(queue) = self.lineage.queues.find(fingerprint) {
             queue.wake_head();
         }
     }
@@ -50,23 +50,23 @@ impl Table {
     /// Computes all turns again after a change of the terms. Requests whose turn does not come in time are refused
     /// immediately.
     pub(super) fn reassess(&self, now: Time) {
-        for (mark, queue) in self.lineage.queues.all() {
-            queue.reassess(now, || self.forecast(mark, now));
+        for (fingerprint, queue) in self.lineage.queues.all() {
+            queue.reassess(now, || self.forecast(fingerprint, now));
         }
     }
 
-    fn refused(&self, mark: u64, longest: Longest, cost: u64) -> RuleRefused {
-        let override_index = self.overrides.get(&mark).and_then(|own| own.override_index);
+    fn refused(&self, fingerprint: u64, longest: Longest, cost: u64) -> RuleRefused {
+        let override_index = self.overrides.get(&fingerprint).and_then(|own| own.override_index);
         RuleRefused::queued(longest, cost, override_index)
     }
 
-    fn forecast(&self, mark: u64, now: Time) -> Forecast {
+    fn forecast(&self, fingerprint: u64, now: Time) -> Forecast {
         let mut table = self;
         loop {
-            let (set, words) = table.place_of(mark).unwrap_or((&table.book.plain, &table.blank));
+            let (set, words) = table.place_of(fingerprint).unwrap_or((&table.book.plain, &table.blank));
             match set.copy(words) {
                 Ok(limits) => return Forecast::new(now, limits),
-                Err(Halt::Sealed) => table = table.follow(mark),
+                Err(Halt::Sealed) => table = table.follow(fingerprint),
                 Err(Halt::Refused(_)) => unreachable!("a copy charges nothing"),
             }
         }
