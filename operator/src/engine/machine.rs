@@ -334,6 +334,10 @@ impl EngineMachine {
 }
 
 #[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod cluster;
+
+#[cfg(test)]
 #[path = "oracle_tests.rs"]
 mod oracle;
 

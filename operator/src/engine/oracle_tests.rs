@@ -9,7 +9,7 @@ use weir_api::{
 };
 use weir_wire::StoreBackend;
 
-use super::simulation::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
+use super::cluster::{Address, Agent, Cluster, Pod, Policy, Spec, Target};
 use crate::{fleet::Usage, world::ObjectKey};
 
 /// The maximum number of pods that a status names.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
+use weir_api::RateLimitPolicyStatus;
 use weir_wire::OPERATOR_STORE;
 
 use super::{
@@ -15,6 +16,7 @@ use crate::{
     compile::{Compiled, compile_store, store_key},
     fleet::Usage,
     fleet_status::FleetCounts,
+    leader::Term,
     metrics::PodCounts,
     observed::{Observed, PATIENCE, Standing, Wanted},
     plan::Plan,
@@ -30,7 +32,7 @@ impl EngineMachine {
     /// Reports the policies that changed, if this operator leads.
     pub(super) fn report(&mut self, at: EngineMoment, usage: &Usage, actions: &mut Vec<EngineAction>) {
         let (Some(complete_at), Some((term, leads_since))) = (self.complete_at, &self.term) else { return };
-        let (EngineMoment { now, timestamp }, since) = (at, complete_at.max(*leads_since));
+        let (now, since) = (at.now, complete_at.max(*leads_since));
         let compiled = self.compiler.compiled();
         let (dirty_policies, all) = (std::mem::take(&mut self.dirty_policies), std::mem::take(&mut self.ticked));
         let looked_at: Vec<_> = if all {
@@ -67,9 +69,6 @@ impl EngineMachine {
             if just_started && others.iter().any(|(pod, _)| unheard(pod)) {
                 continue;
             }
-            let tally = Tally::of(targets.pods, &others);
-            let Tally { enforcing, waiting: pending, drifted, .. } = tally;
-            actions.push(EngineAction::CountPolicyPods(key.clone(), PodCounts { enforcing, pending, drifted }));
             let facts = Facts {
                 compiled,
                 missing: &targets.missing,
@@ -81,24 +80,7 @@ impl EngineMachine {
                 lost: &inputs.lost,
                 fleet: &inputs.fleet,
             };
-            let (_, reason, message) = status::enforced(&facts, tally);
-            let way = status::bypassable(&targets.bypasses).map(|(_, _, message)| message);
-            let notices = [record.announcer.announce(now, reason, &message, tally), record.announcer.bypass(way)];
-            for notice in notices.into_iter().flatten() {
-                actions.extend(notice.took.map(EngineAction::CountPropagated));
-                let (key, uid, term) = (key.clone(), compiled.uid.clone(), term.clone());
-                let Notice { warning, reason, note, .. } = notice;
-                let announcement = Announcement { key, uid, warning, reason, note, term };
-                actions.push(EngineAction::Send(Message::Announce(announcement)));
-            }
-            let status = status::build(&facts, record.pace.written(), timestamp);
-            if let Some(number) = record.start_write(now, &status, tally.waiting > 0) {
-                let (key, uid, file) = (key.clone(), compiled.uid.clone(), compiled.file.clone());
-                let (version, term) = (record.version.clone(), term.clone());
-                let status = status.clone();
-                let report = Report { key, uid, file, number, status, version, term };
-                actions.push(EngineAction::Send(Message::Status(Box::new(report))));
-            }
+            let status = report_policy(at, key, record, &facts, term, actions);
             record.record_report(&status, others.is_empty().then_some(inputs));
         }
         if all {
@@ -138,6 +120,40 @@ impl EngineMachine {
             }
         }
     }
+}
+
+/// Reports one policy: its metrics, Events if there are news, and its status if it changed. Returns the status.
+fn report_policy(
+    at: EngineMoment,
+    key: &ObjectKey,
+    record: &mut PolicyRecord,
+    facts: &Facts<'_>,
+    term: &Term,
+    actions: &mut Vec<EngineAction>,
+) -> RateLimitPolicyStatus {
+    let EngineMoment { now, timestamp } = at;
+    let Compiled { uid, file, .. } = facts.compiled;
+    let tally = Tally::of(facts.targeted, facts.others);
+    let Tally { enforcing, waiting: pending, drifted, .. } = tally;
+    actions.push(EngineAction::CountPolicyPods(key.clone(), PodCounts { enforcing, pending, drifted }));
+    let (_, reason, message) = status::enforced(facts, tally);
+    let bypassable = status::bypassable(facts.bypasses).map(|(_, _, message)| message);
+    let notices = [record.announcer.announce(now, reason, &message, tally), record.announcer.bypass(bypassable)];
+    for notice in notices.into_iter().flatten() {
+        actions.extend(notice.took.map(EngineAction::CountPropagated));
+        let (key, uid, term) = (key.clone(), uid.clone(), term.clone());
+        let Notice { warning, reason, note, .. } = notice;
+        let announcement = Announcement { key, uid, warning, reason, note, term };
+        actions.push(EngineAction::Send(Message::Announce(announcement)));
+    }
+    let status = status::build(facts, record.pace.written(), timestamp);
+    if let Some(number) = record.start_write(now, &status, tally.waiting > 0) {
+        let (key, uid, file) = (key.clone(), uid.clone(), file.clone());
+        let (version, term, status) = (record.version.clone(), term.clone(), status.clone());
+        let report = Report { key, uid, file, number, status, version, term };
+        actions.push(EngineAction::Send(Message::Status(Box::new(report))));
+    }
+    status
 }
 
 struct Judged<'a> {
