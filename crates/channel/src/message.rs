@@ -208,7 +208,7 @@ mod tests {
             (19, ToOperator::Rejection(Box::new(rejection))),
             (20, ToOperator::Goodbye(goodbye)),
             (21, ToOperator::Questions(vec![question()])),
-            (22, ToOperator::LevelsSent(LevelsSent { is_complete: true, time: None })),
+            (22, ToOperator::LevelsSent(LevelsSent { is_complete: true, time: None, releases: 1 })),
             (99, ToOperator::Unknown(99)),
         ] {
             let frame = sent(message.frame().unwrap());

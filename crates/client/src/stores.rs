@@ -170,7 +170,7 @@ impl Stores {
 
     /// Returns the levels that a new operator must know, as questions without answers, and the message that follows them.
     pub(crate) fn levels(&self) -> (Vec<Question>, LevelsSent) {
-        let none = || (Vec::new(), LevelsSent { is_complete: true, time: None });
+        let none = || (Vec::new(), LevelsSent { is_complete: true, time: None, releases: 0 });
         self.operator_client().map_or_else(none, |client| client.levels(MOST_LEVELS))
     }
 

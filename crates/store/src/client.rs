@@ -389,7 +389,7 @@ impl StoreClient {
             is_complete &= rule.levels(most, &mut levels);
         }
         let time = self.time(self.now()).map(|time| time.earliest);
-        (levels.iter().filter_map(KnownKey::question).collect(), LevelsSent { is_complete, time })
+        (levels.iter().filter_map(KnownKey::question).collect(), LevelsSent { is_complete, time, releases: 0 })
     }
 
     /// Ends the shares of this program, and returns questions that report to the operator what the shares used. The

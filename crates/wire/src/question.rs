@@ -95,6 +95,10 @@ pub struct LevelsSent {
     /// The lower bound of the previous operator's time, in microseconds of Unix time. None if the agent does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<u64>,
+    /// The number of messages without answers that the agent has received on this channel. The last of them is the one
+    /// that the agent confirms: a confirmation that waited in the network confirms nothing later.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub releases: u64,
 }
 
 /// Units that an agent gives back.

@@ -181,7 +181,7 @@ impl Counter {
         self.is_incomplete |= !sent.is_complete && !self.is_counting();
         let ahead = sent.time.and_then(|time| time.checked_sub(at)).filter(|ahead| *ahead <= MARGIN);
         self.previous_is_ahead = self.previous_is_ahead.max(ahead.unwrap_or(0));
-        self.pods.levels_sent(pod, channel, at);
+        self.pods.levels_sent(pod, channel, sent.releases, at);
         self.advance(now);
     }
 

@@ -61,6 +61,8 @@ struct Pod {
 struct Channel {
     number: u64,
     stage: Stage,
+    /// The number of empty answers that were sent.
+    releases: u64,
     /// The time of the last message.
     last_message_at: u64,
     /// The time at which the pod becomes absent if no message arrives.
@@ -184,7 +186,7 @@ impl Pods {
     pub(super) fn connected(&mut self, pod: &str, now: u64) -> u64 {
         self.channels += 1;
         let number = self.channels;
-        let channel = Channel { number, stage: Stage::Greeted, last_message_at: now, until: now };
+        let channel = Channel { number, stage: Stage::Greeted, releases: 0, last_message_at: now, until: now };
         self.change(pod, now, |pod| pod.channel = Some(channel));
         number
     }
@@ -199,16 +201,21 @@ impl Pods {
         let channel = self.pods.get(pod).filter(|pod| !pod.policies.is_empty()).and_then(|pod| pod.channel.as_ref());
         let is_ready = channel.is_some_and(|channel| channel.number == number && channel.stage == Stage::Ready);
         if is_ready {
-            self.on_channel(pod, number, now, |channel| channel.stage = Stage::Released);
+            self.on_channel(pod, number, now, |channel| {
+                channel.stage = Stage::Released;
+                channel.releases += 1;
+            });
         }
         is_ready
     }
 
-    pub(super) fn levels_sent(&mut self, pod: &str, number: u64, now: u64) {
+    /// Records that a pod has sent levels, after it received this number of empty answers. If the operator was
+    /// suspended, the agent can have confirmed earlier ones, and have begun its next share since then.
+    pub(super) fn levels_sent(&mut self, pod: &str, number: u64, releases: u64, now: u64) {
         self.on_channel(pod, number, now, |channel| {
             channel.stage = match channel.stage {
                 Stage::Greeted => Stage::Ready,
-                Stage::Released => Stage::Present,
+                Stage::Released if releases == channel.releases => Stage::Present,
                 stage => stage,
             };
         });

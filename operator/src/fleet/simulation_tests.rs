@@ -82,6 +82,8 @@ struct Link {
     number: u64,
     up: Vec<(u64, Up)>,
     down: Vec<(u64, Vec<Answer>)>,
+    /// The number of empty answers that the agent has received.
+    releases: u64,
     /// The times at which the two ends notice that the link is broken.
     operator_sees: u64,
     agent_sees: u64,
@@ -391,6 +393,7 @@ impl World {
             number,
             up: Vec::new(),
             down: Vec::new(),
+            releases: 0,
             operator_sees: NEVER,
             agent_sees: NEVER,
             is_broken: false,
@@ -403,7 +406,7 @@ impl World {
         self.report(index, false);
         // The windows of its share are those of this time.
         let time = self.agents[index].knows_clock.then_some(now + self.agents[index].offset);
-        self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time }));
+        self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time, releases: 0 }));
     }
 
     /// A new leader's channel replaces the channel of the previous leader.
@@ -576,7 +579,8 @@ impl World {
                 return;
             }
             let (_, answers) = link.down.remove(0);
-            let leader = link.leader;
+            link.releases += u64::from(answers.is_empty());
+            let (leader, releases) = (link.leader, link.releases);
             let agent = &mut self.agents[index];
             // A counter that does not count yet answers `NotYet`.
             let counts = answers.is_empty() || answers.iter().any(|answer| answer.outcome != Outcome::NotYet);
@@ -586,7 +590,7 @@ impl World {
             if is_release && (!self.agents[index].asks || answers.is_empty()) {
                 self.agents[index].asks = true;
                 self.report(index, true);
-                self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time: None }));
+                self.send_up(index, Up::LevelsSent(LevelsSent { is_complete: true, time: None, releases }));
                 self.agents[index].offset = self.leaders[leader].offset;
                 self.agents[index].knows_clock = true;
                 self.agents[index].clock.replace();

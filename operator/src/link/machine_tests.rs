@@ -164,8 +164,11 @@ fn questions_are_answered_prove_life_and_are_never_too_early() {
         assert_eq!(bench.does(LinkEvent::Received(questions(256))), ["answer 256"]);
     }
     assert_eq!(
-        bench
-            .does(LinkEvent::Received(ToOperator::LevelsSent(weir_wire::LevelsSent { is_complete: true, time: None }))),
+        bench.does(LinkEvent::Received(ToOperator::LevelsSent(weir_wire::LevelsSent {
+            is_complete: true,
+            time: None,
+            releases: 0
+        }))),
         ["levels sent"]
     );
     assert_eq!(bench.does(LinkEvent::LevelsCollected), ["release"]);

@@ -185,9 +185,9 @@ async fn questions_are_answered_once_the_share_of_the_agent_is_over() {
     assert_eq!(answers(&mut served).await, [Answer { id: 1, outcome: early }]);
 
     served.say(ToOperator::Questions(vec![question(0, 3)])).await;
-    served.say(ToOperator::LevelsSent(LevelsSent { is_complete: true, time: None })).await;
+    served.say(ToOperator::LevelsSent(LevelsSent { is_complete: true, time: None, releases: 0 })).await;
     assert_eq!(answers(&mut served).await, [], "the share of the agent is over");
-    served.say(ToOperator::LevelsSent(LevelsSent { is_complete: true, time: None })).await;
+    served.say(ToOperator::LevelsSent(LevelsSent { is_complete: true, time: None, releases: 1 })).await;
     // A message without questions gets no answer.
     served.say(ToOperator::Unchanged).await;
     served.say(ToOperator::Questions(vec![question(2, 0)])).await;

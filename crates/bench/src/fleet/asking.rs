@@ -40,7 +40,8 @@ pub(super) struct Channel {
     asking: Arc<Asking>,
     number: usize,
     has_joined: bool,
-    counts: bool,
+    /// The number of empty answers so far. The first says that the operator counts.
+    releases: u64,
     questions: mpsc::UnboundedReceiver<Question>,
 }
 
@@ -104,7 +105,7 @@ impl Asking {
     pub(super) fn open(self: &Arc<Self>, number: usize) -> Channel {
         let (to_operator, questions) = mpsc::unbounded_channel();
         lock(&self.agents[number]).to_operator = Some(to_operator);
-        Channel { asking: Arc::clone(self), number, has_joined: false, counts: false, questions }
+        Channel { asking: Arc::clone(self), number, has_joined: false, releases: 0, questions }
     }
 }
 
@@ -121,8 +122,14 @@ impl Channel {
         Some(known.into_iter().collect())
     }
 
-    /// Handles answers. Returns true for the first ones: then the operator counts.
-    pub(super) fn answered(&mut self, answers: Vec<Answer>) -> bool {
+    /// Handles answers. If they are empty, the operator counts and waits for a confirmation: returns the number of empty
+    /// ones so far.
+    pub(super) fn answered(&mut self, answers: Vec<Answer>) -> Option<u64> {
+        if answers.is_empty() {
+            self.releases += 1;
+            self.asking.counted.fetch_add(usize::from(self.releases == 1), Relaxed);
+            return Some(self.releases);
+        }
         for Answer { id, outcome } in answers {
             if let Outcome::Counted(granted) = &outcome {
                 lock(&self.asking.agents[self.number]).level = Some(granted.level.clone());
@@ -131,11 +138,7 @@ impl Channel {
                 let _ = asks.send(outcome);
             }
         }
-        let begins = !std::mem::replace(&mut self.counts, true);
-        if begins {
-            self.asking.counted.fetch_add(1, Relaxed);
-        }
-        begins
+        None
     }
 
     /// Waits for the next question.
@@ -150,7 +153,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if self.counts {
+        if self.releases > 0 {
             self.asking.counted.fetch_sub(1, Relaxed);
         }
     }
@@ -175,7 +178,7 @@ mod tests {
         asking.learn(&shared, 50).expect("a rule");
         let mut channel = asking.open(0);
         assert!(channel.joins().is_some_and(|levels| levels.is_empty()) && channel.joins().is_none());
-        assert!(channel.answered(Vec::new()) && !channel.answered(Vec::new()));
+        assert_eq!([(); 2].map(|()| channel.answered(Vec::new())), [Some(1), Some(2)]);
         assert_eq!(asking.counted(), 1);
         let answer = asking.ask(0);
         let question = channel.question().await;

@@ -117,7 +117,7 @@ async fn talk(
                     let tag = if answer.code == 200 { tag::ACKNOWLEDGEMENT } else { tag::REJECTION };
                     send(&mut channel, tag, answer.given().as_bytes()).await?;
                     if tag == tag::ACKNOWLEDGEMENT && let Some(levels) = asking.joins() {
-                        report(&mut channel, levels).await?;
+                        report(&mut channel, levels, 0).await?;
                     }
                 }
                 ToAgent::StatusRequest(request) => {
@@ -127,8 +127,8 @@ async fn talk(
                     next_at = clock::timer_now() + until_next(interval.mul_f64(rand::rng().random_range(0.0..=1.0)));
                 }
                 ToAgent::Answers(answers) => {
-                    if asking.answered(answers) {
-                        report(&mut channel, Vec::new()).await?;
+                    if let Some(releases) = asking.answered(answers) {
+                        report(&mut channel, Vec::new(), releases).await?;
                     }
                 }
                 ToAgent::Unknown(_) => {}
@@ -145,11 +145,13 @@ async fn talk(
 async fn report<S: AsyncRead + AsyncWrite + Unpin>(
     channel: &mut Channel<S>,
     questions: Vec<Question>,
+    releases: u64,
 ) -> anyhow::Result<()> {
     if !questions.is_empty() {
         send(channel, tag::QUESTIONS, &serde_json::to_vec(&questions)?).await?;
     }
-    send(channel, tag::LEVELS_SENT, &serde_json::to_vec(&LevelsSent { is_complete: true, time: None })?).await
+    let sent = LevelsSent { is_complete: true, time: None, releases };
+    send(channel, tag::LEVELS_SENT, &serde_json::to_vec(&sent)?).await
 }
 
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(

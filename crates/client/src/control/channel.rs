@@ -46,6 +46,7 @@ pub(crate) async fn serve<W>(
     let mut every = None;
     let mut operator: Option<OperatorChannel> = None;
     let mut next_at = clock::now();
+    let mut releases = 0;
     loop {
         tokio::select! {
             frame = channel.next() => match ToAgent::parse(frame.inspect_err(|error| closed(operator.as_mut(), error))?)? {
@@ -76,8 +77,9 @@ pub(crate) async fn serve<W>(
                 }
                 ToAgent::Answers(answers) => {
                     let Some(operator) = &operator else { continue };
+                    releases += u64::from(answers.is_empty());
                     if answers.is_empty() && operator.begin_asking() {
-                        let sent = LevelsSent { is_complete: true, time: None };
+                        let sent = LevelsSent { is_complete: true, time: None, releases };
                         report(&mut channel, &control.snapshots.stores().end_shares(), sent).await?;
                     }
                     operator.answer(answers);

@@ -173,13 +173,16 @@ impl End {
     async fn serve(self, mut operator: OperatorChannel, mut messages: UnboundedReceiver<Down>) {
         let (levels, sent) = self.client.levels(MOST_LEVELS);
         self.report(levels, sent);
+        let mut releases = 0;
         loop {
             tokio::select! {
                 biased;
                 message = messages.recv() => match message {
                     Some(Down::Answers(answers)) => {
+                        releases += u64::from(answers.is_empty());
                         if answers.is_empty() && operator.begin_asking() {
-                            self.report(self.client.end_shares(), LevelsSent { is_complete: true, time: None });
+                            let sent = LevelsSent { is_complete: true, time: None, releases };
+                            self.report(self.client.end_shares(), sent);
                         }
                         operator.answer(answers);
                     }
