@@ -133,10 +133,11 @@ impl Server {
     async fn add(&self, key: &Key, encoded: &EncodedTake, limit: &Limit, now: u64) -> Result<Answer, StoreError> {
         let start = start_of(limit, now);
         let requests = if encoded.cost > limit.requests { 0 } else { encoded.requests };
-        // The free part of the window is not known yet, so at most an eighth of the whole window is taken in advance.
-        let prefetch = encoded.prefetch.min(limit.requests / 8);
-        let more = encoded.owed + requests * encoded.cost + prefetch;
         let seen = encoded.seen.as_ref().map_or(0, |seen| if seen[0][0] == start { seen[0][1] } else { 0 });
+        // The free part of the window is known only from the last answer. Seats that other programs need are lost, so at
+        // most an eighth of the whole window and a quarter of the free part are taken in advance.
+        let prefetch = encoded.prefetch.min(limit.requests / 8).min(limit.requests.saturating_sub(seen) / 4);
+        let more = encoded.owed + requests * encoded.cost + prefetch;
         let seconds = (start + limit.period - now).div_ceil(1_000_000) + SLACK;
         let name = format!("{}.{}.{start}", key.as_str(), limit.period);
         if encoded.credit > 0 {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use weir_core::{Quota, Strategy};
+use weir_fuzz::Random;
 use weir_seats::{Level, Reply, StoreError, Take, terms::StoreTerms};
 
 use super::{
@@ -369,4 +370,35 @@ async fn clocks_that_differ_admit_the_stated_bound() {
         granted += reply.expect("an answer").granted;
     }
     assert_eq!(granted, 200, "one burst, and one more that refills within two seconds of difference");
+}
+
+/// Two programs use up a limit together. What one of them holds in the end is lost, so near the end of a window the
+/// store lends less.
+#[tokio::test]
+async fn little_is_lost_when_programs_use_up_a_window_together() {
+    let server = Server::memcached();
+    let store = MemcachedStore::new(&[server.endpoint()]).expect("a store");
+    let quota = Quota::new(Strategy::FixedWindow, 100, Duration::from_hours(24), None).expect("a quota");
+    let terms = StoreTerms::new(1, &[(0, quota)]).expect("terms");
+    let mut random = Random::new(5);
+    let (rounds, mut admitted) = (50, 0);
+    for round in 0..rounds {
+        let mut programs: [(Option<Level>, u32); 2] = Default::default();
+        for _ in 0..104 {
+            let (level, hand) = &mut programs[random.below(2)];
+            if *hand > 0 {
+                *hand -= 1;
+                admitted += 1;
+                continue;
+            }
+            let question = Take { requests: 1, prefetch: 50, seen: level.as_ref(), ..Take::new(&terms) };
+            let reply = store.take(&key(round), &question, || 1_790_000_000_000_000, DEADLINE).await;
+            let Reply { granted, prefetched, level: newest, .. } = reply.expect("an answer");
+            admitted += granted;
+            *hand = prefetched.map_or(0, |seats| seats.left());
+            *level = Some(newest);
+        }
+    }
+    let possible = 100 * u32::try_from(rounds).expect("small");
+    assert!(admitted <= possible && admitted * 1_000 >= possible * 995, "{admitted} of {possible}");
 }
