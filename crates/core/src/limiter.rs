@@ -6,7 +6,6 @@ mod cell;
 
 use std::sync::Arc;
 
-pub use self::answer::{Admitted, Charge, Refused, Reserved};
 use self::cell::Cell;
 use crate::{
     Quota, Standing, Ticket, Time,
@@ -16,6 +15,8 @@ use crate::{
     sync::{Ordering, lock},
     word::SEALED,
 };
+
+pub use self::answer::{Admitted, Charge, Refused, Reserved};
 
 /// A limit that threads share. All clones share one state.
 ///
