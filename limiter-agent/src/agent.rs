@@ -169,7 +169,7 @@ impl Agent {
             front.abort();
             let _ = tokio::time::timeout(ABORT_TIMEOUT, workers.all_ended()).await;
         }
-        client.settle_stores().await;
+        client.close_stores().await;
         tracing::info!("drained");
         Ok(())
     }

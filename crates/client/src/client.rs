@@ -177,7 +177,7 @@ impl Client {
     /// connections. The rules stay in force for the requests that are still in flight. Call this function after the server
     /// of the program has ended.
     pub async fn shutdown(self) {
-        self.settle_stores().await;
+        self.close_stores().await;
         self.0.leaving.begin();
         self.0.leaving.closed.cancel();
         self.servers().abort_all();
@@ -222,8 +222,8 @@ impl Client {
 
     /// Gives unused units of shared limits back, so that other pods can use them. Call this function when the program
     /// serves no more requests. It takes half a second at most.
-    pub async fn settle_stores(&self) {
-        self.0.snapshots.stores().settle().await;
+    pub async fn close_stores(&self) {
+        self.0.snapshots.stores().close().await;
     }
 
     /// Returns the metrics of the rules, the stores, the snapshots and the control port.

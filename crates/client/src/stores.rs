@@ -31,7 +31,7 @@ const MOST_LEVELS: usize = 65_536;
 const JOINING: Duration = Duration::from_secs(3);
 
 /// The longest time in which a program that ends gives its seats back.
-const SETTLE: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Makes the clients of stores, and keeps them while rules use them.
 #[derive(Debug)]
@@ -158,9 +158,9 @@ impl Stores {
     }
 
     /// Gives unused seats back to all stores, and waits for the questions in flight, at most a short time.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn close(&self) {
         let held: Vec<_> = self.held().iter().map(|held| Arc::clone(&held.client)).collect();
-        join_all(held.iter().map(|client| client.settle(SETTLE))).await;
+        join_all(held.iter().map(|client| client.close(CLOSE_TIMEOUT))).await;
     }
 
     /// Begins to use a new channel to the operator.

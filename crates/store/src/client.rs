@@ -224,16 +224,16 @@ impl StoreClient {
 
     /// Gives unused seats back to the store, and waits for all questions on their way, at most this time. A program calls
     /// this function before it ends, when it serves no more requests.
-    pub async fn settle(&self, most: Duration) {
+    pub async fn close(&self, most: Duration) {
         self.tasks.close();
-        let settle = async {
+        let close = async {
             // The answers to the questions on their way can bring more seats.
             for _ in 0..2 {
                 self.rules().iter().for_each(|rule| rule.give_all_back());
                 self.tasks.wait().await;
             }
         };
-        let _ = timeout(most, settle).await;
+        let _ = timeout(most, close).await;
     }
 
     pub(crate) fn now(&self) -> Duration {

@@ -68,12 +68,12 @@ impl Activity {
 
     /// Makes the connection evictable if no request is in progress. Over HTTP/2, a request whose response has ended
     /// does not count, even if its body was not read to the end.
-    fn settle(&self) {
-        let settled = match self.protocol {
+    fn rest_if_idle(&self) {
+        let is_idle = match self.protocol {
             Protocol::Http2 => !self.is_busy(),
             _ => self.is_between_requests(),
         };
-        if settled {
+        if is_idle {
             self.open.rest(self.open.proxy.clock.now());
         }
     }
@@ -166,7 +166,7 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.0.requests.fetch_sub(1, Relaxed);
         self.0.reads_answered.store(self.0.reads.load(Relaxed), Relaxed);
-        self.0.settle();
+        self.0.rest_if_idle();
     }
 }
 
@@ -183,7 +183,7 @@ impl OpenBody {
     /// Records that the body was read to its end. Without this call, the connection counts as busy until it closes.
     pub(super) fn end(self) {
         self.0.open_bodies.fetch_sub(1, Relaxed);
-        self.0.settle();
+        self.0.rest_if_idle();
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A change of enforcement is written immediately. A state that waits for pods is held back for a short time: then a
 //! change that every pod acknowledges within milliseconds takes one write and not two. Traffic is written at intervals
-//! if it changed by more than noise. It is written again when it has settled, so that the last write equals the agents'
+//! if it changed by more than noise. It is written again when it is steady, so that the last write equals the agents'
 //! counts exactly. If one pod does not answer, the write still waits for the others.
 
 use std::time::Duration;
@@ -15,8 +15,8 @@ const PODS_DELAY: Duration = Duration::from_millis(250);
 /// The minimum time between two writes in which only pod counts and names changed, as in a rollout of thousands of
 /// pods.
 const COUNTS: Duration = Duration::from_secs(1);
-/// The time after which unchanged traffic has settled.
-const SETTLED: Duration = Duration::from_millis(2500);
+/// The time after which unchanged traffic is steady.
+const STEADY: Duration = Duration::from_millis(2500);
 /// The divisor for noise: a change of less than one part in this number is noise.
 const NOISE: i64 = 50;
 
@@ -98,8 +98,9 @@ impl Pace {
         if !rested || self.written.as_ref() == Some(status) {
             return false;
         }
-        let settled = self.moved_at.is_none_or(|at| now.duration_since(at) >= SETTLED);
-        settled || self.written.as_ref().is_none_or(|written| moved(written.traffic.as_ref(), status.traffic.as_ref()))
+        let is_steady = self.moved_at.is_none_or(|at| now.duration_since(at) >= STEADY);
+        is_steady
+            || self.written.as_ref().is_none_or(|written| moved(written.traffic.as_ref(), status.traffic.as_ref()))
     }
 }
 

@@ -22,7 +22,7 @@ async fn in_time(condition: impl Future<Output = ()>) {
     tokio::time::timeout(Duration::from_secs(60), condition).await.expect("the condition within a minute");
 }
 
-async fn settled() {
+async fn let_tasks_run() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
@@ -38,7 +38,7 @@ async fn a_ban_is_in_force_in_all_programs_with_their_next_request() {
         tokio::time::sleep(Duration::from_millis(4)).await;
     }
     programs[0].start_ban(KEY, 0);
-    settled().await;
+    let_tasks_run().await;
     for program in &programs {
         let rest = is_banned(program).await.expect("a ban");
         assert!(rest <= LENGTH && rest > LENGTH - Duration::from_millis(10), "{rest:?}");
@@ -61,11 +61,11 @@ async fn a_ban_that_one_program_lifts_ends_in_all_programs() {
     let world = World::new();
     let programs: Vec<_> = (0..2).map(|_| SharedLimiter::new(world.client(), banning(1, 1_000))).collect();
     programs[0].start_ban(KEY, 0);
-    settled().await;
+    let_tasks_run().await;
     assert!(is_banned(&programs[1]).await.is_some());
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!programs[0].is_lifted(KEY, 0, Duration::from_secs(5)), "this only asks");
-    settled().await;
+    let_tasks_run().await;
     assert!(!programs[0].is_lifted(KEY, 0, Duration::from_secs(5)), "the ban is in force");
     assert_eq!(programs[1].lift_ban(KEY, 0).await, Ok(true));
     assert_eq!(programs[1].lift_ban(KEY, 0).await, Ok(false), "it is lifted already");
@@ -102,7 +102,7 @@ async fn a_ban_is_among_the_levels_that_a_program_reports() {
     let world = World::new();
     let program = SharedLimiter::new(world.client(), banning(1, 1_000));
     program.start_ban(KEY, 0);
-    settled().await;
+    let_tasks_run().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let (questions, sent) = program.client().levels(10);
     let [question] = &questions[..] else { panic!("{questions:?}") };
@@ -127,7 +127,7 @@ async fn a_ban_whose_report_failed_is_reported_again() {
     cut_off.start_ban(KEY, 0);
     in_time(async {
         while cut_off.client().condition().reached {
-            settled().await;
+            let_tasks_run().await;
         }
     })
     .await;
@@ -193,7 +193,7 @@ async fn a_ban_that_the_store_lost_is_restored() {
     let program = SharedLimiter::new(client, banning(1, 1_000));
     let other = SharedLimiter::new(replica.client(), banning(1, 1_000));
     program.start_ban(KEY, 0);
-    settled().await;
+    let_tasks_run().await;
     assert!(is_banned(&program).await.is_some());
     is_there.store(false, Relaxed);
     program.client().forget_backend();
@@ -218,7 +218,7 @@ async fn a_ban_that_the_store_lost_is_restored() {
     // After a question without an answer, the program waits before it asks again.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!program.is_lifted(KEY, 0, Duration::from_secs(9)), "this only asks");
-    settled().await;
+    let_tasks_run().await;
     assert!(!program.is_lifted(KEY, 0, Duration::from_secs(9)));
     let rest = is_banned(&other).await.expect("a ban");
     assert!(rest < LENGTH - Duration::from_secs(2), "{rest:?}");
@@ -237,7 +237,7 @@ async fn a_change_of_the_rule_changes_bans_in_force() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(is_banned(&programs[1]).await, None);
     programs[0].start_ban(KEY, 0);
-    settled().await;
+    let_tasks_run().await;
     let without = rule(3, quota(Strategy::TokenBucket, 1_000, 1, None), OnLoss::Open);
     programs[0].retune(without);
     assert_eq!(request(&programs[0], 1, Duration::ZERO).await, Ok(()));

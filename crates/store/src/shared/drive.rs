@@ -132,13 +132,13 @@ impl SharedLimiter {
         self.waiting.fetch_sub(before - waiting.len(), Relaxed);
         let (mut pause, mut asks) = (None::<Duration>, VecDeque::new());
         for waiter in waiting {
-            match self.settle(entry, &rule, (hash, &waiter), now, lost) {
-                Settled::Decided(decision) => decisions.push((waiter.sender, decision)),
-                Settled::Waits(wait) => {
+            match self.decide_locally(entry, &rule, (hash, &waiter), now, lost) {
+                LocalDecision::Decided(decision) => decisions.push((waiter.sender, decision)),
+                LocalDecision::Waits(wait) => {
                     pause = Some(pause.map_or(wait, |pause| pause.min(wait)));
                     entry.waiting.push_back(waiter);
                 }
-                Settled::Asks => asks.push_back(waiter),
+                LocalDecision::Asks => asks.push_back(waiter),
             }
         }
         let has_more = lost.is_none() && self.has_more(entry, &rule, now);
@@ -162,21 +162,21 @@ impl SharedLimiter {
     }
 
     /// Decides on one request without a question, if possible.
-    fn settle(
+    fn decide_locally(
         &self,
         entry: &mut Entry,
         rule: &SharedRule,
         (hash, waiter): (u128, &Waiter),
         now: Duration,
         lost: Option<u64>,
-    ) -> Settled {
+    ) -> LocalDecision {
         let (cost, patience) = (waiter.cost, waiter.patience(now));
         if let Some(time) = self.client.time(now) {
             let (found, expired) = entry.hand.claim(&rule.set(entry.set).terms, cost, time);
             self.client.stats.count_lost(expired);
             if let Found::Seats(seats) = found {
                 let left = entry.left(rule, time.latest);
-                return Settled::Decided(Ok((self.grant(hash, entry.set, Some(seats), left), 0)));
+                return LocalDecision::Decided(Ok((self.grant(hash, entry.set, Some(seats), left), 0)));
             }
             if let (None, Some(refused)) = (lost, entry.refused)
                 && cost >= refused.cost
@@ -186,19 +186,19 @@ impl SharedLimiter {
                 if refused.applies_to(cost, patience, time) {
                     let retry_after = Some(Duration::from_micros(refused.until.saturating_sub(time.earliest)));
                     let left = entry.left(rule, time.latest);
-                    return Settled::Decided(Err(Denied::new(retry_after, left)));
+                    return LocalDecision::Decided(Err(Denied::new(retry_after, left)));
                 }
                 if !rule.set(entry.set).has_slots() {
-                    return Settled::Waits(wait);
+                    return LocalDecision::Waits(wait);
                 }
             }
         }
         match lost {
             Some(loss) => {
                 let decided = self.without_store(entry, rule, (hash, cost), (now, loss));
-                Settled::Decided(decided.map(|grant| (grant, 0)))
+                LocalDecision::Decided(decided.map(|grant| (grant, 0)))
             }
-            None => Settled::Asks,
+            None => LocalDecision::Asks,
         }
     }
 
@@ -433,7 +433,8 @@ fn started(since: Duration, now: Duration) -> BanChange {
     BanChange::Start { ago: now.saturating_sub(since) }
 }
 
-enum Settled {
+/// What a program does with a request before it asks the store.
+enum LocalDecision {
     Decided(Decision),
     /// The request waits for this time before the store is asked again.
     Waits(Duration),

@@ -195,7 +195,7 @@ async fn a_program_that_ends_leaves_its_seats_to_others() {
         assert!(seats > 0, "{strategy:?}");
         // This client disconnects while its question is on the way, and the answer brings more seats.
         drop(one.ask(7, 0, seats + 100, Duration::ZERO));
-        one.client().settle(Duration::from_secs(1)).await;
+        one.client().close(Duration::from_secs(1)).await;
         assert_eq!(one.known(7, 0, 1).seats, 0, "{strategy:?}");
         let mut admitted = 0;
         while request(&other, 1, Duration::ZERO).await.is_ok() {
@@ -220,7 +220,7 @@ async fn a_program_ends_without_its_store() {
     is_there.store(false, Relaxed);
     client.forget_backend();
     let begun = Instant::now();
-    client.settle(Duration::from_millis(500)).await;
+    client.close(Duration::from_millis(500)).await;
     assert!(begun.elapsed() <= Duration::from_millis(500));
 }
 

@@ -40,8 +40,8 @@ enum Leaving {
     /// The client closed its side, and may still wait for its response. It counts as disconnected at this time if
     /// nothing was written before.
     HalfClosed(Time),
-    /// The client is connected, or a write will show that it has disconnected.
-    Settled,
+    /// The agent needs no check: the client is connected, or a write will show that it has disconnected.
+    NoCheck,
 }
 
 /// The client has disconnected, or counts as disconnected.
@@ -60,7 +60,7 @@ impl Back<'_> {
     pub(super) fn send_at_once(self, bytes: &[u8]) -> Result<usize, Gone> {
         let count = calls::write_at_once(self.stream, bytes).map_err(|_| Gone)?;
         if count > 0 {
-            self.leaving.settle();
+            self.leaving.record_write();
         }
         Ok(count)
     }
@@ -68,9 +68,9 @@ impl Back<'_> {
 
 impl Leaving {
     /// Records a write to the client. If the client closed its side, the next write shows whether it has disconnected.
-    fn settle(&mut self) {
+    fn record_write(&mut self) {
         if let Self::HalfClosed(_) = self {
-            *self = Self::Settled;
+            *self = Self::NoCheck;
         }
     }
 }
@@ -83,7 +83,7 @@ impl<'a> ClientConnection<'a> {
 
     /// Starts to check whether the client has disconnected. The check ends when the client sends bytes.
     pub(super) fn watch(&mut self) {
-        self.leaving = if self.inbox.is_none() { Leaving::Unknown } else { Leaving::Settled };
+        self.leaving = if self.inbox.is_none() { Leaving::Unknown } else { Leaving::NoCheck };
     }
 
     /// Starts a wait with this limit; `None` means no limit.
@@ -97,7 +97,7 @@ impl<'a> ClientConnection<'a> {
     /// Returns ready when the client has disconnected.
     pub(super) fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.leaving {
-            Leaving::Settled => return Poll::Pending,
+            Leaving::NoCheck => return Poll::Pending,
             Leaving::HalfClosed(until) if self.now() < until => return Poll::Pending,
             Leaving::HalfClosed(_) => return Poll::Ready(()),
             Leaving::Unknown => {}
@@ -115,7 +115,7 @@ impl<'a> ClientConnection<'a> {
                 self.pause.end_by(until);
             }
             // The client sent its next request, which stays in the kernel until the response has ended.
-            Some(_) => self.leaving = Leaving::Settled,
+            Some(_) => self.leaving = Leaving::NoCheck,
             // The task has used up its budget. The runtime wakes it again.
             None => {}
         }
@@ -179,7 +179,7 @@ impl<'a> ClientConnection<'a> {
                         let of_head = count.min(head.len());
                         (head, body) = (&head[of_head..], &body[count - of_head..]);
                         held_up = false;
-                        self.leaving.settle();
+                        self.leaving.record_write();
                     }
                     Poll::Ready(_) => return Poll::Ready(Err(Gone)),
                     Poll::Pending => {
