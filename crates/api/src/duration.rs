@@ -72,7 +72,7 @@ pub enum BanLengthBounds {}
 impl Bounds for BanLengthBounds {
     const FIELD: &'static str = "for";
     const LONGEST: &'static str = "168h";
-    const FIX: &'static str = "for no ban remove ban; to refuse clients for good use a rule with action Deny";
+    const FIX: &'static str = "for no ban remove ban; to refuse clients permanently use a rule with action Deny";
 }
 
 /// Bounds of [`BanWindow`].

@@ -28,7 +28,7 @@ use crate::{
         .message("onLimit is not valid with action Bypass, which refuses nothing: remove onLimit, or use action Limit")
         .field_path(".onLimit"),
     validation = Rule::new("self.action != 'Deny' || !has(self.onLimit) || (self.onLimit.action == 'Reject' && self.onLimit.headers == 'IETF' && self.onLimit.headersOn == 'All')")
-        .message("onLimit can have only status, body, contentType and set with action Deny, which refuses at once and has no quota: remove the others, or use action Limit")
+        .message("onLimit can have only status, body, contentType and set with action Deny, which refuses immediately and has no quota: remove the others, or use action Limit")
         .field_path(".onLimit"),
     validation = Rule::new("self.action == 'Limit' || !has(self.responseHeaders)")
         .message("responseHeaders are not valid with action Bypass or Deny: remove responseHeaders, or use action Limit; with Deny, onLimit.set sets headers of the refusal")

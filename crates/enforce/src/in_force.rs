@@ -9,7 +9,7 @@
 //! uses other parts of the request, or its scope changed. A new limiter has its full burst. If a policy is deleted and
 //! created again within a minute, its rules keep their limiters; see `removed`.
 //!
-//! The bans of a rule stay if its `key` does not change. A removed rule loses its bans at once.
+//! The bans of a rule stay if its `key` does not change. A removed rule loses its bans immediately.
 //!
 //! The counts of a rule of scope Shared are in its store, under the namespace and the name of the policy. A new limiter
 //! of such a rule continues with these counts.

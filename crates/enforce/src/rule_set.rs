@@ -49,7 +49,7 @@ pub(super) struct Member {
     /// store, or a second charge after the response.
     pub(super) needs_more_than_charge: bool,
     /// Whether `decide_at_once` cannot decide with this rule: a store counts it, or it limits response bytes. One rule that
-    /// a store counts is decided at once nevertheless, if it is the only one that matches and `needs_only_store`.
+    /// a store counts is decided immediately nevertheless, if it is the only one that matches and `needs_only_store`.
     pub(super) needs_full_decision: bool,
     /// Whether the rule limits request bytes.
     pub(super) counts_body: bool,

@@ -135,7 +135,7 @@ async fn a_request_that_waited_and_was_refused_counts() {
     let next = [limits.send(of("ann"), ok), limits.send(of("ann"), ok)];
     let statuses = futures::future::join_all(next).await;
     assert_eq!(statuses.iter().map(|response| response.status().as_u16()).collect::<Vec<_>>(), [200, 429]);
-    assert_eq!(limits.ban_counts(0, 0), [1, 0, 0], "three refusals: at once, after a wait, at once");
+    assert_eq!(limits.ban_counts(0, 0), [1, 0, 0], "three refusals: immediately, after a wait, immediately");
     assert_eq!(limits.of_key("ann", false).await, 429);
 }
 

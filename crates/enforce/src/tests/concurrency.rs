@@ -340,7 +340,7 @@ async fn a_header_of_two_rules_is_sent_once_on_both_paths() {
             decided.map_err(drop).expect("free").fields.append_to(&mut lines);
             String::from_utf8(lines).expect("text")
         });
-        let lines = lines.expect("decided at once");
+        let lines = lines.expect("decided immediately");
         let sent = |name: &str| lines.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>();
         assert_eq!((sent("x-left"), sent("x-rate").len(), sent("x-parallel").len()), (vec!["x-left: parallel"], 1, 1));
         assert_eq!(sent("ratelimit:").len(), 1);

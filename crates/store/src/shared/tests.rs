@@ -126,7 +126,7 @@ async fn units_that_one_program_gives_back_serve_another() {
         assert_eq!(admitted, 2, "{strategy:?}");
         let trips = other.client().stats().trips;
         assert!(request(&other, 1, Duration::ZERO).await.is_err(), "{strategy:?}");
-        assert_eq!(other.client().stats().trips, trips, "{strategy:?}: a refused key is not asked for at once");
+        assert_eq!(other.client().stats().trips, trips, "{strategy:?}: a refused key is not asked for immediately");
     }
 }
 
