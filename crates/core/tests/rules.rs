@@ -158,6 +158,33 @@ fn a_key_that_is_not_idle_is_never_forgotten() {
     assert_eq!(drain(&rule, later, b"ann"), 0);
 }
 
+/// Callers look into the future to find the time at which a request can go. A key that will be idle then is not idle now.
+#[test]
+fn a_look_into_the_future_forgets_nothing() {
+    for strategy in Strategy::ALL {
+        let hourly = Quota::new(strategy, 2, Duration::from_secs(3600), None).expect("valid");
+        let rule = keyed([("limit", hourly), ("wide", per_second(1_000))], 4);
+        let (names, mut admitted) = (0..24_u32, [0; 24]);
+        for round in 0..6 {
+            for key in names.clone() {
+                let now = after(Duration::from_millis(round));
+                match rule.charge(|| now, &key.to_be_bytes(), 1) {
+                    Ok(_) => admitted[key as usize] += 1,
+                    Err(refused) => {
+                        let wait = refused.retry_after().expect("it fits");
+                        assert!(wait <= Duration::from_secs(7200), "{strategy:?}: {wait:?}");
+                    }
+                }
+                let [sooner, later] = [1, 3].map(|hours| now.saturating_add(Duration::from_secs(hours * 3600)));
+                let _ = rule.peek(sooner, &key.to_be_bytes(), 1);
+                assert!(rule.peek(later, &key.to_be_bytes(), 1).is_ok(), "{strategy:?}");
+            }
+        }
+        let first = admitted[0];
+        assert!(admitted.iter().all(|count| *count == first && (1..=2).contains(count)), "{strategy:?}: {admitted:?}");
+    }
+}
+
 #[test]
 fn a_late_reader_of_the_clock_finds_a_forgotten_key_no_fuller_than_it_was() {
     let rule = keyed([("limit", per_second(10))], 2);
@@ -184,7 +211,8 @@ fn a_late_reader_of_the_clock_finds_the_overflow_no_fuller_than_it_was() {
     assert_eq!(drain(&rule, START, b"bob"), 10, "in the overflow");
     let later = after(Duration::from_secs(1));
     let _ = rule.charge(|| later, b"ann", 1);
-    assert!(rule.peek(later, b"bob", 10).is_ok(), "idle again, and forgotten");
+    let bob = rule.charge(|| later, b"bob", 10).expect("idle again, and forgotten").charge;
+    rule.refund(b"bob", bob, || later);
     let late = drain(&rule, after(Duration::from_millis(900)), b"bob");
     assert_eq!(late + drain(&rule, later, b"bob"), 10, "{late} by the late thread");
 }

@@ -207,7 +207,7 @@ impl Table {
         overflow.map_or(Ok(()), |words| self.book.overflow.credit(words, units, clock))
     }
 
-    /// Returns the result of a charge for a key that was not found, and charges nothing.
+    /// Returns the result of a charge for a key that was not found, and changes nothing. The time can be in the future.
     pub(super) fn peek_new_key(&self, fingerprint: u64, request: &Request) -> Answer<Tightest> {
         let region = self.region_of(fingerprint);
         let mut hold = lock(&region.hold);
@@ -218,8 +218,12 @@ impl Table {
             return self.book.plain.peek(cell.words, request).into();
         }
         let at_swept = hold.not_before_swept(request);
-        let look = hold.look(&self.book.overflow, tag_of(fingerprint), at_swept.now);
-        if look == Look::Unused && self.vacancy(fingerprint, &mut hold, at_swept.now).is_some() {
+        let (tag, at) = (tag_of(fingerprint), at_swept.now);
+        let look = hold.overflow.as_ref().map_or(Look::Unused, |overflow| overflow.peek(&self.book.overflow, tag, at));
+        let (hand, failed_sweep) = (hold.hand, hold.failed_sweep);
+        let has_vacancy = look == Look::Unused && self.vacancy(fingerprint, &mut hold, at).is_some();
+        (hold.hand, hold.failed_sweep) = (hand, failed_sweep);
+        if has_vacancy {
             return self.book.plain.peek(&self.blank, &at_swept).into();
         }
         let words = match (&hold.overflow, look) {

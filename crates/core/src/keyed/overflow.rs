@@ -102,18 +102,28 @@ impl Overflow {
             }
             self.forget(place, now);
         }
-        copy(&self.start, &self.draft);
-        let mut look = Look::Unused;
         for bucket in self.buckets(tag) {
-            if !self.has_rest[bucket] {
-                continue;
-            }
             let rest = part_of(&self.rests, bucket, self.width);
-            if set.is_idle(rest, now) {
+            if self.has_rest[bucket] && set.is_idle(rest, now) {
                 clear(rest);
                 self.has_rest[bucket] = false;
                 self.swept = self.swept.max(now);
-            } else {
+            }
+        }
+        self.peek(set, tag, now)
+    }
+
+    /// [`look`](Self::look) at any time, even in the future. It forgets nothing: a key that will be idle later is not idle
+    /// now.
+    pub(super) fn peek(&self, set: &Set, tag: u32, at: Time) -> Look {
+        if let Some(place) = self.find(tag).filter(|&place| !set.is_idle(self.words(place), at)) {
+            return Look::Found(place);
+        }
+        copy(&self.start, &self.draft);
+        let mut look = Look::Unused;
+        for bucket in self.buckets(tag) {
+            let rest = part_of(&self.rests, bucket, self.width);
+            if self.has_rest[bucket] && !set.is_idle(rest, at) {
                 set.join(&self.draft, rest);
                 look = Look::Displaced;
             }
