@@ -12,3 +12,4 @@ pub(crate) mod object;
 pub(crate) mod objects;
 mod pod;
 pub(crate) mod status_file;
+pub(crate) mod watch;

@@ -38,7 +38,7 @@ use crate::{
     log_once::LogOnce,
     metrics::Metrics,
     serve,
-    source::{cluster::ShortBackoff, object::object},
+    source::{object::object, watch::ShortBackoff},
     telemetry::Ready,
 };
 

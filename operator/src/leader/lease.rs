@@ -16,16 +16,16 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
-    runtime::{
-        WatchStreamExt, watcher as watch,
-        watcher::{self, Event},
-    },
+    runtime::watcher::{self, Event},
 };
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::election::{Claim, Outcome, Record};
-use crate::{clock, source::cluster::ShortBackoff};
+use crate::{
+    clock,
+    source::watch::{warn, watch},
+};
 
 /// The annotation that reserves sequences for the holder: its snapshots use smaller ones, and later holders use
 /// larger ones.
@@ -102,14 +102,14 @@ impl Store {
     /// Returns a stream of the Lease's changes, which never ends. `None` means that the Lease was deleted.
     pub(super) fn changes(&self) -> BoxStream<'static, Option<Record>> {
         let this_one = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
-        let events = watch(self.leases.clone(), this_one).backoff(ShortBackoff::default());
+        let events = watch(self.leases.clone(), this_one);
         let changes = events.filter_map(|event| async {
             match event {
                 Ok(Event::InitApply(lease) | Event::Apply(lease)) => Some(Some(record(lease))),
                 Ok(Event::Delete(_)) => Some(None),
                 Ok(Event::Init | Event::InitDone) => None,
                 Err(error) => {
-                    tracing::warn!(kind = "Lease", error = %format!("{error:#}"), "watch failed, trying again");
+                    warn("Lease", &error);
                     None
                 }
             }

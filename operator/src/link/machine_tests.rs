@@ -1,6 +1,6 @@
 //! Tests single decisions of the machine.
 
-use weir_wire::{Fault, WIRE_VERSION};
+use weir_wire::{Fault, StoreStatus, WIRE_VERSION};
 
 use super::*;
 use crate::clock;
@@ -111,6 +111,22 @@ fn the_first_push_goes_to_an_agent_that_has_the_content_already() {
     );
     assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), ["status"]);
     assert_eq!(bench.does(LinkEvent::Received(status(Some((100, "one"))))), [""; 0]);
+}
+
+/// Without requests, only the state of a store changes.
+#[test]
+fn a_store_that_is_lost_or_reached_is_reported() {
+    let mut bench = Bench::converged();
+    let mut with_store = |reached: bool, since_unix_millis: u64| {
+        let ToOperator::Status(mut status) = status(Some((100, "one"))) else { panic!("not a status") };
+        let error = (!reached).then(|| "refused".to_owned());
+        status.stores = vec![StoreStatus { name: "shop/limits".to_owned(), reached, since_unix_millis, error }];
+        bench.does(LinkEvent::Received(ToOperator::Status(status)))
+    };
+    for (reached, since) in [(true, 1), (false, 2), (true, 3)] {
+        assert_eq!(with_store(reached, since), ["status"]);
+        assert_eq!(with_store(reached, since), [""; 0]);
+    }
 }
 
 #[test]

@@ -10,7 +10,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use futures::StreamExt;
@@ -22,14 +21,8 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ApiResource, DynamicObject},
     core::NamespaceResourceScope,
-    runtime::{
-        WatchStreamExt,
-        utils::Backoff,
-        watcher as watch,
-        watcher::{self, Event},
-    },
+    runtime::watcher::{self, Event},
 };
-use rand::Rng;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use weir_api::{RateLimitPolicy, RateLimitStore};
@@ -37,6 +30,7 @@ use weir_api::{RateLimitPolicy, RateLimitStore};
 use super::{
     objects::{self, Proof},
     pod::Pod,
+    watch::{warn, watch},
 };
 use crate::world::{Change, ObjectKey, Update, WorkloadKind};
 
@@ -138,16 +132,18 @@ async fn follow<K>(
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let mut events = watch(api, watcher::Config::default()).backoff(ShortBackoff::default()).boxed();
+    let mut events = watch(api, watcher::Config::default()).boxed();
     let mut known = BTreeSet::new();
     let mut listing = Vec::new();
     let mut first = true;
     while let Some(event) = events.next().await {
+        if event.is_err() {
+            // The next listing starts again.
+            listing.clear();
+        }
         let sent = match event {
-            Ok(Event::Init) => {
-                listing.clear();
-                true
-            }
+            // `watch` leaves it out.
+            Ok(Event::Init) => true,
             Ok(Event::InitApply(object)) => {
                 let key = key_of(&object);
                 listing.push((key.clone(), present(key, object)));
@@ -182,7 +178,7 @@ async fn follow<K>(
                 }
             }
             Err(error) => {
-                tracing::warn!(kind, error = %format!("{error:#}"), "watch failed, trying again");
+                warn(kind, &error);
                 !sender.updates.is_closed()
             }
         };
@@ -210,29 +206,6 @@ fn what_is_missing(kind: &str) -> &'static str {
 
 fn key_of(object: &impl ResourceExt) -> ObjectKey {
     ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
-}
-
-/// Jittered delays of at most a few seconds. So a CRD that is installed after the operator, or an apiserver that
-/// becomes available again, is noticed within seconds.
-#[derive(Default)]
-pub(crate) struct ShortBackoff {
-    failures: u32,
-}
-
-impl Iterator for ShortBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let most = Duration::from_millis(200).saturating_mul(1 << self.failures.min(5)).min(Duration::from_secs(5));
-        self.failures += 1;
-        Some(most.mul_f64(rand::rng().random_range(0.5..=1.0)))
-    }
-}
-
-impl Backoff for ShortBackoff {
-    fn reset(&mut self) {
-        self.failures = 0;
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use super::cluster::ShortBackoff;
+use super::watch::ShortBackoff;
 
 /// Returns the object whenever it changes; `None` while it does not exist.
 pub(crate) fn object<K>(api: &Api<K>, name: &str) -> impl Stream<Item = Option<K>> + use<K>

@@ -1,0 +1,104 @@
+//! Watches objects of the apiserver, with delays after failures.
+
+use std::{error::Error, fmt::Debug, future::ready, time::Duration};
+
+use futures::{Stream, TryStreamExt};
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt,
+        utils::Backoff,
+        watcher::{self, Event, watcher},
+    },
+};
+use rand::Rng;
+use serde::de::DeserializeOwned;
+
+/// Returns the events of the objects, without [`Event::Init`]: it precedes each attempt to list, so it would end the
+/// delays even if each attempt fails. A failed listing is an error, and then the next one starts again.
+pub(crate) fn watch<K>(
+    api: Api<K>,
+    config: watcher::Config,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher(api, config).try_filter(|event| ready(!matches!(event, Event::Init))).backoff(ShortBackoff::default())
+}
+
+/// Logs that a watch failed, with the cause at the end of the chain, such as "connection refused".
+pub(crate) fn warn(kind: &str, error: &watcher::Error) {
+    let (mut text, mut source) = (error.to_string(), error.source());
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = cause.source();
+    }
+    tracing::warn!(kind, error = %text, "watch failed, trying again");
+}
+
+/// Jittered delays of at most a few seconds. So a CRD that is installed after the operator, or an apiserver that
+/// becomes available again, is noticed within seconds.
+#[derive(Default)]
+pub(crate) struct ShortBackoff {
+    failures: u32,
+}
+
+impl Iterator for ShortBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let most = Duration::from_millis(200).saturating_mul(1 << self.failures.min(5)).min(Duration::from_secs(5));
+        self.failures += 1;
+        Some(most.mul_f64(rand::rng().random_range(0.5..=1.0)))
+    }
+}
+
+impl Backoff for ShortBackoff {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use futures::StreamExt;
+    use http::{Request, Response, StatusCode};
+    use k8s_openapi::api::core::v1::Service;
+    use kube::{Client, client::Body};
+
+    use super::*;
+
+    /// Each listing is forbidden. In a minute, there are some dozen attempts, not thousands.
+    #[tokio::test(start_paused = true)]
+    async fn failed_listings_are_repeated_with_delays() {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let apiserver = tower::service_fn({
+            let requests = Arc::clone(&requests);
+            move |_: Request<Body>| {
+                requests.fetch_add(1, Relaxed);
+                let status =
+                    r#"{"kind": "Status", "status": "Failure", "message": "", "reason": "Forbidden", "code": 403}"#;
+                let response = Response::builder().status(StatusCode::FORBIDDEN);
+                async { response.body(Body::from(status.as_bytes().to_vec())) }
+            }
+        });
+        let services: Api<Service> = Api::all(Client::new(apiserver, "default"));
+        let mut events = watch(services, watcher::Config::default()).boxed();
+        let minute = async {
+            loop {
+                let event = events.next().await;
+                assert!(matches!(event, Some(Err(watcher::Error::InitialListFailed(_)))), "{event:?}");
+            }
+        };
+        let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(60), minute).await;
+        assert!((10..40).contains(&requests.load(Relaxed)), "{requests:?} requests");
+    }
+}
