@@ -184,11 +184,14 @@ async fn quotas(State(service): State<Arc<RateLimitService>>, request: Request<B
 /// Answers a question in JSON: with status 200 if the request may pass, and 429 if not.
 async fn json(State(service): State<Arc<RateLimitService>>, body: Bytes) -> Response {
     let invalid = |message: String| (StatusCode::BAD_REQUEST, format!("{message}\n")).into_response();
-    let json = &mut serde_json::Deserializer::from_slice(&body);
-    let question: RateLimitRequest = match serde_path_to_error::deserialize(json) {
+    let mut json = serde_json::Deserializer::from_slice(&body);
+    let question: RateLimitRequest = match serde_path_to_error::deserialize(&mut json) {
         Ok(question) => question,
         Err(error) => return invalid(format!("{}: {}", error.path(), error.inner())),
     };
+    if json.end().is_err() {
+        return invalid("the body must have one question, and nothing after it".to_owned());
+    }
     match service.answer(&question).await {
         Ok(response) => {
             let is_ok = response.overall_code == i32::from(Code::Ok);

@@ -163,6 +163,8 @@ pub fn build_store(
         }
     };
     let before = previous.and_then(|it| it.conditions.iter().find(|it| it.type_ == REACHABLE && it.status == status));
+    // The apiserver's default for a new store has a time of 1970.
+    let before = before.filter(|condition| condition.last_transition_time.0 != Timestamp::UNIX_EPOCH);
     let condition = Condition {
         type_: REACHABLE.to_owned(),
         status: status.to_owned(),

@@ -82,6 +82,9 @@ fn a_store_says_how_many_pods_reach_it() {
     };
     let unused = build(0, &[], None, 1);
     assert_eq!(condition(&unused), ("Unknown".to_owned(), "Unused".to_owned(), 1));
+    let mut of_apiserver = unused.clone();
+    of_apiserver.conditions[0].last_transition_time = at(0).into();
+    assert_eq!(condition(&build(0, &[], Some(&of_apiserver), 1)).2, 1, "its default is not a transition");
     let all = build(3, &[], Some(&unused), 2);
     assert_eq!(condition(&all), ("True".to_owned(), "Reached".to_owned(), 2));
     let cut = build(3, &[lost("b", 9, Some("refused"), false), lost("a", 8, None, false)], Some(&all), 3);

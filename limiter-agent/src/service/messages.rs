@@ -216,7 +216,7 @@ fn unit_name<S: Serializer>(unit: &i32, serializer: S) -> Result<S::Ok, S::Error
 /// JSON has enums as their names or numbers.
 fn unit_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected the name of a unit, such as \"MINUTE\", or its number")]
     enum NameOrNumber {
         Name(String),
         Number(i32),
@@ -252,7 +252,7 @@ fn small_number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u3
 
 fn number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected a whole number that is not negative, or its text")]
     enum NumberOrText {
         Number(u64),
         Text(String),

@@ -281,7 +281,11 @@ async fn an_invalid_question_names_the_field() {
         (r#"{"domain": "shop", "descriptor": []}"#, "unknown field `descriptor`"),
         (
             r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "a"}], "hitsAddend": -1}]}"#,
-            "descriptors[0].hitsAddend",
+            "descriptors[0].hitsAddend: expected a whole number that is not negative, or its text",
+        ),
+        (
+            r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "a"}]}]} {}"#,
+            "one question, and nothing after it",
         ),
         (r#"{"domain": "", "descriptors": []}"#, "domain: must not be empty"),
     ] {
