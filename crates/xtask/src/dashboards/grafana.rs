@@ -1,7 +1,7 @@
 //! Builds a dashboard in Grafana's format from the properties that differ between panels.
 //!
-//! Every panel has a unit, a description and a legend, because its constructor requires them. Panels are arranged in
-//! rows from left to right, so they never overlap.
+//! Every panel has a unit and a legend, because its constructors require them. A test requires the description and the
+//! queries. Panels are arranged in rows from left to right, so they never overlap.
 
 mod colour;
 mod panel;

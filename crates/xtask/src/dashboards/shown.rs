@@ -109,11 +109,11 @@ mod tests {
     use crate::dashboards::grafana::{Query, Row, Unit};
 
     fn board() -> Board {
-        let query = || vec![Query::new("a", "{{rule}}")];
+        let panel = |kind, title, unit| Panel::new(kind, title, unit).queries([Query::new("a", "{{rule}}")]);
         let panels = vec![
-            Panel::new(Kind::Stat, "Share", ".", Unit::Share, query()).from(Colour::Fault, &[(1.0, Colour::Good)]),
-            Panel::new(Kind::Lines, "Lines", ".", Unit::Count, query()),
-            Panel::new(Kind::Table(&[("a", "A"), ("b", "B")]), "Table", ".", Unit::Count, query()),
+            panel(Kind::Stat, "Share", Unit::Share).from(Colour::Fault, &[(1.0, Colour::Good)]),
+            panel(Kind::Lines, "Lines", Unit::Count),
+            panel(Kind::Table(&[("a", "A"), ("b", "B")]), "Table", Unit::Count),
         ];
         Board {
             uid: "b",

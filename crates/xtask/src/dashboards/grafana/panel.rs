@@ -127,14 +127,17 @@ impl Query {
 }
 
 impl Panel {
-    pub(crate) fn new(
-        kind: Kind,
-        title: &'static str,
-        description: &'static str,
-        unit: Unit,
-        queries: Vec<Query>,
-    ) -> Self {
-        Self { title, description, unit, kind, queries, thresholds: (Colour::Plain, &[]), nothing: None, link: None }
+    pub(crate) fn new(kind: Kind, title: &'static str, unit: Unit) -> Self {
+        let (description, queries, thresholds) = ("", Vec::new(), (Colour::Plain, [].as_slice()));
+        Self { title, description, unit, kind, queries, thresholds, nothing: None, link: None }
+    }
+
+    pub(crate) fn about(self, description: &'static str) -> Self {
+        Self { description, ..self }
+    }
+
+    pub(crate) fn queries(self, queries: impl IntoIterator<Item = Query>) -> Self {
+        Self { queries: queries.into_iter().collect(), ..self }
     }
 
     /// Sets the thresholds: `less` is the colour below all steps. A panel over time shows them as lines.
