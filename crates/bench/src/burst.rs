@@ -210,9 +210,8 @@ fn write(found: &Found, report: &mut Report) {
         "not served",
         "most admitted",
     ];
-    let rows = found.order.iter().map(|stack| Row {
-        contender: (*stack).to_owned(),
-        cells: vec![
+    let rows = found.order.iter().map(|stack| {
+        let cells = [
             Cell::Measured(spread(stack, served)),
             Cell::Measured(spread(stack, goodput)),
             Cell::Measured(spread(stack, |outcome| outcome.took.as_secs_f64())),
@@ -222,41 +221,25 @@ fn write(found: &Found, report: &mut Report) {
             Cell::Measured(spread(stack, heard_p99)),
             Cell::Text(failures(found.outcomes[stack].last())),
             Cell::Text(percent(most(stack))),
-        ],
+        ];
+        Row::new(*stack, cells)
     });
-    report.table(Table {
-        title: "Results of all requests".to_owned(),
-        note:
-            "*Not served* belongs to the last repetition. *Most admitted* is the highest number of admissions at any \
-               time of any repetition, in percent of what the limit allowed by then. More than 100 is over-admission \
-               (bold). A window that began before the burst counts in full."
-                .to_owned(),
-        unit: "stack".into(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: rows.collect(),
-    });
+    report.table(Table::new("Results of all requests", "stack", columns, rows).note(
+        "*Not served* belongs to the last repetition. *Most admitted* is the highest number of admissions at any \
+        time of any repetition, in percent of what the limit allowed by then. More than 100 is over-admission \
+        (bold). A window that began before the burst counts in full.",
+    ));
     ratios(
         found,
         report,
         &[("goodput", goodput), ("P99 to readiness", |outcome| 1.0 / quantile_us(&outcome.ready, 990))],
     );
-    let bars =
-        |value: Value| found.order.iter().map(|stack| ((*stack).to_owned(), spread(stack, value).median)).collect();
+    let bars = |value: Value| found.order.iter().map(|stack| (*stack, spread(stack, value).median)).collect::<Vec<_>>();
     let title = "Time to readiness of those that are served, P99".to_owned();
-    report.chart(Bars { name: "ready".into(), title, unit: "µs, less is better".into(), bars: bars(ready_p99) });
+    report.chart(Bars::new("ready", title, "µs, less is better", bars(ready_p99)));
     let title = "Time until a refusal, P99".to_owned();
-    report.chart(Bars {
-        name: "refused".to_owned(),
-        title,
-        unit: "µs, less is better; 0 where everybody is served".to_owned(),
-        bars: bars(heard_p99),
-    });
-    report.chart(Bars {
-        name: "served".to_owned(),
-        title: "Served of the crowd".to_owned(),
-        unit: "requests".to_owned(),
-        bars: bars(served),
-    });
+    report.chart(Bars::new("refused", title, "µs, less is better; 0 where everybody is served", bars(heard_p99)));
+    report.chart(Bars::new("served", "Served of the crowd", "requests", bars(served)));
 }
 
 /// Compares each contender of Weir with each peer. More is better.
@@ -265,17 +248,10 @@ fn ratios(found: &Found, report: &mut Report, values: &[(&str, Value)]) {
         found.order.iter().copied().partition(|stack| stack.starts_with("weir"));
     for (name, value) in values {
         let median = |stack: &str| Spread::of(found.outcomes[stack].iter().map(value).collect()).median;
-        let rows = ours.iter().map(|stack| Row {
-            contender: (*stack).to_owned(),
-            cells: theirs.iter().map(|peer| Cell::Ratio { ratio: median(stack) / median(peer) }).collect(),
+        let rows = ours.iter().map(|stack| {
+            Row::new(*stack, theirs.iter().map(|peer| Cell::Ratio { ratio: median(stack) / median(peer) }))
         });
-        report.table(Table {
-            title: format!("Ratios: {name}"),
-            note: String::new(),
-            unit: "times as good as".into(),
-            columns: theirs.iter().map(|peer| (*peer).to_owned()).collect(),
-            rows: rows.collect(),
-        });
+        report.table(Table::new(format!("Ratios: {name}"), "times as good as", theirs.iter().copied(), rows));
     }
 }
 

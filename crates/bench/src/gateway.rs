@@ -144,17 +144,10 @@ fn write(found: &[Vec<Vec<Sample>>], report: &mut Report) {
         Spread::of(found[case][limiter].iter().map(figure).collect())
     };
     for (title, unit, figure) in FIGURES {
-        let rows = LIMITERS.iter().enumerate().map(|(limiter, name)| Row {
-            contender: (*name).to_owned(),
-            cells: (0..CASES.len()).map(|case| Cell::Measured(spread(case, limiter, figure))).collect(),
+        let rows = LIMITERS.iter().enumerate().map(|(limiter, name)| {
+            Row::new(*name, (0..CASES.len()).map(|case| Cell::Measured(spread(case, limiter, figure))))
         });
-        report.table(Table {
-            title: format!("{title}, {unit}"),
-            note: String::new(),
-            unit: "limiter".into(),
-            columns: CASES.map(|case| case.name.to_owned()).to_vec(),
-            rows: rows.collect(),
-        });
+        report.table(Table::new(format!("{title}, {unit}"), "limiter", CASES.map(|case| case.name), rows));
     }
     for (name, title, figure, connections) in CHARTS {
         let (_, unit, figure) = FIGURES[figure];
@@ -166,12 +159,7 @@ fn write(found: &[Vec<Vec<Sample>>], report: &mut Report) {
             };
             LIMITERS.iter().enumerate().map(bar)
         });
-        report.chart(Bars {
-            name: name.to_owned(),
-            title: title.to_owned(),
-            unit: unit.to_owned(),
-            bars: bars.collect(),
-        });
+        report.chart(Bars::new(name, title, unit, bars));
     }
 }
 

@@ -170,50 +170,30 @@ fn write(found: &Found, report: &mut Report) {
             report.aim(aim, format!("{} against {}", figure(mine), figure(other)), mine <= other * 1.05);
         }
     }
-    let columns = MEASURES.iter().map(|(_, name)| (*name).to_owned()).collect();
-    let rows = found.order.iter().map(|stack| Row {
-        contender: (*stack).to_owned(),
-        cells: MEASURES.iter().map(|(measure, _)| spread(stack, *measure).map_or(Cell::None, Cell::Measured)).collect(),
+    let columns = MEASURES.iter().map(|(_, name)| *name);
+    let rows = found.order.iter().map(|stack| {
+        Row::new(*stack, MEASURES.iter().map(|(measure, _)| spread(stack, *measure).map_or(Cell::None, Cell::Measured)))
     });
-    report.table(Table {
-        title: "Time for one request, and for 1,000 tasks".to_owned(),
-        note: "The time of `ready` and `call` of a service that does nothing, on a runtime of one thread. The 1,000 \
-               tasks run on two threads, and their time runs from the first spawn to the last answer. \"No layer\" has \
-               no middleware, and the difference to it is the cost of the layer."
-            .to_owned(),
-        unit: "stack".into(),
-        columns,
-        rows: rows.collect(),
-    });
+    report.table(Table::new("Time for one request, and for 1,000 tasks", "stack", columns, rows).note(
+        "The time of `ready` and `call` of a service that does nothing, on a runtime of one thread. The 1,000 \
+        tasks run on two threads, and their time runs from the first spawn to the last answer. \"No layer\" has \
+        no middleware, and the difference to it is the cost of the layer.",
+    ));
     let (ours, theirs): (Vec<&str>, Vec<&str>) =
         found.order.iter().copied().filter(|stack| *stack != NOTHING).partition(|stack| stack.starts_with("weir"));
     for (measure, name) in MEASURES {
         let peers: Vec<_> = theirs.iter().filter(|peer| found.values.contains_key(&(**peer, measure))).collect();
-        let rows = ours.iter().map(|stack| Row {
-            contender: (*stack).to_owned(),
-            cells: peers
-                .iter()
-                .map(|peer| Cell::Ratio { ratio: median(peer, measure) / median(stack, measure) })
-                .collect(),
+        let rows = ours.iter().map(|stack| {
+            let cells = peers.iter().map(|peer| Cell::Ratio { ratio: median(peer, measure) / median(stack, measure) });
+            Row::new(*stack, cells)
         });
-        report.table(Table {
-            title: format!("Ratios: {name}"),
-            note: String::new(),
-            unit: "times as fast as".into(),
-            columns: peers.iter().map(|peer| (**peer).to_owned()).collect(),
-            rows: rows.collect(),
-        });
+        report.table(Table::new(format!("Ratios: {name}"), "times as fast as", peers.iter().map(|peer| **peer), rows));
         let bars = found.order.iter().filter_map(|stack| Some(((*stack).to_owned(), spread(stack, measure)?.median)));
-        report.chart(Bars {
-            name: match measure {
-                Measure::Held => "held",
-                Measure::Cloned => "cloned",
-                Measure::Tasks => "tasks",
-            }
-            .to_owned(),
-            title: format!("One request through each layer: {name}"),
-            unit: "less is better".to_owned(),
-            bars: bars.collect(),
-        });
+        let file = match measure {
+            Measure::Held => "held",
+            Measure::Cloned => "cloned",
+            Measure::Tasks => "tasks",
+        };
+        report.chart(Bars::new(file, format!("One request through each layer: {name}"), "less is better", bars));
     }
 }

@@ -290,6 +290,26 @@ fn shown(name: &str) -> String {
 }
 
 impl Table {
+    /// Creates a table without a note. The unit is the heading of the column of contenders.
+    pub(crate) fn new(
+        title: impl Into<String>,
+        unit: &str,
+        columns: impl IntoIterator<Item = impl Into<String>>,
+        rows: impl IntoIterator<Item = Row>,
+    ) -> Self {
+        Self {
+            title: title.into(),
+            note: String::new(),
+            unit: unit.to_owned(),
+            columns: columns.into_iter().map(Into::into).collect(),
+            rows: rows.into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn note(self, note: impl Into<String>) -> Self {
+        Self { note: note.into(), ..self }
+    }
+
     fn markdown(&self, text: &mut String) {
         let _ = write!(text, "## {}\n\n", self.title);
         if !self.note.is_empty() {
@@ -302,6 +322,12 @@ impl Table {
             let _ = writeln!(text, "| {} | {} |", shown(&row.contender), cells.join(" | "));
         }
         text.push('\n');
+    }
+}
+
+impl Row {
+    pub(crate) fn new(contender: impl Into<String>, cells: impl IntoIterator<Item = Cell>) -> Self {
+        Self { contender: contender.into(), cells: cells.into_iter().collect() }
     }
 }
 
@@ -343,26 +369,9 @@ mod tests {
         let mut report = Report::new("core", "Decisions", "What it is.", true).expect("this is a checkout");
         report.aim("faster", "2×", true);
         report.aim("smaller", "no", false);
-        report.table(Table {
-            title: "Admitted".into(),
-            note: "A note.".into(),
-            unit: "ns".into(),
-            columns: vec!["1 thread".into(), "ratio".into(), "none".into()],
-            rows: vec![Row {
-                contender: "Mutex<HashMap>".into(),
-                cells: vec![
-                    Cell::Measured(Spread {
-                        median: 10.0,
-                        low: 1.0,
-                        quartiles: [9.0, 11.0],
-                        high: 20.0,
-                        repetitions: 9,
-                    }),
-                    Cell::Ratio { ratio: 1.5 },
-                    Cell::None,
-                ],
-            }],
-        });
+        let spread = Spread { median: 10.0, low: 1.0, quartiles: [9.0, 11.0], high: 20.0, repetitions: 9 };
+        let row = Row::new("Mutex<HashMap>", [Cell::Measured(spread), Cell::Ratio { ratio: 1.5 }, Cell::None]);
+        report.table(Table::new("Admitted", "ns", ["1 thread", "ratio", "none"], [row]).note("A note."));
         let text = report.markdown();
         assert!(text.contains("its figures are not meaningful"), "{text}");
         assert!(text.contains("| faster | 2× | met |\n| smaller | no | **missed** |"), "{text}");
@@ -393,20 +402,14 @@ mod tests {
             let mut report = Report::new("seeds", "Seeds", "What it is.", true)?;
             for (part, number) in parts {
                 report.aim(format!("{part}: fast"), "yes", true);
-                let cells = vec![
+                let cells = [
                     Cell::Measured(Spread::of(vec![*number])),
                     Cell::Number(*number),
                     Cell::Ratio { ratio: *number },
                     Cell::Text("so".to_owned()),
                     Cell::None,
                 ];
-                report.table(Table {
-                    title: format!("{part}: times"),
-                    note: String::new(),
-                    unit: "ms".to_owned(),
-                    columns: cells.iter().map(|_| "x".to_owned()).collect(),
-                    rows: vec![Row { contender: "weir".to_owned(), cells }],
-                });
+                report.table(Table::new(format!("{part}: times"), "ms", ["x"; 5], [Row::new("weir", cells)]));
                 report.chart(Lines { name: format!("{part}-times"), ..Lines::default() });
             }
             report.keep(folder.path(), kept)?;

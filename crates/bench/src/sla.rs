@@ -95,30 +95,19 @@ fn ratios(steps: &[Step], report: &mut Report) {
             Some(if *name == "success" { mine / other } else { other / mine })
         };
         let cells = theirs.iter().map(|durations| ratio(durations).map_or(Cell::None, |ratio| Cell::Ratio { ratio }));
-        Row { contender: (*title).to_owned(), cells: cells.collect() }
+        Row::new(*title, cells)
     });
-    report.table(Table {
-        title: format!("Ratios at {} requests a second", step.rate),
-        note: String::new(),
-        unit: "weir: how many times as good as".into(),
-        columns: NAMES.iter().take(theirs.len()).map(|name| (*name).to_owned()).collect(),
-        rows: rows.collect(),
-    });
+    let (title, columns) = (format!("Ratios at {} requests a second", step.rate), NAMES.into_iter().take(theirs.len()));
+    report.table(Table::new(title, "weir: how many times as good as", columns, rows));
 }
 
 fn tables(steps: &[Step], report: &mut Report) {
     for (_, title, unit, figure) in FIGURES {
-        let rows = steps.iter().map(|step| Row {
-            contender: step.rate.to_string(),
-            cells: step.guards.iter().map(|durations| figure(durations).map_or(Cell::None, Cell::Number)).collect(),
+        let rows = steps.iter().map(|step| {
+            let cells = step.guards.iter().map(|durations| figure(durations).map_or(Cell::None, Cell::Number));
+            Row::new(step.rate.to_string(), cells)
         });
-        report.table(Table {
-            title: format!("{title}, {unit}"),
-            note: String::new(),
-            unit: "requests a second".into(),
-            columns: NAMES.map(str::to_owned).to_vec(),
-            rows: rows.collect(),
-        });
+        report.table(Table::new(format!("{title}, {unit}"), "requests a second", NAMES, rows));
     }
 }
 
@@ -132,13 +121,6 @@ fn charts(steps: &[Step], report: &mut Report) {
                 .filter_map(|step| Some((f64::from(step.rate), figure(&step.guards[place])?)))
                 .collect(),
         });
-        report.chart(Lines {
-            name: name.to_owned(),
-            title: title.to_owned(),
-            x: "requests a second".to_owned(),
-            y: unit.to_owned(),
-            series: series.collect(),
-            limit: None,
-        });
+        report.chart(Lines::new(name, title, ["requests a second", unit], series));
     }
 }

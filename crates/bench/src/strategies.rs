@@ -89,15 +89,15 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
     for contender in &CONTENDERS {
         let gone = contender.admitted(&arrivals).with_context(|| contender.name)?;
         let (second, at) = busiest(&gone);
-        rows.push(Row {
-            contender: contender.name.to_owned(),
-            cells: vec![
+        rows.push(Row::new(
+            contender.name,
+            [
                 Cell::Number(count(gone.len())),
                 Cell::Number(count(arrivals.len() - gone.len())),
                 Cell::Number(count(second)),
                 Cell::Text(format!("{at:.2} s")),
             ],
-        });
+        ));
         report.chart(Lines {
             name: contender.file.to_owned(),
             title: format!("{}: 10 requests in a second", contender.name),
@@ -113,16 +113,12 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
             }),
         });
     }
-    report.table(Table {
-        title: "Admitted requests".to_owned(),
-        note: format!(
-            "{} requests arrive in {SECONDS:.0} s. The busiest second is the span of one second with the most admissions.",
-            arrivals.len()
-        ),
-        unit: "requests".into(),
-        columns: ["passed", "refused", "in the busiest second", "which began at"].map(str::to_owned).into(),
-        rows,
-    });
+    let note = format!(
+        "{} requests arrive in {SECONDS:.0} s. The busiest second is the span of one second with the most admissions.",
+        arrivals.len()
+    );
+    let columns = ["passed", "refused", "in the busiest second", "which began at"];
+    report.table(Table::new("Admitted requests", "requests", columns, rows).note(note));
     Ok(report)
 }
 

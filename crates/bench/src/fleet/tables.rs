@@ -36,12 +36,7 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
     }
     for (name, title, unit, value) in FIGURES {
         let bars = found.iter().map(|found| (format!("weir, {} pods", figure(count(found.pods))), value(found)));
-        report.chart(Bars {
-            name: name.to_owned(),
-            title: title.to_owned(),
-            unit: unit.to_owned(),
-            bars: bars.collect(),
-        });
+        report.chart(Bars::new(name, title, unit, bars));
     }
     report.table(growth(found));
     report.table(requests(found));
@@ -134,37 +129,30 @@ const FIGURES: [Figure; 4] = [
 
 /// The chart of all repetitions, from the fastest to the slowest.
 fn changes(found: &Found) -> Lines {
-    let series = |name: String, took: &[Duration]| {
+    let series = |name: &str, took: &[Duration]| {
         let share = |place: usize| count(place + 1) / count(took.len()) * 100.0;
         let points = took.iter().enumerate().map(|(place, took)| (share(place), took.as_secs_f64() * 1e3));
-        Series { name, points: points.collect() }
+        Series { name: name.to_owned(), points: points.collect() }
     };
-    Lines {
-        name: "changes".to_owned(),
-        title: format!("Change to last acknowledgement, of {} pods", figure(count(found.pods))),
-        x: "percent of the changes that took at most this long".to_owned(),
-        y: "ms".to_owned(),
-        series: vec![
-            series("weir, policy on all".to_owned(), &found.all),
-            series("policy on 100 pods".to_owned(), &found.small),
-        ],
-        limit: None,
-    }
+    Lines::new(
+        "changes",
+        format!("Change to last acknowledgement, of {} pods", figure(count(found.pods))),
+        ["percent of the changes that took at most this long", "ms"],
+        [series("weir, policy on all", &found.all), series("policy on 100 pods", &found.small)],
+    )
 }
 
 fn growth(found: &[Found]) -> Table {
-    let row = |name: &str, value: &dyn Fn(&Found) -> f64| Row {
-        contender: name.to_owned(),
-        cells: found.iter().map(|found| Cell::Number(value(found))).collect(),
+    let row = |name: &str, value: &dyn Fn(&Found) -> f64| {
+        Row::new(name, found.iter().map(|found| Cell::Number(value(found))))
     };
     let ms = |per_mille| move |took: &[Duration]| quantile_ms(took, per_mille);
     let slowest = |took: &[Duration]| quantile(took, 1000).as_secs_f64() * 1e3;
-    Table {
-        title: "How it grows".to_owned(),
-        note: String::new(),
-        unit: "figure".into(),
-        columns: found.iter().map(|found| format!("{} pods", figure(count(found.pods)))).collect(),
-        rows: vec![
+    Table::new(
+        "How it grows",
+        "figure",
+        found.iter().map(|found| format!("{} pods", figure(count(found.pods)))),
+        [
             row("policies", &|found| count(found.policies)),
             row("one policy on 100 pods, p50, ms", &|found| ms(500)(&found.small)),
             row("one policy on 100 pods, p99, ms", &|found| ms(990)(&found.small)),
@@ -185,7 +173,7 @@ fn growth(found: &[Found]) -> Table {
             row("statuses when idle, a second", &Found::statuses),
             row("requests to the apiserver when idle, a second", &Found::asked),
         ],
-    }
+    )
 }
 
 fn requests(found: &[Found]) -> Table {
@@ -199,18 +187,12 @@ fn requests(found: &[Found]) -> Table {
     let tallies: Vec<_> = found.iter().map(tally).collect();
     let names: std::collections::BTreeSet<_> = tallies.iter().flat_map(BTreeMap::keys).collect();
     let cell = |tally: &BTreeMap<String, usize>, name: &str| Cell::Number(count(tally.get(name).copied().unwrap_or(0)));
-    Table {
-        title: "Requests to the apiserver when idle".to_owned(),
-        note: "Counted in its audit log. The leading operator renews the Lease every 2 s.".to_owned(),
-        unit: "request".into(),
-        columns: (found.iter())
-            .map(|found| format!("{} pods, in {:.0} s", figure(count(found.pods)), found.rest.length.as_secs_f64()))
-            .collect(),
-        rows: names
-            .into_iter()
-            .map(|name| Row { contender: name.clone(), cells: tallies.iter().map(|tally| cell(tally, name)).collect() })
-            .collect(),
-    }
+    let columns = found
+        .iter()
+        .map(|found| format!("{} pods, in {:.0} s", figure(count(found.pods)), found.rest.length.as_secs_f64()));
+    let rows = names.into_iter().map(|name| Row::new(name, tallies.iter().map(|tally| cell(tally, name))));
+    Table::new("Requests to the apiserver when idle", "request", columns, rows)
+        .note("Counted in its audit log. The leading operator renews the Lease every 2 s.")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

@@ -156,23 +156,23 @@ impl View<'_> {
                 if contender.kind == Kind::Ours { self.slower_by(index, self.named("clock: weir")) } else { None };
             cells.push(above.map_or(Cell::None, |above| Cell::Text(format!("{above:+.2}"))));
             cells.push(Cell::Text(self.remark(index, demand)));
-            Row { contender: contender.name.to_owned(), cells }
+            Row::new(contender.name, cells)
         });
-        report.table(Table {
-            title: format!("One limit, every decision {word}"),
-            note:
+        report.table(
+            Table::new(
+                format!("One limit, every decision {word}"),
+                "million decisions a second",
+                columns.chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned)),
+                rows,
+            )
+            .note(
                 "All threads use one limit as fast as they can, each bound to a core. The figures are the sum of all \
-                   threads. \"Time given\" is the decision without the clock, on one thread. \"Above the clock\" is \
-                   how much longer a decision takes than reading Weir's clock, as the median of rounds. A leaky bucket \
-                   admits one request at a time, here one each nanosecond. Of the requests with the same clock reading \
-                   it admits one, so its row measures admissions and refusals together."
-                    .to_owned(),
-            unit: "million decisions a second".into(),
-            columns: columns
-                .chain(["ns each on 1 thread", "ns above the clock", "remark"].map(str::to_owned))
-                .collect(),
-            rows: rows.collect(),
-        });
+                threads. \"Time given\" is the decision without the clock, on one thread. \"Above the clock\" is \
+                how much longer a decision takes than reading Weir's clock, as the median of rounds. A leaky bucket \
+                admits one request at a time, here one each nanosecond. Of the requests with the same clock reading \
+                it admits one, so its row measures admissions and refusals together.",
+            ),
+        );
         for threads in THREADS {
             report.table(self.ratios(demand, threads));
         }
@@ -184,16 +184,12 @@ impl View<'_> {
                 .into_iter()
                 .filter_map(move |threads| Some((f64::from(u32::try_from(threads).ok()?), self.speed(index, threads)?)))
         };
-        report.chart(Lines {
-            name: if demand == Demand::Admit { "admitted" } else { "denied" }.to_owned(),
-            title: format!("One limit, every decision {word}"),
-            x: "threads".to_owned(),
-            y: "million decisions a second, all threads together".to_owned(),
-            series: drawn
-                .map(|(index, contender)| Series { name: contender.name.to_owned(), points: points(index).collect() })
-                .collect(),
-            limit: None,
-        });
+        report.chart(Lines::new(
+            if demand == Demand::Admit { "admitted" } else { "denied" },
+            format!("One limit, every decision {word}"),
+            ["threads", "million decisions a second, all threads together"],
+            drawn.map(|(index, contender)| Series { name: contender.name.to_owned(), points: points(index).collect() }),
+        ));
     }
 
     /// Compares each contender of Weir with each peer.
@@ -201,20 +197,16 @@ impl View<'_> {
         let peers: Vec<_> = self.of(Kind::Peer).filter(|(index, _)| self.speed(*index, threads).is_some()).collect();
         let rows = self.of(Kind::Ours).filter_map(|(index, contender)| {
             let ratios = peers.iter().map(|(peer, _)| self.ratio(index, *peer, threads));
-            let cells = ratios.map(|ratio| Some(Cell::Ratio { ratio: ratio? })).collect::<Option<_>>()?;
-            Some(Row { contender: contender.name.to_owned(), cells })
+            let cells = ratios.map(|ratio| Some(Cell::Ratio { ratio: ratio? })).collect::<Option<Vec<_>>>()?;
+            Some(Row::new(contender.name, cells))
         });
         let mixed = self.of(Kind::Ours).filter_map(|(index, contender)| {
             let pure = self.wanted(index, threads, demand).filter(|wanted| *wanted < PURE)?;
             Some(format!("Only {:.1} % of the decisions of {} were {}.", pure * 100.0, contender.name, word(demand)))
         });
-        Table {
-            title: format!("Ratios: {}, {}", word(demand), in_words(threads)),
-            note: mixed.collect::<Vec<_>>().join(" "),
-            unit: "times as fast as".into(),
-            columns: peers.iter().map(|(_, peer)| peer.name.to_owned()).collect(),
-            rows: rows.collect(),
-        }
+        let title = format!("Ratios: {}, {}", word(demand), in_words(threads));
+        Table::new(title, "times as fast as", peers.iter().map(|(_, peer)| peer.name), rows)
+            .note(mixed.collect::<Vec<_>>().join(" "))
     }
 
     /// The share of decisions with the outcome for which the limit was set up.

@@ -94,21 +94,16 @@ impl Exact {
                 Some(worst) if *worst > 1.0 => Cell::Text(format!("**{:.3} %**", worst * 100.0)),
                 Some(worst) => Cell::Text(format!("{:.2} %", worst * 100.0)),
             });
-            Row { contender: (*name).to_owned(), cells: cells.collect() }
+            Row::new(*name, cells)
         });
-        report.table(Table {
-            title: "Was the limit held?".to_owned(),
-            note: format!(
-                "Admissions in percent of what was allowed: the highest of {} repetitions. More than 100 is over-admission \
-                 (bold). *Budget*: the limit allows {BUDGET} at once and never refills, and the threads send four times as \
-                 many. *Refilled*: the limit allows {REFILL} a millisecond, under load for a while. Here the allowed number \
-                 is an upper bound. So less than 100 is no fault, and a smaller over-admission is not visible.",
-                self.repetitions
-            ),
-            unit: "% admitted".into(),
-            columns: columns.collect(),
-            rows: rows.collect(),
-        });
+        let note = format!(
+            "Admissions in percent of what was allowed: the highest of {} repetitions. More than 100 is over-admission \
+            (bold). *Budget*: the limit allows {BUDGET} at once and never refills, and the threads send four times as \
+            many. *Refilled*: the limit allows {REFILL} a millisecond, under load for a while. Here the allowed number \
+            is an upper bound. So less than 100 is no fault, and a smaller over-admission is not visible.",
+            self.repetitions
+        );
+        report.table(Table::new("Was the limit held?", "% admitted", columns, rows).note(note));
     }
 }
 

@@ -124,41 +124,28 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
             .iter()
             .map(|(case, _)| format!("{}, {}, {}", case.key, case.order, in_words(case.threads)))
             .collect();
-        let rows = NAMES.iter().enumerate().map(|(place, name)| Row {
-            contender: (*name).to_owned(),
-            cells: of_size.iter().map(|(_, stores)| Cell::Measured(Spread::of(stores[place].clone()))).collect(),
+        let rows = NAMES.iter().enumerate().map(|(place, name)| {
+            Row::new(*name, of_size.iter().map(|(_, stores)| Cell::Measured(Spread::of(stores[place].clone()))))
         });
-        report.table(Table {
-            title: format!("{} keys", figure(size as f64)),
-            note: "All keys are known already, and every request is admitted. Keys of 8 bytes are `u64` for the peers \
-                   and bytes for Weir. Keys of 20 bytes are `String` for the peers and bytes for Weir. All peers hash \
-                   with seeded foldhash. Weir uses its own hash, as its users do. The plain maps use Weir's clock and \
-                   governor its own. One row shows Weir with governor's clock. The aim applies to keys of 20 bytes, \
-                   because client addresses and API keys are strings. Keys of 8 bytes are shown for comparison. Only \
-                   Weir bounds the number of keys and reclaims idle ones."
-                .to_owned(),
-            unit: "million requests a second".into(),
-            columns: columns.clone(),
-            rows: rows.collect(),
+        let note = "All keys are known already, and every request is admitted. Keys of 8 bytes are `u64` for the peers \
+            and bytes for Weir. Keys of 20 bytes are `String` for the peers and bytes for Weir. All peers hash \
+            with seeded foldhash. Weir uses its own hash, as its users do. The plain maps use Weir's clock and \
+            governor its own. One row shows Weir with governor's clock. The aim applies to keys of 20 bytes, \
+            because client addresses and API keys are strings. Keys of 8 bytes are shown for comparison. Only \
+            Weir bounds the number of keys and reclaims idle ones.";
+        let title = format!("{} keys", figure(size as f64));
+        report.table(Table::new(title.as_str(), "million requests a second", columns.clone(), rows).note(note));
+        let rows = NAMES.iter().enumerate().skip(OURS).map(|(place, name)| {
+            Row::new(*name, of_size.iter().map(|(_, all)| Cell::Ratio { ratio: ratio(&all[0], &all[place]) }))
         });
-        let rows = NAMES.iter().enumerate().skip(OURS).map(|(place, name)| Row {
-            contender: (*name).to_owned(),
-            cells: of_size.iter().map(|(_, all)| Cell::Ratio { ratio: ratio(&all[0], &all[place]) }).collect(),
-        });
-        report.table(Table {
-            title: format!("Ratios: {} keys", figure(size as f64)),
-            note: String::new(),
-            unit: "Speed of Weir, as a multiple of".into(),
-            columns,
-            rows: rows.collect(),
-        });
+        report.table(Table::new(format!("Ratios: {title}"), "Speed of Weir, as a multiple of", columns, rows));
     }
     let drawn = speeds.iter().find(|(case, _)| case.size == sizes[1] && case.key == String::NAME && case.threads == 2);
     if let Some((case, stores)) = drawn {
         let speeds = stores.iter().map(|speeds| Spread::of(speeds.clone()).median);
-        let bars = NAMES.iter().zip(speeds).map(|(name, speed)| ((*name).to_owned(), speed)).collect();
+        let bars = NAMES.into_iter().zip(speeds);
         let title = format!("{} keys of {}, {}, 2 threads", figure(case.size as f64), case.key, case.order);
-        report.chart(Bars { name: "keyed".into(), title, unit: "million requests a second".into(), bars });
+        report.chart(Bars::new("keyed", title, "million requests a second", bars));
     }
 }
 
@@ -176,24 +163,17 @@ fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut 
             ours <= theirs / 2.0 * 1.05,
         );
     }
-    let rows = NAMES.iter().zip(bytes).map(|(name, bytes)| Row {
-        contender: (*name).to_owned(),
-        cells: bytes.iter().map(|bytes| Cell::Number(*bytes)).collect(),
-    });
-    report.table(Table {
-        title: "Memory".to_owned(),
-        note: "Live bytes on the heap, divided by the number of keys, after one request of every key: the table, the \
-               keys and the limits. Measured once. Tables that grow by doubling can give other figures in another run, \
-               because the order of the keys differs. The aim is half the memory of the peer that is fastest in the \
-               same use, not of the smallest peer."
-            .to_owned(),
-        unit: "bytes for each key".into(),
-        columns,
-        rows: rows.collect(),
-    });
-    let bars = NAMES.iter().zip(bytes).map(|(name, bytes)| ((*name).to_owned(), bytes[3])).collect();
+    let rows =
+        NAMES.iter().zip(bytes).map(|(name, bytes)| Row::new(*name, bytes.iter().map(|bytes| Cell::Number(*bytes))));
+    report.table(Table::new("Memory", "bytes for each key", columns, rows).note(
+        "Live bytes on the heap, divided by the number of keys, after one request of every key: the table, the \
+        keys and the limits. Measured once. Tables that grow by doubling can give other figures in another run, \
+        because the order of the keys differs. The aim is half the memory of the peer that is fastest in the \
+        same use, not of the smallest peer.",
+    ));
+    let bars = NAMES.iter().zip(bytes).map(|(name, bytes)| (*name, bytes[3]));
     let title = format!("Memory, {} keys of {}", figure(sizes[1] as f64), String::NAME);
-    report.chart(Bars { name: "memory".into(), title, unit: "bytes for each key".into(), bars });
+    report.chart(Bars::new("memory", title, "bytes for each key", bars));
 }
 
 /// Runs the program `weir-bench-memory`, which has a counting allocator.

@@ -53,12 +53,7 @@ pub(super) fn write(results: &Results, latencies: &Latencies, idle: &[Result<Idl
             Some((contender.name().to_owned(), cpu(samples(results, scenario, contender)?).median))
         });
         let title = format!("CPU per request, 64 connections: {}", scenario.name);
-        report.chart(Bars {
-            name: name.to_owned(),
-            title,
-            unit: "µs, less is better".to_owned(),
-            bars: bars.collect(),
-        });
+        report.chart(Bars::new(name, title, "µs, less is better", bars));
     }
 }
 
@@ -129,21 +124,14 @@ const FIGURES: [Figure; 4] = [
 
 fn samples_tables(results: &Results, report: &mut Report) {
     let columns: Vec<_> = results.iter().map(|(scenario, _)| scenario.name.to_owned()).collect();
-    let table = |title: &str, note: &str, cell: &dyn Fn(Scenario, Contender, &Outcome) -> Cell| Table {
-        title: title.to_owned(),
-        note: note.to_owned(),
-        unit: "contender".into(),
-        columns: columns.clone(),
-        rows: CONTENDERS
-            .into_iter()
-            .map(|contender| Row {
-                contender: contender.name().to_owned(),
-                cells: results
-                    .iter()
-                    .map(|(scenario, outcomes)| cell(*scenario, contender, &outcomes[place(contender)]))
-                    .collect(),
-            })
-            .collect(),
+    let table = |title: &str, note: &str, cell: &dyn Fn(Scenario, Contender, &Outcome) -> Cell| {
+        let rows = CONTENDERS.into_iter().map(|contender| {
+            let of = |(scenario, outcomes): &(Scenario, Vec<Outcome>)| {
+                cell(*scenario, contender, &outcomes[place(contender)])
+            };
+            Row::new(contender.name(), results.iter().map(of))
+        });
+        Table::new(title, "contender", columns.clone(), rows).note(note)
     };
     let note = "Unless the column says otherwise: HTTP/1.1, 64 connections, a small body, 1 rule, 1 key, proxied. \
         `core full` and a number of requests a second: our own client, otherwise wrk. HTTP/2: 8 connections with 8 \
@@ -169,6 +157,11 @@ fn cell_of(outcome: &Outcome, figure: fn(&Sample) -> f64) -> Cell {
     }
 }
 
+/// The cells of a contender that could not be measured.
+fn cannot() -> Vec<Cell> {
+    vec![Cell::Text("cannot".to_owned()); 4]
+}
+
 fn latency_table(latencies: &Latencies) -> Table {
     let cells = |added: &Added| -> Vec<Cell> {
         let of = |rounds: &[[f64; 2]], place: usize| {
@@ -176,28 +169,28 @@ fn latency_table(latencies: &Latencies) -> Table {
         };
         vec![of(&added.alone, 0), of(&added.alone, 1), of(&added.steady, 0), of(&added.steady, 1)]
     };
-    let mut rows = vec![Row { contender: "(the app alone)".to_owned(), cells: cells(&latencies.direct) }];
-    rows.extend(CONTENDERS.into_iter().zip(&latencies.added).map(|(contender, added)| Row {
-        contender: contender.name().to_owned(),
-        cells: match added {
-            Ok(added) => cells(added),
-            Err(_) => vec![Cell::Text("cannot".to_owned()); 4],
-        },
-    }));
-    Table {
-        title: "Added latency, µs".to_owned(),
-        note: "The latency in addition to that of the app without a proxy in the same round. The first row is the app \
-        itself."
-            .to_owned(),
-        unit: "contender".into(),
-        columns: vec![
+    let mut rows = vec![Row::new("(the app alone)", cells(&latencies.direct))];
+    rows.extend(
+        CONTENDERS
+            .into_iter()
+            .zip(&latencies.added)
+            .map(|(contender, added)| Row::new(contender.name(), added.as_ref().map_or_else(|_| cannot(), cells))),
+    );
+    Table::new(
+        "Added latency, µs",
+        "contender",
+        [
             "1 connection, P50".to_owned(),
             "1 connection, P99".to_owned(),
             format!("64 connections at {RATE} a second, P50"),
             format!("64 connections at {RATE} a second, P99"),
         ],
         rows,
-    }
+    )
+    .note(
+        "The latency in addition to that of the app without a proxy in the same round. The first row is the app \
+        itself.",
+    )
 }
 
 fn idle_table(idle: &[Result<Idle, String>]) -> Table {
@@ -209,25 +202,15 @@ fn idle_table(idle: &[Result<Idle, String>]) -> Table {
             Cell::Measured(Spread::of(idle.starts.clone())),
         ]
     };
-    Table {
-        title: "Memory and start".to_owned(),
-        note:
-            "Resident memory of all processes of a contender. *A connection* is how much it grows for each connection \
-            that has sent one request and stays open."
-                .to_owned(),
-        unit: "contender".into(),
-        columns: ["when idle, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"]
-            .map(str::to_owned)
-            .to_vec(),
-        rows: CONTENDERS
-            .into_iter()
-            .zip(idle)
-            .map(|(contender, idle)| Row {
-                contender: contender.name().to_owned(),
-                cells: idle.as_ref().map_or_else(|_| vec![Cell::Text("cannot".to_owned()); 4], cells),
-            })
-            .collect(),
-    }
+    let rows = CONTENDERS
+        .into_iter()
+        .zip(idle)
+        .map(|(contender, idle)| Row::new(contender.name(), idle.as_ref().map_or_else(|_| cannot(), cells)));
+    let columns = ["when idle, MB", "after a load, MB", "a kept-alive connection, bytes", "start to listening, ms"];
+    Table::new("Memory and start", "contender", columns, rows).note(
+        "Resident memory of all processes of a contender. *A connection* is how much it grows for each connection \
+        that has sent one request and stays open.",
+    )
 }
 
 /// Adds a table with the reasons for missing figures. It adds none if no figure is missing.
@@ -235,7 +218,7 @@ fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, Strin
     let mut rows = Vec::new();
     let mut add = |what: &str, contender: Contender, error: &str| {
         let contender = format!("{}, {what}", contender.name());
-        rows.push(Row { contender, cells: vec![Cell::Text(error.replace(['|', '\n'], " "))] });
+        rows.push(Row::new(contender, [Cell::Text(error.replace(['|', '\n'], " "))]));
     };
     for (scenario, outcomes) in results {
         for (contender, outcome) in CONTENDERS.into_iter().zip(outcomes) {
@@ -253,13 +236,7 @@ fn failures(results: &Results, latencies: &Latencies, idle: &[Result<Idle, Strin
         }
     }
     if !rows.is_empty() {
-        report.table(Table {
-            title: "What could not be measured".to_owned(),
-            note: String::new(),
-            unit: "contender".into(),
-            columns: vec!["why".to_owned()],
-            rows,
-        });
+        report.table(Table::new("What could not be measured", "contender", ["why"], rows));
     }
 }
 

@@ -78,6 +78,31 @@ pub(crate) struct Bars {
     pub(crate) bars: Vec<(String, f64)>,
 }
 
+impl Lines {
+    /// Creates a chart with these axes: x and y.
+    pub(crate) fn new(
+        name: &str,
+        title: impl Into<String>,
+        axes: [&str; 2],
+        series: impl IntoIterator<Item = Series>,
+    ) -> Self {
+        let ([x, y], series) = (axes.map(str::to_owned), series.into_iter().collect());
+        Self { name: name.to_owned(), title: title.into(), x, y, series, limit: None }
+    }
+}
+
+impl Bars {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        unit: &str,
+        bars: impl IntoIterator<Item = (impl Into<String>, f64)>,
+    ) -> Self {
+        let bars = bars.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        Self { name: name.into(), title: title.into(), unit: unit.to_owned(), bars }
+    }
+}
+
 impl From<Lines> for Chart {
     fn from(lines: Lines) -> Self {
         Self::Lines(lines)

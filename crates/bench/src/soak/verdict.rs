@@ -114,9 +114,8 @@ fn memory(samples: &[Sample]) -> Judged {
 #[expect(clippy::cast_precision_loss, reason = "there are few periods")]
 fn over_time(outcome: &Outcome, length: Duration) -> Table {
     let samples = &outcome.samples;
-    let row = |contender: String, samples: &[Sample], cpu: Cell| Row {
-        contender,
-        cells: vec![
+    let row = |contender: &str, samples: &[Sample], cpu: Cell| {
+        let cells = [
             Cell::Measured(spread(samples, |sample| resident(sample) / MEBIBYTE)),
             Cell::Measured(spread(samples, descriptors)),
             Cell::Measured(spread(samples, |sample| sample.connections)),
@@ -126,9 +125,10 @@ fn over_time(outcome: &Outcome, length: Duration) -> Table {
             last(samples, |sample| sample.allowed),
             last(samples, |sample| sample.limited),
             cpu,
-        ],
+        ];
+        Row::new(contender, cells)
     };
-    let mut rows = vec![row("before".to_owned(), std::slice::from_ref(&outcome.before), Cell::None)];
+    let mut rows = vec![row("before", std::slice::from_ref(&outcome.before), Cell::None)];
     let mut earlier = &outcome.before;
     for period in 0..PERIODS {
         let at = |period: usize| samples.len() * period / PERIODS;
@@ -137,19 +137,15 @@ fn over_time(outcome: &Outcome, length: Duration) -> Table {
         let minutes = |at: usize| length.as_secs_f64() / 60.0 * at as f64 / PERIODS as f64;
         let name = format!("{} to {} min", short(minutes(period)), short(minutes(period + 1)));
         let percent = 100.0 * (end.cpu - earlier.cpu) / (end.seconds - earlier.seconds);
-        rows.push(row(name, within, Cell::Text(format!("{percent:.1} %"))));
+        rows.push(row(&name, within, Cell::Text(format!("{percent:.1} %"))));
         earlier = end;
     }
-    rows.push(row("after".to_owned(), std::slice::from_ref(&outcome.after), Cell::None));
+    rows.push(row("after", std::slice::from_ref(&outcome.after), Cell::None));
     let restarts = outcome.restarts;
-    Table {
-        title: "What the agent held".to_owned(),
-        note: format!(
-            "Medians of the samples of each period. Forgotten keys, requests in the overflow of a full table, and \
-             requests admitted and refused are totals at its end. The app was restarted {restarts} times."
-        ),
-        unit: "period".into(),
-        columns: [
+    Table::new(
+        "What the agent held",
+        "period",
+        [
             "memory, MiB",
             "descriptors",
             "connections",
@@ -159,20 +155,22 @@ fn over_time(outcome: &Outcome, length: Duration) -> Table {
             "admitted",
             "refused",
             "CPU",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
+        ],
         rows,
-    }
+    )
+    .note(format!(
+        "Medians of the samples of each period. Forgotten keys, requests in the overflow of a full table, and \
+        requests admitted and refused are totals at its end. The app was restarted {restarts} times."
+    ))
 }
 
 fn clients(outcome: &Outcome) -> Table {
     let rows = outcome.clients.iter().map(|kind| {
         let reasons = kind.reasons.iter().map(|reason| format!("{}: {reason}", kind.name));
         let why = reasons.collect::<Vec<_>>().join("; ").replace('|', "/");
-        Row {
-            contender: kind.name.to_owned(),
-            cells: vec![
+        Row::new(
+            kind.name,
+            [
                 Cell::Text(kind.does.to_owned()),
                 Cell::Text(kind.lanes.to_string()),
                 Cell::Text(figure_of(kind.good)),
@@ -180,18 +178,13 @@ fn clients(outcome: &Outcome) -> Table {
                 Cell::Text(if kind.wrong == 0 { "0".to_owned() } else { format!("**{}** ({why})", kind.wrong) }),
                 Cell::Number(kind.slowest.as_secs_f64() * 1e3),
             ],
-        }
+        )
     });
-    Table {
-        title: "What the clients saw".to_owned(),
-        note:
-            "The slowest round is one during which the app was available, whether it succeeded or failed. Slow clients \
-            have slow rounds."
-                .to_owned(),
-        unit: "client".into(),
-        columns: ["a round", "at once", "good", "app away", "wrong", "slowest, ms"].map(str::to_owned).to_vec(),
-        rows: rows.collect(),
-    }
+    let columns = ["a round", "at once", "good", "app away", "wrong", "slowest, ms"];
+    Table::new("What the clients saw", "client", columns, rows).note(
+        "The slowest round is one during which the app was available, whether it succeeded or failed. Slow clients \
+        have slow rounds.",
+    )
 }
 
 fn charts(outcome: &Outcome, report: &mut Report) {
@@ -199,22 +192,10 @@ fn charts(outcome: &Outcome, report: &mut Report) {
         name: name.to_owned(),
         points: outcome.samples.iter().map(|sample| (sample.seconds.round() / 60.0, figure(sample))).collect(),
     };
-    report.chart(Lines {
-        name: "memory".to_owned(),
-        title: "Memory of the agent".to_owned(),
-        x: "minutes".to_owned(),
-        y: "MiB resident".to_owned(),
-        series: vec![series("weir-agent", |sample| resident(sample) / MEBIBYTE)],
-        limit: None,
-    });
-    report.chart(Lines {
-        name: "open".to_owned(),
-        title: "What the agent has open".to_owned(),
-        x: "minutes".to_owned(),
-        y: "count".to_owned(),
-        series: vec![series("weir-agent: descriptors", descriptors), series("client connections", |s| s.connections)],
-        limit: None,
-    });
+    let memory = [series("weir-agent", |sample| resident(sample) / MEBIBYTE)];
+    report.chart(Lines::new("memory", "Memory of the agent", ["minutes", "MiB resident"], memory));
+    let open = [series("weir-agent: descriptors", descriptors), series("client connections", |s| s.connections)];
+    report.chart(Lines::new("open", "What the agent has open", ["minutes", "count"], open));
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]

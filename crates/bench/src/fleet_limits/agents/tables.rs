@@ -46,15 +46,9 @@ pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
     let refused = medians("0.8 of the limit", |verdict| Some(verdict.false_refusals)).into_iter().fold(0.0, f64::max);
     let aim = format!("at 0.8 of the limit, at most {MOST_FALSE_REFUSALS} % of the requests are refused falsely");
     part.aim(&aim, figure(refused), refused <= MOST_FALSE_REFUSALS);
-    let row = |it: &Found| Row {
-        contender: it.scenario.name.to_owned(),
-        cells: FIGURES.iter().map(|(_, value)| it.spread(*value).map_or(Cell::None, Cell::Measured)).collect(),
+    let row = |it: &Found| {
+        let cells = FIGURES.iter().map(|(_, value)| it.spread(*value).map_or(Cell::None, Cell::Measured));
+        Row::new(it.scenario.name, cells)
     };
-    part.table(Table {
-        title: "ten processes".to_owned(),
-        note: String::new(),
-        unit: "scenario".to_owned(),
-        columns: FIGURES.map(|(title, _)| title.to_owned()).to_vec(),
-        rows: found.iter().map(row).collect(),
-    });
+    part.table(Table::new("ten processes", "scenario", FIGURES.map(|(title, _)| title), found.iter().map(row)));
 }

@@ -29,41 +29,23 @@ pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
             more <= MOST_MORE,
         );
     }
-    let column = |title: &str, cells: Vec<Cell>| Row { contender: title.to_owned(), cells };
     let each = |value: &dyn Fn(&Found) -> Cell| found.iter().map(value).collect::<Vec<_>>();
     let mebibytes = |bytes: u64| Cell::Number(precise(bytes) / MEBIBYTE);
-    let mut rows = vec![
-        column("idle, scope Pod, % of a core", each(&|it| Cell::Measured(it.idle(POD)))),
-        column("idle, scope Fleet, % of a core", each(&|it| Cell::Measured(it.idle(FLEET)))),
-        column("memory, scope Pod, MiB", each(&|it| mebibytes(it.memory[POD]))),
-        column("memory, scope Fleet, MiB", each(&|it| mebibytes(it.memory[FLEET]))),
-        column("memory at most, MiB", each(&|it| mebibytes(it.peak))),
-        column("cold start until all agents are counted, s", each(&|it| Cell::Number(it.cold.as_secs_f64()))),
-        column("failover until all agents are counted, s", each(&|it| Cell::Number(it.failover.as_secs_f64()))),
+    let rows = [
+        Row::new("idle, scope Pod, % of a core", each(&|it| Cell::Measured(it.idle(POD)))),
+        Row::new("idle, scope Fleet, % of a core", each(&|it| Cell::Measured(it.idle(FLEET)))),
+        Row::new("memory, scope Pod, MiB", each(&|it| mebibytes(it.memory[POD]))),
+        Row::new("memory, scope Fleet, MiB", each(&|it| mebibytes(it.memory[FLEET]))),
+        Row::new("memory at most, MiB", each(&|it| mebibytes(it.peak))),
+        Row::new("cold start until all agents are counted, s", each(&|it| Cell::Number(it.cold.as_secs_f64()))),
+        Row::new("failover until all agents are counted, s", each(&|it| Cell::Number(it.failover.as_secs_f64()))),
     ];
-    part.table(Table {
-        title: "the operator".to_owned(),
-        note: String::new(),
-        unit: "figure".to_owned(),
-        columns: found.iter().map(name).collect(),
-        rows: std::mem::take(&mut rows),
-    });
+    part.table(Table::new("the operator", "figure", found.iter().map(name), rows));
     let loads = found.iter().flat_map(|it| it.rates.iter().chain([&it.fastest]).map(move |load| (it, load)));
-    part.table(Table {
-        title: "questions".to_owned(),
-        note: String::new(),
-        unit: "agents and load".to_owned(),
-        columns: ["questions a second", "P50, ms", "P99, ms", "% of a core", "CPU per question, µs"]
-            .map(str::to_owned)
-            .to_vec(),
-        rows: loads.map(|(it, load)| row(&name(it), load)).collect(),
-    });
-    part.bars(Bars {
-        name: "questions".to_owned(),
-        title: "questions a second, as fast as possible".to_owned(),
-        unit: "questions a second".to_owned(),
-        bars: found.iter().map(|it| (name(it), it.fastest.per_second)).collect(),
-    });
+    let columns = ["questions a second", "P50, ms", "P99, ms", "% of a core", "CPU per question, µs"];
+    part.table(Table::new("questions", "agents and load", columns, loads.map(|(it, load)| row(&name(it), load))));
+    let bars = found.iter().map(|it| (name(it), it.fastest.per_second));
+    part.bars(Bars::new("questions", "questions a second, as fast as possible", "questions a second", bars));
 }
 
 fn row(agents: &str, load: &Load) -> Row {
@@ -71,7 +53,7 @@ fn row(agents: &str, load: &Load) -> Row {
         load.rate.map_or("as fast as possible".to_owned(), |rate| format!("{} a second", figure(precise(rate))));
     let cells =
         [load.per_second, quantile_ms(&load.took, 500), quantile_ms(&load.took, 990), load.cpu, load.cpu_per_question];
-    Row { contender: format!("{agents}, {wanted}"), cells: cells.map(Cell::Number).to_vec() }
+    Row::new(format!("{agents}, {wanted}"), cells.map(Cell::Number))
 }
 
 fn counted(count: usize) -> String {

@@ -2,7 +2,7 @@
 
 use super::{Contender, Figures, Measured, ROUND_TRIPS, judge::Verdict};
 use crate::{
-    report::{Bars, Cell, LimitLine, Lines, Part, Row, Series, Table},
+    report::{Bars, Cell, Lines, Part, Row, Series, Table},
     stats::{Spread, figure},
 };
 
@@ -64,12 +64,7 @@ pub(super) fn write(found: &[Measured], part: &mut Part<'_>) {
     let skewed = found.iter().find(|it| it.scenario.name.starts_with("90 %"));
     if let Some(measured) = skewed {
         let bars = measured.figures.iter().map(|it| (it.contender.name(), it.median(|verdict| Some(verdict.used))));
-        part.bars(Bars {
-            name: "skewed".to_owned(),
-            title: format!("limit used, {}", measured.scenario.name),
-            unit: "%".to_owned(),
-            bars: bars.collect(),
-        });
+        part.bars(Bars::new("skewed", format!("limit used, {}", measured.scenario.name), "%", bars));
     }
 }
 
@@ -136,15 +131,9 @@ fn table(measured: &Measured, part: &mut Part<'_>) {
         if is_fault {
             cells.push(if figures.is_weir() { Cell::Number(figures.largest_sum) } else { Cell::None });
         }
-        Row { contender: figures.contender.name(), cells }
+        Row::new(figures.contender.name(), cells)
     };
-    part.table(Table {
-        title: measured.scenario.name.to_owned(),
-        note: String::new(),
-        unit: "contender".to_owned(),
-        columns,
-        rows: measured.figures.iter().map(row).collect(),
-    });
+    part.table(Table::new(measured.scenario.name, "contender", columns, measured.figures.iter().map(row)));
 }
 
 fn lines(name: &str, measured: &Measured, part: &mut Part<'_>) {
@@ -154,12 +143,6 @@ fn lines(name: &str, measured: &Measured, part: &mut Part<'_>) {
     };
     let series = measured.figures.iter().filter(is_shown);
     let series = series.map(|it| Series { name: it.contender.name(), points: it.rates.clone() });
-    part.lines(Lines {
-        name: name.to_owned(),
-        title: format!("admitted per second, {}", measured.scenario.name),
-        x: "seconds".to_owned(),
-        y: "requests per second".to_owned(),
-        series: series.collect(),
-        limit: None::<LimitLine>,
-    });
+    let title = format!("admitted per second, {}", measured.scenario.name);
+    part.lines(Lines::new(name, title, ["seconds", "requests per second"], series));
 }

@@ -163,11 +163,9 @@ fn measure_on_two_cores(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> 
 /// The answers that no service should give.
 fn write_others(found: &Found, part: &mut Part<'_>) {
     let of = |samples: &[Sample]| Spread::of(values(samples, |sample| sample.other));
-    let rows = CONTENDERS.iter().zip(found).map(|(contender, columns)| Row {
-        contender: contender.name().to_owned(),
-        cells: columns.iter().map(|samples| Cell::Measured(of(samples))).collect(),
+    let rows = CONTENDERS.iter().zip(found).map(|(contender, columns)| {
+        Row::new(contender.name(), columns.iter().map(|samples| Cell::Measured(of(samples))))
     });
-    let rows = rows.collect();
     let ours: Vec<_> = found.last().into_iter().flatten().map(|samples| of(samples).high).collect();
     let each = SCENARIOS.iter().zip(&ours).map(|(scenario, other)| format!("{} {} %", scenario.name, figure(*other)));
     let each: Vec<_> = each.collect();
@@ -176,13 +174,12 @@ fn write_others(found: &Found, part: &mut Part<'_>) {
         each.join("; "),
         ours.iter().all(|other| *other <= 0.0),
     );
-    part.table(Table {
-        title: "Other answers than the limit says, %, 128 in flight".to_owned(),
-        note: String::new(),
-        unit: "service".to_owned(),
-        columns: SCENARIOS.iter().map(|scenario| scenario.name.to_owned()).collect(),
+    part.table(Table::new(
+        "Other answers than the limit says, %, 128 in flight",
+        "service",
+        SCENARIOS.iter().map(|scenario| scenario.name),
         rows,
-    });
+    ));
 }
 
 /// How many of how many questions were admitted, by contender and round.
@@ -218,14 +215,14 @@ fn write(admitted: &Admitted, part: &mut Part<'_>) {
     let of = |value: &dyn Fn(&(usize, usize)) -> usize, rounds: &[(usize, usize)]| {
         Cell::Measured(Spread::of(rounds.iter().map(|round| value(round) as f64).collect()))
     };
-    let rows = CONTENDERS.iter().zip(admitted).map(|(contender, rounds)| Row {
-        contender: contender.name().to_owned(),
-        cells: vec![
+    let rows = CONTENDERS.iter().zip(admitted).map(|(contender, rounds)| {
+        let cells = [
             of(&|(_, asked)| *asked, rounds),
             of(&|(admitted, _)| *admitted, rounds),
             Cell::Number(excess(rounds).high),
             of(&|(admitted, _)| limit.saturating_sub(*admitted), rounds),
-        ],
+        ];
+        Row::new(contender.name(), cells)
     });
     let rows: Vec<_> = rows.collect();
     let ours = admitted.last().map_or(0.0, |rounds| excess(rounds).high);
@@ -237,13 +234,9 @@ fn write(admitted: &Admitted, part: &mut Part<'_>) {
         format!("{} ({})", figure(ours), others.join(", ")),
         ours <= 0.0,
     );
-    part.table(Table {
-        title: "Admitted of a limit of 1,000".to_owned(),
-        note: "The excess is the highest one of all rounds.".to_owned(),
-        unit: "service".to_owned(),
-        columns: ["questions", "admitted", "excess", "fewer than the limit"].map(str::to_owned).to_vec(),
-        rows,
-    });
+    let columns = ["questions", "admitted", "excess", "fewer than the limit"];
+    let note = "The excess is the highest one of all rounds.";
+    part.table(Table::new("Admitted of a limit of 1,000", "service", columns, rows).note(note));
 }
 
 /// The version of Gubernator, from its modules.

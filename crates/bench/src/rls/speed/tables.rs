@@ -39,17 +39,11 @@ pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'
         part.aim(&format!("{latency}: {}", scenario.name), text, share <= most);
     }
     for (title, unit, value, _) in FIGURES {
-        let rows = names.iter().zip(found).map(|(name, columns)| Row {
-            contender: (*name).to_owned(),
-            cells: columns.iter().map(|samples| Cell::Measured(Spread::of(values(samples, value)))).collect(),
+        let rows = names.iter().zip(found).map(|(name, columns)| {
+            Row::new(*name, columns.iter().map(|samples| Cell::Measured(Spread::of(values(samples, value)))))
         });
-        part.table(Table {
-            title: format!("{title}, {unit}"),
-            note: String::new(),
-            unit: "service".to_owned(),
-            columns: SCENARIOS.iter().map(|scenario| scenario.name.to_owned()).collect(),
-            rows: rows.collect(),
-        });
+        let scenarios = SCENARIOS.iter().map(|scenario| scenario.name);
+        part.table(Table::new(format!("{title}, {unit}"), "service", scenarios, rows));
     }
     for (name, (title, unit, value, _)) in [("core", CORE), ("p99", P99)] {
         let bars = SCENARIOS.iter().enumerate().flat_map(|(column, scenario)| {
@@ -59,7 +53,7 @@ pub(super) fn write(found: &Found, names: &[&str], aims: Aims, part: &mut Part<'
             };
             names.iter().zip(found).map(bar)
         });
-        part.bars(Bars { name: name.to_owned(), title: title.to_owned(), unit: unit.to_owned(), bars: bars.collect() });
+        part.bars(Bars::new(name, title, unit, bars));
     }
 }
 

@@ -75,18 +75,10 @@ pub(super) fn write(found: &Found, load: Load, part: &mut Part<'_>) {
     let highest = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| most(outcome, load)).fold(0.0, f64::max) * 100.0;
     let table = |title: &str, note: &str, columns: &[(&str, Value)], by_contender: &[Vec<Outcome>]| {
         let rows = CONTENDERS.iter().zip(by_contender).filter(|(_, outcomes)| !outcomes.is_empty());
-        Table {
-            title: title.to_owned(),
-            note: note.to_owned(),
-            unit: "contender".into(),
-            columns: columns.iter().map(|(name, _)| (*name).to_owned()).collect(),
-            rows: rows
-                .map(|(name, outcomes)| Row {
-                    contender: (*name).to_owned(),
-                    cells: columns.iter().map(|(_, value)| Cell::Measured(spread(outcomes, *value))).collect(),
-                })
-                .collect(),
-        }
+        let rows = rows.map(|(name, outcomes)| {
+            Row::new(*name, columns.iter().map(|(_, value)| Cell::Measured(spread(outcomes, *value))))
+        });
+        Table::new(title, "contender", columns.iter().map(|(name, _)| *name), rows).note(note)
     };
     let mut results = table("burst, results of all requests", BURST_NOTE, &BURST, &found.bursts);
     results.columns.push("most admitted, %".to_owned());
@@ -113,12 +105,7 @@ pub(super) fn write(found: &Found, load: Load, part: &mut Part<'_>) {
         ("clients", "1,000 clients on one limit", "requests a second, more is better", &found.clients, CLIENTS[0].1),
     ];
     for (name, title, unit, by_contender, value) in charts {
-        part.bars(Bars {
-            name: name.to_owned(),
-            title: title.to_owned(),
-            unit: unit.to_owned(),
-            bars: bars(by_contender, value),
-        });
+        part.bars(Bars::new(name, title, unit, bars(by_contender, value)));
     }
 }
 

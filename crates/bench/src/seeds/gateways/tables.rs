@@ -43,12 +43,8 @@ pub(super) fn write(cases: &[Case], steady: &[Case], part: &mut Part<'_>) {
                 (format!("{name}: {short}"), median)
             })
         });
-        part.bars(Bars {
-            name: format!("throughput-{connections}"),
-            title: format!("gateways, requests a second, {end}"),
-            unit: "requests a second, more is better".to_owned(),
-            bars: bars.collect(),
-        });
+        let title = format!("gateways, requests a second, {end}");
+        part.bars(Bars::new(format!("throughput-{connections}"), title, "requests a second, more is better", bars));
     }
 }
 
@@ -56,17 +52,12 @@ fn table(of: &str, cases: &[Case], (title, unit, value, more): Figure, part: &mu
     let row = |case: &Case| {
         let spreads = case.samples.iter().map(|samples| Spread::of(samples.iter().map(value).collect()));
         let ratios = (0..OURS).map(|peer| Cell::Ratio { ratio: ratio(case, peer, value, more) });
-        Row { contender: case.name.clone(), cells: spreads.map(Cell::Measured).chain(ratios).collect() }
+        Row::new(case.name.clone(), spreads.map(Cell::Measured).chain(ratios))
     };
     let columns = CONTENDERS.iter().map(|name| (*name).to_owned());
     let ratios = CONTENDERS[..OURS].iter().map(|peer| format!("as good as {peer}"));
-    part.table(Table {
-        title: format!("gateways, {of}{title}, {unit}"),
-        note: String::new(),
-        unit: "case".into(),
-        columns: columns.chain(ratios).collect(),
-        rows: cases.iter().map(row).collect(),
-    });
+    let title = format!("gateways, {of}{title}, {unit}");
+    part.table(Table::new(title, "case", columns.chain(ratios), cases.iter().map(row)));
 }
 
 /// How many times as good as the peer the agent is, in the median of rounds.

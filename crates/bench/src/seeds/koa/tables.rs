@@ -117,15 +117,10 @@ fn table(at: &Results, load: usize, name: &str) -> Table {
     let rows = Contender::ALL.iter().zip(&at.samples[load]).filter(|(_, samples)| !samples.is_empty());
     let row = |(contender, samples): (&Contender, &Vec<Sample>)| {
         let cell = |(_, value): &Figure| Cell::Measured(Spread::of(samples.iter().map(value).collect()));
-        Row { contender: contender.name().to_owned(), cells: FIGURES.iter().map(cell).collect() }
+        Row::new(contender.name(), FIGURES.iter().map(cell))
     };
-    Table {
-        title: format!("{name}, {}", at.distance),
-        note: format!("A round trip to Redis without load took {} ms.", figure(at.round_trip)),
-        unit: "contender".to_owned(),
-        columns: FIGURES.map(|(title, _)| title.to_owned()).to_vec(),
-        rows: rows.map(row).collect(),
-    }
+    Table::new(format!("{name}, {}", at.distance), "contender", FIGURES.map(|(title, _)| title), rows.map(row))
+        .note(format!("A round trip to Redis without load took {} ms.", figure(at.round_trip)))
 }
 
 fn charts(results: &[Results], part: &mut Part<'_>) {
@@ -148,6 +143,6 @@ fn charts(results: &[Results], part: &mut Part<'_>) {
             contenders
                 .map(move |contender| (format!("{}, {distance}", contender.name()), at.median(kind, contender, value)))
         });
-        part.bars(Bars { name: name.to_owned(), title: title.to_owned(), unit: unit.to_owned(), bars: bars.collect() });
+        part.bars(Bars::new(name, title, unit, bars));
     }
 }

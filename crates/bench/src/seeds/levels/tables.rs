@@ -39,18 +39,10 @@ pub(super) fn write(steps: &[Step], alone: &Alone, part: &mut Part<'_>) {
     for (_, title, unit, value) in FIGURES {
         let row = |step: &Step| {
             let figures = (0..CONTENDERS.len()).map(|place| spread(step, |round| value(&round[place])));
-            Row {
-                contender: name(step),
-                cells: figures.map(|found| found.map_or(Cell::None, Cell::Measured)).collect(),
-            }
+            Row::new(name(step), figures.map(|found| found.map_or(Cell::None, Cell::Measured)))
         };
-        part.table(Table {
-            title: format!("service level, {title}, {unit}"),
-            note: String::new(),
-            unit: "requests a second".into(),
-            columns: CONTENDERS.map(str::to_owned).to_vec(),
-            rows: steps.iter().map(row).collect(),
-        });
+        let title = format!("service level, {title}, {unit}");
+        part.table(Table::new(title, "requests a second", CONTENDERS, steps.iter().map(row)));
     }
     refusals(alone, part);
     let steps: Vec<_> = steps.iter().filter(|step| step.length != LONG).collect();
@@ -62,14 +54,7 @@ pub(super) fn write(steps: &[Step], alone: &Alone, part: &mut Part<'_>) {
             };
             Series { name: (*contender).to_owned(), points: steps.iter().filter_map(point).collect() }
         });
-        part.lines(Lines {
-            name: name.to_owned(),
-            title: format!("service level, {title}"),
-            x: "requests a second".to_owned(),
-            y: unit.to_owned(),
-            series: series.collect(),
-            limit: None,
-        });
+        part.lines(Lines::new(name, format!("service level, {title}"), ["requests a second", unit], series));
     }
 }
 
@@ -98,17 +83,11 @@ fn refusals(alone: &Alone, part: &mut Part<'_>) {
             let values: Vec<_> = alone.iter().filter_map(|round| value(round.get(turn)?)).collect();
             if values.is_empty() { Cell::None } else { Cell::Measured(Spread::of(values)) }
         });
-        Row { contender: CONTENDERS[*place].to_owned(), cells: cells.to_vec() }
+        Row::new(CONTENDERS[*place], cells)
     };
-    part.table(Table {
-        title: format!("service level, refusals at {} requests a second, ms", RATES[RATES.len() - 1]),
-        note:
-            "One proxy at a time. *No proxy* is a client that sends at the same rate at the same time, and gets an immediate answer from the app."
-                .to_owned(),
-        unit: "contender".into(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: ALONE.iter().enumerate().map(row).collect(),
-    });
+    let note = "One proxy at a time. *No proxy* is a client that sends at the same rate at the same time, and gets an immediate answer from the app.";
+    let title = format!("service level, refusals at {} requests a second, ms", RATES[RATES.len() - 1]);
+    part.table(Table::new(title, "contender", columns, ALONE.iter().enumerate().map(row)).note(note));
 }
 
 /// The P99 of refusals without the P50 of an answer over the network alone.

@@ -280,16 +280,16 @@ fn write(what: &str, variants: &[Variant], outcomes: &[Outcome], part: &mut Part
                 Cell::Measured(Spread::of(outcome.samples[place].iter().map(|sample| sample.all[percentile]).collect()))
             };
             let change = change(&per_second(place), &base);
-            rows.push(Row {
-                contender: format!("{}, {}", outcome.contender.name(), variant.name),
-                cells: vec![
+            rows.push(Row::new(
+                format!("{}, {}", outcome.contender.name(), variant.name),
+                [
                     Cell::Measured(Spread::of(per_second(place))),
                     if place == 0 { Cell::None } else { Cell::Text(percent(change)) },
                     latency(0),
                     latency(2),
                     outcome.cpu.get(place).map_or(Cell::None, |cpu| Cell::Number(*cpu)),
                 ],
-            });
+            ));
         }
         if outcome.contender == Contender::Agent {
             let changes: Vec<_> = (1..variants.len()).map(|place| change(&per_second(place), &base)).collect();
@@ -309,20 +309,16 @@ fn write(what: &str, variants: &[Variant], outcomes: &[Outcome], part: &mut Part
             );
         }
     }
-    part.table(Table {
-        title: format!("overhead of {what}"),
-        note: format!(
-            "{REQUESTS} requests over {CONNECTIONS} connections, of which {} are served: the limit is {} for each key. \
-            *Change* is the median of the changes of throughput, round by round, from the first variant of the contender, \
-            with its quartiles; a repeated variant shows the noise. *CPU* is that of the agent before an app that answers at once, \
-            so that the app hides nothing; the kernel counts it in steps of 10 ms.",
-            variants[0].served(),
-            variants[0].limit,
-        ),
-        unit: "contender, variant".to_owned(),
-        columns: ["requests a second", "change, %", "P50, ms", "P99, ms", "CPU a request, µs"].map(str::to_owned).to_vec(),
-        rows,
-    });
+    let note = format!(
+        "{REQUESTS} requests over {CONNECTIONS} connections, of which {} are served: the limit is {} for each key. \
+        *Change* is the median of the changes of throughput, round by round, from the first variant of the contender, \
+        with its quartiles; a repeated variant shows the noise. *CPU* is that of the agent before an app that answers at once, \
+        so that the app hides nothing; the kernel counts it in steps of 10 ms.",
+        variants[0].served(),
+        variants[0].limit,
+    );
+    let columns = ["requests a second", "change, %", "P50, ms", "P99, ms", "CPU a request, µs"];
+    part.table(Table::new(format!("overhead of {what}"), "contender, variant", columns, rows).note(note));
 }
 
 /// In percent, round by round.

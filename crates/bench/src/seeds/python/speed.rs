@@ -203,13 +203,8 @@ fn write_half_refused(results: &Results<Sample>, part: &mut Part<'_>) {
         };
         figures.iter().map(of).collect()
     });
-    part.table(Table {
-        title: format!("latency with half of the requests refused, ms, {}", results.name),
-        note: "The app alone refuses none.".to_owned(),
-        unit: "contender".to_owned(),
-        columns,
-        rows,
-    });
+    let title = format!("latency with half of the requests refused, ms, {}", results.name);
+    part.table(Table::new(title, "contender", columns, rows).note("The app alone refuses none."));
 }
 
 #[cfg(test)]

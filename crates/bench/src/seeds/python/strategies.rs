@@ -152,9 +152,9 @@ fn counts(title: &str, note: &str, cases: &[Case], running: &[Running], part: &m
         }
         let figure = |count: usize| Cell::Number(number(count));
         let optional = |count: usize| if case.waits { Cell::None } else { figure(count) };
-        rows.push(Row {
-            contender: case.name(),
-            cells: vec![
+        rows.push(Row::new(
+            case.name(),
+            [
                 figure(iterations * AT_ONCE),
                 figure(crowd),
                 figure(exact[0]),
@@ -162,7 +162,7 @@ fn counts(title: &str, note: &str, cases: &[Case], running: &[Running], part: &m
                 optional(clients),
                 optional(exact[1]),
             ],
-        });
+        ));
     }
     let found = listed(&wrong_ones);
     part.aim(
@@ -172,16 +172,12 @@ fn counts(title: &str, note: &str, cases: &[Case], running: &[Running], part: &m
         found,
         ours,
     );
-    part.table(Table {
-        title: title.to_owned(),
-        note: format!(
-            "The limit is {LIMIT} a day for each key. Five times, one client sends {AT_ONCE} requests at once; five times, \
-            {CLIENTS} clients send {OF_EACH} each, mixed, over {CONNECTIONS} connections. Each time has new keys.{note}"
-        ),
-        unit: "contender, strategy".to_owned(),
-        columns: ["sent at once", "admitted", "exact", "10 clients sent", "admitted", "exact"].map(str::to_owned).to_vec(),
-        rows,
-    });
+    let note = format!(
+        "The limit is {LIMIT} a day for each key. Five times, one client sends {AT_ONCE} requests at once; five times, \
+        {CLIENTS} clients send {OF_EACH} each, mixed, over {CONNECTIONS} connections. Each time has new keys.{note}"
+    );
+    let columns = ["sent at once", "admitted", "exact", "10 clients sent", "admitted", "exact"];
+    part.table(Table::new(title, "contender, strategy", columns, rows).note(note));
     Ok(())
 }
 
@@ -215,7 +211,7 @@ fn edges(rounds: usize, running: &[Running], part: &mut Part<'_>) -> anyhow::Res
             let [before, after] = bursts.map(cell);
             let (low, high) = allowed.into_inner();
             let allowed = if low == high { low.to_string() } else { format!("{low} to {high}") };
-            rows.push(Row { contender: name, cells: vec![before, after, Cell::Text(allowed), cell(most)] });
+            rows.push(Row::new(name, [before, after, Cell::Text(allowed), cell(most)]));
         }
     }
     part.aim(
@@ -223,25 +219,19 @@ fn edges(rounds: usize, running: &[Running], part: &mut Part<'_>) -> anyhow::Res
         listed(&wrong_ones),
         ours,
     );
-    part.table(Table {
-        title: "the edge of a window".to_owned(),
-        note: format!(
-            "The limit is {LIMIT} a second. A key sends one request at the start of a window, {AT_ONCE} at once {} ms after \
-            the start, of which {} must be admitted, and {AT_ONCE} at once {} ms after the start. *Most in a second* counts \
-            requests that were admitted within one second for certain: they were sent after its start and answered before \
-            its end. A fixed window admits up to twice the limit around its edge. A sliding counter assumes that the \
-            requests of the last window were evenly distributed, so it may admit a few too many. A sliding log admits at \
-            most the limit.",
-            BURSTS[0].as_millis(),
-            LIMIT - 1,
-            BURSTS[1].as_millis()
-        ),
-        unit: "contender, strategy".to_owned(),
-        columns: ["before the edge", "after the edge", "after the edge, by definition", "most in a second"]
-            .map(str::to_owned)
-            .to_vec(),
-        rows,
-    });
+    let note = format!(
+        "The limit is {LIMIT} a second. A key sends one request at the start of a window, {AT_ONCE} at once {} ms after \
+        the start, of which {} must be admitted, and {AT_ONCE} at once {} ms after the start. *Most in a second* counts \
+        requests that were admitted within one second for certain: they were sent after its start and answered before \
+        its end. A fixed window admits up to twice the limit around its edge. A sliding counter assumes that the \
+        requests of the last window were evenly distributed, so it may admit a few too many. A sliding log admits at \
+        most the limit.",
+        BURSTS[0].as_millis(),
+        LIMIT - 1,
+        BURSTS[1].as_millis()
+    );
+    let columns = ["before the edge", "after the edge", "after the edge, by definition", "most in a second"];
+    part.table(Table::new("the edge of a window", "contender, strategy", columns, rows).note(note));
     Ok(())
 }
 
@@ -332,21 +322,15 @@ fn speed(
     let row = |(case, samples): (&&Case, &Vec<Sample>)| {
         let of = |figure: &dyn Fn(&Sample) -> f64| Cell::Measured(Spread::of(samples.iter().map(figure).collect()));
         let percentile = |place: usize| of(&move |sample| sample.all[place]);
-        Row {
-            contender: case.name(),
-            cells: vec![of(&|sample| sample.per_second), percentile(0), percentile(1), percentile(2)],
-        }
+        Row::new(case.name(), [of(&|sample| sample.per_second), percentile(0), percentile(1), percentile(2)])
     };
-    part.table(Table {
-        title: "each strategy with half of the requests refused".to_owned(),
-        note: format!(
-            "200 requests over 50 connections with a limit of {LIMIT} for each key; {wrong} of {lists} lists were admitted \
-            wrongly. The LeakyBucket of the agent refuses 199 of 200, because it paces."
-        ),
-        unit: "contender, strategy".to_owned(),
-        columns: ["requests a second", "P50, ms", "P95, ms", "P99, ms"].map(str::to_owned).to_vec(),
-        rows: cases.iter().zip(&samples).map(row).collect(),
-    });
+    let note = format!(
+        "200 requests over 50 connections with a limit of {LIMIT} for each key; {wrong} of {lists} lists were admitted \
+        wrongly. The LeakyBucket of the agent refuses 199 of 200, because it paces."
+    );
+    let columns = ["requests a second", "P50, ms", "P95, ms", "P99, ms"];
+    let (title, rows) = ("each strategy with half of the requests refused", cases.iter().zip(&samples).map(row));
+    part.table(Table::new(title, "contender, strategy", columns, rows).note(note));
     Ok(())
 }
 

@@ -61,17 +61,13 @@ pub(super) trait Rounds<S> {
                 (Contender::Agent, "weir-agent, times the best peer"),
                 (Contender::Alone, "no limiter, times the best peer"),
             ];
-            rows.extend(compared.map(|(contender, name)| Row {
-                contender: name.to_owned(),
-                cells: ratios(contender, figure).into_iter().map(|ratio| Cell::Ratio { ratio }).collect(),
+            rows.extend(compared.map(|(contender, name)| {
+                Row::new(name, ratios(contender, figure).into_iter().map(|ratio| Cell::Ratio { ratio }))
             }));
-            part.table(Table {
-                title: format!("{}, {what}", figure.name),
-                note: if place == 0 { note.to_owned() } else { String::new() },
-                unit: "contender".to_owned(),
-                columns: scenarios.iter().map(|name| (*name).to_owned()).collect(),
-                rows,
-            });
+            part.table(
+                Table::new(format!("{}, {what}", figure.name), "contender", scenarios.iter().copied(), rows)
+                    .note(if place == 0 { note } else { "" }),
+            );
         }
     }
 }
@@ -112,12 +108,12 @@ impl<S> Results<S> {
         let bar = |(place, contender): (usize, &Contender)| {
             (contender.name().to_owned(), Spread::of(self.rounds(scenario, place, figure.of)).median)
         };
-        part.bars(Bars {
-            name: format!("{name}-{}", self.name.replace(", ", "-").replace(' ', "-").to_lowercase()),
-            title: format!("{title}, {}", self.name),
-            unit: figure.name.to_owned(),
-            bars: self.contenders.iter().enumerate().map(bar).collect(),
-        });
+        part.bars(Bars::new(
+            format!("{name}-{}", self.name.replace(", ", "-").replace(' ', "-").to_lowercase()),
+            format!("{title}, {}", self.name),
+            figure.name,
+            self.contenders.iter().enumerate().map(bar),
+        ));
     }
 }
 
@@ -159,8 +155,7 @@ fn times_as_good(ours: &[f64], theirs: &[f64], more_is_better: bool) -> f64 {
 
 /// A row for each contender, which the function gets by its place.
 pub(super) fn per_contender(contenders: &[Contender], cells: impl Fn(usize) -> Vec<Cell>) -> Vec<Row> {
-    let row =
-        |(place, contender): (usize, &Contender)| Row { contender: contender.name().to_owned(), cells: cells(place) };
+    let row = |(place, contender): (usize, &Contender)| Row::new(contender.name(), cells(place));
     contenders.iter().enumerate().map(row).collect()
 }
 

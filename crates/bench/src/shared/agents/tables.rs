@@ -35,18 +35,17 @@ pub(super) fn write(found: &Found, part: &mut Part<'_>) {
     aims(found, part);
     for (load, by_agents) in LOADS.iter().zip(found) {
         let rows = AGENTS.iter().zip(by_agents).flat_map(|(agents, by_contender)| {
-            CONTENDERS.iter().zip(by_contender).map(move |((name, _), samples)| Row {
-                contender: format!("{} agents, {name}", counted(*agents)),
-                cells: FIGURES.iter().map(|(_, value)| Cell::Measured(spread(samples, *value))).collect(),
+            CONTENDERS.iter().zip(by_contender).map(move |((name, _), samples)| {
+                Row::new(
+                    format!("{} agents, {name}", counted(*agents)),
+                    FIGURES.iter().map(|(_, value)| Cell::Measured(spread(samples, *value))),
+                )
             })
         });
-        part.table(Table {
-            title: load.name.to_owned(),
-            note: format!("{} requests a second.", counted(usize::try_from(load.rate).unwrap_or_default())),
-            unit: "contender".to_owned(),
-            columns: FIGURES.map(|(title, _)| title.to_owned()).to_vec(),
-            rows: rows.collect(),
-        });
+        part.table(
+            Table::new(load.name, "contender", FIGURES.map(|(title, _)| title), rows)
+                .note(format!("{} requests a second.", counted(usize::try_from(load.rate).unwrap_or_default()))),
+        );
     }
     for (name, figure_of) in [("trips", FIGURES[0]), ("cpu", FIGURES[1])] {
         let bars = LOADS.iter().zip(found).filter(|(load, _)| load.keys == 1).flat_map(|(load, by_agents)| {
@@ -55,12 +54,7 @@ pub(super) fn write(found: &Found, part: &mut Part<'_>) {
                 (format!("{} agents, {load}", counted(*agents)), spread(&by_contender[WEIR], figure_of.1).median)
             })
         });
-        part.bars(Bars {
-            name: name.to_owned(),
-            title: format!("one key, {}", figure_of.0),
-            unit: figure_of.0.to_owned(),
-            bars: bars.collect(),
-        });
+        part.bars(Bars::new(name, format!("one key, {}", figure_of.0), figure_of.0, bars));
     }
 }
 
