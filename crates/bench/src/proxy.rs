@@ -33,8 +33,8 @@ pub(crate) use self::{
     exchange::{Connection, parse_head},
     load::{Load, Wrk},
     process::{CLIENT_CORE, Cores, PROXY_CORE, Process, free_address},
-    upstream::{Upstream, listen},
-    weir::{Addresses, agent_program, command as agent_command, put as put_snapshot},
+    upstream::{Upstream, accept, listen},
+    weir::{Addresses, agent_program, command as agent_command, put as put_snapshot, snapshot_of},
 };
 
 const ABOUT: &str = "\

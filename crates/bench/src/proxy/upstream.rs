@@ -12,7 +12,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 static SMALL: &[u8] = b"hello, world\n";
 /// The large body, of 64 KiB.
@@ -61,14 +61,21 @@ pub(crate) fn listen() -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Accepts the next connection. Accepting fails only if no file descriptor is free. Then the clients also report the
+/// failure.
+pub(crate) async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.set_nodelay(true);
+            return stream;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 async fn serve(listener: TcpListener) {
     loop {
-        // Accepting fails only if no file descriptor is free. Then the clients also report the failure.
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        let _ = stream.set_nodelay(true);
+        let stream = accept(&listener).await;
         tokio::spawn(async move {
             let http = auto::Builder::new(TokioExecutor::new());
             // An error is ignored, because the client counts broken connections.

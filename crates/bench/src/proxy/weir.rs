@@ -56,6 +56,14 @@ pub(crate) fn put(control: SocketAddr, snapshot: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A snapshot as the operator sends it, with one policy of these rules.
+pub(crate) fn snapshot_of(name: &str, sequence: u64, rules: impl IntoIterator<Item = Value>) -> Value {
+    let (revision, rules) = (format!("{name}-{sequence}"), rules.into_iter().collect::<Vec<_>>());
+    let policy =
+        json!({"uid": name, "namespace": name, "name": name, "revision": revision, "mode": "Enforce", "rules": rules});
+    json!({"wireVersion": 1, "sequence": sequence, "revision": revision, "policies": [policy]})
+}
+
 /// The snapshot of a scenario, with the rules that a user would write.
 fn snapshot(scenario: Scenario) -> Value {
     let (requests, period) = if scenario.refused { (1, DAY) } else { (UNREACHED, SECOND) };
@@ -76,17 +84,5 @@ fn snapshot(scenario: Scenario) -> Value {
             "maxKeys": scenario.keys.max(1_000),
         })
     });
-    json!({
-        "wireVersion": 1,
-        "sequence": 1,
-        "revision": "bench",
-        "policies": [{
-            "uid": "bench",
-            "namespace": "bench",
-            "name": "bench",
-            "revision": "bench",
-            "mode": "Enforce",
-            "rules": rules.collect::<Vec<_>>(),
-        }],
-    })
+    snapshot_of("bench", 1, rules)
 }

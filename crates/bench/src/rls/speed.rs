@@ -22,7 +22,7 @@ use super::{
     services::{PeerSettings, Service},
 };
 use crate::{
-    proxy::{Cores, Process, make_room},
+    proxy::{Cores, Process, make_room, snapshot_of},
     report::{Part, Report},
     stats::quantile_us,
 };
@@ -85,7 +85,9 @@ impl Contender {
     fn start(self, folder: &Path) -> anyhow::Result<Service> {
         let more = if self == Self::TunedPeer { TUNED } else { &[] };
         if self == Self::Weir {
-            return Service::weir(folder, &snapshot(), Cores::Own);
+            // The limits of `config`.
+            let rules = [rule("client", UNREACHED), rule("once", 1)];
+            return Service::weir(folder, &snapshot(rules), Cores::Own);
         }
         let files = folder.join("config");
         fs::create_dir(&files).with_context(|| format!("make {}", files.display()))?;
@@ -107,31 +109,21 @@ descriptors:
     )
 }
 
-/// The same limits for Weir.
-fn snapshot() -> Value {
-    let rule = |key: &str, requests: u64| {
-        json!({
-            "name": key,
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": key }] }],
-            "key": [{ "descriptor": key }],
-            "maxKeys": 2 * KEYS,
-            "limits": [{ "name": "day", "strategy": "FixedWindow", "requests": requests, "periodMillis": DAY }],
-        })
-    };
+/// A snapshot for Weir with these rules for the domain.
+fn snapshot(rules: impl IntoIterator<Item = Value>) -> Value {
+    let mut snapshot = snapshot_of(DOMAIN, 1, rules);
+    snapshot["policies"][0]["domain"] = DOMAIN.into();
+    snapshot
+}
+
+fn rule(key: &str, requests: u64) -> Value {
     json!({
-        "wireVersion": 1,
-        "sequence": 1,
-        "revision": DOMAIN,
-        "policies": [{
-            "uid": DOMAIN,
-            "namespace": DOMAIN,
-            "name": DOMAIN,
-            "revision": "1",
-            "domain": DOMAIN,
-            "mode": "Enforce",
-            "rules": [rule("client", UNREACHED), rule("once", 1)],
-        }],
+        "name": key,
+        "action": "Limit",
+        "match": [{ "descriptor": [{ "name": key }] }],
+        "key": [{ "descriptor": key }],
+        "maxKeys": 2 * KEYS,
+        "limits": [{ "name": "day", "strategy": "FixedWindow", "requests": requests, "periodMillis": DAY }],
     })
 }
 

@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, path::Path};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::proxy::{Addresses, Cores, Process, agent_command, free_address, put_snapshot};
+use crate::proxy::{Addresses, Cores, Process, agent_command, free_address, put_snapshot, snapshot_of};
 
 pub(super) const WEIR: &str = "weir-agent";
 
@@ -41,17 +41,11 @@ pub(super) struct Policy {
 
 impl Policy {
     fn snapshot(&self) -> Value {
-        let mut policy = json!({
-            "uid": "bench",
-            "namespace": "bench",
-            "name": "bench",
-            "revision": "bench",
-            "mode": "Enforce",
-            "rules": self.rules,
-        });
+        let mut snapshot = snapshot_of("bench", 1, self.rules.iter().cloned());
         if let Some(deadline) = self.deadline_millis {
-            policy["deadlineMillis"] = deadline.into();
+            snapshot["policies"][0]["deadlineMillis"] = deadline.into();
         }
-        json!({ "wireVersion": 1, "sequence": 1, "revision": "bench", "policies": [policy], "stores": self.stores })
+        snapshot["stores"] = self.stores.clone().into();
+        snapshot
     }
 }

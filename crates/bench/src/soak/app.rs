@@ -35,6 +35,8 @@ use tokio_tungstenite::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::proxy::accept;
+
 /// The sizes of `/large` and `/huge` in bytes.
 pub(super) const LARGE: usize = 1 << 20;
 pub(super) const HUGE: usize = 16 << 20;
@@ -139,7 +141,7 @@ async fn run(address: SocketAddr) -> anyhow::Result<Running> {
             let listener = socket(address)?.listen(1024)?;
             let _ = tell.send(());
             tokio::select! {
-                () = accept(listener) => {}
+                () = serve_clients(listener) => {}
                 _ = stopped => {}
             }
             Ok::<_, anyhow::Error>(())
@@ -152,13 +154,9 @@ async fn run(address: SocketAddr) -> anyhow::Result<Running> {
     Ok(Running { stop, thread })
 }
 
-async fn accept(listener: TcpListener) {
+async fn serve_clients(listener: TcpListener) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        let _ = stream.set_nodelay(true);
+        let stream = accept(&listener).await;
         tokio::spawn(async move {
             let http = auto::Builder::new(TokioExecutor::new());
             // An error is ignored, because the client counts broken connections.

@@ -9,6 +9,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::clients::{FIXED, http1};
+use crate::proxy::snapshot_of;
 
 const EVERY: Duration = Duration::from_millis(500);
 /// One of this number of snapshots is invalid.
@@ -79,19 +80,7 @@ fn snapshot(sequence: u64) -> Value {
     let mut rules = FIXED.map(|rule| rule()).to_vec();
     rules.push(retuned(sequence));
     rules.extend((0..40).filter(|place| (sequence / 2 + place).is_multiple_of(3)).map(|place| spare(place, sequence)));
-    json!({
-        "wireVersion": 1,
-        "sequence": sequence,
-        "revision": format!("soak-{sequence}"),
-        "policies": [{
-            "uid": "soak",
-            "namespace": "soak",
-            "name": "soak",
-            "revision": format!("soak-{sequence}"),
-            "mode": "Enforce",
-            "rules": rules,
-        }],
-    })
+    snapshot_of("soak", sequence, rules)
 }
 
 /// A rule for the client `churn`, with another strategy, limit and style of headers each time.

@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::{
-    CONNECTIONS, DAY, DOMAIN, Effort, Found, IN_FLIGHT, KEYS, Load, Pace, Protocol, SCENARIOS, Sample, Target,
-    question, rounds_of, runtime,
+    CONNECTIONS, DOMAIN, Effort, Found, IN_FLIGHT, Load, Pace, Protocol, SCENARIOS, Sample, Target, question,
+    rounds_of, rule, runtime,
     tables::{self, Aims, values},
     versions,
 };
@@ -100,41 +100,23 @@ fn config() -> String {
 }
 
 fn snapshot(redis: &str) -> Value {
-    let rule = |(key, requests): (&str, u64)| {
-        json!({
-            "name": key,
-            "action": "Limit",
-            "match": [{ "descriptor": [{ "name": key }] }],
-            "key": [{ "descriptor": key }],
-            "maxKeys": 2 * KEYS,
-            "limits": [{ "name": "day", "strategy": "FixedWindow", "requests": requests, "periodMillis": DAY }],
-            "shared": {
-                "store": STORE,
-                "counters": format!("bench/bench.{key}"),
-                "stamp": 1,
-                "onStoreLoss": "LocalShare",
-                "sharers": REPLICAS,
-            },
-        })
+    let shared = |(key, requests): (&str, u64)| {
+        let mut rule = rule(key, requests);
+        rule["shared"] = json!({
+            "store": STORE,
+            "counters": format!("bench/bench.{key}"),
+            "stamp": 1,
+            "onStoreLoss": "LocalShare",
+            "sharers": REPLICAS,
+        });
+        rule
     };
-    json!({
-        "wireVersion": 1,
-        "sequence": 1,
-        "revision": DOMAIN,
-        "policies": [{
-            "uid": DOMAIN,
-            "namespace": DOMAIN,
-            "name": DOMAIN,
-            "revision": "1",
-            "domain": DOMAIN,
-            "mode": "Enforce",
-            "rules": LIMITS.map(rule),
-        }],
-        "stores": [{
-            "name": STORE,
-            "backend": { "redis": { "topology": "Standalone", "endpoints": [redis] } },
-        }],
-    })
+    let mut snapshot = super::snapshot(LIMITS.map(shared));
+    snapshot["stores"] = json!([{
+        "name": STORE,
+        "backend": { "redis": { "topology": "Standalone", "endpoints": [redis] } },
+    }]);
+    snapshot
 }
 
 pub(crate) fn measure(quick: bool, part: &mut Part<'_>) -> anyhow::Result<()> {
@@ -250,7 +232,7 @@ fn gubernator() -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::DAY, *};
 
     #[test]
     fn the_version_of_gubernator_is_in_its_modules() {

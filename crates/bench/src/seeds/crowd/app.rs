@@ -18,7 +18,10 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, runtime::Builder};
 
-use crate::{clock, proxy::listen};
+use crate::{
+    clock,
+    proxy::{accept, listen},
+};
 
 /// The path that is answered immediately.
 pub(super) const AT_ONCE: &str = "/at-once";
@@ -59,12 +62,7 @@ impl App {
 
 async fn serve(listener: TcpListener, arrivals: Arrivals) {
     loop {
-        // Without a file descriptor, the clients report the failure, too.
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        let _ = stream.set_nodelay(true);
+        let stream = accept(&listener).await;
         let arrivals = Arc::clone(&arrivals);
         tokio::spawn(async move {
             let mut http = auto::Builder::new(TokioExecutor::new());

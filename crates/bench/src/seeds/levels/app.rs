@@ -10,7 +10,10 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, runtime::Builder};
 
-use crate::{proxy::listen, sla::Slots};
+use crate::{
+    proxy::{accept, listen},
+    sla::Slots,
+};
 
 /// The path that needs no slot.
 pub(in crate::seeds) const AT_ONCE: &str = "/at-once";
@@ -46,12 +49,7 @@ impl App {
 
 async fn serve(listener: TcpListener, slots: Slots) {
     loop {
-        // Without a file descriptor, the clients report the failure, too.
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        let _ = stream.set_nodelay(true);
+        let stream = accept(&listener).await;
         let slots = slots.clone();
         tokio::spawn(async move {
             let answer = service_fn(move |request: Request<Incoming>| answer(request, slots.clone()));
