@@ -111,6 +111,15 @@ fn quota(strategy: Strategy, requests: u64, seconds: u64) -> Quota {
     Quota::new(strategy, requests, Duration::from_secs(seconds), None).expect("a quota")
 }
 
+/// Starts a program that is connected to an operator, and has a limiter with this quota.
+fn connected(strategy: Strategy, requests: u64, seconds: u64) -> (World, Program, JoinHandle<()>, Arc<SharedLimiter>) {
+    let world = World::new();
+    let program = world.program();
+    let link = world.connect(&program);
+    let limiter = program.limiter(quota(strategy, requests, seconds));
+    (world, program, link, limiter)
+}
+
 async fn request(limiter: &SharedLimiter) -> Result<(), Denied> {
     match limiter.claim(7, 0, 1, Duration::ZERO) {
         Claim::Granted(grant) => grant.settle(),
@@ -158,10 +167,7 @@ async fn programs_share_a_limit_through_the_operator() {
 /// A program that is cut off has a quarter of the limit, which begins without credit.
 #[tokio::test(start_paused = true)]
 async fn a_program_begins_its_share_when_the_operator_closes_the_channel() {
-    let world = World::new();
-    let program = world.program();
-    let link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::TokenBucket, 100, 1));
+    let (world, program, link, limiter) = connected(Strategy::TokenBucket, 100, 1);
     load(&world, &[&limiter], MILLI, Duration::from_secs(3)).await;
     link.abort();
     let cut = world.now();
@@ -178,10 +184,7 @@ async fn a_program_begins_its_share_when_the_operator_closes_the_channel() {
 /// The operator notices a silent program after its interval of one second and less than six seconds.
 #[tokio::test(start_paused = true)]
 async fn a_program_waits_with_its_share_while_the_operator_is_silent() {
-    let world = World::new();
-    let program = world.program();
-    let _link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::FixedWindow, 40, 1));
+    let (world, _program, _link, limiter) = connected(Strategy::FixedWindow, 40, 1);
     load(&world, &[&limiter], MILLI, Duration::from_secs(3)).await;
     world.operator.is_silent.store(true, Relaxed);
     let silent = world.now();
@@ -237,10 +240,7 @@ async fn a_new_operator_learns_the_levels() {
 /// The clock of the next operator is 20 ms behind, which a slow answer does not show.
 #[tokio::test(start_paused = true)]
 async fn the_clock_of_a_new_operator_replaces_the_earlier_one() {
-    let world = World::new();
-    let program = world.program();
-    let link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::FixedWindow, 100, 3_600));
+    let (world, program, link, limiter) = connected(Strategy::FixedWindow, 100, 3_600);
     limiter.ask(1, 0, 1, Duration::ZERO).await.expect("admitted").settle();
     link.abort();
     world.operator.behind_millis.store(20, Relaxed);
@@ -377,10 +377,7 @@ async fn a_key_that_the_operator_refuses_gets_its_share() {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_comes_too_early_is_asked_again() {
-    let world = World::new();
-    let program = world.program();
-    let _link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::FixedWindow, 10, 1));
+    let (world, _program, _link, limiter) = connected(Strategy::FixedWindow, 10, 1);
     world.operator.not_yet.store(5, Relaxed);
     assert!(request(&limiter).await.is_ok());
     assert_eq!(world.operator.not_yet.load(Relaxed), 0);
@@ -389,10 +386,7 @@ async fn a_question_that_comes_too_early_is_asked_again() {
 /// A scrape or a snapshot delays the operator's answers by more than twice their usual time.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_later_than_usual_counts() {
-    let world = World::new();
-    let program = world.program();
-    let _link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::FixedWindow, 1_000, 3_600));
+    let (world, _program, _link, limiter) = connected(Strategy::FixedWindow, 1_000, 3_600);
     for _ in 0..50 {
         assert!(request(&limiter).await.is_ok());
     }
@@ -403,10 +397,7 @@ async fn an_answer_that_is_later_than_usual_counts() {
 /// The next operator learns from the programs what this one has counted, also of keys that nobody uses.
 #[tokio::test(start_paused = true)]
 async fn a_level_is_kept_until_the_key_is_at_full_credit() {
-    let world = World::new();
-    let program = world.program();
-    let _link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::SlidingWindowLog, 10, 3_600));
+    let (_world, program, _link, limiter) = connected(Strategy::SlidingWindowLog, 10, 3_600);
     assert!(request(&limiter).await.is_ok());
     sleep(Duration::from_secs(1_800)).await;
     assert_eq!(program.client.levels(10).0.len(), 1);
@@ -417,10 +408,7 @@ async fn a_level_is_kept_until_the_key_is_at_full_credit() {
 /// A new operator has counted nothing, so it must learn all that a share admitted.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_share_reports_all_that_it_admitted() {
-    let world = World::new();
-    let program = world.program();
-    let link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
+    let (world, program, link, limiter) = connected(Strategy::TokenBucket, 1_000, 10);
     assert!(request(&limiter).await.is_ok());
     link.abort();
     let admitted = load(&world, &[&limiter], MILLI, Duration::from_secs(30)).await.len() as u64;
@@ -432,10 +420,7 @@ async fn the_end_of_a_share_reports_all_that_it_admitted() {
 
 #[tokio::test(start_paused = true)]
 async fn seats_of_an_earlier_operator_are_void() {
-    let world = World::new();
-    let program = world.program();
-    let _link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
+    let (world, program, _link, limiter) = connected(Strategy::TokenBucket, 1_000, 10);
     load(&world, &[&limiter], MILLI, Duration::from_secs(5)).await;
     let (seats, lost) = (limiter.known(7, 0, 1).seats, program.client.stats().lost);
     assert!(seats > 0);
@@ -448,10 +433,7 @@ async fn seats_of_an_earlier_operator_are_void() {
 /// because it could otherwise use two of its windows within one window of the operator.
 #[tokio::test(start_paused = true)]
 async fn a_share_admits_nothing_between_two_windows() {
-    let world = World::new();
-    let program = world.program();
-    let link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::FixedWindow, 40, 1));
+    let (world, _program, link, limiter) = connected(Strategy::FixedWindow, 40, 1);
     assert!(request(&limiter).await.is_ok());
     link.abort();
     sleep(Duration::from_millis(90_500)).await;
@@ -467,10 +449,7 @@ async fn a_share_admits_nothing_between_two_windows() {
 /// A channel can break after the program has sent a report and before the operator reads it.
 #[tokio::test(start_paused = true)]
 async fn a_lost_report_is_sent_again() {
-    let world = World::new();
-    let program = world.program();
-    let link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
+    let (world, program, link, limiter) = connected(Strategy::TokenBucket, 1_000, 10);
     assert!(request(&limiter).await.is_ok());
     link.abort();
     sleep(MILLI).await;
@@ -501,10 +480,7 @@ async fn a_lost_report_is_sent_again() {
 /// An operator that does not count yet answers so, and it counts this program as present.
 #[tokio::test(start_paused = true)]
 async fn a_program_does_not_begin_its_share_while_the_operator_answers() {
-    let world = World::new();
-    let program = world.program();
-    let _link = world.connect(&program);
-    let limiter = program.limiter(quota(Strategy::TokenBucket, 1_000, 10));
+    let (world, _program, _link, limiter) = connected(Strategy::TokenBucket, 1_000, 10);
     assert!(request(&limiter).await.is_ok());
     world.operator.not_yet.store(u64::MAX, Relaxed);
     let during = load(&world, &[&limiter], MILLI, Duration::from_secs(30)).await;
