@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::json;
 use weir_api::DriftReason;
@@ -28,6 +28,14 @@ fn compiled(good: bool, faults: Vec<Fault>) -> Compiled {
     }
 }
 
+/// A policy with three pods that enforce it, and that reach the operator and their stores.
+fn facts(compiled: &Compiled) -> Facts<'_> {
+    static NONE: LazyLock<(LostConnections, FleetCounts)> = LazyLock::new(Default::default);
+    let (lost, fleet) = &*NONE;
+    let traffic = (&[][..], Counts::default());
+    Facts { compiled, missing: &[], bypasses: &[], left_out: 0, targeted: 3, others: &[], traffic, lost, fleet }
+}
+
 fn enforcing(count: usize) -> Vec<Standing> {
     vec![Standing::Enforcing; count]
 }
@@ -52,17 +60,7 @@ fn status_of(
     let (others, targeted): (Vec<_>, usize) = (others.collect(), pods.len());
     let counts = Counts { allowed: 962, limited: 38, ..Counts::default() };
     let rules = [("all".to_owned(), counts)];
-    let facts = Facts {
-        compiled,
-        missing,
-        bypasses: &[],
-        left_out: 0,
-        targeted,
-        others: &others,
-        traffic: (&rules, counts),
-        lost: &LostConnections::default(),
-        fleet: &FleetCounts::default(),
-    };
+    let facts = Facts { missing, targeted, others: &others, traffic: (&rules, counts), ..facts(compiled) };
     build(&facts, previous, Timestamp::from_second(now).unwrap())
 }
 
@@ -197,8 +195,7 @@ fn conditions_for_other_tools_follow_the_state() {
 
 #[test]
 fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
-    let (compiled, others) = (compiled(true, vec![]), []);
-    let traffic: (&[_], _) = (&[], Counts::default());
+    let compiled = compiled(true, vec![]);
     let service = || "web".to_owned();
     let port = Bypass::Port { service: service(), port: 80, app: 8080, agent: 8480 };
     let names = Bypass::Names { service: service(), app: 8080, agent: 8480 };
@@ -213,18 +210,7 @@ fn a_bypass_is_reported_and_a_main_way_prevents_enforced() {
         (names, "HeadlessService", ("True", "Enforced"), "headless Service web"),
         (policy, "OtherPolicy", ("False", "Bypassed"), "rule all of policy open lets every request"),
     ] {
-        let bypasses = [way];
-        let facts = Facts {
-            compiled: &compiled,
-            missing: &[],
-            bypasses: &bypasses,
-            left_out: 0,
-            targeted: 3,
-            others: &others,
-            traffic,
-            lost: &LostConnections::default(),
-            fleet: &FleetCounts::default(),
-        };
+        let facts = Facts { bypasses: &[way], ..facts(&compiled) };
         let status = build(&facts, None, Timestamp::UNIX_EPOCH);
         assert_eq!(said(&status, BYPASSABLE), Some(("True", reason)));
         assert!(condition(&status, BYPASSABLE).message.contains(part), "{status:#?}");
@@ -243,18 +229,7 @@ fn only_a_policy_of_scope_fleet_has_the_condition_about_the_operator() {
     let lost = LostConnections { operator: vec![cut_off], stores: Vec::new() };
     let (none, nobody) = (LostConnections::default(), &others[..0]);
     let status = |compiled: &Compiled, others: &[_], lost: &LostConnections| {
-        let facts = Facts {
-            compiled,
-            missing: &[],
-            bypasses: &[],
-            left_out: 0,
-            targeted: 3,
-            others,
-            traffic: (&[], Counts::default()),
-            lost,
-            fleet: &FleetCounts::default(),
-        };
-        build(&facts, None, Timestamp::UNIX_EPOCH)
+        build(&Facts { others, lost, ..facts(compiled) }, None, Timestamp::UNIX_EPOCH)
     };
     let found = |status: &RateLimitPolicyStatus| status.conditions.iter().any(|it| it.type_ == FLEET_DEGRADED);
     assert!(!found(&status(&compiled(true, vec![]), &others, &none)));
@@ -277,20 +252,8 @@ fn only_a_policy_of_scope_fleet_has_the_condition_about_the_operator() {
 
 #[test]
 fn a_policy_that_does_not_fit_is_not_accepted() {
-    let (compiled, others) = (compiled(true, vec![]), []);
-    let traffic: (&[_], _) = (&[], Counts::default());
-    let facts = Facts {
-        compiled: &compiled,
-        missing: &[],
-        bypasses: &[],
-        left_out: 2,
-        targeted: 3,
-        others: &others,
-        traffic,
-        lost: &LostConnections::default(),
-        fleet: &FleetCounts::default(),
-    };
-    let status = build(&facts, None, Timestamp::UNIX_EPOCH);
+    let compiled = compiled(true, vec![]);
+    let status = build(&Facts { left_out: 2, ..facts(&compiled) }, None, Timestamp::UNIX_EPOCH);
     for type_ in [ACCEPTED, ENFORCED, READY] {
         assert_eq!(said(&status, type_), Some(("False", "SnapshotTooLarge")), "{type_}");
     }
