@@ -314,33 +314,25 @@ fn name(instance: &str, pod_uid: Option<String>) -> String {
     format!("{instance}_{}", unique.unwrap_or_else(|| format!("{:016x}", rand::random::<u64>())))
 }
 
+async fn connect() -> Result<kube::Client, Failed> {
+    kube::Client::try_default().await.context("found no usable kubeconfig and no service account").or_exit(WRONG)
+}
+
 async fn run_prove(arguments: Prove) -> Result<(), Failed> {
     arguments.check().or_exit(WRONG)?;
-    let client = kube::Client::try_default()
-        .await
-        .context("found no usable kubeconfig and no service account")
-        .or_exit(WRONG)?;
-    let seen = arguments.run(client).await.or_exit(FAILED)?;
+    let seen = arguments.run(connect().await?).await.or_exit(FAILED)?;
     println!("{seen}");
     Ok(())
 }
 
 async fn run_pulled(arguments: Pulled) -> Result<(), Failed> {
-    let client = kube::Client::try_default()
-        .await
-        .context("found no usable kubeconfig and no service account")
-        .or_exit(WRONG)?;
-    let seen = arguments.run(client).await.or_exit(FAILED)?;
+    let seen = arguments.run(connect().await?).await.or_exit(FAILED)?;
     println!("{seen}");
     Ok(())
 }
 
 async fn run_bypasses(arguments: Bypasses) -> Result<(), Failed> {
-    let client = kube::Client::try_default()
-        .await
-        .context("found no usable kubeconfig and no service account")
-        .or_exit(WRONG)?;
-    let seen = arguments.run(client).await.or_exit(FAILED)?;
+    let seen = arguments.run(connect().await?).await.or_exit(FAILED)?;
     println!("{seen}");
     Ok(())
 }
