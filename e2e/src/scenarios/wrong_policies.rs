@@ -7,14 +7,15 @@ use crate::{namespace::TestNamespace, report};
 
 struct Wrong {
     what: &'static str,
-    spec: &'static str,
+    /// The part of the valid spec, and its replacement.
+    change: (&'static str, &'static str),
     /// The path of the field in the message.
     field: &'static str,
     /// The part of the message that describes the fix.
     fix: &'static str,
 }
 
-/// A valid spec. Each invalid spec differs from it in one part.
+/// A valid spec. Each invalid spec differs from it in one part, which it contains once.
 const RIGHT: &str = "
   targetRefs: [{group: apps, kind: Deployment, name: web}]
   rules:
@@ -25,112 +26,64 @@ const RIGHT: &str = "
 const WRONG: [Wrong; 10] = [
     Wrong {
         what: "zero requests",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 0, per: 1s}]
-",
+        change: ("requests: 50", "requests: 0"),
         field: "spec.rules[0].limits[0].requests",
         fix: "remove it or use action Bypass",
     },
     Wrong {
         what: "a period that is no duration",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 50, per: second}]
-",
+        change: ("per: 1s", "per: second"),
         field: "spec.rules[0].limits[0].per",
         fix: "such as 500ms, 1s or 1h30m",
     },
     Wrong {
         what: "a period longer than a day",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 50, per: 25h}]
-",
+        change: ("per: 1s", "per: 25h"),
         field: "spec.rules[0].limits[0].per",
         fix: "between 1ms and 24h",
     },
     Wrong {
         what: "no target",
-        spec: "
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 50, per: 1s}]
-",
+        change: ("\n  targetRefs: [{group: apps, kind: Deployment, name: web}]", ""),
         field: "spec",
         fix: "targetRefs to name workloads or Services, selector to choose pods by label",
     },
     Wrong {
         what: "a kind without pods",
-        spec: "
-  targetRefs: [{kind: ConfigMap, name: web}]
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 50, per: 1s}]
-",
+        change: ("group: apps, kind: Deployment", "kind: ConfigMap"),
         field: "spec.targetRefs[0].kind",
         fix: r#"supported values: "Deployment", "StatefulSet", "DaemonSet", "Service""#,
     },
     Wrong {
         what: "a burst with a strategy that has none",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 50, per: 1s, burst: 100, strategy: FixedWindow}]
-",
+        change: ("per: 1s", "per: 1s, burst: 100, strategy: FixedWindow"),
         field: "spec.rules[0].limits[0].burst",
         fix: "remove burst, or use strategy TokenBucket or GCRA",
     },
     Wrong {
         what: "a rule that limits nothing",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    key: [{header: x-api-key}]
-",
+        change: ("limits: [{name: per-pod, requests: 50, per: 1s}]", "key: [{header: x-api-key}]"),
         field: "spec.rules[0].limits",
         fix: "add one, or use action Bypass",
     },
     Wrong {
         what: "a path that can never match",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    match: [{paths: [api/**]}]
-    limits: [{name: per-pod, requests: 50, per: 1s}]
-",
+        change: ("limits:", "match: [{paths: [api/**]}]\n    limits:"),
         field: "spec.rules[0].match[0].paths[0]",
         fix: "must begin with '/'",
     },
     Wrong {
         what: "other numbers for keys of a rule without a key",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 50, per: 1s}]
-    overrides: [{keys: [[gold]], limits: [{name: per-pod, requests: 500, per: 1s}]}]
-",
+        change: (
+            "per: 1s}]",
+            "per: 1s}]\n    overrides: [{keys: [[gold]], limits: [{name: per-pod, requests: 500, per: 1s}]}]",
+        ),
         field: "spec.rules[0].overrides",
         fix: "add key to say what requests are counted separately by",
     },
     Wrong {
         what: "a field that does not exist",
-        spec: "
-  targetRefs: [{group: apps, kind: Deployment, name: web}]
-  rules:
-  - name: all
-    limits: [{name: per-pod, requests: 50, per: 1s, brust: 100}]
-",
+        change: ("per: 1s", "per: 1s, brust: 100"),
         field: "spec.rules[0].limits[0].brust",
         fix: "unknown field",
     },
@@ -139,9 +92,10 @@ const WRONG: [Wrong; 10] = [
 pub(crate) async fn run(space: &TestNamespace) -> Result<()> {
     // The valid policy must be accepted. Otherwise the others would be refused for the wrong reason.
     space.apply(&policy("right", RIGHT)).await?;
-    for Wrong { what, spec, field, fix } in WRONG {
-        let outcome =
-            space.cluster.kubectl.try_run(&space.namespace, &["apply", "-f", "-"], &policy("wrong", spec)).await?;
+    for Wrong { what, change: (part, replacement), field, fix } in WRONG {
+        ensure!(RIGHT.matches(part).count() == 1, "{what}: no change");
+        let wrong = policy("wrong", &RIGHT.replace(part, replacement));
+        let outcome = space.cluster.kubectl.try_run(&space.namespace, &["apply", "-f", "-"], &wrong).await?;
         let message = outcome.stderr.trim();
         ensure!(!outcome.success, "{what}: accepted");
         // "spec.rules[0].limits" must not match "spec.rules[0].limits[0].per", and "spec" must not match everything.
