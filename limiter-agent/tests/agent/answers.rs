@@ -8,7 +8,7 @@ use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
 };
 
 use crate::support::{Agent, App, Body, PATIENCE, body, empty, request};
@@ -36,7 +36,7 @@ impl Way {
         let answer = match self {
             Self::InPlace | Self::Hyper => {
                 let headers: &[(&str, &str)] = if matches!(self, Self::Hyper) { &[("te", "trailers")] } else { &[] };
-                let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+                let stream = agent.connect().await;
                 // The limit is set explicitly, because the client has its own limit on the number of fields.
                 let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
                     .max_headers(1_000)
@@ -49,7 +49,7 @@ impl Way {
                 sender.send_request(request).await
             }
             Self::Http2 => {
-                let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+                let stream = agent.connect().await;
                 let (mut sender, connection): (http2::SendRequest<Body>, _) = http2::Builder::new(TokioExecutor::new())
                     .max_header_list_size(4 * 1024 * 1024)
                     .handshake(TokioIo::new(stream))

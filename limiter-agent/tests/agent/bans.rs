@@ -1,11 +1,11 @@
 //! Bans of keys that a rule refuses again and again, on each path through an agent process.
 
 use http::Method;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 
-use crate::support::{Agent, App, PATIENCE, daily, empty, header, json_of, policy, request, rule, snapshot, with};
+use crate::support::{
+    Agent, App, PATIENCE, daily, empty, header, json_of, policy, request, rule, snapshot, start, with,
+};
 
 const SERIES: &str = "{namespace=\"shop\",policy=\"p\",rule=\"r\"}";
 const ANN: [(&str, &str); 1] = [("x-key", "ann")];
@@ -58,10 +58,7 @@ async fn a_banned_key_is_refused_on_each_path_until_a_hand_lifts_the_ban() {
             assert_eq!(header(&refused, "ratelimit"), format!("\"d\";r=0;t={seconds}"));
         }
         assert_eq!(seen, vec![(429, Some("banned".to_owned())); 3]);
-        let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-        let (mut http2, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
-        tokio::spawn(connection);
+        let mut http2 = agent.http2().await;
         let grpc = http::Request::builder().method(Method::POST).uri("http://a/").header("x-key", "ann");
         let grpc = grpc.header("content-type", "application/grpc").body(empty()).expect("valid");
         let answer = http2.send_request(grpc).await.expect("a response");
@@ -103,8 +100,7 @@ async fn a_banned_key_is_refused_on_each_path_until_a_hand_lifts_the_ban() {
 
 #[tokio::test]
 async fn a_ban_ends_at_its_time_or_with_its_field() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let of = |millis: u64, requests: u64| {
         policy("p", &[with(banning(1, millis), json!({"limits": [daily("d", "FixedWindow", requests)]}))])
     };
@@ -129,8 +125,7 @@ async fn a_ban_ends_at_its_time_or_with_its_field() {
 
 #[tokio::test]
 async fn wrong_selections_are_named() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let plain = rule("plain", &[daily("d", "TokenBucket", 2)]);
     agent.apply(&snapshot(1, &[policy("p", &[banning(1, 500), plain])])).await;
     for (query, status, word) in [

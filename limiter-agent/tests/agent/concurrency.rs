@@ -14,11 +14,9 @@ use futures::{SinkExt, StreamExt};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     sync::{Semaphore, mpsc},
 };
 use tokio_tungstenite::client_async;
@@ -105,7 +103,7 @@ async fn a_client_that_leaves_frees_its_permit() {
         let policies = [vec![policy("p", &[parallel(2, json!({}))])], others].concat();
         agent.apply(&snapshot(1, &policies)).await;
         let connect = async || {
-            let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+            let mut stream = agent.connect().await;
             stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-key: ann\r\n\r\n").await.expect("sent");
             stream
         };
@@ -117,10 +115,7 @@ async fn a_client_that_leaves_frees_its_permit() {
         drop((first, second));
         in_flight(&agent, 0).await;
         // Over HTTP/2 the stream is reset.
-        let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
-        tokio::spawn(connection);
+        let mut sender = agent.http2().await;
         let mut send = || {
             let request = Request::get("http://a/").header("x-key", "ann").body(empty()).expect("valid");
             tokio::spawn(sender.send_request(request))
@@ -155,7 +150,7 @@ async fn a_streamed_response_is_in_flight_to_its_last_byte() {
     .await;
     let agent = Agent::start(app.address, &[]);
     agent.apply(&snapshot(1, &[policy("p", &[parallel(1, json!({}))])])).await;
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-key: ann\r\n\r\n").await.expect("sent");
     for parts in 1..=3 {
         rest.add_permits(1);
@@ -175,7 +170,7 @@ async fn an_open_websocket_is_in_flight() {
     let all = with(parallel(2, json!({})), json!({"key": []}));
     agent.apply(&snapshot(1, &[policy("p", &[all])])).await;
     let open = async || {
-        let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let stream = agent.connect().await;
         let (mut socket, _) = client_async(format!("ws://{}/", agent.addresses.listen), stream).await.ok()?;
         socket.send("hello".into()).await.expect("sent");
         assert_eq!(socket.next().await.expect("an echo").expect("no error").to_text().expect("text"), "hello");

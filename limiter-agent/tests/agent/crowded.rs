@@ -47,7 +47,7 @@ enum Idle {
 
 impl Idle {
     async fn open(agent: &Agent, kind: Kind) -> Self {
-        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut stream = agent.connect().await;
         match kind {
             Kind::Silent => Self::Http1(stream),
             Kind::Begun => {
@@ -166,7 +166,7 @@ async fn new_connections_do_not_wait_for_evicted_ones_to_close() {
     let mut held = Vec::new();
     for said in ["", IN_PLACE, BY_HYPER, preface] {
         for _ in 0..40 {
-            let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+            let mut stream = agent.connect().await;
             stream.write_all(said.as_bytes()).await.expect("sent");
             if said == preface {
                 // The first byte of the agent's SETTINGS.
@@ -252,13 +252,13 @@ async fn a_connection_with_a_request_in_flight_is_never_evicted() {
     let mut parts = Vec::new();
     let mut http1 = Vec::new();
     for more in ["", "te: trailers\r\n"] {
-        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut stream = agent.connect().await;
         stream.write_all(format!("GET /slow HTTP/1.1\r\nhost: a\r\n{more}\r\n").as_bytes()).await.expect("sent");
         http1.push(stream);
         parts.push(begun.recv().await.expect("asked"));
     }
     // An HTTP/1 request with an incomplete body.
-    let mut sending = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut sending = agent.connect().await;
     sending.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\na").await.expect("sent");
     let Idle::Http2(mut sender, _connection) = Idle::open(&agent, Kind::Http2(false)).await else { unreachable!() };
     let request = Request::get("http://a/slow").body(empty()).expect("valid");
@@ -268,14 +268,14 @@ async fn a_connection_with_a_request_in_flight_is_never_evicted() {
         part
     });
     let mut streamed = streamed.expect("a response").into_body();
-    let mut websocket = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut websocket = agent.connect().await;
     let opening = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     websocket.write_all(opening.as_bytes()).await.expect("sent");
     assert!(until(&mut websocket, "\r\n\r\n").await.starts_with("HTTP/1.1 101"));
     agent.until_metric("weir_protocol_connections{protocol=\"websocket\"}", 1.0).await;
 
     // Every connection is busy, so the new one waits until one becomes idle.
-    let mut newcomer = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut newcomer = agent.connect().await;
     newcomer.write_all(IN_PLACE.as_bytes()).await.expect("sent");
     for _ in 0..50 {
         assert_eq!((agent.metric(EVICTED).await, agent.metric(OPEN).await), (Some(0.0), Some(5.0)));

@@ -12,7 +12,6 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::AsyncReadExt,
-    net::TcpStream,
     sync::{mpsc, watch},
 };
 
@@ -65,7 +64,7 @@ async fn a_drain_finishes_everything_in_flight() {
         let (app, mut begun, go) = slow_app(app_http2).await;
         let more = ["--drain", "60s", "--upstream-http2", if app_http2 { "always" } else { "never" }];
         let mut agent = Agent::start(app.address, &more);
-        let connect = || async { TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected")) };
+        let connect = || async { TokioIo::new(agent.connect().await) };
 
         let mut answers = Vec::new();
         for _ in 0..HTTP1 {
@@ -97,7 +96,7 @@ async fn a_drain_finishes_everything_in_flight() {
         for _ in 0..HTTP1 + STREAMS {
             begun.recv().await.expect("the app is asked");
         }
-        let mut idle = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut idle = agent.connect().await;
         while !agent.telemetry("/metrics").await.1.contains(&format!("weir_connections {}\n", HTTP1 + 3)) {
             tokio::task::yield_now().await;
         }

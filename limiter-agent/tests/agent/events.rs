@@ -9,7 +9,7 @@ use hyper::{
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc, task::JoinHandle, time::timeout};
+use tokio::{io::AsyncReadExt, sync::mpsc, task::JoinHandle, time::timeout};
 
 use crate::support::{Agent, App, Body, PATIENCE, empty};
 
@@ -34,7 +34,7 @@ async fn app(http2: bool) -> (App, mpsc::UnboundedReceiver<Events>) {
 
 /// A client that requests events. It disconnects when the task is aborted.
 async fn listen(agent: &Agent, http2: bool) -> (JoinHandle<()>, Response<Incoming>) {
-    let io = TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected"));
+    let io = TokioIo::new(agent.connect().await);
     let request = |target: &str| {
         let request = Request::get(target).header(header::ACCEPT, "text/event-stream");
         request.header(header::HOST, "shop.example.com").body::<Body>(empty()).expect("valid")
@@ -62,7 +62,7 @@ async fn next(response: &mut Response<Incoming>) -> Bytes {
 
 /// Waits until the agent has closed an idle client's connection.
 async fn idle_timeout(agent: &Agent) {
-    let mut idle = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut idle = agent.connect().await;
     let ended = timeout(PATIENCE, idle.read(&mut [0])).await.expect("before the timeout").expect("a clean close");
     assert_eq!(ended, 0);
 }

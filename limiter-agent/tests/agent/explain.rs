@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Agent, App, daily, json_of, policy, request, rule, snapshot, with};
+use crate::support::{Agent, daily, json_of, policy, request, rule, snapshot, start, with};
 
 async fn explain(agent: &Agent, request: &Value) -> (u16, Value) {
     let response = agent.control("POST", "/v1/explain", request.to_string()).await;
@@ -11,8 +11,7 @@ async fn explain(agent: &Agent, request: &Value) -> (u16, Value) {
 
 #[tokio::test]
 async fn explain_predicts_what_happens_to_a_request() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     assert_eq!(explain(&agent, &json!({"target": "/"})).await, (200, json!({"decision": "Allow", "rules": []})));
     let keyed = json!({"match": [{"paths": ["/api/**"], "methods": ["GET"]}], "key": [{"header": "x-api-key"}]});
     let limited = policy("p", &[with(rule("all", &[daily("d", "TokenBucket", 2)]), keyed)]);
@@ -61,8 +60,7 @@ async fn explain_predicts_what_happens_to_a_descriptor() {
 
 #[tokio::test]
 async fn bad_input_is_named() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     for (request, word) in [
         (json!({}), "target: must be"),
         (json!({"target": "/", "descriptor": {"domain": "shop", "entries": [["a", "b"]]}}), "descriptor: must not"),

@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::mpsc,
     time::timeout,
 };
@@ -52,7 +52,7 @@ async fn a_half_closed_client_gets_its_whole_response() {
         "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello",
         "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ] {
-        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut client = agent.connect().await;
         client.write_all(sent.as_bytes()).await.expect("sent");
         client.shutdown().await.expect("closed");
         let parts = timeout(PATIENCE, asked.recv()).await.expect("before the timeout").expect("the app was asked");
@@ -100,7 +100,7 @@ async fn a_client_that_half_closes_at_once_gets_its_whole_response() {
         ),
     ] {
         agent.suspend();
-        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut client = agent.connect().await;
         client.write_all(sent.as_bytes()).await.expect("sent");
         client.shutdown().await.expect("closed");
         agent.go_on();
@@ -121,7 +121,7 @@ async fn a_client_that_half_closes_in_a_request_gets_no_response() {
         "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\nhello",
         "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
     ] {
-        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut client = agent.connect().await;
         client.write_all(sent.as_bytes()).await.expect("sent");
         client.shutdown().await.expect("closed");
         let mut answer = String::new();

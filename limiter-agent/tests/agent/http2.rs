@@ -10,24 +10,12 @@ use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{
     body::{Frame, Incoming},
-    client::conn::http2,
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-};
+use tokio::{net::TcpListener, sync::mpsc};
 
 use crate::support::{Agent, App, Body, body, daily, empty, policy, rule, snapshot};
-
-/// One HTTP/2 connection to the agent.
-async fn connect(agent: &Agent) -> http2::SendRequest<Body> {
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
-    tokio::spawn(connection);
-    sender
-}
 
 fn get(path: &str) -> Request<Body> {
     Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid")
@@ -66,7 +54,7 @@ async fn text(response: Response<Incoming>) -> String {
 async fn an_app_of_http1_is_asked_over_http1() {
     let app = App::serve(describe).await;
     let agent = Agent::start(app.address, &[]);
-    let mut sender = connect(&agent).await;
+    let mut sender = agent.http2().await;
     let mut request = get("/a?b");
     for cookie in ["a=1", "b=2"] {
         request.headers_mut().append("cookie", cookie.parse().expect("valid"));
@@ -102,7 +90,7 @@ async fn the_protocol_to_the_app_follows_the_setting() {
         let app = if http2_app { App::serve_http2(describe).await } else { App::serve(describe).await };
         let agent = Agent::start(app.address, &["--upstream-http2", when]);
         let answer = if http2_client {
-            text(connect(&agent).await.send_request(get("/")).await.expect("a response")).await
+            text(agent.http2().await.send_request(get("/")).await.expect("a response")).await
         } else {
             String::from_utf8(agent.get("/", &[]).await.body().to_vec()).expect("text")
         };
@@ -120,7 +108,7 @@ async fn an_answer_without_content_has_no_length() {
     })
     .await;
     let agent = Agent::start(app.address, &[]);
-    let mut sender = connect(&agent).await;
+    let mut sender = agent.http2().await;
     for target in ["/", "*"] {
         let uri = Uri::builder().scheme("http").authority("shop.example.com").path_and_query(target).build();
         let request = Request::options(uri.expect("valid")).body(empty()).expect("valid");
@@ -153,7 +141,7 @@ async fn streams_and_trailers_go_both_ways() {
     })
     .await;
     let agent = Agent::start(app.address, &[]);
-    let mut sender = connect(&agent).await;
+    let mut sender = agent.http2().await;
     let (send, upload) = channel();
     let request = Request::post("http://shop/s.S/M").header("te", "trailers").body(upload).expect("valid");
     let mut response = sender.send_request(request).await.expect("an answer before the request has ended");
@@ -190,7 +178,7 @@ async fn http1_trailers_reach_an_http2_client_and_back() {
     let agent = Agent::start(app.address, &[]);
     let (send, upload) = channel();
     let request = Request::post("http://shop/").header("te", "trailers").header("trailer", "x-sum");
-    let answer = tokio::spawn(connect(&agent).await.send_request(request.body(upload).expect("valid")));
+    let answer = tokio::spawn(agent.http2().await.send_request(request.body(upload).expect("valid")));
     send.send(Frame::trailers(trailers("x-sum", "1"))).await.expect("open");
     drop(send);
     let response = answer.await.expect("no panic").expect("a response").into_body().collect().await.expect("a body");
@@ -203,7 +191,7 @@ async fn streams_are_limited_like_requests() {
     let app = App::serve_http2(describe).await;
     let agent = Agent::start(app.address, &[]);
     agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 2)])])])).await;
-    let mut sender = connect(&agent).await;
+    let mut sender = agent.http2().await;
     let mut statuses = Vec::new();
     for _ in 0..4 {
         let upload = Request::post("http://shop/").body(body("x".repeat(100_000))).expect("valid");
@@ -254,7 +242,7 @@ async fn leaving_app(after: usize) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
 async fn a_goaway_from_the_app_fails_no_request() {
     let (address, connections) = leaving_app(10).await;
     let agent = Agent::start(address, &["--workers", "1"]);
-    let sender = connect(&agent).await;
+    let sender = agent.http2().await;
     let each = (0..20).map(|_| {
         let mut sender = sender.clone();
         tokio::spawn(async move {
@@ -292,7 +280,7 @@ async fn a_stream_that_the_client_resets_is_cancelled() {
         };
         let app = if http2 { App::serve_http2(handle).await } else { App::serve(handle).await };
         let agent = Agent::start(app.address, &[]);
-        let mut sender = connect(&agent).await;
+        let mut sender = agent.http2().await;
         let request = tokio::spawn(sender.send_request(get("/")));
         asked.recv().await.expect("the app was asked");
         request.abort();

@@ -6,7 +6,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{Agent, App, PATIENCE};
+use crate::support::{PATIENCE, start};
 
 /// Sends a request and reads its response.
 async fn ask(stream: &mut TcpStream) {
@@ -25,11 +25,10 @@ async fn answered(stream: &mut TcpStream) {
 #[tokio::test]
 async fn idle_connections_are_parked_and_served_again() {
     const CLIENTS: u8 = 50;
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (app, agent) = start().await;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut client = agent.connect().await;
         ask(&mut client).await;
         clients.push(client);
     }

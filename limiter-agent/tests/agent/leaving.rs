@@ -96,12 +96,12 @@ async fn a_client_that_resets_its_connection_is_noticed_at_once() {
         ("/begun/http2", http2("/begun/http2")),
     ] {
         let waiting = format!("/waiting{path}");
-        let mut half_closed = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut half_closed = agent.connect().await;
         half_closed.write_all(&http1(&waiting, "\r\n")).await.expect("sent");
         half_closed.shutdown().await.expect("closed");
         assert_eq!(next(&mut told, &done).await, Event::Asked(waiting.clone()));
 
-        let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut client = agent.connect().await;
         client.write_all(&sent).await.expect("sent");
         assert_eq!(next(&mut told, &done).await, Event::Asked(path.to_owned()));
         if path.starts_with("/begun") {

@@ -2,13 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Agent, App, Client, daily, header, json_of, policy, rule, snapshot, with};
-
-async fn start() -> (App, Agent) {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
-    (app, agent)
-}
+use crate::support::{Agent, Client, daily, header, json_of, policy, rule, snapshot, start, with};
 
 /// Sends `total` requests over 32 connections; returns how many got 200, and how many got 429.
 async fn storm(agent: &Agent, path: &str, headers: &'static [(&str, &str)], total: usize) -> (usize, usize) {

@@ -59,7 +59,7 @@ async fn answer(mut stream: TcpStream, listener: &TcpListener) {
 
 /// Sends a request with these fields; returns the first and the last line of the response.
 async fn ask(agent: &Agent, fields: &str) -> (String, String) {
-    let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut client = agent.connect().await;
     let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n");
     client.write_all(head.as_bytes()).await.expect("sent");
     let mut answer = String::new();

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::support::{Agent, App, daily, policy, redis_at, rule, snapshot, with};
+use crate::support::{Agent, App, daily, policy, redis_at, rule, snapshot, start, with};
 
 /// Parses a scrape into the value of each series, and checks the rules of the text format.
 fn parse(text: &str) -> HashMap<String, f64> {
@@ -46,8 +45,7 @@ pub(crate) fn documented() -> BTreeSet<String> {
 
 #[tokio::test]
 async fn the_docs_name_every_family_and_no_other() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let patient =
         json!({"key": [{"header": "x-key"}], "onLimit": {"status": 429, "headers": "IETF", "maxWaitMillis": 1}});
     let patient = with(rule("keyed", &[daily("d", "TokenBucket", 1)]), patient);
@@ -74,16 +72,13 @@ async fn connections_and_requests_are_counted_by_protocol() {
     let of = |family: &str, protocol: &str| format!("weir_protocol_{family}{{protocol=\"{protocol}\"}}");
     let mut open: Vec<TcpStream> = Vec::new();
     for _ in 0..3 {
-        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut stream = agent.connect().await;
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
         open.push(stream);
     }
-    open.push(TcpStream::connect(agent.addresses.listen).await.expect("connected"));
+    open.push(agent.connect().await);
     agent.until_metric(&of("requests_total", "http1"), 3.0).await;
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let (mut http2, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
-    tokio::spawn(connection);
+    let mut http2 = agent.http2().await;
     for _ in 0..2 {
         let request = http::Request::get("http://a/").body(crate::support::empty()).expect("valid");
         assert_eq!(http2.send_request(request).await.expect("a response").status(), 200);
@@ -109,8 +104,7 @@ async fn connections_and_requests_are_counted_by_protocol() {
 #[tokio::test]
 async fn requests_that_no_rule_matches_are_counted_over_both_protocols_and_across_changes() {
     const UNMATCHED: &str = "weir_unmatched_requests_total";
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     agent.get("/", &[]).await;
     assert_eq!(agent.metric(UNMATCHED).await, Some(1.0), "there are no rules yet");
     let api = with(rule("api", &[daily("d", "TokenBucket", 1)]), json!({"match": [{"paths": ["/api"]}]}));
@@ -122,10 +116,7 @@ async fn requests_that_no_rule_matches_are_counted_over_both_protocols_and_acros
         agent.get(path, &[]).await;
     }
     assert_eq!(agent.metric(UNMATCHED).await, Some(3.0), "refused, bypassed and shadow requests are matched");
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let (mut http2, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
-    tokio::spawn(connection);
+    let mut http2 = agent.http2().await;
     for path in ["/api", "/other"] {
         let request = http::Request::get(format!("http://a{path}")).body(crate::support::empty()).expect("valid");
         http2.send_request(request).await.expect("a response");
@@ -135,8 +126,7 @@ async fn requests_that_no_rule_matches_are_counted_over_both_protocols_and_acros
 
 #[tokio::test]
 async fn cpu_time_has_fractions_of_a_second() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let used = async || agent.metric("process_cpu_seconds_total").await.expect("the metric exists");
     let first = used().await;
     assert!(first > 0.0 && first.fract() > 0.0, "{first}");
@@ -149,8 +139,7 @@ async fn cpu_time_has_fractions_of_a_second() {
 
 #[tokio::test]
 async fn limits_and_policies_are_shown_as_they_are_in_force() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let limits = [
         json!({"name": "burst", "strategy": "TokenBucket", "requests": 10, "periodMillis": 500, "burst": 40}),
         json!({"name": "spaced", "strategy": "GCRA", "requests": 5, "periodMillis": 1000}),
@@ -185,8 +174,7 @@ async fn limits_and_policies_are_shown_as_they_are_in_force() {
 /// A sum over pods is right only for limits of scope Pod, so their series say which these are.
 #[tokio::test]
 async fn limits_say_whether_each_pod_has_them_or_all_pods_together() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let in_store = |name: &str, store: &str| {
         let shared = json!({"store": store, "counters": format!("shop/p.{name}"), "stamp": 1, "onStoreLoss": "LocalShare",
             "sharers": 2});
@@ -213,8 +201,7 @@ async fn limits_say_whether_each_pod_has_them_or_all_pods_together() {
 
 #[tokio::test]
 async fn every_family_has_help_and_type_and_no_series_is_there_twice() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let (_, text) = agent.telemetry("/metrics").await;
     let before = parse(&text);
     assert!(!before.keys().any(|name| name.starts_with("weir_snapshot_info")), "{text}");

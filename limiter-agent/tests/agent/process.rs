@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::support::{Agent, App, binary};
+use crate::support::{Agent, App, binary, start};
 
 fn run(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = binary().args(args).envs(env.iter().copied()).output().expect("the agent runs");
@@ -61,8 +61,7 @@ fn a_taken_port_exits_with_code_1_and_names_the_flag() {
 
 #[tokio::test]
 async fn a_second_agent_does_not_share_the_port() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let address = agent.addresses.listen.to_string();
     let args = ["--listen", &address, "--control", "127.0.0.1:0", "--telemetry", "127.0.0.1:0"];
     let (code, text) = run(&args, &[]);
@@ -84,8 +83,7 @@ fn help_explains_every_flag() {
 
 #[tokio::test]
 async fn telemetry_is_up_while_the_agent_is() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     for path in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(agent.telemetry(path).await.0, 200, "{path}");
     }
@@ -111,8 +109,8 @@ async fn slow_app() -> (App, mpsc::UnboundedReceiver<mpsc::UnboundedSender<&'sta
 async fn sigterm_finishes_what_is_in_flight() {
     let (app, mut started) = slow_app().await;
     let mut agent = Agent::start(app.address, &["--drain", "60s"]);
-    let mut idle = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut idle = agent.connect().await;
+    let mut client = agent.connect().await;
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     let response = started.recv().await.expect("the app was asked");
     response.send("first").expect("open");
@@ -144,8 +142,7 @@ async fn sigterm_finishes_what_is_in_flight() {
 /// Other programs reload their files on SIGHUP. If the agent ended instead, the app would be unreachable.
 #[tokio::test]
 async fn sighup_ends_nothing() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     // An agent that is ready handles signals.
     while agent.telemetry("/readyz").await.0 != 200 {
         tokio::task::yield_now().await;
@@ -161,7 +158,7 @@ async fn sighup_ends_nothing() {
 async fn a_drain_ends_in_time() {
     let (app, mut started) = slow_app().await;
     let mut agent = Agent::start(app.address, &["--drain", "100ms"]);
-    let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut client = agent.connect().await;
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     let _never_ended = started.recv().await.expect("the app was asked");
     agent.terminate();

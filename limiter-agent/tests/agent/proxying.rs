@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::support::{
-    Agent, App, Body, Client, ClosedPort, PATIENCE, body, daily, empty, policy, request, rule, snapshot,
+    Agent, App, Body, Client, ClosedPort, PATIENCE, body, daily, empty, policy, request, rule, snapshot, start,
 };
 
 /// A request or response body that the test writes in pieces.
@@ -36,7 +36,7 @@ fn channel() -> (mpsc::Sender<Bytes>, Body) {
 
 /// One HTTP/1.1 connection to the agent.
 async fn connect(agent: &Agent) -> http1::SendRequest<Body> {
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let stream = agent.connect().await;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
     tokio::spawn(connection);
     sender
@@ -44,7 +44,7 @@ async fn connect(agent: &Agent) -> http1::SendRequest<Body> {
 
 /// Sends the bytes unchanged, and reads until the connection ends.
 async fn raw(agent: &Agent, bytes: &str) -> String {
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     stream.write_all(bytes.as_bytes()).await.expect("sent");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.expect("a clean close");
@@ -197,7 +197,7 @@ async fn old_and_odd_requests_are_understood() {
 
 /// Starts an upload of two bytes that waits for 100 Continue.
 async fn expecting(agent: &Agent) -> TcpStream {
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream
@@ -235,8 +235,7 @@ async fn an_app_that_does_not_want_the_body_says_so_instead_of_100() {
 
 #[tokio::test]
 async fn a_refused_upload_gets_to_see_its_answer() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 1)])])])).await;
     assert_eq!(agent.get("/", &[]).await.status(), 200);
 
@@ -358,7 +357,7 @@ async fn a_client_that_leaves_cancels_its_request() {
     })
     .await;
     let agent = Agent::start(app.address, &[]);
-    let mut client = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut client = agent.connect().await;
     client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     asked.recv().await.expect("the app was asked");
     drop(client);
@@ -387,7 +386,7 @@ async fn a_websocket_is_a_tunnel() {
     agent.apply(&snapshot(1, &[policy("p", &[rule("all", &[daily("d", "TokenBucket", 1)])])])).await;
     let opening =
         "GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n\r\n";
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     stream.write_all(opening.as_bytes()).await.expect("sent");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -411,8 +410,7 @@ async fn a_websocket_is_a_tunnel() {
 
 #[tokio::test]
 async fn connections_are_counted() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (app, agent) = start().await;
     let mut open = Vec::new();
     for _ in 0..3 {
         let mut sender = connect(&agent).await;

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{mpsc, watch},
     task::JoinSet,
     time::timeout,
@@ -74,14 +74,6 @@ async fn answer(request: Request<Incoming>, life: u64, tell: mpsc::UnboundedSend
     Response::new(body(format!("life {life}")))
 }
 
-async fn connect(agent: &Agent) -> hyper::client::conn::http2::SendRequest<Body> {
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
-    let (sender, connection) = handshake.await.expect("HTTP/2");
-    tokio::spawn(connection);
-    sender
-}
-
 fn request(method: &str, path: &str, body: Body) -> Request<Body> {
     Request::builder().method(method).uri(format!("http://shop.example.com{path}")).body(body).expect("valid")
 }
@@ -99,7 +91,7 @@ async fn said(answer: impl Future<Output = hyper::Result<Response<Incoming>>>) -
 async fn a_restart_between_requests_fails_no_retryable_request() {
     let app = RestartingApp::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
-    let mut sender = connect(&agent).await;
+    let mut sender = agent.http2().await;
     for life in 0..5 {
         assert_eq!(said(sender.send_request(request("GET", "/", empty()))).await, (200, format!("life {life}")));
         assert_eq!(said(sender.send_request(request("POST", "/", body("x")))).await, (200, format!("life {life}")));
@@ -112,7 +104,7 @@ async fn a_restart_between_requests_fails_no_retryable_request() {
 async fn a_restart_during_requests_fails_those_that_may_have_been_processed() {
     let mut app = RestartingApp::start().await;
     let agent = Agent::start(app.address, &["--workers", "1"]);
-    let mut sender = connect(&agent).await;
+    let mut sender = agent.http2().await;
     // This request opens the connection that the failing requests use.
     assert_eq!(said(sender.send_request(request("GET", "/", empty()))).await.0, 200);
     let mut hang = |method, body| tokio::spawn(sender.send_request(request(method, "/hang", body)));
@@ -140,7 +132,7 @@ async fn requests_fail_at_once_while_the_app_is_down_and_work_afterwards() {
     let agent = Agent::start(address, &["--workers", "1", "--upstream-http2", "always"]);
     // Each request uses a new connection, because a connection closes if the app refuses its request.
     let get = async || {
-        let mut sender = connect(&agent).await;
+        let mut sender = agent.http2().await;
         said(sender.send_request(request("GET", "/", empty()))).await
     };
     assert_eq!(get().await, (200, "life 1".to_owned()));

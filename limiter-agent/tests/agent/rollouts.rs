@@ -109,7 +109,7 @@ struct Line(TcpStream);
 
 impl Line {
     async fn open(agent: &Agent) -> Self {
-        Self(TcpStream::connect(agent.addresses.listen).await.expect("connected"))
+        Self(agent.connect().await)
     }
 
     async fn send(&mut self, method: &str) {
@@ -169,10 +169,7 @@ async fn a_leaving_pod_serves_until_its_app_stops_and_closes_connections() {
         assert_eq!(never.ask("GET").await, Some((200, true)), "in place: {way}");
         assert_eq!(agent.telemetry("/readyz").await.0, 200, "the pod still serves");
 
-        let mut slow =
-            http1::handshake(TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected")))
-                .await
-                .expect("HTTP");
+        let mut slow = http1::handshake(TokioIo::new(agent.connect().await)).await.expect("HTTP");
         tokio::spawn(slow.1);
         let request = Request::get("/slow").header("host", "a").body(empty()).expect("valid");
         let answer = tokio::spawn(slow.0.send_request(request));
@@ -196,7 +193,7 @@ async fn a_leaving_pod_serves_until_its_app_stops_and_closes_connections() {
 }
 
 async fn http2(agent: &Agent) -> (http2::SendRequest<Body>, JoinHandle<hyper::Result<()>>) {
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let stream = agent.connect().await;
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
     (sender, tokio::spawn(connection))
 }

@@ -23,10 +23,10 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::support::{Agent, App, Client, PATIENCE, body, daily, empty, policy, request, rule, snapshot, with};
+use crate::support::{Agent, App, Client, PATIENCE, body, daily, empty, policy, request, rule, snapshot, start, with};
 
 async fn raw(agent: &Agent, bytes: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     stream.write_all(bytes.as_bytes()).await.expect("sent");
     stream
 }
@@ -170,10 +170,7 @@ async fn unread_streams_do_not_block_other_clients() {
     let get = |path: &str| Request::get(format!("http://shop.example.com{path}")).body(empty()).expect("valid");
     let (mut clients, mut stuck) = (Vec::new(), Vec::new());
     for _ in 0..8 {
-        let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
-        let (mut sender, connection) =
-            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
-        tokio::spawn(connection);
+        let mut sender = agent.http2().await;
         for _ in 0..2 {
             stuck.push(sender.send_request(get("/long")).await.expect("a response"));
         }
@@ -293,7 +290,7 @@ async fn streams_of_a_slow_steady_reader_are_not_reset() {
             sent.push(2 * stream + 1);
             sent.extend(b"\x82\x86\x84\x41\x01a");
         }
-        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut stream = agent.connect().await;
         stream.write_all(&sent).await.expect("sent");
         // The client reads 200 KB per second, because this test is about the rate.
         let mut pace = tokio::time::interval(Duration::from_millis(50));
@@ -337,7 +334,7 @@ impl Unread {
         .await;
         let agent =
             Agent::start(app.address, &["--stall-timeout", "300ms", "--workers", "1", "--upstream-http2", "never"]);
-        let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let stream = agent.connect().await;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(window)
             .handshake(TokioIo::new(stream))
@@ -392,8 +389,7 @@ const AT_ONCE: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn probes_and_pushes_are_served_while_a_client_holds_all_other_places() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let body_to_come = "POST /v1/explain HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n";
     let head_to_come = "GET /healthz HTTP/1.1\r\nhost";
     let mut held = Vec::new();

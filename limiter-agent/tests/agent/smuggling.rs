@@ -77,7 +77,7 @@ fn end_of_message(bytes: &[u8]) -> Option<usize> {
 
 /// Sends bytes, and returns all bytes received until the connection ends.
 async fn send(agent: &Agent, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     stream.write_all(bytes).await.expect("sent");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.expect("a clean close");
@@ -302,7 +302,7 @@ async fn an_invalid_body_never_gets_an_end() {
         let body = format!("{rest}{BEHIND}");
         for later in [false, true] {
             let answer = if later {
-                let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+                let mut stream = agent.connect().await;
                 stream.write_all(head.as_bytes()).await.expect("sent");
                 let mut heard = String::new();
                 while !heard.contains("POST /first") {
@@ -665,7 +665,7 @@ async fn bytes_after_the_agents_close_are_not_a_request() {
         BEHIND,
         "GET / HTTP/1.0\r\n\r\n",
     ] {
-        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut stream = agent.connect().await;
         stream.write_all(last.as_bytes()).await.expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("a clean close");

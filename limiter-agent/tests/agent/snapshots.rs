@@ -6,13 +6,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use weir_wire::STATUS_LINES;
 
-use crate::support::{Agent, App, daily, json_of, policy, request, rule, snapshot, with};
-
-async fn start() -> (App, Agent) {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
-    (app, agent)
-}
+use crate::support::{Agent, daily, json_of, policy, request, rule, snapshot, start, with};
 
 /// Sends `count` requests, and returns how many were admitted.
 async fn admitted(agent: &Agent, headers: &[(&str, &str)], count: usize) -> usize {

@@ -22,6 +22,13 @@ pub(crate) use self::{
     stores::{Server, delayed, memcached_at, redis_at},
 };
 
+/// Starts an app that answers every request with 200, and an agent in front of it.
+pub(crate) async fn start() -> (App, Agent) {
+    let app = App::start().await;
+    let agent = Agent::start(app.address, &[]);
+    (app, agent)
+}
+
 /// A client with its own connections.
 #[derive(Clone)]
 pub(crate) struct Client(Pool<HttpConnector, Full<Bytes>>);

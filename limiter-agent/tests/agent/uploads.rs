@@ -9,9 +9,8 @@ use std::sync::{
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
-use hyper::{body::Incoming, client::conn::http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -121,7 +120,7 @@ struct Raw(TcpStream, Vec<u8>);
 
 impl Raw {
     async fn connect(agent: &Agent) -> Self {
-        Self(TcpStream::connect(agent.addresses.listen).await.expect("connected"), Vec::new())
+        Self(agent.connect().await, Vec::new())
     }
 
     async fn send(&mut self, bytes: &[u8]) {
@@ -180,11 +179,9 @@ async fn charges_what_the_app_received(args: &[&str]) {
         account.check(&name, length as u64).await;
     }
 
-    let stream = TokioIo::new(TcpStream::connect(agent.addresses.listen).await.expect("connected"));
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
-    tokio::spawn(connection);
+    let mut sender = agent.http2().await;
     for length in [0, 9, 60_000] {
-        let request = Request::post(agent.url("/")).body(Full::new(Bytes::from(vec![b'x'; length]))).expect("valid");
+        let request = Request::post(agent.url("/")).body(body(vec![b'x'; length])).expect("valid");
         let response = sender.send_request(request).await.expect("a response");
         assert_eq!(response.status(), 200);
         account.check("HTTP/2", length as u64).await;
@@ -225,7 +222,7 @@ async fn charges_what_the_app_received(args: &[&str]) {
     counter.until_ended(ended + 1).await;
     account.check("a body that the client cuts off", 400).await;
 
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let stream = agent.connect().await;
     let (mut socket, _) = client_async(format!("ws://{}/ws", agent.addresses.listen), stream).await.expect("upgraded");
     for _ in 0..3 {
         socket.send("a message".into()).await.expect("sent");

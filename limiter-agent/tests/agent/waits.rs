@@ -11,11 +11,11 @@ use hyper::body::Frame;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::Semaphore,
 };
 
-use crate::support::{Agent, App, Client, body, header, json_of, policy, rule, snapshot, with};
+use crate::support::{Agent, App, Client, body, header, json_of, policy, rule, snapshot, start, with};
 
 fn line(requests: u64, millis: u64, max_wait: u64) -> serde_json::Value {
     let limit = json!({"name": "paced", "strategy": "LeakyBucket", "requests": requests, "periodMillis": millis});
@@ -70,8 +70,7 @@ async fn a_connection_returns_to_the_short_path_after_a_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (app, agent) = start().await;
     // The limit is one request per 50 ms. Each of ten requests that arrive in the first 50 ms gets its turn within 500
     // ms.
     agent.apply(&snapshot(1, &[policy("p", &[line(20, 1000, 10_000)])])).await;
@@ -103,8 +102,7 @@ async fn a_burst_is_smoothed_and_its_tail_refused_at_once() {
 
 #[tokio::test]
 async fn a_client_that_leaves_the_queue_is_not_charged() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     // The limit is one request per six hours. A second request in the queue would have to wait for longer than allowed.
     agent.apply(&snapshot(1, &[policy("p", &[line(4, 86_400_000, 40_000_000)])])).await;
     assert_eq!(agent.statuses("/", &[], 1).await, [200]);
@@ -134,8 +132,7 @@ async fn a_client_that_leaves_the_queue_is_not_charged() {
 
 #[tokio::test]
 async fn requests_that_cannot_be_served_in_time_are_refused_at_once() {
-    let app = App::start().await;
-    let agent = Agent::start(app.address, &[]);
+    let (_app, agent) = start().await;
     let patient = with(policy("p", &[line(1, 3_600_000, 86_400_000)]), json!({"deadlineMillis": 60_000}));
     agent.apply(&snapshot(1, &[patient])).await;
     assert_eq!(agent.statuses("/", &[], 1).await, [200]);
@@ -214,7 +211,7 @@ async fn chooses_the_response(args: &[&str]) {
     let hurried = with(policy("p", &[rule("all", &[daily])]), json!({"deadlineMillis": 2000, "onDeadline": form}));
     agent.apply(&snapshot(1, &[hurried])).await;
 
-    let mut begun = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut begun = agent.connect().await;
     begun.write_all(b"GET /halves HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.expect("sent");
     let mut read = Vec::new();
     while !read.windows(5).any(|bytes| bytes == b"first") {

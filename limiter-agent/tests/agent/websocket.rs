@@ -66,7 +66,7 @@ fn messages(limit: u64, on_message: &str) -> Value {
 }
 
 async fn open(agent: &Agent) -> Result<WebSocketStream<TcpStream>, Error> {
-    let stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let stream = agent.connect().await;
     let (socket, _) = client_async(format!("ws://{}/chat", agent.addresses.listen), stream).await?;
     Ok(socket)
 }
@@ -79,7 +79,7 @@ async fn a_handshake_with_a_body_is_refused_where_messages_are_counted() {
     let handshake = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                      sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let ask = async |rest: &str| {
-        let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+        let mut stream = agent.connect().await;
         stream.write_all(format!("{handshake}{rest}").as_bytes()).await.expect("sent");
         let mut start = [0; 12];
         stream.read_exact(&mut start).await.expect("a response");
@@ -145,7 +145,7 @@ async fn uncounted_connections_may_use_any_extension() {
 /// Opens a connection on which the client can compress if the app agrees. Returns it with the head of the app's
 /// response.
 async fn open_with_compression(agent: &Agent) -> (TcpStream, String) {
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     let opening = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
                    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\
                    sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n\r\n";

@@ -1,9 +1,6 @@
 //! Tests ambiguous requests over HTTP/2, whose frames can carry values that HTTP/1 text cannot.
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{BEHIND, Recorder, send};
 use crate::support::Agent;
@@ -27,7 +24,7 @@ pub(crate) async fn send_http2(agent: &Agent, fields: &[(&str, &str)], data: Opt
     const RESET: u8 = 3;
     const SETTINGS: u8 = 4;
     const GOAWAY: u8 = 7;
-    let mut stream = TcpStream::connect(agent.addresses.listen).await.expect("connected");
+    let mut stream = agent.connect().await;
     let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &[]));

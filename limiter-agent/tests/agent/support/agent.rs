@@ -10,11 +10,16 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::{Mutex, mpsc};
+use tokio::{
+    net::TcpStream,
+    sync::{Mutex, mpsc},
+};
 
-use super::{Client, json_of, request};
+use super::{Body, Client, json_of, request};
 
 /// The time limit of every wait in a test, so that a test fails and never hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -103,6 +108,17 @@ impl Agent {
             }
         };
         tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("never logged: {text}"))
+    }
+
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.addresses.listen).await.expect("connected")
+    }
+
+    pub(crate) async fn http2(&self) -> SendRequest<Body> {
+        let io = TokioIo::new(self.connect().await);
+        let (sender, connection) = handshake(TokioExecutor::new(), io).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        sender
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
