@@ -29,14 +29,10 @@
 mod proxy;
 mod service;
 
-use prometheus::{
-    core::Collector,
-    process_collector::ProcessCollector,
-    proto::{MetricFamily, MetricType},
-};
+use prometheus::{core::Collector, process_collector::ProcessCollector, proto::MetricFamily};
 use weir_client::{
     Client,
-    agent::{elapsed, family, text},
+    agent::{counter, text},
 };
 
 use crate::{clock, front::Front};
@@ -65,12 +61,7 @@ impl Metrics {
         families.extend(self.client.metric_families());
         let whole_seconds = |family: &MetricFamily| family.name() == CPU;
         families.extend(self.process.collect().into_iter().filter(|family| !whole_seconds(family)));
-        families.push(family(
-            CPU,
-            "CPU time that the agent has used.",
-            MetricType::COUNTER,
-            vec![elapsed(&[], clock::processor())],
-        ));
+        families.push(counter(CPU, "CPU time that the agent has used.", clock::processor()));
         text(families)
     }
 }

@@ -4,7 +4,7 @@ pub use crate::{
     control::certificates,
     leaving::Leaving,
     listen::{BoundSockets, bind, bind_shared, bound_address, close_listener},
-    metrics::{counter, elapsed, family, gauge, histogram, text},
+    metrics::{counter, counters, gauge, gauges, histogram, text},
     serve::{Answering, Requests, serve_plain},
     slots::{ConnectionSlot, ConnectionSlots, Eviction, Rank},
     watch::{Contents, Watched},

@@ -53,16 +53,13 @@ mod family;
 mod rules;
 mod stores;
 
-use prometheus::{
-    TEXT_FORMAT, TextEncoder,
-    proto::{MetricFamily, MetricType},
-};
+use prometheus::{TEXT_FORMAT, TextEncoder, proto::MetricFamily};
 use weir_core::Time;
 use weir_enforce::RulesInForce;
 
 use crate::{apply::Snapshots, control::Tls, jwks::Loads};
 
-pub use self::family::{counter, elapsed, family, gauge, histogram};
+pub use self::family::{counter, counters, gauge, gauges, histogram};
 
 /// The content type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
@@ -92,6 +89,6 @@ pub(crate) fn families(
     families.extend(tls.into_iter().flat_map(control::tls));
     families.extend(jwks.into_iter().flat_map(control::jwks));
     let version = [("version", env!("CARGO_PKG_VERSION"))];
-    families.push(family("weir_build_info", "The version of Weir.", MetricType::GAUGE, vec![gauge(&version, 1)]));
+    families.push(gauges("weir_build_info", "The version of Weir.", [(version, 1_u64)]));
     families
 }

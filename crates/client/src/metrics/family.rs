@@ -1,79 +1,126 @@
-//! Builds metric families of the text format from plain numbers.
+//! Builds metric families of the text format from plain numbers. A scrape omits families without metrics.
 
 use std::time::Duration;
 
 use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use weir_enforce::histogram::{BOUNDS, Snapshot};
 
-/// A metric family. A scrape omits families without metrics.
-pub fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
+/// The labels of a family with one metric.
+pub(super) const NO_LABELS: [(&str, &str); 0] = [];
+
+/// The value of a counter or a gauge.
+pub trait Number {
+    /// The value as Prometheus stores it.
+    fn float(self) -> f64;
+}
+
+impl Number for u64 {
+    /// A float is exact up to 2^53. A sequence, in microseconds of Unix time, reaches this value in the year 2255.
+    #[expect(clippy::cast_precision_loss, reason = "values below 2^53 are exact")]
+    fn float(self) -> f64 {
+        self as f64
+    }
+}
+
+impl Number for Duration {
+    /// In seconds.
+    fn float(self) -> f64 {
+        self.as_secs_f64()
+    }
+}
+
+/// A part, and the whole, which must not be zero.
+impl Number for (u64, u64) {
+    fn float(self) -> f64 {
+        self.0.float() / self.1.float()
+    }
+}
+
+/// A counter without labels.
+pub fn counter(name: &str, help: &str, value: impl Number) -> MetricFamily {
+    counters(name, help, [(NO_LABELS, value)])
+}
+
+/// Counters, by their labels.
+pub fn counters<'a, L, V>(name: &str, help: &str, values: impl IntoIterator<Item = (L, V)>) -> MetricFamily
+where
+    L: AsRef<[(&'a str, &'a str)]>,
+    V: Number,
+{
+    family(name, help, MetricType::COUNTER, values, |metric, value| {
+        let mut counter = Counter::default();
+        counter.set_value(value.float());
+        metric.set_counter(counter);
+    })
+}
+
+/// A gauge without labels.
+pub fn gauge(name: &str, help: &str, value: impl Number) -> MetricFamily {
+    gauges(name, help, [(NO_LABELS, value)])
+}
+
+/// Gauges, by their labels.
+pub fn gauges<'a, L, V>(name: &str, help: &str, values: impl IntoIterator<Item = (L, V)>) -> MetricFamily
+where
+    L: AsRef<[(&'a str, &'a str)]>,
+    V: Number,
+{
+    family(name, help, MetricType::GAUGE, values, |metric, value| {
+        let mut gauge = Gauge::default();
+        gauge.set_value(value.float());
+        metric.set_gauge(gauge);
+    })
+}
+
+/// A histogram without labels.
+pub fn histogram(name: &str, help: &str, value: Snapshot) -> MetricFamily {
+    histograms(name, help, [(NO_LABELS, value)])
+}
+
+/// Histograms, by their labels.
+pub(super) fn histograms<'a, L>(name: &str, help: &str, values: impl IntoIterator<Item = (L, Snapshot)>) -> MetricFamily
+where
+    L: AsRef<[(&'a str, &'a str)]>,
+{
+    family(name, help, MetricType::HISTOGRAM, values, |metric, snapshot| {
+        let mut cumulative = 0;
+        let mut buckets = Vec::new();
+        for (bound, count) in BOUNDS.iter().zip(snapshot.buckets) {
+            cumulative += count;
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound.as_secs_f64());
+            bucket.set_cumulative_count(cumulative);
+            buckets.push(bucket);
+        }
+        let mut histogram = proto::Histogram::default();
+        histogram.set_bucket(buckets);
+        histogram.set_sample_count(snapshot.buckets.iter().sum());
+        histogram.set_sample_sum(snapshot.sum.as_secs_f64());
+        metric.set_histogram(histogram);
+    })
+}
+
+fn family<'a, L, V>(
+    name: &str,
+    help: &str,
+    kind: MetricType,
+    values: impl IntoIterator<Item = (L, V)>,
+    set: impl Fn(&mut Metric, V),
+) -> MetricFamily
+where
+    L: AsRef<[(&'a str, &'a str)]>,
+{
+    let metrics = values.into_iter().map(|(labels, value)| {
+        let mut metric = Metric::from_label(pairs(labels.as_ref()));
+        set(&mut metric, value);
+        metric
+    });
     let mut family = MetricFamily::default();
     family.set_name(name.to_owned());
     family.set_help(help.to_owned());
     family.set_field_type(kind);
-    family.set_metric(metrics);
+    family.set_metric(metrics.collect());
     family
-}
-
-/// A counter.
-pub fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
-    let mut counter = Counter::default();
-    counter.set_value(float(value));
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_counter(counter);
-    metric
-}
-
-/// A counter of seconds.
-pub fn elapsed(labels: &[(&str, &str)], time: Duration) -> Metric {
-    let mut counter = Counter::default();
-    counter.set_value(time.as_secs_f64());
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_counter(counter);
-    metric
-}
-
-/// A gauge.
-pub fn gauge(labels: &[(&str, &str)], value: u64) -> Metric {
-    gauge_of(labels, float(value))
-}
-
-/// A gauge of the ratio of two numbers. The second must not be zero.
-pub(super) fn ratio(labels: &[(&str, &str)], (part, whole): (u64, u64)) -> Metric {
-    gauge_of(labels, float(part) / float(whole))
-}
-
-/// A gauge of seconds.
-pub(super) fn seconds(labels: &[(&str, &str)], value: Duration) -> Metric {
-    gauge_of(labels, value.as_secs_f64())
-}
-
-fn gauge_of(labels: &[(&str, &str)], value: f64) -> Metric {
-    let mut gauge = Gauge::default();
-    gauge.set_value(value);
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_gauge(gauge);
-    metric
-}
-
-/// A histogram.
-pub fn histogram(labels: &[(&str, &str)], snapshot: &Snapshot) -> Metric {
-    let mut cumulative = 0;
-    let mut buckets = Vec::new();
-    for (bound, count) in BOUNDS.iter().zip(snapshot.buckets) {
-        cumulative += count;
-        let mut bucket = Bucket::default();
-        bucket.set_upper_bound(bound.as_secs_f64());
-        bucket.set_cumulative_count(cumulative);
-        buckets.push(bucket);
-    }
-    let mut histogram = proto::Histogram::default();
-    histogram.set_bucket(buckets);
-    histogram.set_sample_count(snapshot.buckets.iter().sum());
-    histogram.set_sample_sum(snapshot.sum.as_secs_f64());
-    let mut metric = Metric::from_label(pairs(labels));
-    metric.set_histogram(histogram);
-    metric
 }
 
 fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
@@ -86,11 +133,4 @@ fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
             pair
         })
         .collect()
-}
-
-/// Prometheus values are floats, which are exact up to 2^53. A sequence, in microseconds of Unix time, reaches this
-/// value in the year 2255.
-#[expect(clippy::cast_precision_loss, reason = "values below 2^53 are exact")]
-fn float(value: u64) -> f64 {
-    value as f64
 }

@@ -1,18 +1,17 @@
 //! Metric families about the rules in force.
 
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 use weir_core::{KeySurvey, Strategy, Time};
 use weir_enforce::{Policy, Rule, RulesInForce, over_budget};
 
-use super::family::{counter, family, gauge, histogram, ratio, seconds};
+use super::family::{counter, counters, gauges, histograms};
 
 pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
     let each = || rules.policies().iter().flat_map(|policy| policy.rules.iter().map(move |rule| (&**policy, &**rule)));
     let keyed = || each().filter_map(|(policy, rule)| Some((policy, rule, rule.keys()?)));
     let surveys: Vec<_> = each().filter_map(|(policy, rule)| Some((named(policy, rule), rule.survey(now)?))).collect();
-    let of_keys = |share: fn(&KeySurvey) -> (u64, u64)| {
-        surveys.iter().map(|(labels, survey)| ratio(labels, share(survey))).collect()
-    };
+    let of_keys =
+        |share: fn(&KeySurvey) -> (u64, u64)| surveys.iter().map(move |(labels, survey)| (labels, share(survey)));
     let limits = || {
         each().flat_map(|(policy, rule)| {
             let [namespace, policy, rule_name] = named(policy, rule);
@@ -31,142 +30,110 @@ pub(super) fn families(rules: &RulesInForce, now: Time) -> [MetricFamily; 21] {
         .filter_map(|(policy, rule)| Some((named(policy, rule), rule.counts(), rule.banned_keys(now)?)))
         .collect();
     [
-        family(
+        gauges(
             "weir_banned_keys",
             "Keys that a rule has banned now.",
-            MetricType::GAUGE,
-            bans.iter().map(|(labels, _, banned)| gauge(labels, *banned)).collect(),
+            bans.iter().map(|(labels, _, banned)| (labels, *banned)),
         ),
-        family(
+        counters(
             "weir_bans_started_total",
             "Bans of keys that a rule refused too often.",
-            MetricType::COUNTER,
-            bans.iter().map(|(labels, counts, _)| counter(labels, counts.bans_started)).collect(),
+            bans.iter().map(|(labels, counts, _)| (labels, counts.bans_started)),
         ),
-        family(
+        counters(
             "weir_ban_requests_total",
             "Requests of banned keys, which are refused, or in shadow mode only counted.",
-            MetricType::COUNTER,
-            bans.iter().map(|(labels, counts, _)| counter(labels, counts.banned)).collect(),
+            bans.iter().map(|(labels, counts, _)| (labels, counts.banned)),
         ),
-        family(
+        counters(
             "weir_ban_overflow_total",
             "Refusals that did not count for a ban because maxKeys other keys had refusals or bans.",
-            MetricType::COUNTER,
-            bans.iter().map(|(labels, counts, _)| counter(labels, counts.ban_overflow)).collect(),
+            bans.iter().map(|(labels, counts, _)| (labels, counts.ban_overflow)),
         ),
-        family(
+        counter(
             "weir_predicates_over_budget_total",
             "Predicates not run because they would have taken too long: limits count the request, Bypass does not match it.",
-            MetricType::COUNTER,
-            vec![counter(&[], over_budget())],
+            over_budget(),
         ),
-        family(
+        counters(
             "weir_requests_total",
             "Requests and messages that matched a rule, by decision.",
-            MetricType::COUNTER,
-            each().flat_map(|(policy, rule)| decisions(policy, rule)).collect(),
+            each().flat_map(|(policy, rule)| decisions(policy, rule)),
         ),
-        family(
-            "weir_unmatched_requests_total",
-            "Requests that no rule matched, which pass.",
-            MetricType::COUNTER,
-            vec![counter(&[], rules.unmatched())],
-        ),
-        family(
+        counter("weir_unmatched_requests_total", "Requests that no rule matched, which pass.", rules.unmatched()),
+        histograms(
             "weir_wait_seconds",
             "Time that admitted requests waited for their turn; in shadow mode, the time that they would have waited.",
-            MetricType::HISTOGRAM,
-            each()
-                .filter(|(_, rule)| rule.is_patient())
-                .map(|(policy, rule)| histogram(&named(policy, rule), &rule.waits()))
-                .collect(),
+            each().filter(|(_, rule)| rule.is_patient()).map(|(policy, rule)| (named(policy, rule), rule.waits())),
         ),
-        family(
+        counters(
             "weir_deadline_expired_total",
             "Requests that the policy's deadline ended before the app answered, counted at the first matching rule.",
-            MetricType::COUNTER,
             each()
                 .map(|(policy, rule)| (policy, rule, rule.counts().expired))
                 // A rule keeps its count after its policy loses the deadline.
                 .filter(|(policy, rule, count)| (policy.has_deadline() && !rule.is_bypass()) || *count > 0)
-                .map(|(policy, rule, count)| counter(&named(policy, rule), count))
-                .collect(),
+                .map(|(policy, rule, count)| (named(policy, rule), count)),
         ),
-        family(
+        gauges(
             "weir_limit_requests",
             "Requests that a limit admits in each period, without overrides.",
-            MetricType::GAUGE,
-            limits().map(|(labels, quota)| gauge(&labels, quota.requests())).collect(),
+            limits().map(|(labels, quota)| (labels, quota.requests())),
         ),
-        family(
+        gauges(
             "weir_limit_period_seconds",
             "The period of a limit, without overrides.",
-            MetricType::GAUGE,
-            limits().map(|(labels, quota)| seconds(&labels, quota.period())).collect(),
+            limits().map(|(labels, quota)| (labels, quota.period())),
         ),
-        family(
+        gauges(
             "weir_limit_burst",
             "Requests that a limit admits at once, or for LeakyBucket, that can wait at once; without overrides.",
-            MetricType::GAUGE,
-            limits()
-                .filter(|(_, quota)| has_burst(quota.strategy()))
-                .map(|(labels, quota)| gauge(&labels, quota.burst()))
-                .collect(),
+            limits().filter(|(_, quota)| has_burst(quota.strategy())).map(|(labels, quota)| (labels, quota.burst())),
         ),
-        family(
+        gauges(
             "weir_in_flight_requests",
             "Requests in flight that a concurrent limit counts, weighted by their cost, of all keys together.",
-            MetricType::GAUGE,
-            in_flight().map(|(labels, _, count)| gauge(&labels, count)).collect(),
+            in_flight().map(|(labels, _, count)| (labels, count)),
         ),
-        family(
+        gauges(
             "weir_limit_in_flight_requests",
             "Requests of a key that a concurrent limit lets be in flight, without overrides.",
-            MetricType::GAUGE,
-            in_flight().map(|(labels, limit, _)| gauge(&labels, limit)).collect(),
+            in_flight().map(|(labels, limit, _)| (labels, limit)),
         ),
-        family(
+        gauges(
             "weir_key_table_keys",
             "Keys that a rule tracks now.",
-            MetricType::GAUGE,
-            keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.tracked)).collect(),
+            keyed().map(|(policy, rule, keys)| (named(policy, rule), keys.tracked)),
         ),
-        family(
+        gauges(
             "weir_key_table_capacity",
             "Maximum number of keys that a rule tracks.",
-            MetricType::GAUGE,
-            keyed().map(|(policy, rule, keys)| gauge(&named(policy, rule), keys.capacity)).collect(),
+            keyed().map(|(policy, rule, keys)| (named(policy, rule), keys.capacity)),
         ),
-        family(
+        gauges(
             "weir_key_headroom_ratio",
             "The headroom share of the key that is nearest to its limit, among up to 4096 examined keys.",
-            MetricType::GAUGE,
             of_keys(|survey| (survey.remaining, survey.of)),
         ),
-        family(
+        gauges(
             "weir_key_exhausted_ratio",
             "The share of keys without headroom, among up to 4096 examined keys.",
-            MetricType::GAUGE,
             of_keys(|survey| (survey.exhausted, survey.keys.max(1))),
         ),
-        family(
+        counters(
             "weir_key_evictions_total",
             "Idle keys that a rule evicted to make room for others.",
-            MetricType::COUNTER,
-            keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.evicted)).collect(),
+            keyed().map(|(policy, rule, keys)| (named(policy, rule), keys.evicted)),
         ),
-        family(
+        counters(
             "weir_key_overflow_total",
             "Requests counted in the overflow of a keyed rule because its key table was full.",
-            MetricType::COUNTER,
-            keyed().map(|(policy, rule, keys)| counter(&named(policy, rule), keys.overflowed)).collect(),
+            keyed().map(|(policy, rule, keys)| (named(policy, rule), keys.overflowed)),
         ),
-        family(
+        gauges(
             "weir_policy_info",
             "The policies in force, with the revision and the mode of each.",
-            MetricType::GAUGE,
-            rules.policies().iter().map(|policy| info(policy)).collect(),
+            rules.policies().iter().map(|policy| (info(policy), 1_u64)),
         ),
     ]
 }
@@ -175,14 +142,13 @@ fn named<'a>(policy: &'a Policy, rule: &'a Rule) -> [(&'static str, &'a str); 3]
     [("namespace", &policy.namespace), ("policy", &policy.name), ("rule", &rule.name)]
 }
 
-fn info(policy: &Policy) -> Metric {
-    let labels: [(&str, &str); 4] = [
+fn info(policy: &Policy) -> [(&str, &str); 4] {
+    [
         ("namespace", &policy.namespace),
         ("policy", &policy.name),
         ("revision", &policy.revision),
         ("mode", policy.mode()),
-    ];
-    gauge(&labels, 1)
+    ]
 }
 
 fn has_burst(strategy: Strategy) -> bool {
@@ -192,7 +158,7 @@ fn has_burst(strategy: Strategy) -> bool {
     }
 }
 
-fn decisions(policy: &Policy, rule: &Rule) -> Vec<Metric> {
+fn decisions<'a>(policy: &'a Policy, rule: &'a Rule) -> impl Iterator<Item = ([(&'a str, &'a str); 4], u64)> {
     let counts = rule.counts();
     let decided = [
         ("allowed", counts.allowed),
@@ -205,6 +171,5 @@ fn decisions(policy: &Policy, rule: &Rule) -> Vec<Metric> {
         .into_iter()
         // A rule that changed from or to Bypass keeps the counts of its previous action.
         .filter(|&(decision, count)| (decision == "bypassed") == rule.is_bypass() || count > 0)
-        .map(|(decision, count)| counter(&[namespace, policy_name, rule_name, ("decision", decision)], count))
-        .collect()
+        .map(move |(decision, count)| ([namespace, policy_name, rule_name, ("decision", decision)], count))
 }
