@@ -15,7 +15,7 @@ use self::limiters::{LIMITERS, RATE};
 use crate::{
     proxy::{Cores, Load, Process, Upstream, Wrk, free_address},
     report::{Bars, Cell, Report, Row, Table},
-    stats::Spread,
+    stats::{Spread, float},
 };
 
 pub(crate) use self::{
@@ -97,27 +97,25 @@ struct Sample {
 }
 
 impl Sample {
-    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn new(cpu_seconds: f64, load: &Load) -> Self {
-        let requests = (load.served + load.refused) as f64;
+        let requests = float(load.served + load.refused);
         Self {
             per_second: requests / load.seconds,
             p50: load.p50 / 1e3,
             p99: load.p99 / 1e3,
             cpu: cpu_seconds * 1e6 / requests,
-            admitted: load.served as f64 / (CLIENTS as f64 * RATE.most(load.seconds)),
+            admitted: float(load.served) / (float(CLIENTS) * RATE.most(load.seconds)),
         }
     }
 }
 
 /// Checks that all requests were answered, and that the buckets did not admit too many requests.
-#[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
 fn check(load: &Load) -> anyhow::Result<()> {
     ensure!(load.failed == 0, "{} requests were not answered", load.failed);
     ensure!(load.served > 0, "no request was admitted");
     // The gateway runs slightly longer than wrk measures.
-    let most = CLIENTS as f64 * RATE.most(load.seconds + 0.5);
-    ensure!(load.served as f64 <= most, "{} requests were admitted, but {most:.0} is the maximum", load.served);
+    let most = float(CLIENTS) * RATE.most(load.seconds + 0.5);
+    ensure!(float(load.served) <= most, "{} requests were admitted, but {most:.0} is the maximum", load.served);
     Ok(())
 }
 

@@ -56,6 +56,12 @@ pub(crate) fn quantile_us(sorted: &[Duration], per_mille: usize) -> f64 {
     quantile(sorted, per_mille).as_secs_f64() * 1e6
 }
 
+/// Converts a count to a float. Counts, bytes and microseconds are below 2^53, so the float is exact.
+#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 are exact")]
+pub(crate) fn float(count: impl TryInto<u64>) -> f64 {
+    count.try_into().map_or(f64::INFINITY, |count: u64| count as f64)
+}
+
 /// Formats a number with three significant digits, and separators for thousands.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {

@@ -9,7 +9,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use weir_core::{Limiter, Quota, Strategy, Time};
 
-use crate::report::{Cell, LimitLine, Lines, Report, Row, Series, Table};
+use crate::{
+    report::{Cell, LimitLine, Lines, Report, Row, Series, Table},
+    stats::float,
+};
 
 /// The limit: 10 requests per second, with common values for the burst.
 const REQUESTS: u64 = 10;
@@ -92,9 +95,9 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Report> {
         rows.push(Row::new(
             contender.name,
             [
-                Cell::Number(count(gone.len())),
-                Cell::Number(count(arrivals.len() - gone.len())),
-                Cell::Number(count(second)),
+                Cell::Number(float(gone.len())),
+                Cell::Number(float(arrivals.len() - gone.len())),
+                Cell::Number(float(second)),
                 Cell::Text(format!("{at:.2} s")),
             ],
         ));
@@ -146,7 +149,7 @@ fn rates(moments: &[f64]) -> Vec<(f64, f64)> {
     let mut rates = Vec::new();
     while from < SECONDS {
         let within = moments.iter().filter(|at| (from..from + STEP).contains(*at)).count();
-        rates.push((from, count(within) / STEP));
+        rates.push((from, float(within) / STEP));
         from += STEP;
     }
     rates
@@ -160,11 +163,6 @@ fn busiest(moments: &[f64]) -> (usize, f64) {
         .map(|from| (within(*from), *from))
         .max_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)))
         .unwrap_or_default()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "some hundred")]
-const fn count(number: usize) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]
@@ -189,6 +187,6 @@ mod tests {
     fn rates_count_every_request_once() {
         let arrivals = arrivals();
         let sum: f64 = rates(&arrivals).iter().map(|(_, rate)| rate * STEP).sum();
-        assert!((sum - count(arrivals.len())).abs() < 1e-6);
+        assert!((sum - float(arrivals.len())).abs() < 1e-6);
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{Found, load_average};
 use crate::{
     report::{Bars, Cell, Lines, Report, Row, Series, Table},
-    stats::{figure, quantile, quantile_ms},
+    stats::{figure, float, quantile, quantile_ms},
 };
 
 const ABOUT: &str = "\
@@ -35,7 +35,7 @@ pub(super) fn report(found: &[Found], is_part: bool, load_before: &str) -> anyho
         report.chart(changes(largest));
     }
     for (name, title, unit, value) in FIGURES {
-        let bars = found.iter().map(|found| (format!("weir, {} pods", figure(count(found.pods))), value(found)));
+        let bars = found.iter().map(|found| (format!("weir, {} pods", figure(float(found.pods))), value(found)));
         report.chart(Bars::new(name, title, unit, bars));
     }
     report.table(growth(found));
@@ -64,11 +64,11 @@ pub(super) fn line(found: &Found) -> String {
 
 impl Found {
     fn resident(&self) -> f64 {
-        bytes(self.memory.resident) / MEBIBYTE
+        float(self.memory.resident) / MEBIBYTE
     }
 
     fn peak(&self) -> f64 {
-        bytes(self.memory.peak) / MEBIBYTE
+        float(self.memory.peak) / MEBIBYTE
     }
 
     fn rest_cpu(&self) -> f64 {
@@ -76,20 +76,20 @@ impl Found {
     }
 
     fn statuses(&self) -> f64 {
-        bytes(self.rest.statuses) / self.rest.length.as_secs_f64()
+        float(self.rest.statuses) / self.rest.length.as_secs_f64()
     }
 
     fn asked(&self) -> f64 {
-        count(self.rest.requests.len()) / self.rest.length.as_secs_f64()
+        float(self.rest.requests.len()) / self.rest.length.as_secs_f64()
     }
 }
 
 fn aims(largest: &Found, report: &mut Report) {
-    let pods = figure(count(largest.pods));
+    let pods = figure(float(largest.pods));
     let below = |what: String, found: f64, most: f64, unit: &str| {
         (format!("{what}: less than {} {unit}", figure(most)), format!("{} {unit}", figure(found)), found < most)
     };
-    let interval = count(largest.pods) / largest.statuses();
+    let interval = float(largest.pods) / largest.statuses();
     for (aim, found, met) in [
         below(
             "changed policy on 100 pods to the last acknowledgement, p99".to_owned(),
@@ -130,13 +130,13 @@ const FIGURES: [Figure; 4] = [
 /// The chart of all repetitions, from the fastest to the slowest.
 fn changes(found: &Found) -> Lines {
     let series = |name: &str, took: &[Duration]| {
-        let share = |place: usize| count(place + 1) / count(took.len()) * 100.0;
+        let share = |place: usize| float(place + 1) / float(took.len()) * 100.0;
         let points = took.iter().enumerate().map(|(place, took)| (share(place), took.as_secs_f64() * 1e3));
         Series { name: name.to_owned(), points: points.collect() }
     };
     Lines::new(
         "changes",
-        format!("Change to last acknowledgement, of {} pods", figure(count(found.pods))),
+        format!("Change to last acknowledgement, of {} pods", figure(float(found.pods))),
         ["percent of the changes that took at most this long", "ms"],
         [series("weir, policy on all", &found.all), series("policy on 100 pods", &found.small)],
     )
@@ -151,17 +151,17 @@ fn growth(found: &[Found]) -> Table {
     Table::new(
         "How it grows",
         "figure",
-        found.iter().map(|found| format!("{} pods", figure(count(found.pods)))),
+        found.iter().map(|found| format!("{} pods", figure(float(found.pods)))),
         [
-            row("policies", &|found| count(found.policies)),
+            row("policies", &|found| float(found.policies)),
             row("one policy on 100 pods, p50, ms", &|found| ms(500)(&found.small)),
             row("one policy on 100 pods, p99, ms", &|found| ms(990)(&found.small)),
             row("one policy on 100 pods, slowest, ms", &|found| slowest(&found.small)),
-            row("one policy on 100 pods, repetitions", &|found| count(found.small.len())),
+            row("one policy on 100 pods, repetitions", &|found| float(found.small.len())),
             row("one policy on all pods, p50, ms", &|found| ms(500)(&found.all)),
             row("one policy on all pods, p99, ms", &|found| ms(990)(&found.all)),
             row("one policy on all pods, slowest, ms", &|found| slowest(&found.all)),
-            row("one policy on all pods, repetitions", &|found| count(found.all.len())),
+            row("one policy on all pods, repetitions", &|found| float(found.all.len())),
             row("processor time for one change of all, ms", &|found| found.all_cpu.as_secs_f64() * 1e3),
             row("cold start to the last acknowledgement, s", &|found| found.cold.as_secs_f64()),
             row("processor time until then, s", &|found| found.cold_cpu.as_secs_f64()),
@@ -186,23 +186,13 @@ fn requests(found: &[Found]) -> Table {
     };
     let tallies: Vec<_> = found.iter().map(tally).collect();
     let names: std::collections::BTreeSet<_> = tallies.iter().flat_map(BTreeMap::keys).collect();
-    let cell = |tally: &BTreeMap<String, usize>, name: &str| Cell::Number(count(tally.get(name).copied().unwrap_or(0)));
+    let cell = |tally: &BTreeMap<String, usize>, name: &str| Cell::Number(float(tally.get(name).copied().unwrap_or(0)));
     let columns = found
         .iter()
-        .map(|found| format!("{} pods, in {:.0} s", figure(count(found.pods)), found.rest.length.as_secs_f64()));
+        .map(|found| format!("{} pods, in {:.0} s", figure(float(found.pods)), found.rest.length.as_secs_f64()));
     let rows = names.into_iter().map(|name| Row::new(name, tallies.iter().map(|tally| cell(tally, name))));
     Table::new("Requests to the apiserver when idle", "request", columns, rows)
         .note("Counted in its audit log. The leading operator renews the Lease every 2 s.")
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn count(count: usize) -> f64 {
-    count as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
-fn bytes(bytes: u64) -> f64 {
-    bytes as f64
 }
 
 #[cfg(test)]

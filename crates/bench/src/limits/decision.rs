@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     contenders::{Contender, Demand, Kind, contenders},
     exact::Exact,
-    hammer::{hammer, in_words, to_f64},
+    hammer::{hammer, in_words},
 };
 use crate::{
     report::{Cell, Lines, Report, Row, Series, Table},
-    stats::{Spread, figure, in_pairs, ratio},
+    stats::{Spread, figure, float, in_pairs, ratio},
 };
 
 const THREADS: [usize; 4] = [1, 2, 4, 8];
@@ -67,7 +67,7 @@ fn run(quick: bool, demand: Demand, contenders: &[Contender]) -> Results {
                 let rate = hammer(threads, time, u64::MAX, &*batch);
                 let found = results.entry((index, threads)).or_default();
                 found.millions.push(rate.millions());
-                found.admitted.push(to_f64(rate.admitted) / to_f64(rate.decisions));
+                found.admitted.push(float(rate.admitted) / float(rate.decisions));
             }
         }
     }

@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     contenders::{Contender, Counts, Demand, Kind, REFILL, contenders},
-    hammer::{BATCH, Rate, hammer, to_f64},
+    hammer::{BATCH, Rate, hammer},
 };
 use crate::{
     clock,
     report::{Cell, Report, Row, Table},
+    stats::float,
 };
 
 const THREADS: [usize; 3] = [2, 4, 8];
@@ -69,7 +70,7 @@ fn refill(contender: &Contender, threads: usize, time: Duration) -> Option<f64> 
 
 /// The ratio of admitted to allowed requests. A limiter that panics gets infinity.
 fn share(rate: &Rate, allowed: f64) -> f64 {
-    if rate.panicked { f64::INFINITY } else { to_f64(rate.admitted) / allowed }
+    if rate.panicked { f64::INFINITY } else { float(rate.admitted) / allowed }
 }
 
 impl Exact {

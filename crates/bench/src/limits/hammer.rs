@@ -11,7 +11,7 @@ use std::{
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::clock;
+use crate::{clock, stats::float};
 
 /// The number of decisions between two checks of the stop flag.
 pub(super) const BATCH: u64 = 256;
@@ -34,7 +34,7 @@ pub(super) struct Rate {
 impl Rate {
     /// The millions of decisions per second, summed over all threads.
     pub(super) fn millions(&self) -> f64 {
-        to_f64(self.decisions) / self.elapsed.as_secs_f64() / 1e6
+        float(self.decisions) / self.elapsed.as_secs_f64() / 1e6
     }
 }
 
@@ -102,11 +102,6 @@ fn elapsed(worked: &[Worked]) -> Duration {
 /// Formats a number of threads: "1 thread", "2 threads".
 pub(super) fn in_words(threads: usize) -> String {
     format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
-}
-
-/// Converts a count to a float, which is exact because counts are far below 2^52.
-pub(super) fn to_f64(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -9,13 +9,13 @@ use std::{
 use anyhow::Context as _;
 
 use super::{
-    hammer::{BATCH, Rate, hammer, in_words, to_f64},
+    hammer::{BATCH, Rate, hammer, in_words},
     keys::{Key, Order},
     stores::{NAMES, OURS, Store, store},
 };
 use crate::{
     report::{Bars, Cell, Report, Row, Table},
-    stats::{Spread, figure, ratio},
+    stats::{Spread, figure, float, ratio},
 };
 
 const THREADS: [usize; 2] = [1, 2];
@@ -106,7 +106,7 @@ fn best_peer(stores: &[Vec<f64>]) -> (usize, f64) {
 
 fn in_full(case: &Use) -> String {
     let threads = in_words(case.threads);
-    format!("{} keys of {}, {}, {threads}", figure(case.size as f64), case.key, case.order)
+    format!("{} keys of {}, {}, {threads}", figure(float(case.size)), case.key, case.order)
 }
 
 fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
@@ -133,7 +133,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
             governor its own. One row shows Weir with governor's clock. The aim applies to keys of 20 bytes, \
             because client addresses and API keys are strings. Keys of 8 bytes are shown for comparison. Only \
             Weir bounds the number of keys and reclaims idle ones.";
-        let title = format!("{} keys", figure(size as f64));
+        let title = format!("{} keys", figure(float(size)));
         report.table(Table::new(title.as_str(), "million requests a second", columns.clone(), rows).note(note));
         let rows = NAMES.iter().enumerate().skip(OURS).map(|(place, name)| {
             Row::new(*name, of_size.iter().map(|(_, all)| Cell::Ratio { ratio: ratio(&all[0], &all[place]) }))
@@ -144,7 +144,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
     if let Some((case, stores)) = drawn {
         let speeds = stores.iter().map(|speeds| Spread::of(speeds.clone()).median);
         let bars = NAMES.into_iter().zip(speeds);
-        let title = format!("{} keys of {}, {}, 2 threads", figure(case.size as f64), case.key, case.order);
+        let title = format!("{} keys of {}, {}, 2 threads", figure(float(case.size)), case.key, case.order);
         report.chart(Bars::new("keyed", title, "million requests a second", bars));
     }
 }
@@ -152,7 +152,7 @@ fn report_speeds(speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
 fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut Report) {
     let columns: Vec<_> = sizes
         .iter()
-        .flat_map(|size| [u64::NAME, String::NAME].map(|key| format!("{} keys of {key}", figure(*size as f64))))
+        .flat_map(|size| [u64::NAME, String::NAME].map(|key| format!("{} keys of {key}", figure(float(*size)))))
         .collect();
     for (case, stores) in speeds.iter().filter(|(case, _)| case.size == sizes[1]) {
         let (column, (best, _)) = (if case.key == u64::NAME { 2 } else { 3 }, best_peer(stores));
@@ -172,7 +172,7 @@ fn report_bytes(bytes: &Bytes, speeds: &Speeds, sizes: [usize; 2], report: &mut 
         same use, not of the smallest peer.",
     ));
     let bars = NAMES.iter().zip(bytes).map(|(name, bytes)| (*name, bytes[3]));
-    let title = format!("Memory, {} keys of {}", figure(sizes[1] as f64), String::NAME);
+    let title = format!("Memory, {} keys of {}", figure(float(sizes[1])), String::NAME);
     report.chart(Bars::new("memory", title, "bytes for each key", bars));
 }
 
@@ -220,5 +220,5 @@ fn grow<K: Key>(place: usize, size: usize, live: impl Fn() -> usize) -> f64 {
     }
     let grown = live().saturating_sub(before);
     drop(store);
-    to_f64(grown as u64) / to_f64(size as u64)
+    float(grown) / float(size)
 }

@@ -4,6 +4,8 @@ use std::hash::Hash;
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
+use crate::stats::float;
+
 /// The key of a client.
 pub(super) trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     const NAME: &'static str;
@@ -65,7 +67,7 @@ impl Order {
             Self::Uniform => Vec::new(),
             Self::Zipf => (1..=keys)
                 .scan(0.0, |sum, rank| {
-                    *sum += 1.0 / rank as f64;
+                    *sum += 1.0 / float(rank);
                     Some(*sum)
                 })
                 .collect(),

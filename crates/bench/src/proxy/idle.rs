@@ -7,6 +7,7 @@ use super::{
     rounds::Bench,
     scenarios::PROXIED,
 };
+use crate::stats::float;
 
 /// The figures of one contender.
 pub(super) struct Idle {
@@ -32,7 +33,6 @@ pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<Vec<Result<Idle, Stri
         .collect())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "bytes and connections are far below 2^52")]
 fn one(bench: &Bench<'_>, contender: Contender) -> anyhow::Result<Idle> {
     let start = || contender.start(PROXIED, bench.upstream, bench.folder);
     let mut starts = Vec::new();
@@ -58,8 +58,8 @@ fn one(bench: &Bench<'_>, contender: Contender) -> anyhow::Result<Idle> {
     }
     Ok(Idle {
         starts,
-        fresh: fresh as f64,
-        after_load: after_load as f64,
-        per_connection: with_connections.saturating_sub(after_load) as f64 / connections.len() as f64,
+        fresh: float(fresh),
+        after_load: float(after_load),
+        per_connection: float(with_connections.saturating_sub(after_load)) / float(connections.len()),
     })
 }

@@ -14,7 +14,7 @@ use super::{
     scenarios::{Client, Scenario},
     upstream::LARGE_BYTES,
 };
-use crate::clock;
+use crate::{clock, stats::float};
 
 /// The key that the clients send if the scenario has only one key.
 const KEY: &str = "0";
@@ -50,9 +50,8 @@ impl Sample {
         self.user + self.system
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn new(cpu: Cpu, load: &Load) -> Self {
-        let requests = (load.served + load.refused) as f64;
+        let requests = float(load.served + load.refused);
         let (user, system) = (cpu.user.as_secs_f64(), cpu.system.as_secs_f64());
         Self {
             user: user * 1e6 / requests,
@@ -164,13 +163,12 @@ fn failed(contender: Contender, scenario: Scenario, error: &anyhow::Error) -> St
 }
 
 /// Checks that the responses are as the scenario requires.
-#[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
 fn check(scenario: Scenario, load: &Load) -> anyhow::Result<()> {
     ensure!(load.failed == 0, "{} requests were not answered", load.failed);
     ensure!(load.served + load.refused > 0, "no request was answered");
     if scenario.refused {
-        let most = (load.refused as f64 * LET_THROUGH).max(1.0);
-        ensure!(load.served as f64 <= most, "{} of {} requests were admitted", load.served, load.served + load.refused);
+        let most = (float(load.refused) * LET_THROUGH).max(1.0);
+        ensure!(float(load.served) <= most, "{} of {} requests were admitted", load.served, load.served + load.refused);
     } else {
         ensure!(load.refused == 0, "{} of {} requests were refused", load.refused, load.served + load.refused);
     }

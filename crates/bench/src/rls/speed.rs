@@ -24,7 +24,7 @@ use super::{
 use crate::{
     proxy::{Cores, Process, make_room, snapshot_of},
     report::{Part, Report},
-    stats::quantile_us,
+    stats::{float, quantile_us},
 };
 
 pub(crate) use self::replicas::{ABOUT as ABOUT_REPLICAS, measure as measure_replicas};
@@ -293,7 +293,6 @@ async fn warm_up(target: &Target, effort: Effort) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of questions are far below 2^52")]
 async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: Effort) -> anyhow::Result<Sample> {
     let load = Load {
         addresses: &target.addresses(),
@@ -307,8 +306,8 @@ async fn sample(target: &Target, questions: &[Vec<u8>], expected: Code, effort: 
     let before = target.cpu()?;
     let full = load.run().await?;
     let cpu = (target.cpu()? - before).as_secs_f64();
-    let answers = full.latencies.len() as f64;
-    let admitted = full.admitted as f64;
+    let answers = float(full.latencies.len());
+    let admitted = float(full.admitted);
     let other = if expected == Code::Ok { answers - admitted } else { admitted };
     ensure!(cpu > 0.0, "no CPU time was used for {answers} questions");
     let awake = Awake::start()?;

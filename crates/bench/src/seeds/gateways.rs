@@ -15,7 +15,7 @@ use crate::{
     gateway::{DASHMAP, GatewayArgs, MUTEX, Rate},
     proxy::{Connection, Cores, Load, Process, Upstream, Wrk, free_address, more_files},
     report::Part,
-    stats::{Spread, figure},
+    stats::{Spread, figure, float},
 };
 
 pub(super) const ABOUT: &str = "\
@@ -281,7 +281,6 @@ impl Bench<'_> {
     }
 
     /// Whether this many were admitted as the limit says, all in all and in this round.
-    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn check(&self, load: &Load, connections: usize, admitted: u64, passed: f64) -> anyhow::Result<()> {
         ensure!(load.failed == 0, "{} requests were not answered", load.failed);
         let all = load.served + load.refused;
@@ -291,8 +290,8 @@ impl Bench<'_> {
             Kind::Forwarded => ensure!(load.refused == 0, "{} of {all} were refused", load.refused),
             Kind::Limited => {
                 ensure!(load.served > 0, "no request got through");
-                let most = self.addresses.count as f64 * LIMITED.most(passed);
-                ensure!(admitted as f64 <= most, "{admitted} got through, {most:.0} at most should have");
+                let most = float(self.addresses.count) * LIMITED.most(passed);
+                ensure!(float(admitted) <= most, "{admitted} got through, {most:.0} at most should have");
             }
             Kind::Hangs => {
                 // Each connection of wrk may have one more that hangs when it ends.
@@ -325,9 +324,8 @@ fn policy(rate: Rate, deadline: Option<Duration>) -> Policy {
 }
 
 impl Sample {
-    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn new(cpu_seconds: f64, load: &Load) -> Self {
-        let requests = (load.served + load.refused) as f64;
+        let requests = float(load.served + load.refused);
         Self {
             per_second: requests / load.seconds,
             p50: load.p50 / 1e3,

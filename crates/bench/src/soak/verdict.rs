@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     report::{Cell, Lines, Report, Row, Series, Table},
-    stats::figure,
+    stats::{figure, float},
 };
 
 const MEBIBYTE: f64 = 1_048_576.0;
@@ -111,7 +111,6 @@ fn memory(samples: &[Sample]) -> Judged {
     )
 }
 
-#[expect(clippy::cast_precision_loss, reason = "there are few periods")]
 fn over_time(outcome: &Outcome, length: Duration) -> Table {
     let samples = &outcome.samples;
     let row = |contender: &str, samples: &[Sample], cpu: Cell| {
@@ -134,7 +133,7 @@ fn over_time(outcome: &Outcome, length: Duration) -> Table {
         let at = |period: usize| samples.len() * period / PERIODS;
         let within = &samples[at(period)..at(period + 1)];
         let Some(end) = within.last() else { continue };
-        let minutes = |at: usize| length.as_secs_f64() / 60.0 * at as f64 / PERIODS as f64;
+        let minutes = |at: usize| length.as_secs_f64() / 60.0 * float(at) / float(PERIODS);
         let name = format!("{} to {} min", short(minutes(period)), short(minutes(period + 1)));
         let percent = 100.0 * (end.cpu - earlier.cpu) / (end.seconds - earlier.seconds);
         rows.push(row(&name, within, Cell::Text(format!("{percent:.1} %"))));
@@ -198,23 +197,20 @@ fn charts(outcome: &Outcome, report: &mut Report) {
     report.chart(Lines::new("open", "What the agent has open", ["minutes", "count"], open));
 }
 
-#[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^52")]
 fn resident(sample: &Sample) -> f64 {
-    sample.resident as f64
+    float(sample.resident)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "descriptors are far below 2^52")]
 fn descriptors(sample: &Sample) -> f64 {
-    sample.descriptors as f64
+    float(sample.descriptors)
 }
 
 fn last(samples: &[Sample], figure: fn(&Sample) -> f64) -> Cell {
     samples.last().map_or(Cell::None, |sample| Cell::Number(figure(sample)))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn figure_of(count: u64) -> String {
-    if count < 1000 { count.to_string() } else { figure(count as f64) }
+    if count < 1000 { count.to_string() } else { figure(float(count)) }
 }
 
 /// Formats minutes, without a decimal zero.

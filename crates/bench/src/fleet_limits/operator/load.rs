@@ -13,6 +13,7 @@ use weir_wire::Outcome;
 use crate::{
     clock,
     fleet::{Asking, OperatorProcess},
+    stats::float,
 };
 
 /// The questions that are open at the same time.
@@ -102,12 +103,11 @@ pub(super) async fn fastest(
 }
 
 impl Load {
-    #[expect(clippy::cast_precision_loss, reason = "a count far below 2^52")]
     fn new(rate: Option<u64>, took: &Took, cpu: Duration, length: Duration, idle: f64) -> anyhow::Result<Self> {
         let mut took = std::mem::take(&mut *took.lock().unwrap_or_else(PoisonError::into_inner));
         ensure!(!took.is_empty(), "no question was answered");
         took.sort_unstable();
-        let (length, count) = (length.as_secs_f64(), took.len() as f64);
+        let (length, count) = (length.as_secs_f64(), float(took.len()));
         let cpu = cpu.as_secs_f64() / length * 100.0;
         let cpu_per_question = (cpu - idle) / 100.0 * length / count * 1e6;
         let load = Self { rate, per_second: count / length, took, cpu, cpu_per_question };

@@ -3,7 +3,7 @@
 use super::{Found, load::Load};
 use crate::{
     report::{Bars, Cell, Part, Row, Table},
-    stats::{Spread, figure, quantile_ms},
+    stats::{Spread, figure, float, quantile_ms},
 };
 
 /// The aim: the processor time of scope Fleet when idle, more than that of scope Pod, in percent of a core.
@@ -30,7 +30,7 @@ pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
         );
     }
     let each = |value: &dyn Fn(&Found) -> Cell| found.iter().map(value).collect::<Vec<_>>();
-    let mebibytes = |bytes: u64| Cell::Number(precise(bytes) / MEBIBYTE);
+    let mebibytes = |bytes: u64| Cell::Number(float(bytes) / MEBIBYTE);
     let rows = [
         Row::new("idle, scope Pod, % of a core", each(&|it| Cell::Measured(it.idle(POD)))),
         Row::new("idle, scope Fleet, % of a core", each(&|it| Cell::Measured(it.idle(FLEET)))),
@@ -49,8 +49,7 @@ pub(super) fn write(found: &[Found], part: &mut Part<'_>) {
 }
 
 fn row(agents: &str, load: &Load) -> Row {
-    let wanted =
-        load.rate.map_or("as fast as possible".to_owned(), |rate| format!("{} a second", figure(precise(rate))));
+    let wanted = load.rate.map_or("as fast as possible".to_owned(), |rate| format!("{} a second", figure(float(rate))));
     let cells =
         [load.per_second, quantile_ms(&load.took, 500), quantile_ms(&load.took, 990), load.cpu, load.cpu_per_question];
     Row::new(format!("{agents}, {wanted}"), cells.map(Cell::Number))
@@ -58,9 +57,4 @@ fn row(agents: &str, load: &Load) -> Row {
 
 fn counted(count: usize) -> String {
     figure(u32::try_from(count).unwrap_or(u32::MAX).into())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-fn precise(number: u64) -> f64 {
-    number as f64
 }

@@ -6,7 +6,10 @@ use super::{
     peers::central,
     traffic::{MILLI, SECOND, Traffic},
 };
-use crate::shared::oracle::{SharedLimit, excess};
+use crate::{
+    shared::oracle::{SharedLimit, excess},
+    stats::{float, quantile},
+};
 
 /// The time over which the use of the limit is compared after the load moves.
 const AFTER_A_MOVE: u64 = 500 * MILLI;
@@ -66,25 +69,25 @@ pub(in super::super) fn judge(traffic: &Traffic, run: &Run) -> Verdict {
     let (from, until) = traffic.measured;
     let within = |from: u64, until: u64, of: &Run| {
         let is_within = |decision: &&Decision| decision.is_admitted && decision.begun >= from && decision.begun < until;
-        number(of.decisions.iter().filter(is_within).count())
+        float(of.decisions.iter().filter(is_within).count())
     };
     let part = |from: u64, until: u64| within(from, until, run) / within(from, until, &ideal).max(1.0);
     let measured = || run.decisions.iter().zip(&ideal.decisions).filter(|(it, _)| it.begun >= from && it.begun < until);
-    let requests = number(measured().count());
-    let refused = number(measured().filter(|(ours, ideal)| !ours.is_admitted && ideal.is_admitted).count());
+    let requests = float(measured().count());
+    let refused = float(measured().filter(|(ours, ideal)| !ours.is_admitted && ideal.is_admitted).count());
     let mut took: Vec<u64> = measured().map(|(ours, _)| ours.ended - ours.begun).collect();
     took.sort_unstable();
     let until_90 = traffic.moves_at.map(|moved| {
         let is_used = |from: &u64| part(*from, from + AFTER_A_MOVE) >= NEARLY_ALL;
         let first = (moved..until).step_by(usize::try_from(STEP).unwrap_or(usize::MAX)).find(is_used);
-        micros(first.unwrap_or(until) - moved) / 1e6
+        float(first.unwrap_or(until) - moved) / 1e6
     });
     Verdict {
         used: 100.0 * part(from, until),
-        excess: micros(excess_of(traffic, run)),
+        excess: float(excess_of(traffic, run)),
         false_refusals: 100.0 * refused / requests.max(1.0),
-        messages_per_request: micros(run.messages) / number(traffic.requests.len()),
-        p99: micros(crate::stats::quantile(&took, 990)) / 1e3,
+        messages_per_request: float(run.messages) / float(traffic.requests.len()),
+        p99: float(quantile(&took, 990)) / 1e3,
         first_second: traffic.moves_at.map(|moved| 100.0 * part(moved, moved + SECOND)),
         until_90,
     }
@@ -98,18 +101,8 @@ pub(in super::super) fn rates(run: &Run) -> Vec<(f64, f64)> {
     }
     // The last step is not over.
     counts.pop_last();
-    let length = micros(AFTER_A_MOVE) / 1e6;
-    counts.into_iter().map(|(step, count)| (micros(step) * length, micros(count) / length)).collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
-fn number(count: usize) -> f64 {
-    count as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "less than an hour")]
-fn micros(time: u64) -> f64 {
-    time as f64
+    let length = float(AFTER_A_MOVE) / 1e6;
+    counts.into_iter().map(|(step, count)| (float(step) * length, float(count) / length)).collect()
 }
 
 #[cfg(test)]

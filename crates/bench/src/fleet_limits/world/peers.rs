@@ -9,6 +9,7 @@ use super::{
     judge::{Decision, Run},
     traffic::{MILLI, SECOND, Traffic},
 };
+use crate::stats::float;
 
 /// The time between two estimates of the demand.
 const ESTIMATE: u64 = 50 * MILLI;
@@ -74,7 +75,7 @@ pub(in super::super) fn parts(traffic: &Traffic) -> Run {
     let mut pods = 0;
     let decide = |request: &super::traffic::Request| {
         let now = traffic.count_at(request.at);
-        let rate = precise(traffic.limit) / count(now);
+        let rate = float(traffic.limit) / float(now);
         if now != pods {
             pods = now;
             buckets.values_mut().for_each(|bucket| bucket.change(rate, request.at));
@@ -124,8 +125,8 @@ pub(in super::super) fn gossip(traffic: &Traffic, round_trip: u64, seed: u64) ->
             let all: Vec<usize> = pods.keys().copied().collect();
             for number in due {
                 let pod = pods.get_mut(&number).expect("a pod");
-                pod.estimate(at, count(all.len()), precise(traffic.limit));
-                let share = 1.0 / count(BRANCHES + 1);
+                pod.estimate(at, float(all.len()), float(traffic.limit));
+                let share = 1.0 / float(BRANCHES + 1);
                 let sent = (pod.sum * share, pod.weight * share);
                 for _ in 0..BRANCHES.min(all.len() - 1) {
                     let other = loop {
@@ -158,7 +159,7 @@ fn change_pods(traffic: &Traffic, at: u64, pods: &mut BTreeMap<usize, Gossiper>,
         if exists && !pods.contains_key(&number) {
             let now = traffic.count_at(at);
             let next = at + random.random_range(0..ESTIMATE);
-            let bucket = Bucket::new(precise(traffic.limit) / count(now), at);
+            let bucket = Bucket::new(float(traffic.limit) / float(now), at);
             pods.insert(number, Gossiper { bucket, requests: 0.0, demand: 0.0, sum: 0.0, weight: 1.0, next });
         } else if !exists && let Some(ended) = pods.remove(&number) {
             // Another pod takes over what it has, without its own demand.
@@ -183,19 +184,8 @@ impl Gossiper {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a small number")]
-fn precise(limit: u64) -> f64 {
-    limit as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a small number")]
-fn count(pods: usize) -> f64 {
-    pods as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "less than an hour")]
 fn seconds(micros: u64) -> f64 {
-    micros as f64 / 1e6
+    float(micros) / 1e6
 }
 
 #[cfg(test)]
@@ -206,7 +196,7 @@ mod tests {
     };
 
     fn admitted(run: &Run) -> f64 {
-        run.decisions.iter().filter(|decision| decision.is_admitted).count() as f64
+        float(run.decisions.iter().filter(|decision| decision.is_admitted).count())
     }
 
     #[test]
@@ -215,7 +205,7 @@ mod tests {
         let traffic = scenario.traffic(7);
         let run = central(&traffic);
         assert_eq!(excess_of(&traffic, &run), 0);
-        let allowed = scenario.limit as f64 * (scenario.ends() / SECOND - 2 + 1) as f64;
+        let allowed = float(scenario.limit) * float(scenario.ends() / SECOND - 2 + 1);
         assert!(admitted(&run) > 0.999 * allowed && admitted(&run) <= allowed, "{} of {allowed}", admitted(&run));
     }
 

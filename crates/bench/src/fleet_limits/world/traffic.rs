@@ -2,6 +2,8 @@
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
+use crate::stats::float;
+
 pub(in super::super) const MILLI: u64 = 1_000;
 pub(in super::super) const SECOND: u64 = 1_000_000;
 
@@ -175,8 +177,7 @@ impl Scenario {
             Spread::Skewed { moves_at, .. } => moves_at,
             Spread::Even => None,
         };
-        #[expect(clippy::cast_precision_loss, reason = "a small number")]
-        let gap = 1e6 / (self.load * self.limit as f64);
+        let gap = 1e6 / (self.load * float(self.limit));
         let mut requests = Vec::new();
         let mut at = 2.0 * 1e6;
         loop {
@@ -246,9 +247,9 @@ mod tests {
         for scenario in SCENARIOS {
             let traffic = scenario.traffic(7);
             assert_eq!(traffic.requests, scenario.traffic(7).requests);
-            let seconds = (scenario.ends() / SECOND - 2) as f64;
-            let rate = traffic.requests.len() as f64 / seconds;
-            let expected = scenario.load * scenario.limit as f64;
+            let seconds = float(scenario.ends() / SECOND - 2);
+            let rate = float(traffic.requests.len()) / seconds;
+            let expected = scenario.load * float(scenario.limit);
             assert!((rate / expected - 1.0).abs() < 0.02, "{}: {rate} of {expected}", scenario.name);
             for request in &traffic.requests {
                 let pod = traffic.pods[request.pod];
@@ -262,7 +263,7 @@ mod tests {
         let traffic = SCENARIOS[4].traffic(7);
         let on = |pod: usize, from: u64, until: u64| {
             let all: Vec<_> = traffic.requests.iter().filter(|it| it.at >= from && it.at < until).collect();
-            all.iter().filter(|it| it.pod == pod).count() as f64 / all.len() as f64
+            float(all.iter().filter(|it| it.pod == pod).count()) / float(all.len())
         };
         assert!(on(0, 0, AT) > 0.88 && on(1, 0, AT) < 0.02);
         assert!(on(1, AT, 20 * SECOND) > 0.88 && on(0, AT, 20 * SECOND) < 0.02);

@@ -24,6 +24,7 @@ use super::{
     judge::{Decision, Run},
     traffic::{Fault, MILLI, SECOND, Scenario, Traffic},
 };
+use crate::stats::float;
 
 /// The Unix time at the begin of a world.
 const EPOCH: u64 = 1_790_000_000 * SECOND;
@@ -411,8 +412,7 @@ impl<'a> World<'a> {
             Some(leader) if leader.counter.is_counting() => Some(leader.counter.absent()),
             _ => None,
         };
-        #[expect(clippy::cast_precision_loss, reason = "a small number")]
-        let part = |pods: usize| pods as f64 / f64::from(self.sharers);
+        let part = |pods: usize| float(pods) / f64::from(self.sharers);
         let counted = absent.map_or(0.0, |absent| 1.0 - part(absent));
         self.largest_sum = self.largest_sum.max(part(shares) + counted);
     }

@@ -16,7 +16,7 @@ use crate::{
     redis,
     report::{Cell, Part, Row, Table},
     rls::services::{PeerSettings, Service},
-    stats::{Spread, figure},
+    stats::{Spread, figure, float},
 };
 
 pub(crate) const ABOUT: &str = "\
@@ -188,14 +188,13 @@ async fn admitted_of(started: &[Target], effort: Effort) -> anyhow::Result<Admit
     Ok(found)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of questions are far below 2^52")]
 fn write(admitted: &Admitted, part: &mut Part<'_>) {
     let limit = usize::try_from(REACHED.1).unwrap_or_default();
     let excess = |rounds: &[(usize, usize)]| {
-        Spread::of(rounds.iter().map(|(admitted, _)| admitted.saturating_sub(limit) as f64).collect())
+        Spread::of(rounds.iter().map(|(admitted, _)| float(admitted.saturating_sub(limit))).collect())
     };
     let of = |value: &dyn Fn(&(usize, usize)) -> usize, rounds: &[(usize, usize)]| {
-        Cell::Measured(Spread::of(rounds.iter().map(|round| value(round) as f64).collect()))
+        Cell::Measured(Spread::of(rounds.iter().map(|round| float(value(round))).collect()))
     };
     let rows = CONTENDERS.iter().zip(admitted).map(|(contender, rounds)| {
         let cells = [

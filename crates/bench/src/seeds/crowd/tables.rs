@@ -6,7 +6,7 @@ use super::{AGENT, AGENT_WAIT, CONTENDERS, Found, Load, Outcome, h2load::Answer,
 use crate::{
     report::{Bars, Cell, Part, Row, Table},
     stacks,
-    stats::{Spread, figure, quantile_ms},
+    stats::{Spread, figure, float, quantile_ms},
 };
 
 type Value = fn(&Outcome) -> f64;
@@ -61,9 +61,8 @@ fn took(outcome: &Outcome) -> Duration {
     last.saturating_sub(first)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
 fn megabytes(bytes: u64) -> f64 {
-    bytes as f64 / 1e6
+    float(bytes) / 1e6
 }
 
 fn spread(outcomes: &[Outcome], value: Value) -> Spread {

@@ -19,7 +19,7 @@ use crate::{
     clock,
     proxy::{Connection, Wrk},
     seeds::clients::{Answers, Client, run_step},
-    stats::quantile_ms,
+    stats::{float, quantile_ms},
 };
 
 /// As in the document.
@@ -180,20 +180,19 @@ impl Counted {
 }
 
 impl Sample {
-    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn new(counted: Counted, admitted: oracle::Admitted, possible: u64, (trips, cpu): (u64, Duration)) -> Self {
-        let requests = counted.requests as f64;
+        let requests = float(counted.requests);
         let [p50, p95, p99] = counted.latencies;
         Self {
             per_second: requests / counted.seconds,
             p50,
             p95,
             p99,
-            failed: counted.failed as f64,
-            admitted: admitted.count as f64,
-            share: 100.0 * admitted.count.min(possible) as f64 / possible as f64,
-            excess: admitted.excess as f64,
-            trips: trips as f64 / requests,
+            failed: float(counted.failed),
+            admitted: float(admitted.count),
+            share: 100.0 * float(admitted.count.min(possible)) / float(possible),
+            excess: float(admitted.excess),
+            trips: float(trips) / requests,
             store_cpu: cpu.as_secs_f64() * 1e6 / requests,
         }
     }

@@ -17,7 +17,7 @@ use super::{
     rounds::{fresh_key, in_rounds, percentiles},
     tables::{Results, Rounds as _, figures},
 };
-use crate::{clock, report::Part};
+use crate::{clock, report::Part, stats::float};
 
 const CONTENDERS: [Contender; 3] = [Contender::Alone, Contender::Agent, Contender::Traffik];
 
@@ -85,7 +85,6 @@ pub(super) fn measure(rounds: usize, length: Duration, folder: &Path, part: &mut
 }
 
 impl Scenario {
-    #[expect(clippy::cast_precision_loss, reason = "counts of messages are far below 2^52")]
     async fn round(&self, running: &Running, length: Duration) -> anyhow::Result<Sample> {
         let (mut latencies, mut time, mut wrong) = (Vec::new(), Duration::ZERO, 0);
         let mut is_first = true;
@@ -108,7 +107,7 @@ impl Scenario {
             wrong += u64::from(served != self.exact(running.contender));
             latencies.extend(talks.into_iter().flat_map(|(latencies, _)| latencies));
         }
-        let per_second = latencies.len() as f64 / time.as_secs_f64();
+        let per_second = float(latencies.len()) / time.as_secs_f64();
         Ok(Sample { per_second, latencies: percentiles(latencies), wrong })
     }
 }

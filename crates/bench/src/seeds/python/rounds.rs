@@ -8,7 +8,10 @@ use std::{
 };
 
 use super::clients::{Answer, Clients};
-use crate::{clock, stats::quantile_ms};
+use crate::{
+    clock,
+    stats::{float, quantile_ms},
+};
 
 pub(super) const PERCENTILES: [&str; 3] = ["P50", "P95", "P99"];
 
@@ -102,14 +105,13 @@ impl Round<'_> {
 }
 
 impl Sample {
-    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn new(answers: &[Answer], time: Duration, counts: Counts) -> Self {
         let of = |is_counted: &dyn Fn(&Answer) -> bool| {
             percentiles(answers.iter().filter(|answer| is_counted(answer)).map(Answer::latency).collect())
         };
         Self {
-            per_second: answers.len() as f64 / time.as_secs_f64(),
-            sent: counts.sent as f64,
+            per_second: float(answers.len()) / time.as_secs_f64(),
+            sent: float(counts.sent),
             all: of(&|_| true),
             served: of(&Answer::is_served),
             refused: of(&|answer| !answer.is_served()),

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock,
     report::{Cell, Part, Row, Table},
-    stats::Spread,
+    stats::{Spread, float},
 };
 
 const LIMIT: usize = 100;
@@ -150,7 +150,7 @@ fn counts(title: &str, note: &str, cases: &[Case], running: &[Running], part: &m
             wrong_ones.push(case.name());
             ours &= CONTENDERS[case.contender] != Contender::Agent;
         }
-        let figure = |count: usize| Cell::Number(number(count));
+        let figure = |count: usize| Cell::Number(float(count));
         let optional = |count: usize| if case.waits { Cell::None } else { figure(count) };
         rows.push(Row::new(
             case.name(),
@@ -200,9 +200,9 @@ fn edges(rounds: usize, running: &[Running], part: &mut Part<'_>) -> anyhow::Res
                 let Edge { first, before, after, late } = Edge::cross(running, strategy)?;
                 allowed = admitted_after(strategy, late);
                 is_right &= served(&before) + 1 == LIMIT && allowed.contains(&served(&after));
-                bursts[0].push(number(served(&before)));
-                bursts[1].push(number(served(&after)));
-                most.push(number(most_within(&[first, before, after].concat(), WINDOW)));
+                bursts[0].push(float(served(&before)));
+                bursts[1].push(float(served(&after)));
+                most.push(float(most_within(&[first, before, after].concat(), WINDOW)));
             }
             if !is_right {
                 ours &= contender != Contender::Agent;
@@ -345,11 +345,6 @@ fn listed(wrong_ones: &[String]) -> String {
 
 fn served(answers: &[Answer]) -> usize {
     answers.iter().filter(|answer| answer.is_served()).count()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
-fn number(count: usize) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -14,7 +14,11 @@ use super::{
     Load,
     sharers::{Counted, Decides, READY, Work},
 };
-use crate::{redis::Redis, shared::oracle::excess, stats::quantile};
+use crate::{
+    redis::Redis,
+    shared::oracle::excess,
+    stats::{float, quantile},
+};
 
 /// The processes of the agents.
 const PROCESSES: usize = 4;
@@ -71,7 +75,6 @@ pub(super) fn run(load: &Load, agents: usize, decides: Decides, seconds: u64, fo
 }
 
 impl Sample {
-    #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
     fn new(load: &Load, counted: &[Counted], seconds: u64, (trips, cpu): (u64, Duration)) -> Self {
         let sum = |of: fn(&Counted) -> u64| counted.iter().map(of).sum::<u64>();
         let admitted: Vec<_> = counted.iter().flat_map(|one| &one.admitted).copied().collect();
@@ -82,18 +85,18 @@ impl Sample {
         let of_key = |key: usize| counted.iter().map(|one| one.requests[key]).sum::<u64>();
         let possible = (0..load.keys as usize).map(|key| of_key(key).min(most)).sum();
         let count = admitted.len() as u64;
-        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        let percent = |part: u64, whole: u64| 100.0 * float(part) / float(whole.max(1));
         Self {
-            trips: trips as f64 / requests as f64,
-            store_cpu: cpu.as_secs_f64() * 1e6 / requests as f64,
+            trips: float(trips) / float(requests),
+            store_cpu: cpu.as_secs_f64() * 1e6 / float(requests),
             lost: percent(lost, count + lost),
-            excess: excess(&admitted, load.limit) as f64,
+            excess: float(excess(&admitted, load.limit)),
             used: percent(count.min(possible), possible),
-            admitted: count as f64,
-            p50: quantile(&took, 500) as f64 / 1e3,
-            p99: quantile(&took, 990) as f64 / 1e3,
-            cut_off: sum(|one| one.cut_off) as f64,
-            unanswered: sum(|one| one.unanswered) as f64,
+            admitted: float(count),
+            p50: float(quantile(&took, 500)) / 1e3,
+            p99: float(quantile(&took, 990)) / 1e3,
+            cut_off: float(sum(|one| one.cut_off)),
+            unanswered: float(sum(|one| one.unanswered)),
         }
     }
 }
