@@ -7,5 +7,5 @@
   "app.kubernetes.io/managed-by" .Release.Service
   "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")
 -}}
-{{- merge $own (omit .Values.commonLabels "gateway.networking.k8s.io/policy") | toYaml -}}
+{{- merge $own (omit (.Values.commonLabels | default dict) "gateway.networking.k8s.io/policy") | toYaml -}}
 {{- end -}}

@@ -16,9 +16,9 @@ fullnameOverride. */}}
 {{- printf "%s-webhook" (include "weir.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 
-{{/* Not empty if cert-manager issues the webhook's certificate. The values of older releases lack certManager. */}}
+{{/* Not empty if cert-manager issues the webhook's certificate. */}}
 {{- define "weir.certManager" -}}
-{{- with .Values.injection }}{{ if and .enabled (dig "certManager" "enabled" false .) }}true{{ end }}{{ end }}
+{{- with .Values.injection }}{{ if and .enabled .certManager.enabled }}true{{ end }}{{ end }}
 {{- end -}}
 
 {{/* The name of the identity service's Service and Secret. */}}
@@ -29,6 +29,29 @@ fullnameOverride. */}}
 {{/* The name of the rate limit service's objects. */}}
 {{- define "weir.rateLimitService" -}}
 {{- printf "%s-rate-limit" (include "weir.fullname" . | trunc 52 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* The seconds of a duration such as 1h30m. */}}
+{{- define "weir.seconds" -}}
+{{- $seconds := 0 -}}
+{{- range regexFindAll "[0-9]+[hms]" . -1 -}}
+{{- $unit := get (dict "h" 3600 "m" 60 "s" 1) (regexFind "[hms]" .) -}}
+{{- $seconds = add $seconds (mul $unit (regexFind "[0-9]+" . | atoi)) -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end -}}
+
+{{/* The value of a quantity such as 100m or 64Mi, in cores or bytes. */}}
+{{- define "weir.quantity" -}}
+{{- $number := regexFind "^[0-9.]+" (toString .) -}}
+{{- $unit := trimPrefix $number (toString .) -}}
+{{- $binary := get (dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976) $unit -}}
+{{- $decimal := get (dict "n" "e-9" "u" "e-6" "m" "e-3" "k" "e3" "M" "e6" "G" "e9" "T" "e12" "P" "e15" "E" "e18") $unit -}}
+{{- if $binary -}}
+{{- mulf (float64 $number) $binary -}}
+{{- else -}}
+{{- printf "%s%s" $number ($decimal | default $unit) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The labels by which the Deployment selects its pods. They must never change between versions of the chart. */}}
@@ -106,14 +129,14 @@ or localhost before its first slash. */}}
 {{- if include "weir.certManager" . -}}
 {{- include "weir.webhook" . }}-tls
 {{- else -}}
-{{- .Values.injection.certificate.existingSecret -}}
+{{- .Values.injection.certificate.existingSecret | default "" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{/* The Secret with the CA that signs for agents, unless the operator creates it. */}}
 {{- define "weir.authority" -}}
-{{- with .Values.identity }}{{ if .enabled }}{{ .authority.existingSecret }}{{ end }}{{ end -}}
+{{- with .Values.identity }}{{ if .enabled }}{{ .authority.existingSecret | default "" }}{{ end }}{{ end -}}
 {{- end -}}
 
 {{/* The Secret in which the operator keeps the webhook's CAs. */}}

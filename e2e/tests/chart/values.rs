@@ -362,6 +362,31 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
         (&[certificate, "injection.certManager.enabled=true"], "remove one of them"),
         (&["injection.certificate.caBundle=-----BEGIN CERTIFICATE-----"], "name that Secret, or remove the bundle"),
         (&["hostNetwork=true", "hostUsers=false"], "hostUsers false is not valid with hostNetwork"),
+        (&["injection.port=8490"], "injection.port and telemetry.port are both 8490"),
+        (&["identity.port=8491"], "identity.port and injection.port are both 8491"),
+        (&["injection.enabled=false", "telemetry.port=8492"], "identity.port and telemetry.port are both 8492"),
+        (&["identity.lifetime=0h0s"], "identity.lifetime 0h0s is too short: set at least 1s"),
+        (&["injection.agent.drain=0s"], "injection.agent.drain 0s is too short: set at least 1s"),
+        (&["injection.agent.jwks.refresh=0s"], "injection.agent.jwks.refresh 0s is too short: set at least 1s"),
+        (&["injection.agent.jwks.refresh=27h46m40s"], "injection.agent.jwks.refresh 27h46m40s is too long"),
+        (
+            &["identity.lifetime=1h0m1s", "identity.authorityLifetime=12h"],
+            "identity.authorityLifetime 12h is less than twelve times identity.lifetime 1h0m1s",
+        ),
+        (
+            &["injection.agent.resources.requests.memory=0.2G"],
+            "injection.agent.resources.requests.memory 0.2G is more than limits.memory 128Mi: lower the request",
+        ),
+        (&["resources.limits.cpu=0.04"], "resources.requests.cpu 50m is more than limits.cpu 0.04"),
+        (&["image.repository=a.b:5000/op:v1"], "image.repository a.b:5000/op:v1 contains a tag: remove the tag"),
+        (&["injection.agent.image.repository=a:1"], "and set injection.agent.image.tag"),
+        (&["injection.agent.env[0].name=WEIR_DRAIN"], "WEIR_DRAIN: remove it, and set the value of injection.agent"),
+        (&["injection.agent.env[0].name=WEIR_LISTEN"], "WEIR_LISTEN, which Weir sets itself: remove it"),
+        (&["logLevel=info\\,loud"], "logLevel: \"loud\" is not a log level: set error, warn, info"),
+        (&["injection.agent.logLevel=loud=?"], "injection.agent.logLevel: \"loud=?\" is not a log level"),
+        (&["injection.agent.logLevel=[x]=info"], "injection.agent.logLevel: \"[x]=info\" is not a log level"),
+        (&["rateLimitService.logLevel=info: x"], "rateLimitService.logLevel: \"info: x\" is not a log level"),
+        (&["lease.renewal=0.0000000001"], "lease.renewal 0.0000000001 is not above zero"),
         (&["lease.renewal=3"], "lease.renewal 3 leaves no time for a second attempt in a lease.duration of 8"),
         (&["lease.renewal=0.7", "lease.duration=2"], "lease.renewal 0.7 leaves no time"),
         (&["injection.agent.jwks.url=https://a/k"], "set caConfigMap to the authorities"),
@@ -386,6 +411,109 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() -> Result<()> {
     ] {
         let fault = render(&chart("weir")?, settings).expect_err("the values contradict each other").to_string();
         ensure!(fault.contains(expected), "{settings:?}: {fault}");
+    }
+    Ok(())
+}
+
+/// Values at the bounds of what the operator and the agent accept.
+#[test]
+fn values_at_their_bounds_are_accepted() -> Result<()> {
+    for settings in [
+        &["identity.lifetime=1h", "identity.authorityLifetime=12h"][..],
+        &["identity.lifetime=1h", "identity.authorityLifetime=1m", "identity.enabled=false"],
+        &["injection.enabled=false", "telemetry.port=8491"],
+        &["injection.agent.resources.requests.memory=128Mi", "injection.agent.resources.requests.cpu=.5"],
+        &["injection.agent.resources.requests.memory=0.134217728G"],
+        &["injection.agent.resources.limits.memory=null", "injection.agent.resources.requests.memory=1Gi"],
+        &["logLevel=info\\,weir_operator=debug\\,[request{path=1}]=trace", "injection.agent.logLevel=INFO"],
+        &["rateLimitService.drainSeconds=99999", "rateLimitService.enabled=true"],
+        &["lease.renewal=2.666666667", "lease.duration=9"],
+        &["strategy.type=Recreate", "strategy.rollingUpdate=null"],
+    ] {
+        render(&chart("weir")?, settings).with_context(|| format!("{settings:?}"))?;
+    }
+    Ok(())
+}
+
+/// A value that looks like YAML reaches the operator and the agent unchanged.
+#[test]
+fn arguments_keep_every_character() -> Result<()> {
+    let settings = ["rateLimitService.enabled=true", "identity.audience=a: 'b' \"c\" #d", "replicas=9"];
+    let objects = known(&render(&chart("weir")?, &settings)?)?;
+    let mut deployments = objects.iter().filter(|it| it["kind"] == "Deployment");
+    let audience = "a: 'b' \"c\" #d";
+    let argument = json!(format!("--identity-audience={audience}"));
+    let operator = deployments.clone().find(|it| it["metadata"]["name"] == "weir-operator").context("the operator")?;
+    let args = &operator["spec"]["template"]["spec"]["containers"][0]["args"];
+    ensure!(args.as_array().is_some_and(|args| args.contains(&argument)), "{args:#}");
+    let service = deployments
+        .find(|it| it["metadata"]["name"] == "weir-operator-rate-limit")
+        .context("the rate limit service")?;
+    let volumes = service["spec"]["template"]["spec"]["volumes"].as_array().context("volumes")?;
+    let tokens = volumes.iter().flat_map(|it| it["projected"]["sources"].as_array().into_iter().flatten());
+    let mut audiences = tokens.map(|it| &it["serviceAccountToken"]["audience"]).filter(|it| !it.is_null());
+    ensure!(audiences.all(|it| it == audience), "{volumes:#?}");
+    // Helm reads whole numbers as floating point, which a template prints as 1e+06.
+    for setting in ["revisionHistoryLimit=1000000", "terminationGracePeriodSeconds=1000000"] {
+        let rendered = render(&chart("weir")?, &[setting])?;
+        let line = setting.replace('=', ": ");
+        ensure!(rendered.lines().any(|it| it.trim() == line), "{setting}: no line {line:?}");
+    }
+    Ok(())
+}
+
+/// Fields of Kubernetes objects, and the labels of dashboards: null removes a default.
+const REMOVABLE: [&str; 12] = [
+    "resources.",
+    "securityContext.",
+    "podSecurityContext.",
+    "livenessProbe.",
+    "readinessProbe.",
+    "strategy.rollingUpdate",
+    "dashboards.labels.",
+    "rateLimitService.replicas",
+    "rateLimitService.resources.",
+    "rateLimitService.securityContext.",
+    "rateLimitService.podSecurityContext.",
+    // The operator uses the agent's default for a setting that is absent.
+    "injection.agent.",
+];
+
+/// Helm removes a value that is null before it checks the schema. Without its default, the chart would render objects
+/// that nobody asked for: without its ports, a rule of a NetworkPolicy allows all traffic.
+#[test]
+fn null_is_refused_unless_the_default_is_empty() -> Result<()> {
+    for name in ["weir-crds", "weir"] {
+        let chart = Chart::read(name)?;
+        let defaults = chart.defaults()?;
+        let (mut all, mut sections) = (BTreeMap::new(), Vec::new());
+        leaves(&defaults, "", &mut all);
+        folders(&defaults, "", &mut sections);
+        sections.retain(|section| !section.is_empty() && !all.contains_key(section));
+        let everything = sections.iter().map(|path| (path, None)).chain(all.iter().map(|it| (it.0, Some(it.1))));
+        for (path, default) in everything {
+            let is_removable = REMOVABLE.iter().any(|prefix| path.starts_with(prefix));
+            let empty = default.filter(|it| [json!(""), json!([]), json!({})].contains(it));
+            let args = &chart.bases[0].0;
+            let with =
+                |value: &Value| template(&chart.path, &[&args[..], &[format!("--set-json={path}={value}")]].concat());
+            match (with(&Value::Null)?, empty) {
+                (Err(fault), None) => {
+                    let last = path.rsplit('.').next().unwrap_or_default();
+                    let is_named = fault.contains("missing propert") && fault.contains(&format!("'{last}'"));
+                    ensure!(is_named, "{name}: {path}=null: {fault}");
+                }
+                (Ok(rendered), _) if is_removable => {
+                    ensure!(!rendered.contains("<nil>") && !rendered.contains("%!"), "{name}: {path}=null");
+                }
+                // An empty map would keep the entries of the base.
+                (Ok(_), Some(Value::Object(_))) => {}
+                (without, Some(empty)) => {
+                    ensure!(without == with(empty)?, "{name}: {path}=null differs from {empty}");
+                }
+                (Ok(_), None) => anyhow::bail!("{name}: {path}=null is accepted"),
+            }
+        }
     }
     Ok(())
 }

@@ -88,3 +88,12 @@ fn a_pods_own_source_of_keys_replaces_the_clusters() {
     let file = args(&[("weir.dev/agent-jwks-configmap", "own")]).unwrap();
     assert_eq!(file, "--jwks=/var/run/weir.dev/jwks/jwks.json");
 }
+
+#[test]
+fn the_chart_refuses_the_same_variables() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/weir/templates/requirements.yaml");
+    let text = std::fs::read_to_string(file).expect(file);
+    for name in RESERVED.into_iter().chain(SETTINGS.map(|(name, _)| name)) {
+        assert!(text.contains(&format!("\"{name}\"")), "{name} is not in {file}");
+    }
+}
