@@ -49,6 +49,11 @@ fn pseudo(fields: &[(&str, &str)]) -> Vec<u8> {
     headers(1, &block(fields.iter().copied()), true)
 }
 
+/// A request with these four pseudo-header fields.
+fn asking(method: &str, scheme: &str, path: &str, host: &str) -> Vec<u8> {
+    pseudo(&[(":method", method), (":scheme", scheme), (":path", path), (":authority", host)])
+}
+
 pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
     let request = headers(1, &get("/"), true);
     let open = frame(kind::HEADERS, flag::END_STREAM, 1, &get("/"));
@@ -236,41 +241,13 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("no host", pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/")]), Refused),
         ("nothing", pseudo(&[]), Refused),
         ("no pseudo-header field", pseudo(&[("host", "a")]), Refused),
-        (
-            "an empty method",
-            pseudo(&[(":method", ""), (":scheme", "http"), (":path", "/"), (":authority", "a")]),
-            Refused,
-        ),
-        (
-            "an empty scheme",
-            pseudo(&[(":method", "GET"), (":scheme", ""), (":path", "/"), (":authority", "a")]),
-            Refused,
-        ),
-        (
-            "an empty path",
-            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", ""), (":authority", "a")]),
-            Refused,
-        ),
-        (
-            "an empty host",
-            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "")]),
-            Either,
-        ),
-        (
-            "another scheme",
-            pseudo(&[(":method", "GET"), (":scheme", "ftp"), (":path", "/"), (":authority", "a")]),
-            Refused,
-        ),
-        (
-            "an invalid scheme",
-            pseudo(&[(":method", "GET"), (":scheme", "http://b/?"), (":path", "/"), (":authority", "a")]),
-            Refused,
-        ),
-        (
-            "https, which another proxy has terminated",
-            pseudo(&[(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "a")]),
-            Passes,
-        ),
+        ("an empty method", asking("", "http", "/", "a"), Refused),
+        ("an empty scheme", asking("GET", "", "/", "a"), Refused),
+        ("an empty path", asking("GET", "http", "", "a"), Refused),
+        ("an empty host", asking("GET", "http", "/", ""), Either),
+        ("another scheme", asking("GET", "ftp", "/", "a"), Refused),
+        ("an invalid scheme", asking("GET", "http://b/?", "/", "a"), Refused),
+        ("https, which another proxy has terminated", asking("GET", "https", "/", "a"), Passes),
         ("the method twice", coded(&field(":method", "GET")), Refused),
         ("the scheme twice", coded(&field(":scheme", "http")), Refused),
         ("the path twice", coded(&field(":path", HIDDEN)), Refused),
@@ -289,11 +266,7 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
         ("a status", coded(&field(":status", "200")), Refused),
         ("a protocol", coded(&field(":protocol", "websocket")), Refused),
         ("a name that is a colon", coded(&field(":", "y")), Refused),
-        (
-            "CONNECT with a path",
-            pseudo(&[(":method", "CONNECT"), (":scheme", "http"), (":path", "/"), (":authority", "a:80")]),
-            Refused,
-        ),
+        ("CONNECT with a path", asking("CONNECT", "http", "/", "a:80"), Refused),
         ("CONNECT", pseudo(&[(":method", "CONNECT"), (":authority", "a:80")]), Refused),
         (
             "CONNECT for WebSocket",
@@ -306,22 +279,10 @@ pub(super) fn connections() -> Vec<(String, Vec<u8>, End)> {
             ]),
             Refused,
         ),
-        (
-            "a whole URL as the path",
-            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "http://a/hidden"), (":authority", "a")]),
-            Refused,
-        ),
-        (
-            "another URL as the path",
-            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "//b/x"), (":authority", "a")]),
-            Passes,
-        ),
-        ("a star", pseudo(&[(":method", "OPTIONS"), (":scheme", "http"), (":path", "*"), (":authority", "a")]), Passes),
-        (
-            "a star that is not for OPTIONS",
-            pseudo(&[(":method", "GET"), (":scheme", "http"), (":path", "*"), (":authority", "a")]),
-            Refused,
-        ),
+        ("a whole URL as the path", asking("GET", "http", "http://a/hidden", "a"), Refused),
+        ("another URL as the path", asking("GET", "http", "//b/x", "a"), Passes),
+        ("a star", asking("OPTIONS", "http", "*", "a"), Passes),
+        ("a star that is not for OPTIONS", asking("GET", "http", "*", "a"), Refused),
     ];
     let mut all: Vec<_> =
         all.into_iter().map(|(name, bytes, end)| (name.to_owned(), [greeting(), bytes].concat(), end)).collect();
