@@ -17,11 +17,7 @@ const ACCOUNT: &str = "web";
 
 #[tokio::test]
 async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
-    let stage = Stage::set().await?;
-    let identity = Identity::set(&stage).await?;
-    let operator = identity.operator(&stage, &[]).await?;
-    operator.until_ready().await?;
-    stage.create_policy("checkout", &selector(), 50).await?;
+    let (stage, identity, operator) = started(&[]).await?;
 
     let first = identity.pod(&stage, "a").await?;
     let second = identity.pod(&stage, "b").await?;
@@ -73,11 +69,7 @@ async fn an_agent_counts_that_proves_which_pod_it_is() -> Result<()> {
 /// count the other agents as silent.
 #[tokio::test]
 async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -> Result<()> {
-    let stage = Stage::set().await?;
-    let identity = Identity::set(&stage).await?;
-    let operator = identity.operator(&stage, &[]).await?;
-    operator.until_ready().await?;
-    stage.create_policy("checkout", &selector(), 50).await?;
+    let (stage, identity, operator) = started(&[]).await?;
     let (first, second) = (identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?);
     stage.until("2/2", |status| count(status) == "2/2").await?;
 
@@ -110,11 +102,7 @@ async fn who_falls_silent_is_found_and_who_was_not_listened_to_is_not_blamed() -
 /// A program with `weir-client` has no sidecar. It gets the certificate of its pod, and its pod counts.
 #[tokio::test]
 async fn a_program_with_the_library_counts_as_a_pod() -> Result<()> {
-    let stage = Stage::set().await?;
-    let identity = Identity::set(&stage).await?;
-    let operator = identity.operator(&stage, &[]).await?;
-    operator.until_ready().await?;
-    stage.create_policy("checkout", &selector(), 50).await?;
+    let (stage, identity, _operator) = started(&[]).await?;
     let sidecar = identity.pod(&stage, "a").await?;
     identity.object(&stage, "shop").await?;
     let token = identity.token(&stage, Some("shop"), "weir.dev").await?;
@@ -137,11 +125,7 @@ async fn a_program_with_the_library_counts_as_a_pod() -> Result<()> {
 /// that other pod. In each case, the agent does not count as enforcing.
 #[tokio::test]
 async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Result<()> {
-    let stage = Stage::set().await?;
-    let identity = Identity::set(&stage).await?;
-    let operator = identity.operator(&stage, &[]).await?;
-    operator.until_ready().await?;
-    stage.create_policy("checkout", &selector(), 50).await?;
+    let (stage, identity, operator) = started(&[]).await?;
     let first = identity.pod(&stage, "a").await?;
     stage.until("1/1", |status| count(status) == "1/1").await?;
 
@@ -173,12 +157,8 @@ async fn a_token_that_says_nothing_about_the_pod_gives_no_certificate() -> Resul
 /// fails.
 #[tokio::test]
 async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Result<()> {
-    let stage = Stage::set().await?;
-    let identity = Identity::set(&stage).await?;
     let lifetimes = ["--identity-lifetime", "10s", "--identity-authority-lifetime", "2m"];
-    let operator = identity.operator(&stage, &lifetimes).await?;
-    operator.until_ready().await?;
-    stage.create_policy("checkout", &selector(), 50).await?;
+    let (stage, identity, operator) = started(&lifetimes).await?;
     let agents = [identity.pod(&stage, "a").await?, identity.pod(&stage, "b").await?];
     stage.until("2/2", |status| count(status) == "2/2").await?;
     let before = identity.authorities().await?;
@@ -205,6 +185,16 @@ async fn no_push_fails_while_certificates_and_authorities_are_rotated() -> Resul
     ensure!(issued >= 10, "two agents got only {issued} certificates in a minute and a half");
     println!("rotated: {changes} changes pushed to two agents, {issued} certificates issued, no push failed");
     Ok(())
+}
+
+/// Starts an operator with a policy. The operator issues certificates.
+async fn started(flags: &[&str]) -> Result<(Stage, Identity, Operator)> {
+    let stage = Stage::set().await?;
+    let identity = Identity::set(&stage).await?;
+    let operator = identity.operator(&stage, flags).await?;
+    operator.until_ready().await?;
+    stage.create_policy("checkout", &selector(), 50).await?;
+    Ok((stage, identity, operator))
 }
 
 /// Returns true if the status lists this pod as drifted, with this text.
