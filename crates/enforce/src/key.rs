@@ -268,6 +268,7 @@ mod tests {
     use http::HeaderMap;
     use proptest::prelude::*;
     use weir_core::Time;
+    use weir_expressions::NamedPart;
 
     use super::*;
 
@@ -392,6 +393,52 @@ mod tests {
             assert_eq!(named, key(&KeySpec::new(parts.clone()), &headers, peer), "{value} {address}");
         }
         assert!(parts[1].write_named("gold", &mut Vec::new()).is_err());
+    }
+
+    /// The operator checks the keys of overrides with `weir_expressions::NamedPart`, and agents with `write_named`.
+    fn of_operator(part: &Part) -> NamedPart {
+        match part {
+            Part::ClientIp { ipv6_prefix, .. } => NamedPart::Address { ipv6_prefix: *ipv6_prefix },
+            Part::PathSegment(_) => NamedPart::Segment,
+            Part::Host => NamedPart::Host,
+            Part::Method => NamedPart::Method,
+            _ => NamedPart::Text,
+        }
+    }
+
+    fn named_value() -> impl Strategy<Value = String> {
+        const PIECES: &[&str] = &[
+            "a", "A", "b", "%61", "%2f", "%2F", "%4", "%", "/", ".", "..", "*", ":", ":80", "[", "]", "[::1]", "::",
+            "1", "0", "10.0.0.1", "::ffff:", "2001:db8", "@", "_", "-", " ", "\t", "\u{e9}", "GET", "G", "~", "!",
+            "\"", "#", "\0",
+        ];
+        let pieces = prop::collection::vec(prop::sample::select(PIECES), 0..4).prop_map(|pieces| pieces.concat());
+        prop_oneof![8 => pieces, 1 => Just("a".repeat(253)), 1 => Just("a".repeat(254)), 1 => any::<String>()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn operator_and_agents_agree_on_the_keys_of_overrides(one in named_value(), other in named_value()) {
+            let address = |ipv6_prefix| Part::ClientIp { trusted_hops: 0, ipv6_prefix };
+            let parts = [address(1), address(64), address(128), Part::PathSegment(1), Part::Host, Part::Method];
+            for part in parts.into_iter().chain([Part::Header(name(0)), Part::Descriptor("d".into())]) {
+                let [(one_key, one_normal), (other_key, other_normal)] = [&one, &other].map(|value| {
+                    let mut key = Vec::new();
+                    (part.write_named(value, &mut key).is_ok().then_some(key), of_operator(&part).normal(value).ok())
+                });
+                prop_assert_eq!(one_key.is_some(), one_normal.is_some(), "{:?}", &part);
+                if one_key.is_some() && other_key.is_some() {
+                    prop_assert_eq!(one_key == other_key, one_normal == other_normal, "{:?}", &part);
+                }
+                if let Some(normal) = one_normal.filter(|_| !matches!(part, Part::ClientIp { .. })) {
+                    let mut key = Vec::new();
+                    write_value(normal.as_bytes(), &mut key);
+                    prop_assert_eq!(Some(key), one_key, "{:?}", &part);
+                }
+            }
+        }
     }
 
     proptest! {

@@ -1,5 +1,5 @@
 //! The expressions that users write in a rule: regular expressions for paths, networks, predicates, and values of
-//! headers.
+//! headers. It also contains the normal form of the keys that overrides name.
 //!
 //! The operator parses expressions to report faults to the policy's author, and agents evaluate them. Both use this
 //! crate, with the same bounds, names, functions and messages, so agents accept every expression that the operator
@@ -8,6 +8,7 @@
 //! This crate does not depend on the types of policies and requests.
 
 mod language;
+mod named;
 mod network;
 mod path_regex;
 mod predicate;
@@ -16,6 +17,7 @@ mod weight;
 
 pub use self::{
     language::language,
+    named::{InvalidValue, NamedPart},
     network::{InvalidNetwork, Network, network},
     path_regex::{InvalidRegex, path_regex},
     predicate::{InvalidPredicate, Predicate, predicate},

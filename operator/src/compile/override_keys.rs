@@ -1,13 +1,11 @@
-//! Checks the keys of overrides where CEL's cost budget does not suffice: no key has two overrides, a value for
-//! `clientIP` is an address, and values for `host` and `method` have the form in which agents compare them. Otherwise
-//! an agent would reject the whole snapshot, including other policies' rules.
+//! Checks the keys of overrides where CEL's cost budget does not suffice: each value is one that a request can have, and
+//! no key has two overrides, also in another spelling. Otherwise an agent would reject the whole snapshot, including
+//! other policies' rules.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-};
+use std::collections::HashMap;
 
 use weir_api as api;
+use weir_expressions::NamedPart;
 
 /// Calls `fault` for every invalid key, with its path below the rule and the fix.
 pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
@@ -34,28 +32,18 @@ pub(crate) fn check(rule: &api::Rule, mut fault: impl FnMut(String, String)) {
 
 /// Returns the form of a value in which agents compare it, or the reason why the value is invalid.
 fn normal(part: &api::KeyPart, value: &str) -> Result<String, String> {
-    match part {
+    let part = match part {
         api::KeyPart::Header(_)
         | api::KeyPart::Cookie(_)
         | api::KeyPart::Query(_)
-        | api::KeyPart::PathSegment(_)
         | api::KeyPart::JwtClaim(_)
-        | api::KeyPart::Descriptor(_) => Ok(value.to_owned()),
-        api::KeyPart::Host {} if value.contains(|c: char| c.is_ascii_uppercase() || matches!(c, '/' | '*')) => {
-            Err(format!("{value:?} never matches: hosts are compared in lower case, whole and without port"))
+        | api::KeyPart::Descriptor(_) => NamedPart::Text,
+        api::KeyPart::PathSegment(_) => NamedPart::Segment,
+        api::KeyPart::Host {} => NamedPart::Host,
+        api::KeyPart::Method {} => NamedPart::Method,
+        api::KeyPart::ClientIp(client) => {
+            NamedPart::Address { ipv6_prefix: u8::try_from(client.ipv6_prefix).unwrap_or(128) }
         }
-        api::KeyPart::Method {} if value.contains(|c: char| c.is_ascii_lowercase()) => {
-            Err(format!("{value:?} never matches: methods are in upper case, such as GET"))
-        }
-        api::KeyPart::Host {} | api::KeyPart::Method {} => Ok(value.to_owned()),
-        api::KeyPart::ClientIp(client) => match value.parse::<IpAddr>().map(|address| address.to_canonical()) {
-            Err(_) => Err(format!("{value:?} is not an IP address: this part of the key is clientIP")),
-            Ok(IpAddr::V4(address)) => Ok(address.to_string()),
-            Ok(IpAddr::V6(address)) => {
-                let host_bits = 128_u32.saturating_sub(u32::try_from(client.ipv6_prefix).unwrap_or(128));
-                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
-                Ok(Ipv6Addr::from_bits(address.to_bits() & mask).to_string())
-            }
-        },
-    }
+    };
+    part.normal(value).map_err(|invalid| format!("{value:?} {invalid}"))
 }

@@ -316,6 +316,59 @@ fn a_concurrent_limit_is_compiled_without_rates() {
     assert_eq!(compiled, expected);
 }
 
+/// An agent refuses the whole snapshot because of such a key, also for a concurrent limit.
+#[test]
+fn keys_of_overrides_that_agents_refuse_are_faults() {
+    let address = json!({"clientIP": {"trustedHops": 0, "ipv6Prefix": 64}});
+    let segment = json!({"pathSegment": 1});
+    let invalid = [
+        (&segment, "a/b", "is not one segment of a path"),
+        (&segment, "", "is not one segment of a path"),
+        (&json!({"host": {}}), "a.com:80", "is not a host"),
+        (&json!({"host": {}}), "*.a.com", "is not a host"),
+        (&json!({"host": {}}), "a b", "is not a host"),
+        (&json!({"host": {}}), "", "is not a host"),
+        (&json!({"method": {}}), "get", "is not a method in upper case"),
+        (&json!({"method": {}}), "G T", "is not a method in upper case"),
+        (&json!({"method": {}}), "", "is not a method in upper case"),
+        (&address, "gold", "is not an IP address"),
+    ];
+    let equal = [
+        (&segment, "a", "%61"),
+        (&segment, "\u{e9}", "%c3%A9"),
+        (&json!({"host": {}}), "a.com", "A.com."),
+        (&address, "2001:db8::1", "2001:db8:0:0:ffff::"),
+        (&address, "192.0.2.7", "::ffff:192.0.2.7"),
+        (&json!({"header": "x"}), "a", "a"),
+    ];
+    let different = [(&segment, "a%2fb", "a%252fb"), (&json!({"header": "x"}), "a", "%61")];
+    for (limit, other) in [
+        (json!({"name": "a", "requests": 5, "per": "1s"}), json!({"name": "a", "requests": 9, "per": "1s"})),
+        (json!({"name": "a", "concurrent": 5}), json!({"name": "a", "concurrent": 9})),
+    ] {
+        let faults = |part: &Value, values: &[&str]| -> Vec<String> {
+            let overrides: Vec<Value> =
+                values.iter().map(|value| json!({"keys": [[value]], "limits": [other]})).collect();
+            let rule = json!({"name": "r", "key": [part], "limits": [limit], "overrides": overrides});
+            let compiled = compile(&key(), "uid", &spec(&json!([rule])));
+            compiled.err().into_iter().flatten().map(|fault| fault.to_string()).collect()
+        };
+        for (part, value, why) in invalid {
+            let expected = format!("spec.rules[0].overrides[0].keys[0][0]: {value:?} {why}");
+            let [fault] = &faults(part, &[value])[..] else { panic!("{part} {value:?}") };
+            assert!(fault.starts_with(&expected), "{fault}");
+        }
+        for (part, one, same) in equal {
+            let expected = "spec.rules[0].overrides[1].keys[0]: this key already has an override at overrides[0].keys[0]: \
+                            remove one of them";
+            assert_eq!(faults(part, &[one, same]), [expected], "{part} {one} {same}");
+        }
+        for (part, one, other) in different {
+            assert_eq!(faults(part, &[one, other]), [""; 0], "{part} {one} {other}");
+        }
+    }
+}
+
 #[test]
 fn a_ban_is_compiled_with_its_window() {
     let limits = json!([{"name": "a", "requests": 50, "per": "1s"}]);

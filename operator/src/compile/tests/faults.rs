@@ -161,7 +161,7 @@ fn what_the_schema_would_refuse_is_a_fault_with_its_path() {
         (json!({"name": "all", "limits": [limit], "key": [{"pathSegment": 0}]}), "spec.rules[0].key[0].pathSegment"),
         (
             json!({"name": "all", "limits": [limit], "key": [{"host": {}}],
-                "overrides": [{"keys": [["Example.com"]], "limits": [limit]}]}),
+                "overrides": [{"keys": [["example.com:80"]], "limits": [limit]}]}),
             "spec.rules[0].overrides[0].keys[0][0]",
         ),
         (
