@@ -42,8 +42,9 @@ struct CostSchema {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CostHeader")]
     header: Option<CostHeader>,
-    /// The cost is the number in this header of the app's response, which clients do not receive. 1 is charged when the
-    /// request arrives, and the rest when the app has answered. Every limit of the rule must be a TokenBucketWithDebt.
+    /// The cost is the number in this header of the app's response. Clients do not receive the header, except if the rule
+    /// is in mode Disabled or a Bypass rule matches the request. 1 is charged when the request arrives, and the rest when
+    /// the app has answered. Every limit of the rule must be a TokenBucketWithDebt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CostHeader")]
     response_header: Option<CostHeader>,

@@ -7,7 +7,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use weir_duration::parse_millis;
 
-pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
+/// The syntax of [`parse_millis`]. The longest duration that it allows still fits CEL's durations, which have 63 bits of
+/// nanoseconds.
+pub(crate) const PATTERN: &str = "^([0-9]{1,5}[hm]|[0-9]{1,9}m?s){1,4}$";
 
 /// The length of a limit's period: 1 ms to 24 h.
 pub type Period = Bounded<PeriodBounds>;
@@ -138,7 +140,10 @@ pub enum InvalidDuration {
 }
 
 fn not_a_duration(field: &str) -> String {
-    format!("{field} must be a duration: numbers with the units h, m, s and ms, such as 500ms, 1s or 1h30m")
+    format!(
+        "{field} must be a duration: numbers with the units h, m, s and ms, such as 500ms, 1s or 1h30m, with at most 5 digits \
+         for h and m, and 9 for s and ms"
+    )
 }
 
 fn out_of_range(field: &str, longest: &str, fix: &str) -> String {
@@ -240,6 +245,8 @@ mod tests {
             ("00001s", 1_000),
             ("0h1s", 1_000),
             ("86400s", 86_400_000),
+            ("86400000ms", 86_400_000),
+            ("000086400s", 86_400_000),
             ("24h", 86_400_000),
         ] {
             let period: Period = written.parse().expect(written);
@@ -250,13 +257,27 @@ mod tests {
 
     #[test]
     fn refuses_the_rest() {
-        for written in
-            ["", "1", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1us", "1d", "100000s", "1s1s1s1s1s", "1sé", "é"]
-        {
+        for written in [
+            "",
+            "1",
+            "s",
+            "1.5s",
+            "-1s",
+            "+1s",
+            "1 s",
+            "1S",
+            "1us",
+            "1d",
+            "100000h",
+            "1000000000s",
+            "1s1s1s1s1s",
+            "1sé",
+            "é",
+        ] {
             let syntax = InvalidDuration::Syntax { field: "per" };
             assert_eq!(written.parse::<Period>(), Err(syntax), "{written:?}");
         }
-        for written in ["0s", "0ms", "0h0m", "24h1ms", "99999h99999h99999h99999h"] {
+        for written in ["0s", "0ms", "0h0m", "24h1ms", "86400001ms", "100000s", "99999h99999h99999h99999h"] {
             let invalid = written.parse::<Period>().expect_err(written);
             assert!(matches!(invalid, InvalidDuration::Range { field: "per", .. }), "{written:?}: {invalid}");
         }
@@ -266,6 +287,7 @@ mod tests {
     fn each_field_has_its_own_bounds() {
         assert!("5m".parse::<MaxWait>().is_ok() && "5m1ms".parse::<MaxWait>().is_err());
         assert!("1h".parse::<Deadline>().is_ok() && "1h1ms".parse::<Deadline>().is_err());
+        assert!("604800000ms".parse::<BanLength>().is_ok() && "604800001ms".parse::<BanLength>().is_err());
         let invalid = "0s".parse::<Deadline>().expect_err("zero");
         assert_eq!(invalid.to_string(), "deadline must be between 1ms and 1h; for no deadline remove it");
     }

@@ -81,7 +81,8 @@ pub struct RateLimitPolicySpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub rules: Vec<crate::Rule>, // the derive macro brings kube's `Rule` into scope
     /// Maximum total time of a request, 1ms to 1h, including the wait for its turn and the app's response. After this
-    /// time, the client receives the response of `onDeadline`.
+    /// time, the client receives the response of `onDeadline`. Applies only to requests that match a rule of this policy
+    /// that enforces limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Deadline")]
     pub deadline: Option<Deadline>,

@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Ban, Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, Period, ResponseHeader, SharedRule, names,
+    Ban, Cost, KeyPart, Limit, Match, Mode, OnLimit, OverrideLimit, Period, ResponseHeader, SharedRule, duration, names,
 };
 
 /// A rule limits, exempts or refuses the requests that it matches.
@@ -173,7 +173,8 @@ pub struct Rule {
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub response_headers: Vec<ResponseHeader>,
-    /// Maximum number of keys that a pod tracks. Further keys are counted together in an overflow of bounded size. A
+    /// Maximum number of keys that a pod tracks. Further keys are counted separately in an overflow of bounded size.
+    /// While the overflow is full, a new key begins with the usage of a removed key, so it can get less than its limit. A
     /// concurrent limit ignores this: it tracks exactly the keys with requests in flight.
     #[serde(default = "default_max_keys")]
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -195,14 +196,25 @@ fn default_max_keys() -> i32 {
 }
 
 /// The largest limit that a descriptor can bring. A larger limit is lowered to this rate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = countable())]
 pub struct LimitOverride {
     /// Largest number of requests per period.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub max_requests: i64,
     /// Length of the period, 1ms to 24h, such as `500ms`, `1s` or `1h30m`.
     pub per: Period,
+}
+
+/// Limits the rate to one request per nanosecond, as for limits.
+fn countable() -> kube::core::Rule {
+    let syntax = duration::PATTERN;
+    kube::core::Rule::new(format!(
+        "self.maxRequests <= 1000000 || !self.per.matches('{syntax}') || duration(self.per) >= duration('1s')"
+    ))
+    .message("maxRequests beyond 1000000 need a per of 1s or more: write the same rate for a longer time")
+    .field_path(".maxRequests")
 }
 
 /// The treatment of the requests that a rule matches.

@@ -2,6 +2,8 @@
 
 #![expect(clippy::duplicated_attributes, reason = "several printer columns have the same type")]
 
+use std::num::NonZeroU16;
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -129,11 +131,33 @@ pub struct MemcachedStore {
     pub servers: Vec<String>,
 }
 
+/// The ports 1 to 65535.
+const PORT: &str = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
+
 fn host_and_port(field: &str, example: &str) -> kube::core::Rule {
-    kube::core::Rule::new(
-        "self.all(server, server.matches('^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$'))",
-    )
-    .message(&*format!("{field} must have a host and a port in each entry, such as {example}, without redis:// before it"))
+    kube::core::Rule::new(format!(
+        "self.all(server, server.matches('^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\\\[[0-9A-Fa-f:.]+\\\\]):{PORT}$'))"
+    ))
+    .message(&*format!(
+        "{field} must have a host and a port from 1 to 65535 in each entry, such as {example}, without redis:// before it"
+    ))
+}
+
+impl RateLimitStoreSpec {
+    /// The path and the text of the first server without a host or a valid port. `None` if all servers are valid. A store
+    /// that was created with an earlier version of the CRD can have such a server, and agents refuse it.
+    #[must_use]
+    pub fn invalid_server(&self) -> Option<(String, &str)> {
+        let endpoints = self.redis.iter().map(|redis| ("redis.endpoints", &redis.endpoints));
+        let servers = self.memcached.iter().map(|memcached| ("memcached.servers", &memcached.servers));
+        let mut all = endpoints.chain(servers).flat_map(|(field, list)| {
+            list.iter().enumerate().map(move |(index, server)| (format!("{field}[{index}]"), server.as_str()))
+        });
+        all.find(|(_, server)| {
+            let parts = server.rsplit_once(':').map(|(host, port)| (host, port.parse::<NonZeroU16>()));
+            !matches!(parts, Some((host, Ok(_))) if !host.is_empty())
+        })
+    }
 }
 
 /// The store that counts for a rule of scope Shared, and the behaviour while the store is unreachable.

@@ -26,8 +26,9 @@ pub fn above_zero(text: &str) -> Result<Duration, String> {
 
 /// Returns the milliseconds of a duration such as `500ms`, `10s` or `1h30m`. `None` for any other text.
 ///
-/// The syntax follows GEP-2257: one to four numbers of up to five digits, each with one of the units `h`, `m`, `s` and
-/// `ms`. The duration is their sum.
+/// The syntax follows GEP-2257: one to four numbers, each with one of the units `h`, `m`, `s` and `ms`. The duration is
+/// their sum. As in GEP-2257, numbers of hours and minutes have up to five digits. Numbers of seconds and milliseconds have
+/// up to nine digits, so that days can be written in them.
 ///
 /// ```
 /// assert_eq!(weir_duration::parse_millis("1m30s"), Some(90_000));
@@ -39,21 +40,24 @@ pub fn parse_millis(text: &str) -> Option<u64> {
     let mut rest = text;
     for _ in 0..4 {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        if !(1..=5).contains(&digits) {
+        if !(1..=9).contains(&digits) {
             return None;
         }
         let number: u64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
         let units = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-        let unit = match &rest[..units] {
-            "h" => 3_600_000,
-            "m" => 60_000,
-            "s" => 1_000,
-            "ms" => 1,
+        let (unit, most_digits) = match &rest[..units] {
+            "h" => (3_600_000, 5),
+            "m" => (60_000, 5),
+            "s" => (1_000, 9),
+            "ms" => (1, 9),
             _ => return None,
         };
+        if digits > most_digits {
+            return None;
+        }
         rest = &rest[units..];
-        millis += number * unit; // the sum is at most four times 99999 h, far below 2^64
+        millis += number * unit; // the sum is at most four times 999999999 s, far below 2^64
         if rest.is_empty() {
             return Some(millis);
         }
@@ -76,13 +80,33 @@ mod tests {
             ("1ms1s1m1h", 3_661_001),
             ("00001s", 1_000),
             ("24h", 86_400_000),
+            ("86400000ms", 86_400_000),
+            ("604800000ms", 604_800_000),
+            ("999999999s999999999s", 2 * 999_999_999_000),
             ("0s", 0),
             ("99999h99999h99999h99999h", 4 * 99_999 * 3_600_000),
         ] {
             assert_eq!(parse_millis(text), Some(millis), "{text}");
         }
-        for text in ["", "1", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1us", "1d", "100000s", "1s1s1s1s1s", "1sé", "é"]
-        {
+        for text in [
+            "",
+            "1",
+            "s",
+            "1.5s",
+            "-1s",
+            "+1s",
+            "1 s",
+            "1S",
+            "1us",
+            "1d",
+            "100000h",
+            "100000m",
+            "1000000000s",
+            "1000000000ms",
+            "1s1s1s1s1s",
+            "1sé",
+            "é",
+        ] {
             assert_eq!(parse_millis(text), None, "{text:?}");
         }
     }

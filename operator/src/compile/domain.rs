@@ -67,8 +67,10 @@ fn of_replaced(rule: &Rule, rules: &[Rule], path: &str, faults: &mut Faults) {
 
 /// Checks a rule that accepts limits of descriptors.
 fn of_limit_override(rule: &Rule, path: &str, faults: &mut Faults) {
-    if rule.limit_override.is_none() {
-        return;
+    let Some(own) = &rule.limit_override else { return };
+    if own.max_requests > 1_000_000 && own.per.as_millis() < 1_000 {
+        let message = "more than 1000000 requests need a per of 1s or more: write the same rate for a longer time";
+        faults.add(format!("{path}.limitOverride.maxRequests"), message);
     }
     let has_log = rule.limits.iter().any(|limit| limit.strategy == Strategy::SlidingWindowLog);
     for (is_unfit, why) in [

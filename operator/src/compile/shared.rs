@@ -128,6 +128,15 @@ pub(super) fn shared(
             weir_seats::LONGEST_NAME,
         );
         faults.add(format!("{path}.name"), message);
+    } else if rule.limit_override.is_some()
+        && weir_seats::Key::new(&with_descriptor_limit(&compiled.counters), 0).is_err()
+    {
+        let most = weir_seats::LONGEST_NAME - LONGEST_DESCRIPTOR_LIMIT.len();
+        let message = format!(
+            "the names of namespace, policy and rule have {} characters together: shorten the name of the rule or of the              policy, because a rule of scope Shared or Fleet with limitOverride can have {most} at most",
+            compiled.counters.len(),
+        );
+        faults.add(format!("{path}.name"), message);
     }
     let Some(shared) = shared else { return Some((compiled, Some((operator_store(), None)))) };
     let key = ObjectKey::new(sharing.policy.namespace.clone(), &*shared.store_ref.name);
@@ -155,6 +164,14 @@ pub(super) fn shared(
     };
     match &store.spec {
         Ok(spec) => {
+            // Agents refuse a snapshot with such a store, and with it the rules of other policies.
+            if let Some((field, server)) = spec.invalid_server() {
+                let message = format!(
+                    "RateLimitStore {name:?} has {server:?} in spec.{field}: write a host and a port from 1 to 65535"
+                );
+                faults.add(format!("{path}.shared.storeRef"), message);
+                return None;
+            }
             if spec.memcached.is_some() {
                 check_memcached(rule, name, path, faults);
             }
@@ -166,6 +183,14 @@ pub(super) fn shared(
             None
         }
     }
+}
+
+/// The longest suffix that an agent appends to the name of counters for a limit of a descriptor: the most requests of
+/// Envoy's protocol in a day.
+const LONGEST_DESCRIPTOR_LIMIT: &str = "@4294967295-86400000";
+
+fn with_descriptor_limit(counters: &str) -> String {
+    format!("{counters}{LONGEST_DESCRIPTOR_LIMIT}")
 }
 
 /// Returns the store of rules with scope Fleet. It has no `RateLimitStore` and no Secrets.

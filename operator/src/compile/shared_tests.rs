@@ -131,6 +131,33 @@ fn a_shared_rule_names_its_store_and_its_counters() {
     assert_eq!(rules.secrets, [StoreSecrets { directory, credentials, authorities }]);
 }
 
+/// An agent refuses a snapshot with such a store, and with it the rules of other policies.
+#[test]
+fn a_store_with_an_invalid_port_is_a_fault_of_the_policies_that_use_it() {
+    for (spec, field, server) in [
+        (json!({"redis": {"endpoints": ["redis:65536"]}}), "redis.endpoints[0]", "redis:65536"),
+        (json!({"redis": {"topology": "Cluster", "endpoints": ["a:1", "b:99999"]}}), "redis.endpoints[1]", "b:99999"),
+        (json!({"memcached": {"servers": ["m:65535", "m:70000"]}}), "memcached.servers[1]", "m:70000"),
+        (json!({"memcached": {"servers": ["m"]}}), "memcached.servers[0]", "m"),
+    ] {
+        let mut bench = Bench::default();
+        bench.world.stores.insert(store_key_of("limits"), store(&spec));
+        let compiled = bench.policy(policy(1, &rule(&window(100), &json!({}))));
+        let expected = format!(
+            "spec.rules[0].shared.storeRef: RateLimitStore \"limits\" has {server:?} in spec.{field}: write a host and a \
+             port from 1 to 65535"
+        );
+        assert_eq!(faults(compiled), [expected]);
+        assert!(compiled.policy.is_none());
+        // The last good rules keep the last good store.
+        let good = bench.store(Some(redis("redis:65535"))).policy.clone().expect("a good store");
+        let compiled = bench.store(Some(store(&spec)));
+        assert_eq!((compiled.faults.len(), compiled.policy.is_some()), (1, true));
+        let backend = &compiled.policy.as_ref().expect("the last good rules").stores[0].backend;
+        assert_eq!(*backend, good.stores[0].backend);
+    }
+}
+
 /// For a rule of scope Fleet, the operator is the store. It has no `RateLimitStore`.
 #[test]
 fn a_fleet_rule_counts_in_the_operator() {

@@ -54,6 +54,26 @@ fn a_domain_and_its_rules_read_descriptors() {
             "{unfit}"
         );
     }
+    // An agent refuses a snapshot with more than one request in each nanosecond.
+    for (requests, per, is_valid) in
+        [(1_000_001, "999ms", false), (1_000_000, "1ms", true), (1_000_000_000, "1s", true)]
+    {
+        let rules = accepting(json!({"limitOverride": {"maxRequests": requests, "per": per}}));
+        let expected = if is_valid { vec![] } else { vec!["spec.rules[0].limitOverride.maxRequests".to_owned()] };
+        let found = compiled(json!({"domain": "shop"}), rules).err().unwrap_or_default();
+        assert_eq!(found.into_iter().map(|fault| fault.path).collect::<Vec<_>>(), expected, "{requests} {per}");
+    }
+    // Agents append a descriptor's limit to the name of the counters.
+    let counters = |name: usize| {
+        let rules = accepting(json!({"name": "r".repeat(name), "scope": "Fleet"}));
+        let found = compiled(json!({"domain": "shop"}), rules).err().unwrap_or_default();
+        found.into_iter().map(|fault| fault.to_string()).collect::<Vec<_>>()
+    };
+    let longest = weir_seats::LONGEST_NAME - "@4294967295-86400000".len() - key().to_string().len() - ".".len();
+    assert_eq!(counters(longest), [""; 0]);
+    let [fault] = &counters(longest + 1)[..] else { panic!("{:?}", counters(longest + 1)) };
+    assert!(fault.starts_with("spec.rules[0].name: ") && fault.contains("shorten the name"), "{fault}");
+    assert!(fault.ends_with("with limitOverride can have 160 at most"), "{fault}");
     let of_requests = json!([{
         "name": "r",
         "match": [{"methods": ["GET"], "hosts": ["a"], "paths": ["/a"], "pathRegexes": ["a"], "headers": [{"name": "a"}],
