@@ -114,7 +114,11 @@ impl CheckOptions {
         let names = match names(path, self.recursive) {
             Err(error) => return answer.unreadable.push((display, error.to_string())),
             Ok(names) if names.is_empty() => {
-                let problem = "no .yaml, .yml or .json file in this directory";
+                let problem = "no .yaml, .yml or .json file is in this directory";
+                if self.require_policies {
+                    let problems = vec![Problem::at_start(NO_POLICY, problem)];
+                    return answer.files.push(Checked { name: display, policies: 0, problems });
+                }
                 return answer.unreadable.push((display, problem.to_owned()));
             }
             Ok(names) => names,

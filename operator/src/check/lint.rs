@@ -124,11 +124,15 @@ impl Warnings {
     fn pair(&mut self, earlier: &Rule, rule: &Rule, path: &str) {
         let same_limits = earlier.limits.len() == rule.limits.len()
             && earlier.limits.iter().zip(&rule.limits).all(|(one, other)| is_same(one, other));
-        let same_count = earlier.key == rule.key
-            && earlier.per == rule.per
-            && earlier.cost == rule.cost
-            && earlier.overrides == rule.overrides;
-        if !same_limits || !same_count {
+        // Any other field can be the reason for two rules, such as a trial in mode Shadow, a ban, a wait or another scope.
+        let same_fields = *earlier
+            == Rule {
+                name: earlier.name.clone(),
+                matches: earlier.matches.clone(),
+                limits: earlier.limits.clone(),
+                ..rule.clone()
+            };
+        if !same_limits || !same_fields {
             return;
         }
         let name = &earlier.name;

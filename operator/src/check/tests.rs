@@ -89,6 +89,13 @@ fn policies_may_be_required() {
         answer(&[("a.yaml", other), ("b.yaml", &policy("p", &rule("5")))], &required, Format::Text).0,
         Verdict::Good
     );
+    // A directory without files, as of a wrong path.
+    assert_eq!(answer(&[], &CheckOptions::default(), Format::Text).0, Verdict::Unreadable);
+    let (verdict, said) = answer(&[("a.txt", other)], &required, Format::Text);
+    assert_eq!(
+        (verdict, said.lines().last()),
+        (Verdict::Faulty, Some(".:1:1: no .yaml, .yml or .json file is in this directory"))
+    );
     let below = [("a.yaml", other), ("team/b.yaml", &*policy("p", &rule("5")))];
     assert_eq!(answer(&below, &required, Format::Text).0, Verdict::Faulty);
     assert_eq!(answer(&below, &CheckOptions { recursive: true, ..required }, Format::Text).0, Verdict::Good);
@@ -194,6 +201,24 @@ fn policies_that_may_be_intended_get_no_warning() {
     ] {
         let (_, said) = text(&[("a.yaml", &policy("p", rules))]);
         assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
+    }
+    // Two rules with the same limits that differ in another field.
+    let limit = "key: [{header: k}], limits: [{name: a, requests: 10, per: 1s}]";
+    for (first, second) in [
+        ("mode: Disabled, ", ""),
+        ("mode: Shadow, ", ""),
+        ("", "mode: Shadow, "),
+        ("", "responseHeaders: [{name: x-a, value: b}], "),
+        ("", "ban: {after: 3, for: 1h}, "),
+        ("", "scope: Fleet, "),
+        ("onLimit: {action: Wait, maxWait: 1s}, ", ""),
+        ("", "maxKeys: 7, "),
+    ] {
+        for matched in ["", "match: [{paths: [/b]}], "] {
+            let rules = format!("  - {{name: x, {first}{limit}}}\n  - {{name: y, {second}{matched}{limit}}}\n");
+            let (_, said) = text(&[("a.yaml", &policy("p", &rules))]);
+            assert_eq!(said, "a.yaml: ok (1 policy)\n", "{rules}");
+        }
     }
     // A bypass of one descriptor is no bypass of another one.
     let of_domain = |second: &str| {
