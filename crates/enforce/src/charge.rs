@@ -45,8 +45,8 @@ pub(super) fn charge_rules(
 
 /// Returns the time until all limits of all rules admit this request, after the requests that already wait. A client
 /// that retries after this time is not refused by another limit. A limit that admits now also admits later, so each
-/// limit must be checked only once.
-pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Duration {
+/// limit must be checked only once. `None` if one of the limits never admits the request.
+pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Option<Duration> {
     let mut at = now;
     for demand in demands {
         if demand.limits.limiter.queue_len(demand.key) > 0
@@ -57,11 +57,12 @@ pub(super) fn opens_after(demands: &[Demand<'_, '_>], now: Time) -> Duration {
         for _ in 0..MAX_LIMITS {
             match demand.limits.limiter.peek(at, demand.key, demand.cost).map_err(|refused| refused.retry_after()) {
                 Err(Some(wait)) => at = at.saturating_add(wait),
-                Ok(_) | Err(None) => break,
+                Err(None) => return None,
+                Ok(_) => break,
             }
         }
     }
-    at.duration_since(now)
+    Some(at.duration_since(now))
 }
 
 /// Returns the keys of several rules. `keys` contains them one after the other.

@@ -1,6 +1,6 @@
 //! The cost that a request charges to the limits of a rule.
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 
 use crate::matching::RequestView;
 
@@ -46,13 +46,6 @@ impl Cost {
 }
 
 impl HeaderCost {
-    /// Reads the number from a response and removes the header, which clients must not see.
-    pub(super) fn take(&self, headers: &mut HeaderMap) -> u64 {
-        let cost = self.number(headers.get(&self.name).map(http::HeaderValue::as_bytes));
-        headers.remove(&self.name);
-        cost
-    }
-
     /// Parses the number and clamps it to 1..=`most`. Returns 1 if the header is absent or is not a number.
     pub(super) fn number(&self, value: Option<&[u8]>) -> u64 {
         let text = value.and_then(|value| str::from_utf8(value).ok()).map(str::trim_ascii).unwrap_or_default();
@@ -87,9 +80,5 @@ mod tests {
             assert_eq!(header.number(Some(value.as_bytes())), expected, "{value}");
         }
         assert_eq!(header.number(None), 1);
-        let mut headers = HeaderMap::new();
-        headers.append("x-cost", "7".parse().unwrap());
-        headers.append("x-cost", "8".parse().unwrap());
-        assert_eq!((header.take(&mut headers), headers.len()), (7, 0));
     }
 }

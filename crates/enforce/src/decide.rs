@@ -65,6 +65,7 @@ impl RulesInForce {
                 None => context.enforce(set, enforced, keys),
             };
             context.try_shadows(set, shadows, keys, &mut verdict);
+            context.add_headers(set, enforced, &mut verdict);
             verdict
         })
     }
@@ -101,6 +102,7 @@ impl RulesInForce {
             if set.counts_bodies {
                 context.charge_shadows(&mut verdict, body);
             }
+            context.add_headers(set, enforced, &mut verdict);
             match &mut verdict {
                 Verdict::Pass(pass) => Some(then(Ok(mem::take(pass)))),
                 Verdict::Refuse(refusal) => Some(then(Err(refusal))),
@@ -195,7 +197,44 @@ impl RequestContext<'_> {
         let deadlines = members.filter_map(|member| Some((member.deadline.as_ref()?, &member.rule)));
         let (policy, rule) = deadlines.min_by_key(|(policy, _)| policy.after)?;
         let (policy, rule) = (Arc::clone(policy), Arc::clone(rule));
-        Some(Deadline { policy, rule, format: Format::of(self.request.headers()) })
+        Some(Deadline { policy, rule, format: Format::of(self.request.headers()), headers: None })
+    }
+
+    /// Adds the headers that matching rules set, for a response that the app does not create.
+    #[inline]
+    fn add_headers(&self, set: &RuleSet, indices: &[usize], verdict: &mut Verdict<'_>) {
+        if set.sets_headers {
+            self.find_headers(set, indices, verdict);
+        }
+    }
+
+    fn find_headers(&self, set: &RuleSet, indices: &[usize], verdict: &mut Verdict<'_>) {
+        let find = |indices: &[usize]| self.header_rules(indices.iter().map(|index| &set.get(*index).rule));
+        match verdict {
+            Verdict::Refuse(refusal) => {
+                let rules = match indices {
+                    // A rule that denies is the only rule of the list.
+                    [_] if refusal.is_denied() => find(&set.limiting(&self.request)),
+                    [_] => None,
+                    several => find(several),
+                };
+                if let Some(rules) = rules {
+                    refusal.add_headers_of(&rules);
+                }
+            }
+            Verdict::Wait(wait) => {
+                wait.headers = find(indices);
+                if let Some(deadline) = &mut wait.follow_up.deadline {
+                    deadline.headers.clone_from(&wait.headers);
+                }
+            }
+            Verdict::Pass(Pass { follow_up: Some(follow_up), .. }) => {
+                if let Some(deadline) = &mut follow_up.deadline {
+                    deadline.headers = find(indices);
+                }
+            }
+            Verdict::Pass(_) => {}
+        }
     }
 
     /// Charges the rules in shadow mode, for each policy separately, if the request is admitted.

@@ -10,7 +10,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_core::{RuleChargedAhead, Ticket, Time};
 use weir_tower::MonotonicClock;
 
@@ -66,11 +66,14 @@ impl DeferredCost {
         self.rule.limits.as_ref().is_some_and(|limits| limits.cost == *cost)
     }
 
-    /// Charges the cost that a header of the response contains, and removes the header.
-    pub fn charge_header(&self, headers: &mut HeaderMap, clock: MonotonicClock) {
-        if let Some(header) = self.header_cost() {
-            let cost = header.take(headers);
-            self.charge(cost - 1, clock);
+    /// Charges the costs that headers of the response contain, and removes these headers, which clients must not see.
+    /// Several rules can read the same header, so it is removed when all costs are charged.
+    pub(super) fn charge_headers(costs: &[Self], headers: &mut HeaderMap, clock: MonotonicClock) {
+        for cost in costs {
+            cost.charge_value(cost.header().and_then(|name| headers.get(name)).map(HeaderValue::as_bytes), clock);
+        }
+        for name in costs.iter().filter_map(Self::header) {
+            headers.remove(name);
         }
     }
 

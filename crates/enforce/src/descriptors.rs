@@ -22,6 +22,7 @@ use super::{
     fields::Fields,
     follow_up::FollowUp,
     format::Format,
+    header_rules::{HeaderRule, HeaderRules},
     in_force::RulesInForce,
     jwt::Tokens,
     layer,
@@ -172,14 +173,18 @@ impl LiveRules {
         }
         match verdict {
             Verdict::Pass(pass) => DescriptorVerdict::Decided(matched.passed(pass.fields)),
-            Verdict::Refuse(refusal) => {
+            Verdict::Refuse(mut refusal) => {
+                if let Some(rules) = matched.header_rules() {
+                    refusal.add_headers_of(&rules);
+                }
                 let at = refusing.unwrap_or_else(|| matched.descriptor_of(&refusal));
                 rules.log(&refusal, &contexts[at], options.log_keys);
                 DescriptorVerdict::Decided(matched.refused(&refusal, at))
             }
             Verdict::Wait(wait) => {
-                let wait = *wait;
+                let mut wait = *wait;
                 let Question { matched, .. } = question;
+                wait.headers = matched.header_rules();
                 DescriptorVerdict::Waits(Box::new(DescriptorWait { rules: Arc::clone(&rules), wait, matched }))
             }
         }
@@ -328,6 +333,17 @@ impl MatchedRules {
         let by_rule = || asking().filter(|matched| std::ptr::eq(&*matched.rule, &**refusal.rule));
         let refusing = by_rule().find(|matched| matched.state(now, 0).is_some_and(|(is_refused, _)| is_refused));
         refusing.or_else(|| by_rule().next()).map_or(0, |matched| matched.descriptor)
+    }
+
+    /// Returns the rules that set headers in all responses. `None` if there are none.
+    fn header_rules(&self) -> Option<HeaderRules> {
+        let asking = self.all.iter().filter(|matched| !matched.is_credit && !matched.is_shadow);
+        let setting = asking.filter(|matched| matched.rule.sets_headers()).map(|matched| HeaderRule {
+            rule: Arc::clone(&matched.rule),
+            key: matched.key.clone(),
+            cost: matched.hits.max(1),
+        });
+        HeaderRules::new(setting, self.clock)
     }
 
     /// Gives units back, and returns the answer to an admitted request, with these headers.

@@ -219,7 +219,7 @@ impl RequestContext<'_> {
         if explained.decision != Decision::Allow {
             let after = match (&turn, &standing) {
                 (Some((Ok(at), _)), _) => Some(at.duration_since(now)),
-                (_, Err(refused)) => refused.retry_after().map(|_| opens_after(&[demand], now)),
+                (_, Err(refused)) => refused.retry_after().and_then(|_| opens_after(&[demand], now)),
                 _ => None,
             };
             explained.after_millis = after.map(millis);

@@ -25,6 +25,8 @@ const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 pub(super) struct QuotaHeaders {
     style: HeaderStyle,
     headers_on: HeadersOn,
+    /// The position of the rule among all rules of all policies.
+    position: usize,
     /// The fields that the rule sets in all responses.
     own: Vec<RuleHeader>,
     /// For each limit, the value of `RateLimit` up to the number of remaining requests: `"name";r=`.
@@ -39,7 +41,7 @@ pub(super) struct QuotaHeaders {
 #[derive(Debug, Default)]
 pub struct Fields {
     quota: Option<LimitFields>,
-    /// The fields that the rules set, if the request was charged to several rules.
+    /// The fields that the rules set, if the request was charged to several rules, in the order of the rules.
     own: Vec<(Arc<QuotaHeaders>, QuotaState)>,
 }
 
@@ -80,7 +82,7 @@ impl QuotaHeaders {
         let sets = std::iter::once(None).chain((0..overrides).map(Some));
         let policies = sets.map(|set| policy(&names, terms.quotas(set))).collect();
         let starts = names.iter().map(|name| format!("\"{name}\";r=").into()).collect();
-        Self { style, headers_on, own, starts, policies, has_reset: true }
+        Self { style, headers_on, position: 0, own, starts, policies, has_reset: true }
     }
 
     /// The fields of a concurrent limit. `limits` are those for keys without an override, then for each override.
@@ -92,7 +94,15 @@ impl QuotaHeaders {
     ) -> Self {
         let policies = limits.map(|limit| value(format!("\"{name}\";q={limit};qu=\"concurrent-requests\""))).collect();
         let starts = vec![format!("\"{name}\";r=").into()];
-        Self { style, headers_on, own, starts, policies, has_reset: false }
+        Self { style, headers_on, position: 0, own, starts, policies, has_reset: false }
+    }
+
+    pub(super) fn set_position(&mut self, position: usize) {
+        self.position = position;
+    }
+
+    pub(super) fn position(&self) -> usize {
+        self.position
     }
 
     /// Returns the `RateLimit-Policy` of this rule.
@@ -219,23 +229,31 @@ impl Fields {
         state: QuotaState,
         override_index: Option<usize>,
     ) {
+        // If one rule sets all fields so far, its own fields move to the list, in which all rules have their order.
+        if let Some(LimitFields { advice, policy, state }) = &mut self.quota
+            && let Policy::Own(of) = *policy
+            && advice.has_own()
+        {
+            *policy = Policy::Joined(Box::new(advice.policy(of).clone()));
+            self.own.push((Arc::clone(advice), *state));
+        }
         let is_described = self.quota.as_ref().is_some_and(|quota| quota.advice.describes_admitted());
         if !is_described {
-            // The earlier rule sets fields of its own, which stay.
-            let earlier = self.quota.take().filter(|quota| quota.policy.is_of_one() && quota.advice.has_own());
-            self.own.extend(earlier.map(|quota| (quota.advice, quota.state)));
-            if advice.describes_admitted() {
-                self.quota = Self::of_several(advice, state, advice.policy(override_index).clone()).quota;
-            }
+            let described = advice.describes_admitted();
+            let of_one = || Self::of_several(advice, state, advice.policy(override_index).clone());
+            self.quota = if described { of_one().quota } else { None };
         }
         if advice.has_own() {
             self.own.push((Arc::clone(advice), state));
         }
+        self.own.sort_by_key(|(advice, _)| advice.position);
     }
 
     /// Adds the fields that several rules set.
     pub(super) fn with_own(self, own: impl Iterator<Item = (Arc<QuotaHeaders>, QuotaState)>) -> Self {
-        Self { own: own.filter(|(advice, _)| advice.has_own()).collect(), ..self }
+        let mut own: Vec<_> = own.filter(|(advice, _)| advice.has_own()).collect();
+        own.sort_by_key(|(advice, _)| advice.position);
+        Self { own, ..self }
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {

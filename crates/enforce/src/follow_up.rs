@@ -8,6 +8,7 @@ use super::{
     deferred::DeferredCost,
     fields::{Fields, QuotaState},
     format::Format,
+    header_rules::HeaderRules,
     policy_deadline::PolicyDeadline,
     rule::Rule,
 };
@@ -47,6 +48,8 @@ pub struct Deadline {
     pub(super) rule: Arc<Rule>,
     /// The format of the response to a request that exceeds the deadline.
     pub(super) format: Format,
+    /// The matching rules that set headers in all responses. `None` if there are none.
+    pub(super) headers: Option<HeaderRules>,
 }
 
 impl Deadline {

@@ -59,6 +59,7 @@ mod format;
 #[cfg(test)]
 mod fuzz;
 mod gate;
+mod header_rules;
 pub mod histogram;
 mod in_force;
 mod jwt;

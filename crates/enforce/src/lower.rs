@@ -87,6 +87,17 @@ pub(super) struct LoweredLimits {
 }
 
 impl LoweredRule {
+    /// Sets the position among all rules, in which their response headers have precedence.
+    fn set_position(&mut self, position: usize) {
+        let advice = self.limits.as_mut().map(|limits| &mut limits.advice);
+        if let Some(advice) = advice.or(self.concurrency.as_mut().map(|own| &mut own.advice)) {
+            advice.set_position(position);
+        }
+        if let Some(limit_override) = &mut self.limit_override {
+            limit_override.set_position(position);
+        }
+    }
+
     /// Charges the hits that each descriptor names, or gives them back.
     fn counting_hits(self) -> Self {
         let counting = |limits: LoweredLimits| {
@@ -136,6 +147,8 @@ pub fn lower(snapshot: &Snapshot) -> Result<Lowered, Vec<Fault>> {
             faults.add(&path, message);
         }
     }
+    let rules = policies.iter_mut().flat_map(|policy| &mut policy.rules);
+    rules.enumerate().for_each(|(position, rule)| rule.set_position(position));
     faults.or(Lowered { policies })
 }
 

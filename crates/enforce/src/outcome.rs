@@ -19,10 +19,9 @@ pub(super) fn refusal<'r>(
     RuleRefusedAt { index, refused }: RuleRefusedAt,
     at: Time,
 ) -> Refusal<'r> {
-    let own = refused.retry_after();
     let retry_after = match demands {
         // With one limit, the wait of that limit is the result.
-        [only] if only.limits.is_single() => own.unwrap_or_default(),
+        [only] if only.limits.is_single() => refused.retry_after(),
         _ => opens_after(demands, at),
     };
     let Demand { rule, key, .. } = demands[index];
@@ -31,12 +30,12 @@ pub(super) fn refusal<'r>(
         limit: refused.limit,
         requests: refused.standing.quota().requests(),
         remaining: 0,
-        seconds: retry_after_seconds(retry_after),
+        // If a limit never admits the request, no time is right. The headers that describe the quota show a second.
+        seconds: retry_after_seconds(retry_after.unwrap_or_default()),
     };
     let override_index = refused.override_index;
-    // If the limit never admits the request, no time is right. The headers that describe the quota show a second.
-    let retry_after = own.map(|_| retry_after);
-    Refusal { rule, state, override_index, retry_after, is_banned: false, at }.counted_for_ban(key)
+    let headers = Vec::new();
+    Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers }.counted_for_ban(key)
 }
 
 /// Returns the headers for a request that was charged to one rule.
@@ -94,7 +93,7 @@ pub(super) fn fields_of_several(demands: &[Demand<'_, '_>], charged: &[RuleCharg
     Fields::of_several(&limits.advice, quota_state(tightest, remaining), fields::join(policies)).with_own(own())
 }
 
-fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
+pub(super) fn quota_state(tightest: &Tightest, remaining: u64) -> QuotaState {
     QuotaState {
         limit: tightest.limit,
         requests: tightest.standing.quota().requests(),

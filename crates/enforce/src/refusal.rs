@@ -12,10 +12,13 @@ use weir_core::{Tightest, Time};
 use weir_tower::retry_after_seconds;
 
 use super::{
+    charge::{Demand, opens_after},
     concurrency::NoPermit,
-    fields::QuotaState,
+    fields::{QuotaHeaders, QuotaState},
+    header_rules::HeaderRules,
     refusal_text::RefusalText,
     rule::{Limits, Rule},
+    shared::{refused_for, split},
 };
 
 /// The refusal of a request or a message by one limit of one rule, or of a request by a rule with action Deny.
@@ -31,10 +34,12 @@ pub struct Refusal<'a> {
     pub(super) is_banned: bool,
     /// The time of the decision.
     pub(super) at: Time,
+    /// The headers that all matching rules set, if another rule than this one sets any. Otherwise empty.
+    pub(super) headers: Vec<(Arc<QuotaHeaders>, QuotaState)>,
 }
 
 /// The key for a cache of refusal texts: refusals with equal keys have equal texts. The key does not keep the rule
-/// alive.
+/// alive. No refusal has the key of a refusal with headers of other rules.
 #[derive(Debug)]
 pub struct TextKey {
     /// The weak reference keeps the allocation, so no other rule gets the same address.
@@ -43,16 +48,26 @@ pub struct TextKey {
     override_index: Option<usize>,
     is_banned: bool,
     is_final: bool,
+    has_headers: bool,
 }
 
 impl<'a> Refusal<'a> {
     /// Counts a request that this rule denies, and refuses it.
     pub(super) fn denied(rule: &'a Arc<Rule>, at: Time) -> Self {
         rule.counters.count_limited();
-        Self { rule, state: QuotaState::default(), override_index: None, retry_after: None, is_banned: false, at }
+        Self {
+            rule,
+            state: QuotaState::default(),
+            override_index: None,
+            retry_after: None,
+            is_banned: false,
+            at,
+            headers: Vec::new(),
+        }
     }
 
-    /// Counts a request whose key the rule has banned, and refuses it. The state is that of the rule's tightest limit.
+    /// Counts a request whose key the rule has banned, and refuses it. The state is that of the rule's tightest limit. The
+    /// client may retry when the ban has ended and the rule's limits admit the request.
     pub(super) fn banned(
         (rule, limits): (&'a Arc<Rule>, &Limits),
         (key, cost): (&[u8], u64),
@@ -61,20 +76,25 @@ impl<'a> Refusal<'a> {
     ) -> Self {
         rule.counters.count_limited();
         rule.counters.count_banned();
-        let (limit, override_index) = match &limits.shared {
-            Some(shared) => (0, shared.terms.override_of(key)),
+        let demand = Demand { rule, limits, key, cost, latest: None };
+        let (limit, override_index, retry_after) = match &limits.shared {
+            Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
             None => match limits.limiter.peek(at, key, cost) {
-                Ok(Tightest { limit, override_index, .. }) => (limit, override_index),
-                Err(refused) => (refused.limit, refused.override_index),
+                Ok(Tightest { limit, override_index, .. }) => (limit, override_index, Some(Duration::ZERO)),
+                Err(refused) => {
+                    let opens = if limits.is_single() { refused.retry_after() } else { opens_after(&[demand], at) };
+                    (refused.limit, refused.override_index, opens)
+                }
             },
         };
         let requests = limits.quota(limit, override_index).map_or(0, |quota| quota.requests());
         let state = QuotaState { limit, requests, ..QuotaState::default() };
-        Self { rule, state, override_index, retry_after: None, is_banned: false, at }.until_the_end_of(rest)
+        let headers = Vec::new();
+        Self { rule, state, override_index, retry_after, is_banned: false, at, headers }.until_the_end_of(rest)
     }
 
     /// Counts this refusal for the ban of the rule, if the rule has a ban. If the key is banned now, the client may
-    /// retry when the ban has ended.
+    /// not retry before the ban has ended.
     pub(super) fn counted_for_ban(self, key: &[u8]) -> Self {
         let limits = self.rule.limits.as_ref();
         match limits.and_then(|limits| limits.count_for_ban(key, self.at, &self.rule.counters)) {
@@ -83,8 +103,10 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// Raises the time until a retry to this time, for which other rules refuse the request.
-    pub(super) fn not_before(self, wait: Duration) -> Self {
+    /// Raises the time until a retry to this time, for which other rules refuse the request. `None` if one of them never
+    /// admits it.
+    pub(super) fn not_before(self, wait: Option<Duration>) -> Self {
+        let Some(wait) = wait else { return Self { retry_after: None, ..self } };
         match self.retry_after {
             Some(own) if own < wait => {
                 let state = QuotaState { seconds: retry_after_seconds(wait), ..self.state };
@@ -95,8 +117,9 @@ impl<'a> Refusal<'a> {
     }
 
     fn until_the_end_of(self, rest: Duration) -> Self {
-        let state = QuotaState { remaining: 0, seconds: retry_after_seconds(rest), ..self.state };
-        Self { state, retry_after: Some(rest), is_banned: true, ..self }
+        let retry_after = self.retry_after.map(|opens| opens.max(rest));
+        let seconds = retry_after_seconds(retry_after.unwrap_or(rest));
+        Self { state: QuotaState { remaining: 0, seconds, ..self.state }, retry_after, is_banned: true, ..self }
     }
 }
 
@@ -106,15 +129,25 @@ impl<'a> Refusal<'a> {
         rule.counters.count_limited();
         let NoPermit { state, override_index, never } = *none;
         let retry_after = (!never).then(|| Duration::from_secs(state.seconds));
-        Self { rule, state, override_index, retry_after, is_banned: false, at }
+        Self { rule, state, override_index, retry_after, is_banned: false, at, headers: Vec::new() }
     }
 }
 
 impl Refusal<'_> {
+    /// Adds the headers that these rules set, if another rule than the refusing one is among them.
+    pub(super) fn add_headers_of(&mut self, rules: &HeaderRules) {
+        let is_own = |rule: &Arc<Rule>| Arc::ptr_eq(rule, self.rule);
+        if !rules.all().all(is_own) {
+            let state = self.state;
+            self.headers = rules.states(|rule| is_own(rule).then_some(state));
+        }
+    }
+
     /// Returns the key for a cache of the text.
     pub fn text_key(&self) -> TextKey {
         let &Self { rule, state, override_index, is_banned, .. } = self;
-        TextKey { rule: Arc::downgrade(rule), state, override_index, is_banned, is_final: self.is_final() }
+        let (is_final, has_headers) = (self.is_final(), !self.headers.is_empty());
+        TextKey { rule: Arc::downgrade(rule), state, override_index, is_banned, is_final, has_headers }
     }
 
     /// Whether the text equals the text of an earlier refusal with this key.
@@ -125,6 +158,8 @@ impl Refusal<'_> {
             && text_key.override_index == self.override_index
             && text_key.is_banned == self.is_banned
             && text_key.is_final == self.is_final()
+            && !text_key.has_headers
+            && self.headers.is_empty()
     }
 
     /// Returns the time of the decision.
@@ -174,17 +209,21 @@ impl Refusal<'_> {
     /// Returns the text that the rule sets, or a JSON object that names the limit or says that the key is banned.
     pub fn body(&self) -> Bytes {
         if self.is_banned {
-            return self.text().banned(self.state.seconds);
+            return self.text().banned(self.seconds());
         }
         self.text().body(self.state.limit, self.seconds())
     }
 
-    /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the rule sets.
+    /// Adds the headers that describe the client's quota, in the rule's style, and the headers that the matching rules
+    /// set.
     pub fn insert_fields(&self, headers: &mut HeaderMap) {
         if let Some(advice) = self.rule.advice() {
             advice.insert(&self.state, advice.policy(self.override_index), headers);
-            advice.insert_own(&self.state, headers);
+            if self.headers.is_empty() {
+                advice.insert_own(&self.state, headers);
+            }
         }
+        self.headers.iter().for_each(|(advice, state)| advice.insert_own(state, headers));
         self.text().set.iter().for_each(|own| own.insert(self.state.numbers(), headers));
     }
 

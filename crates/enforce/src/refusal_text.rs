@@ -51,18 +51,22 @@ impl RefusalText {
         }
         // As in `QuotaHeaders::policy`, the index of the limit can be the index in a later snapshot.
         match self.starts.get(limit).or(self.starts.first()) {
-            Some(start) => match retry_after_seconds {
-                Some(seconds) => format!("{start}{seconds}}}\n").into(),
-                None => format!("{start}null}}\n").into(),
-            },
+            Some(start) => until(start, retry_after_seconds),
             None => self.denied.clone(),
         }
     }
 
     /// Returns the body of a refusal of a banned key.
-    pub(super) fn banned(&self, retry_after_seconds: u64) -> Bytes {
-        let own = || format!("{}{retry_after_seconds}}}\n", self.banned).into();
-        self.body.clone().unwrap_or_else(own)
+    pub(super) fn banned(&self, retry_after_seconds: Option<u64>) -> Bytes {
+        self.body.clone().unwrap_or_else(|| until(&self.banned, retry_after_seconds))
+    }
+}
+
+/// Returns a default body with this start and this number of seconds.
+fn until(start: &str, seconds: Option<u64>) -> Bytes {
+    match seconds {
+        Some(seconds) => format!("{start}{seconds}}}\n").into(),
+        None => format!("{start}null}}\n").into(),
     }
 }
 
@@ -100,11 +104,11 @@ mod tests {
             }
         }
         assert_eq!(text(Some("slow down")).body(0, Some(1)), "slow down");
-        let said: serde_json::Value = serde_json::from_slice(&text(None).banned(900)).expect("JSON");
+        let said: serde_json::Value = serde_json::from_slice(&text(None).banned(Some(900))).expect("JSON");
         let expected = serde_json::json!({
             "error": "banned", "policy": "shop/checkout", "rule": "per-client", "retryAfterSeconds": 900,
         });
         assert_eq!(said, expected);
-        assert_eq!(text(Some("slow down")).banned(1), "slow down");
+        assert_eq!(text(Some("slow down")).banned(Some(1)), "slow down");
     }
 }

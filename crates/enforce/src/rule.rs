@@ -281,6 +281,17 @@ impl Rule {
         self.limits.as_ref().map(|limits| &limits.key).or_else(of_concurrency)
     }
 
+    /// How many units a request costs.
+    pub(super) fn cost(&self) -> Option<&Cost> {
+        let of_concurrency = || self.concurrency.as_ref().map(|own| &own.cost);
+        self.limits.as_ref().map(|limits| &limits.cost).or_else(of_concurrency)
+    }
+
+    /// Whether the rule sets headers in all responses to requests that it matches.
+    pub(super) fn sets_headers(&self) -> bool {
+        self.advice().is_some_and(|advice| advice.has_own())
+    }
+
     /// The name of its concurrent limit, the limit without overrides, and how many requests of all keys are in flight.
     pub fn in_flight(&self) -> Option<(&str, u64, u64)> {
         self.concurrency.as_ref().map(|own| (&*own.name, own.limits.limit.get(), own.total()))

@@ -34,6 +34,8 @@ pub(super) struct RuleSet {
     pub(super) has_bans: bool,
     /// Whether a rule limits request bytes.
     pub(super) counts_bodies: bool,
+    /// Whether a rule that enforces sets headers in all responses.
+    pub(super) sets_headers: bool,
     /// The indices of all rules, if every rule limits and matches every request. Otherwise empty.
     matching_all: Vec<usize>,
 }
@@ -116,7 +118,19 @@ impl RuleSet {
         let has_concurrency = rules.iter().any(|member| member.rule.concurrency.is_some());
         let has_bans = rules.iter().any(|member| member.rule.ban().is_some());
         let counts_bodies = rules.iter().any(|member| member.counts_body);
-        Self { rules, index, denials, exceptions, enforced, has_concurrency, has_bans, counts_bodies, matching_all }
+        let sets_headers = rules[..enforced].iter().any(|member| member.rule.sets_headers());
+        Self {
+            rules,
+            index,
+            denials,
+            exceptions,
+            enforced,
+            has_concurrency,
+            has_bans,
+            counts_bodies,
+            sets_headers,
+            matching_all,
+        }
     }
 
     pub(super) fn get(&self, index: usize) -> &Member {
@@ -171,6 +185,19 @@ impl RuleSet {
             }
         }
         self.split(matching)
+    }
+
+    /// Returns the matching rules that limit and enforce, also if a rule that denies matches.
+    pub(super) fn limiting(&self, request: &RequestView<'_>) -> Vec<usize> {
+        let mut candidates = Vec::new();
+        let candidates = self.index.candidates(request, &mut candidates).iter();
+        let matching = candidates.map(|candidate| self.index.entry(*candidate)).filter(|(index, entry)| {
+            let limits = (self.exceptions..self.enforced).contains(index);
+            limits && self.rules[*index].rule.matcher.entry_matches(*entry, request)
+        });
+        let mut matching: Vec<usize> = matching.map(|(index, _)| index).collect();
+        matching.dedup();
+        matching
     }
 
     /// Splits sorted indices into rules that enforce and rules in shadow mode. None of them denies or bypasses.

@@ -63,9 +63,13 @@ pub(super) fn claim_all(demands: &[SharedDemand]) -> Result<Vec<Option<Grant>>, 
     Ok(grants)
 }
 
-/// Returns the time for which the rules refuse the request, as far as this program knows.
-pub(super) fn refused_for(demands: &[SharedDemand]) -> Duration {
-    demands.iter().filter_map(|demand| demand.known().refused_for).max().unwrap_or_default()
+/// Returns the time for which the rules refuse the request, as far as this program knows. `None` if one of the limits
+/// never admits the request.
+pub(super) fn refused_for(demands: &[SharedDemand]) -> Option<Duration> {
+    if demands.iter().any(SharedDemand::is_never_admitted) {
+        return None;
+    }
+    Some(demands.iter().filter_map(|demand| demand.known().refused_for).max().unwrap_or_default())
 }
 
 impl SharedDemand {
@@ -105,6 +109,12 @@ impl SharedDemand {
         self.part().limiter.known(self.hash, self.set(), self.cost)
     }
 
+    /// Whether the cost is more than one of the limits ever admits. The store reports only the limit that refused.
+    fn is_never_admitted(&self) -> bool {
+        let quotas = self.part().terms.quotas(self.override_index);
+        quotas.iter().any(|quota| u64::from(self.cost) > quota.most())
+    }
+
     /// Returns the name of the store.
     pub(super) fn store(&self) -> &str {
         self.part().limiter.client().name()
@@ -142,7 +152,8 @@ impl SharedDemand {
         let seconds = retry_after_seconds(denied.retry_after.unwrap_or(SOON));
         let state = QuotaState { remaining: 0, seconds, ..self.state(denied.left) };
         let (override_index, retry_after) = (self.override_index, denied.retry_after);
-        let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at };
+        let headers = Vec::new();
+        let refusal = Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers };
         match &self.key {
             Some(key) => refusal.counted_for_ban(key),
             None => refusal,

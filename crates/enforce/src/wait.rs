@@ -25,6 +25,7 @@ use super::{
     charge::{Demand, charge_rules, opens_after},
     fields::Fields,
     follow_up::FollowUp,
+    header_rules::HeaderRules,
     outcome::{fields_of_several, fields_with_shared, refusal},
     refusal::Refusal,
     rule::Rule,
@@ -50,6 +51,8 @@ pub struct Wait {
     queued: Option<Queued>,
     /// The seats of shared rules that the request holds while it waits in queues.
     seats: Vec<(SharedDemand, Grant)>,
+    /// The matching rules that set headers in all responses, for a refusal. `None` if there are none.
+    pub(super) headers: Option<HeaderRules>,
 }
 
 #[derive(Debug)]
@@ -131,7 +134,7 @@ pub(super) fn enter(demands: &[Demand<'_, '_>], clock: MonotonicClock) -> Result
 
 impl Wait {
     fn of_queue(queued: Queued) -> Self {
-        Self { follow_up: FollowUp::default(), questions: None, queued: Some(queued), seats: Vec::new() }
+        Self { follow_up: FollowUp::default(), questions: None, queued: Some(queued), seats: Vec::new(), headers: None }
     }
 
     /// Ready when the request is admitted, charged and counted. Returns the headers for its response. Do not poll again
@@ -142,8 +145,9 @@ impl Wait {
     /// The refusal of a request that can no longer be admitted in time.
     pub fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<Fields, LateRefusal>> {
         let mut turn = ready!(self.poll_charges(context));
-        if let Ok(fields) = &mut turn {
-            self.follow_up.admit(fields);
+        match &mut turn {
+            Ok(fields) => self.follow_up.admit(fields),
+            Err(late) => late.headers = self.headers.take(),
         }
         Poll::Ready(turn)
     }
@@ -163,7 +167,7 @@ impl Wait {
         let Some(Queued { demands, since, .. }) = self.queued.take() else { return Poll::Pending };
         let charged = match turn {
             Ok(charged) => charged,
-            Err(HeadRefusal { at, .. }) => return Poll::Ready(Err(LateRefusal(Reason::Own { demands, at }))),
+            Err(HeadRefusal { at, .. }) => return Poll::Ready(Err(LateRefusal::new(Reason::Own { demands, at }))),
         };
         let waited = demands.clock.now().duration_since(since);
         let turn = Turn { demands, charged, waited };
@@ -217,7 +221,11 @@ impl Drop for Turn {
 /// A request that waited and can no longer be admitted in time: its rules changed, or a rule that does not let requests
 /// wait has no capacity.
 #[derive(Debug)]
-pub struct LateRefusal(Reason);
+pub struct LateRefusal {
+    reason: Reason,
+    /// The matching rules that set headers in all responses. `None` if there are none.
+    headers: Option<HeaderRules>,
+}
 
 #[derive(Debug)]
 enum Reason {
@@ -228,17 +236,28 @@ enum Reason {
 }
 
 impl LateRefusal {
+    fn new(reason: Reason) -> Self {
+        Self { reason, headers: None }
+    }
+
     /// Counts the refusal and passes it to `then`.
     pub(super) fn refuse<R>(self, then: impl FnOnce(&Refusal<'_>) -> R) -> R {
-        match self.0 {
-            Reason::Own { demands, at } => then(&refusal(&demands.demands(), at, demands.clock.now())),
-            Reason::Shared { demand, denied, clock } => then(&demand.refusal(denied, clock.now())),
+        let headers = self.headers;
+        let then = |mut refusal: Refusal<'_>| {
+            if let Some(rules) = headers {
+                refusal.add_headers_of(&rules);
+            }
+            then(&refusal)
+        };
+        match self.reason {
+            Reason::Own { demands, at } => then(refusal(&demands.demands(), at, demands.clock.now())),
+            Reason::Shared { demand, denied, clock } => then(demand.refusal(denied, clock.now())),
         }
     }
 
     /// Counts this refusal for a policy in shadow mode, which does not refuse the request.
     pub(super) fn count_shadow(&self) {
-        match &self.0 {
+        match &self.reason {
             Reason::Own { demands, at } => {
                 demands.demands()[at.index].count_shadow_limited(demands.clock.now());
             }
@@ -278,7 +297,7 @@ impl AtHead for OwnedDemands {
             };
             let longest = demands.iter().enumerate().filter_map(refuses).max_by_key(|halt| {
                 let wait = opens_after(&demands[halt.at.index..=halt.at.index], now);
-                (!halt.is_patient, wait)
+                (!halt.is_patient, wait.unwrap_or(Duration::MAX))
             });
             longest.unwrap_or_else(|| halt(at))
         })

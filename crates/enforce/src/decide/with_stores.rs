@@ -53,7 +53,8 @@ impl RequestContext<'_> {
         let grants = match claim_all(&shared) {
             Ok(grants) => grants,
             Err((index, denied)) => {
-                let wait = opens_after(&others, now).max(refused_for(&shared));
+                let (others, shared_rules) = (opens_after(&others, now), refused_for(&shared));
+                let wait = others.zip(shared_rules).map(|(one, other)| one.max(other));
                 return Verdict::Refuse(refused(&shared[index], demands, denied, self).not_before(wait));
             }
         };

@@ -43,18 +43,14 @@ fn script(bytes: &[u8]) -> Result<(), String> {
         let values: Vec<String> = (0..count).map(|_| choices.text(PIECES, 4)).collect();
         let header = HeaderCost { name: HeaderName::from_static("x-cost"), most };
         let mut headers = HeaderMap::new();
-        headers.insert("x-other", HeaderValue::from_static("7"));
         for value in &values {
             let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|error| error.to_string())?;
             headers.append("x-cost", value);
         }
-        let found = header.take(&mut headers);
+        let found = header.number(headers.get("x-cost").map(HeaderValue::as_bytes));
         let expected = values.first().map_or(1, |value| defined(value, most));
         if found != expected {
             return Err(format!("{values:?} with at most {most} is {found}, and should be {expected}"));
-        }
-        if headers.len() != 1 {
-            return Err(format!("{headers:?} still shows the cost to the client"));
         }
     }
     Ok(())

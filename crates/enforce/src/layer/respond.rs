@@ -50,10 +50,10 @@ where
         Ok(refused.map(own))
     }
 
-    /// Charges the cost in a header, and wraps the body, which charges its bytes while they pass.
+    /// Charges the costs in headers, and wraps the body, which charges its bytes while they pass.
     fn admitted(&self, Pass { fields, follow_up }: Pass, mut response: Response<B>) -> Self::Response {
         let FollowUp { mut costs, permits, .. } = follow_up.map(|follow_up| *follow_up).unwrap_or_default();
-        costs.iter().for_each(|cost| cost.charge_header(response.headers_mut(), self.clock));
+        DeferredCost::charge_headers(&costs, response.headers_mut(), self.clock);
         fields.write(response.headers_mut());
         // The bytes of a tunnel are not the body of its response.
         let permits = match response.extensions().get::<Tunnel>() {
@@ -106,8 +106,12 @@ pub fn refused(refusal: &Refusal<'_>, format: Format) -> Response<Bytes> {
 /// Counts a request that exceeded its deadline. Returns the response, in which `server` names this program.
 pub fn too_late(deadline: &Deadline, server: &str) -> Response<Bytes> {
     deadline.expire();
-    match deadline.format {
+    let mut response = match deadline.format {
         Format::Grpc => Answer::<(), _, _>::refused(&GrpcAnswer, DeadlineExceeded { after: deadline.after() }),
         Format::Http => deadline.policy.response(server),
+    };
+    if let Some(rules) = &deadline.headers {
+        rules.insert(response.headers_mut());
     }
+    response
 }

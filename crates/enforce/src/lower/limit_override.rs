@@ -28,6 +28,7 @@ pub(crate) struct LoweredLimitOverride {
     rule: Box<Rule>,
     mode: Mode,
     is_memcached: bool,
+    position: usize,
 }
 
 impl LoweredLimitOverride {
@@ -36,7 +37,12 @@ impl LoweredLimitOverride {
         let own = rule.limit_override?;
         let rule = Rule { limit_override: None, overrides: Vec::new(), ..rule.clone() };
         let largest = (own.max_requests, Duration::from_millis(own.period_millis));
-        Some(Self { largest, rule: Box::new(rule), mode, is_memcached })
+        Some(Self { largest, rule: Box::new(rule), mode, is_memcached, position: 0 })
+    }
+
+    /// Sets the position of the rule among all rules.
+    pub(super) fn set_position(&mut self, position: usize) {
+        self.position = position;
     }
 
     /// The name of the store that counts the rule.
@@ -48,8 +54,11 @@ impl LoweredLimitOverride {
     pub(crate) fn rule_with(&self, limit: DescriptorLimit, policy: &str) -> Option<LoweredRule> {
         let mut rule = (*self.rule).clone();
         let own = rule.limits.first_mut()?;
-        own.requests = self.capped(limit);
-        own.period_millis = u64::try_from(limit.period.as_millis()).ok()?;
+        let (requests, period) = self.capped(limit);
+        (own.requests, own.period_millis) = (requests, u64::try_from(period.as_millis()).ok()?);
+        if own.strategy == weir_wire::Strategy::SlidingWindowCounter {
+            own.requests = most_counted(requests, period);
+        }
         // The burst and the debt of the rule's limit do not fit other numbers.
         (own.burst, own.debt) = (None, None);
         if let Some(shared) = &mut rule.shared {
@@ -58,15 +67,32 @@ impl LoweredLimitOverride {
         let kinds: HashMap<_, _> = self.store().map(|store| (store, self.is_memcached)).into_iter().collect();
         let mut faults = Faults::default();
         let lowered = lower_rule((&rule, self.mode, policy), &kinds, &Path::default(), &mut faults);
-        lowered.filter(|_| faults.len() == 0).map(LoweredRule::counting_hits)
+        let mut lowered = lowered.filter(|_| faults.len() == 0)?;
+        lowered.set_position(self.position);
+        Some(lowered.counting_hits())
     }
 
-    /// The requests of a limit, at most as many as the largest rate allows in its period.
-    fn capped(&self, limit: DescriptorLimit) -> u64 {
+    /// The requests and the period of a limit, at most as many requests as the largest rate allows in this period. If
+    /// the largest rate has less than one request in it, returns the largest rate.
+    fn capped(&self, limit: DescriptorLimit) -> (u64, Duration) {
         let (requests, period) = self.largest;
         let most = u128::from(requests) * limit.period.as_nanos() / period.as_nanos().max(1);
-        limit.requests.min(u64::try_from(most).unwrap_or(u64::MAX)).max(1)
+        match u64::try_from(most) {
+            Ok(0) => self.largest,
+            most => (limit.requests.min(most.unwrap_or(u64::MAX)), limit.period),
+        }
     }
+}
+
+/// As many of these requests as a sliding window counter can count.
+fn most_counted(requests: u64, period: Duration) -> u64 {
+    let fits = |requests| Quota::new(weir_core::Strategy::SlidingWindowCounter, requests, period, None).is_ok();
+    let (mut most, mut too_many) = (1, requests.saturating_add(1));
+    while too_many - most > 1 {
+        let middle = most + (too_many - most) / 2;
+        if fits(middle) { most = middle } else { too_many = middle }
+    }
+    most
 }
 
 /// Checks a rule of a policy with a domain that accepts limits.

@@ -88,6 +88,39 @@ async fn the_refusal_that_starts_a_ban_reports_it_and_a_banned_request_charges_n
     assert_eq!(limits.ban_counts(0, 0)[0], 2);
 }
 
+/// A ban can be shorter than the time until the limit admits the next request.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_a_short_ban_and_the_limit_is_admitted() {
+    let slow = |limits: &[Value]| {
+        let ban = json!({"ban": {"after": 2, "withinMillis": 2_000, "forMillis": 2_000}});
+        let cost = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 100}}});
+        let keyed = json!({"key": [{"header": "x-key"}], "maxKeys": 100});
+        policy("p", &[rule("r", limits, with(with(keyed, ban), cost))])
+    };
+    let of_minute = limit("SlidingWindowLog", 2, 60_000, json!({}));
+    let of_second = limit("SlidingWindowLog", 2, 1_000, json!({"name": "short"}));
+    for limits in [vec![of_minute.clone()], vec![of_second, of_minute]] {
+        let limits = Limits::new(&[slow(&limits)]);
+        assert_eq!(limits.statuses("ann", 3).await, [200, 200, 429]);
+        let begins = limits.send(of("ann"), ok).await;
+        assert_eq!(begins.headers()["retry-after"], "60");
+        pass(500).await;
+        let banned = limits.send(of("ann"), ok).await;
+        assert_eq!(banned.headers()["retry-after"], "60");
+        assert!(banned.headers()["ratelimit"].to_str().expect("text").ends_with(";t=60"));
+        let body = banned.into_body().collect().await.expect("a body").to_bytes();
+        let expected = json!({"error": "banned", "policy": "shop/p", "rule": "r", "retryAfterSeconds": 60});
+        assert_eq!(serde_json::from_slice::<Value>(&body).expect("JSON"), expected);
+        let never = Request::builder().uri("/").header("x-key", "ann").header("x-cost", "3").body(());
+        let never = limits.send(never.expect("a request"), ok).await;
+        assert!(!never.headers().contains_key("retry-after"), "this cost is never admitted");
+        let body = never.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(serde_json::from_slice::<Value>(&body).expect("JSON")["retryAfterSeconds"], Value::Null);
+        pass(59_500).await;
+        assert_eq!(limits.statuses("ann", 1).await, [200]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_banned_request_takes_no_permit_and_passes_no_other_rule() {
     let parallel = json!({"name": "c", "action": "Limit", "concurrency": {"name": "parallel", "limit": 1}});

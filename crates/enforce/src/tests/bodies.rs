@@ -121,6 +121,25 @@ async fn a_cost_told_by_the_app_is_owed() {
     assert_eq!(limits.status("/").await, 200, "a response without the header costs 1");
 }
 
+/// Each of several rules that read the same header is charged its value.
+#[tokio::test(start_paused = true)]
+async fn several_rules_read_the_same_cost() {
+    let told = |limit: Value| {
+        let cost = json!({"cost": {"responseHeader": {"name": "x-units", "most": 100}}});
+        rule(limit["name"].as_str().expect("a name"), std::slice::from_ref(&limit), cost)
+    };
+    let of = |name: &str| limit("TokenBucketWithDebt", 100, 86_400_000, json!({"name": name}));
+    let limits = Limits::new(&[policy("p", &[told(of("one")), told(of("two")), told(of("three"))])]);
+    let answer =
+        |_| async { Response::builder().header("x-units", "40").body(AppBody::from("ok")).expect("a response") };
+    let response = limits.send(get("/"), answer).await;
+    assert!(!response.headers().contains_key("x-units"), "clients must not see the header");
+    let request = serde_json::from_value(json!({"target": "/"})).expect("a request");
+    let explained = limits.rules.load().explain(&request, limits.clock, AmbiguousPaths::Refuse).expect("valid");
+    let left: Vec<_> = explained.rules.iter().map(|rule| rule.limit.as_ref().expect("a limit").remaining).collect();
+    assert_eq!(left, [60, 60, 60]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_crowd_that_stops_reading_takes_nothing_from_those_who_read_on() {
     let limits = Limits::new(&[bandwidth(json!({}))]);

@@ -310,6 +310,21 @@ async fn a_refusal_has_the_headers_and_the_body_of_its_rule() {
     assert_eq!((&*limit.name, limit.requests, limit.period.as_millis()), ("r.l", 1, u128::from(DAY)));
 }
 
+/// The answer has the headers of the rules of all descriptors, also if another rule refuses.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_has_the_headers_of_the_rules_of_other_descriptors() {
+    let of = |key: &str| json!({"match": matching(&[(key, None)])});
+    let own = json!({"responseHeaders": [{"name": "x-left", "value": "{remaining}"}]});
+    let deny = with(json!({"name": "deny", "action": "Deny"}), of("c"));
+    let rules = [rule("a", &fixed(9), with(of("a"), own)), rule("b", &fixed(1), of("b")), deny];
+    let limits = Limits::new(&[domain("p", &rules)]);
+    let ask = |other| limits.decide(&[descriptor(&[("a", "1")], 1), descriptor(&[(other, "1")], 1)]);
+    for (other, is_refused) in [("b", false), ("b", true), ("c", true)] {
+        let answer = ask(other);
+        assert_eq!((answer.is_refused, answer.headers["x-left"].to_str().ok()), (is_refused, Some("8")), "{other}");
+    }
+}
+
 #[test]
 fn requests_and_descriptors_do_not_mix() {
     let faults = |policies: &[Value]| {

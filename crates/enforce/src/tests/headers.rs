@@ -1,5 +1,7 @@
 //! Response headers that rules set, and the responses that contain the headers of quotas.
 
+use std::{future::pending, time::Duration};
+
 use http_body_util::BodyExt as _;
 
 use super::*;
@@ -132,4 +134,142 @@ async fn a_request_that_is_never_admitted_gets_no_time_for_a_retry() {
         let later = limits.send(of_cost("2"), ok).await;
         assert_eq!((later.status().as_u16(), later.headers().contains_key("retry-after")), (429, true));
     }
+}
+
+/// A cost that one limit never admits gets no time for a retry, also while another limit refuses.
+#[tokio::test(start_paused = true)]
+async fn a_cost_that_another_limit_never_admits_gets_no_time_for_a_retry() {
+    let (a, b) = (
+        limit("TokenBucket", 10, 20_000, json!({"name": "a"})),
+        limit("TokenBucket", 5, 3_600_000, json!({"name": "b"})),
+    );
+    let cost = json!({"cost": {"requestHeader": {"name": "x-cost", "most": 100}}});
+    let one = vec![rule("r", &[a.clone(), b.clone()], cost.clone())];
+    let two = vec![rule("a", &[a], cost.clone()), rule("b", &[b], cost)];
+    for rules in [one, two] {
+        let limits = Limits::new(&[policy("p", &rules)]);
+        let of_cost = |cost: &str| Request::builder().uri("/").header("x-cost", cost).body(()).expect("a request");
+        assert_eq!(limits.send(of_cost("5"), ok).await.status(), 200);
+        let refused = limits.send(of_cost("7"), ok).await;
+        assert!(refused.headers()["ratelimit"].to_str().expect("text").starts_with("\"a\";r=0"));
+        assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, false));
+        let body = refused.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(serde_json::from_slice::<Value>(&body).expect("JSON")["retryAfterSeconds"], Value::Null);
+        let later = limits.send(of_cost("5"), ok).await;
+        assert_eq!((later.status().as_u16(), later.headers().contains_key("retry-after")), (429, true));
+    }
+}
+
+fn concurrent(name: &str, limit: u64, more: Value) -> Value {
+    with(json!({"name": name, "action": "Limit", "concurrency": {"name": "l", "limit": limit}}), more)
+}
+
+/// The last rule takes precedence, whichever kinds of limits the rules have.
+#[tokio::test(start_paused = true)]
+async fn the_last_rule_sets_a_header_of_the_same_name() {
+    let set = |name: &str| json!({"responseHeaders": [{"name": "x-q", "value": name}]});
+    let rate = |name: &str, requests| rule(name, &[per_day(requests)], set(name));
+    let (before, between) = (concurrent("two", 9, set("two")), || rate("one", 9));
+    for (rules, last) in [
+        (vec![between(), before.clone(), rate("three", 9)], "three"),
+        (vec![before.clone(), between()], "one"),
+        (vec![between(), before.clone()], "two"),
+        (vec![rate("three", 1), before.clone(), between()], "one"),
+    ] {
+        let clock = MonotonicClock::of_tokio();
+        let [of_lines, of_map] = [(); 2].map(|()| Limits::with_clock(clock, &[policy("p", &rules)]));
+        assert_eq!(value(&headers(&of_map).await, "x-q"), [last]);
+        assert_eq!(value(&headers(&of_map).await, "x-q"), [last], "also if the first rule refuses");
+        let mut lines = Vec::new();
+        let decided = of_lines.gate().decide_at_once("GET", ("/", None), Headers::Lines(&[]), 0, |decided| {
+            decided.map_err(drop).expect("it passes").fields.append_to(&mut lines);
+        });
+        assert_eq!(decided, Some(()));
+        let lines = String::from_utf8(lines).expect("text");
+        let sent: Vec<_> = lines.lines().filter(|line| line.starts_with("x-q")).collect();
+        assert_eq!(sent, [format!("x-q: {last}")]);
+    }
+}
+
+/// Every rule that matches sets its headers in a refusal by another rule.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_has_the_headers_of_all_matching_rules() {
+    let quota = rule("quota", &[per_day(9)], own("quota", "x-left"));
+    let none = json!({"match": [{"paths": ["/other"]}]});
+    let other = rule("other", &[per_day(9)], with(own("other", "x-other-left"), none));
+    let deny = json!({"name": "deny", "action": "Deny", "match": [{"paths": ["/"], "methods": ["GET"]}]});
+    for (refusing, status, left, app) in [
+        (rule("tight", &[per_day(1)], json!({})), 429, "8 of 9 for shop/p/quota", "quota"),
+        (
+            rule("tight", &[per_day(1)], json!({"responseHeaders": [{"name": "x-app", "value": "t"}]})),
+            429,
+            "8 of 9 for shop/p/quota",
+            "t",
+        ),
+        (concurrent("c", 1, json!({})), 429, "8 of 9 for shop/p/quota", "quota"),
+        (deny, 403, "9 of 9 for shop/p/quota", "quota"),
+    ] {
+        let limits = Limits::new(&[policy("p", &[quota.clone(), other.clone(), refusing])]);
+        let held = limits.send(get("/"), app_that_answers).await;
+        let found = headers(&limits).await;
+        assert_eq!(limits.status("/").await, status);
+        assert_eq!(value(&found, "x-left"), [left]);
+        assert_eq!(value(&found, "x-app"), [app]);
+        assert!(value(&found, "x-other-left").is_empty(), "the rule does not match");
+        drop(held);
+    }
+}
+
+async fn app_that_answers(_: Request<()>) -> Response<AppBody> {
+    Response::new("ok".into())
+}
+
+/// A prepared refusal is used only for refusals with the same headers.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_with_headers_of_other_rules_is_not_prepared() {
+    let tight = rule("tight", &[per_day(1)], json!({}));
+    let quota = rule("quota", &[per_day(9)], with(own("quota", "x-left"), json!({"match": [{"paths": ["/both"]}]})));
+    let limits = Limits::new(&[policy("p", &[tight, quota])]);
+    assert_eq!(limits.status("/").await, 200);
+    let gate = limits.gate();
+    let ask = |path: &str, of: Option<&TextKey>| {
+        let decided = gate.decide_at_once("GET", (path, None), Headers::Lines(&[]), 0, |decided| {
+            let refusal = decided.expect_err("refused");
+            (refusal.text_key(), of.is_some_and(|key| refusal.is_for(key)))
+        });
+        decided.expect("immediately")
+    };
+    let ((plain, _), (both, _)) = (ask("/", None), ask("/both", None));
+    assert_eq!([ask("/", Some(&plain)).1, ask("/both", Some(&plain)).1], [true, false]);
+    assert_eq!([ask("/", Some(&both)).1, ask("/both", Some(&both)).1], [false, false]);
+}
+
+/// The response to a request that exceeds its deadline, and the refusal of one that waited, have the headers, too.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_has_the_headers_of_its_rules() {
+    let deadline = |rules: &[Value]| with(policy("p", rules), json!({"deadlineMillis": 500}));
+    let rules = |paced| {
+        let patient = rule("paced", &[limit("GCRA", paced, 1_000, json!({}))], wait(5_000));
+        [rule("quota", &[per_day(9)], own("quota", "x-left")), patient]
+    };
+    for rules in [&rules(9)[..1], &rules(9)] {
+        let limits = Limits::new(&[deadline(rules)]);
+        let late = limits.send(get("/"), |_| pending()).await;
+        assert_eq!(
+            (late.status().as_u16(), late.headers()["x-left"].to_str().ok()),
+            (504, Some("8 of 9 for shop/p/quota"))
+        );
+        assert_eq!(late.headers()["x-app"], "quota");
+    }
+    let limits = Limits::new(&[policy("p", &rules(10))]);
+    let mut waits: Vec<_> = (0..9).map(|_| Box::pin(limits.send(get("/"), ok))).collect();
+    for wait in &mut waits {
+        let _ = futures::poll!(wait);
+    }
+    let mut slower = rules(1);
+    slower[1] = with(slower[1].clone(), wait(100));
+    limits.apply(&[policy("p", &slower)]);
+    let refused = waits.pop().expect("a request").await;
+    assert_eq!((refused.status().as_u16(), refused.headers()["x-app"].to_str().ok()), (429, Some("quota")));
+    tokio::time::advance(Duration::from_secs(1)).await;
 }

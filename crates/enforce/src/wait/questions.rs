@@ -118,7 +118,13 @@ impl Wait {
         };
         let then = Then::Enter(OwnedDemands { all: others.iter().map(own).collect(), clock }, clock.now());
         let questions = StoreQuestions { shared: shared.into_iter().map(answer).collect(), then };
-        Self { follow_up: FollowUp::default(), questions: Some(questions), queued: None, seats: Vec::new() }
+        Self {
+            follow_up: FollowUp::default(),
+            questions: Some(questions),
+            queued: None,
+            seats: Vec::new(),
+            headers: None,
+        }
     }
 
     /// Holds these seats while the request waits for the rules of scope Pod.
@@ -141,7 +147,7 @@ impl Wait {
         if let Err((index, denied)) = answers {
             // The time until all rules admit the request, also those of scope Pod.
             let others = opens_after(&then.refused().demands(), clock.now());
-            let retry_after = denied.retry_after.map(|wait| wait.max(others));
+            let retry_after = denied.retry_after.zip(others).map(|(wait, others)| wait.max(others));
             let (demand, _) = shared.swap_remove(index);
             return Poll::Ready(Err(refused(demand, Denied { retry_after, ..denied }, clock)));
         }
@@ -158,7 +164,7 @@ impl Wait {
             Err(at) => {
                 drop(demands);
                 self.seats.clear();
-                Poll::Ready(Err(LateRefusal(Reason::Own { demands: others, at })))
+                Poll::Ready(Err(LateRefusal::new(Reason::Own { demands: others, at })))
             }
             Ok(Entry::Waits(wait)) => {
                 self.queued = wait.queued;
@@ -185,7 +191,7 @@ impl OwnedDemands {
 }
 
 fn refused(demand: SharedDemand, denied: Denied, clock: MonotonicClock) -> LateRefusal {
-    LateRefusal(Reason::Shared { demand, denied, clock })
+    LateRefusal::new(Reason::Shared { demand, denied, clock })
 }
 
 /// Uses and counts the seats of an admitted request. Returns the remaining quota of their rules.

@@ -36,13 +36,42 @@ async fn a_descriptor_brings_its_own_limit() {
     }
     let limits = Limits::new(&[domain("p", &[accepting(10, "FixedWindow")])]);
     assert_eq!(limits.admitted(&with_limit(&ann, 1_000, 86_400)), 10, "the largest rate");
-    assert_eq!(limits.admitted(&with_limit(&ann, 1_000, 3_600)), 1, "in an hour, the largest rate has less than one");
+    // In an hour, the largest rate has less than one request. One per hour would be more than it, so it is used itself.
+    assert_eq!(limits.admitted(&with_limit(&ann, 1_000, 3_600)), 10);
     let answer = limits.decide(&[with_limit(&bob, 7, 86_400)]);
     let state = answer.states[0].limit.as_ref().expect("a limit");
     assert_eq!((&*state.name, state.requests, state.remaining), ("r.l", 7, 6));
     assert_eq!(limits.admitted(&Descriptor { is_credit: true, ..with_limit(&bob, 7, 86_400) }), 1_000);
     assert_eq!(limits.admitted(&with_limit(&bob, 7, 86_400)), 7, "units are given back to the descriptor's limit");
-    assert_eq!(limits.counts(0, 0)[0], 10 + 1 + 1 + 7, "the rule counts all its requests");
+    assert_eq!(limits.counts(0, 0)[0], 10 + 10 + 1 + 7, "the rule counts all its requests");
+}
+
+/// A limit of a short period does not exceed a largest rate that has less than one request in this period.
+#[tokio::test(start_paused = true)]
+async fn a_short_period_does_not_exceed_the_largest_rate() {
+    let ann = [("user", "ann")];
+    let limits = Limits::new(&[domain("p", &[accepting(1, "FixedWindow")])]);
+    let mut admitted = 0;
+    for second in 0..40 {
+        admitted += limits.admitted(&with_limit(&ann, 5, 1));
+        // Other limits want the room of the first.
+        limits.admitted(&with_limit(&[("user", "bob")], 100 + second, 1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(admitted, 1);
+    let answer = limits.decide(&[with_limit(&ann, 5, 1)]);
+    let state = answer.states[0].limit.as_ref().expect("a limit");
+    assert_eq!((state.requests, state.period), (1, Duration::from_millis(DAY)));
+}
+
+/// A limit that is too large for a sliding window counter is lowered.
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_lowered_to_what_the_counter_can_count() {
+    let limits = Limits::new(&[domain("p", &[accepting(1 << 40, "SlidingWindowCounter")])]);
+    for (asked, requests) in [(2_000_000_000, 1 << 30), ((1 << 30) + 1, 1 << 30), (1 << 30, 1 << 30), (7, 7)] {
+        let answer = limits.decide(&[with_limit(&[("user", "ann")], asked, 86_400)]);
+        assert_eq!(answer.states[0].limit.as_ref().expect("a limit").requests, requests, "{asked}");
+    }
 }
 
 /// An explanation uses the counts of the descriptor's limit, and takes no place of another limit.

@@ -1,0 +1,109 @@
+//! The headers that rules set in all responses to a request, for responses that do not come from the app: a refusal by
+//! another rule, or the response to a request that exceeded its deadline.
+//!
+//! The numbers in these headers are read when the response is created.
+
+use std::{sync::Arc, time::Duration};
+
+use http::HeaderMap;
+use weir_core::Time;
+use weir_tower::{MonotonicClock, retry_after_seconds};
+
+use super::{
+    charge::Demand,
+    decide::RequestContext,
+    fields::{QuotaHeaders, QuotaState},
+    outcome::quota_state,
+    rule::{Limits, Rule},
+    shared::split,
+};
+
+/// The rules that match a request and set headers, in their order.
+#[derive(Clone, Debug)]
+pub(super) struct HeaderRules {
+    rules: Arc<[HeaderRule]>,
+    clock: MonotonicClock,
+}
+
+/// A rule that sets headers, with the key and the cost of the request.
+#[derive(Clone, Debug)]
+pub(super) struct HeaderRule {
+    pub(super) rule: Arc<Rule>,
+    pub(super) key: Box<[u8]>,
+    pub(super) cost: u64,
+}
+
+impl HeaderRules {
+    /// Returns `None` if none of these rules sets headers.
+    pub(super) fn new(rules: impl Iterator<Item = HeaderRule>, clock: MonotonicClock) -> Option<Self> {
+        let mut rules: Vec<HeaderRule> = rules.filter(|one| one.rule.sets_headers()).collect();
+        rules.sort_by_key(|one| one.rule.advice().map(|advice| advice.position()));
+        (!rules.is_empty()).then(|| Self { rules: rules.into(), clock })
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.rules.iter().map(|one| &one.rule)
+    }
+
+    /// Returns the prepared headers of all rules, with the states of their limits. `known` returns the state of a rule
+    /// that is known already.
+    pub(super) fn states(
+        &self,
+        known: impl Fn(&Arc<Rule>) -> Option<QuotaState>,
+    ) -> Vec<(Arc<QuotaHeaders>, QuotaState)> {
+        let now = self.clock.now();
+        let of = |one: &HeaderRule| {
+            let state = known(&one.rule).or_else(|| one.state(now)).unwrap_or_default();
+            Some((Arc::clone(one.rule.advice()?), state))
+        };
+        self.rules.iter().filter_map(of).collect()
+    }
+
+    /// Inserts the headers.
+    pub(super) fn insert(&self, headers: &mut HeaderMap) {
+        self.states(|_| None).iter().for_each(|(advice, state)| advice.insert_own(state, headers));
+    }
+}
+
+impl HeaderRule {
+    /// The state of the rule's tightest limit.
+    fn state(&self, now: Time) -> Option<QuotaState> {
+        let Self { rule, key, cost } = self;
+        if let Some(concurrency) = &rule.concurrency {
+            return Some(concurrency.peek(key, *cost).unwrap_or_else(|none| none.state));
+        }
+        let limits = rule.limits.as_ref()?;
+        if limits.shared.is_some() {
+            let demand = Demand { rule, limits, key, cost: *cost, latest: None };
+            let shared = split(&[demand], now).0.pop()?;
+            let known = shared.known();
+            let state = shared.state(known.left);
+            return Some(QuotaState { remaining: state.remaining.saturating_add(known.seats.into()), ..state });
+        }
+        Some(Self::state_in_pod(limits, key, *cost, now))
+    }
+
+    fn state_in_pod(limits: &Limits, key: &[u8], cost: u64, now: Time) -> QuotaState {
+        match limits.limiter.peek(now, key, cost) {
+            Ok(tightest) => quota_state(&tightest, tightest.standing.remaining()),
+            Err(refused) => QuotaState {
+                limit: refused.limit,
+                requests: refused.standing.quota().requests(),
+                remaining: refused.standing.remaining(),
+                seconds: retry_after_seconds(refused.retry_after().unwrap_or(Duration::ZERO)),
+            },
+        }
+    }
+}
+
+impl RequestContext<'_> {
+    /// Returns the rules among these that set headers. `None` if there are none.
+    pub(super) fn header_rules<'r>(&self, rules: impl Iterator<Item = &'r Arc<Rule>>) -> Option<HeaderRules> {
+        let rules = rules.filter(|rule| rule.sets_headers()).filter_map(|rule| {
+            let mut key = Vec::new();
+            rule.key()?.write(&self.request, &self.tokens, &mut key);
+            Some(HeaderRule { rule: Arc::clone(rule), key: key.into(), cost: rule.cost()?.on_arrival(&self.request) })
+        });
+        HeaderRules::new(rules, self.clock)
+    }
+}
