@@ -3,6 +3,7 @@
 mod envoy_ratelimit;
 mod names;
 mod tree;
+mod words;
 
 use std::{
     fs,
@@ -12,7 +13,7 @@ use std::{
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::documents;
+use crate::{documents, world::Fault};
 
 /// The configuration to import.
 #[derive(Debug, Subcommand)]
@@ -20,7 +21,8 @@ pub(crate) enum Import {
     /// Files of envoyproxy/ratelimit: the policies are for `weir-agent rls`
     ///
     /// Prints the policies on standard output, and what has no equivalent on standard error. Exit code 0: all limits were
-    /// imported; 1: some limit has no equivalent, and nothing is printed; 2: a file cannot be read.
+    /// imported; 1: some limit has no equivalent, and nothing is printed; 2: a flag is not valid, or a file cannot be
+    /// read.
     EnvoyRatelimit(EnvoyRatelimit),
 }
 
@@ -69,7 +71,7 @@ pub(crate) enum Imported {
     Policies(String, Vec<String>),
     /// What has no equivalent.
     Refused(Vec<String>),
-    /// The files that cannot be read.
+    /// The flags that are not valid, or the files that cannot be read.
     Unreadable(Vec<String>),
 }
 
@@ -77,6 +79,10 @@ impl Import {
     /// Imports the files.
     pub(crate) fn run(&self) -> Imported {
         let Self::EnvoyRatelimit(arguments) = self;
+        let wrong = arguments.faults();
+        if !wrong.is_empty() {
+            return Imported::Unreadable(wrong);
+        }
         let (mut text, mut notes, mut faults, mut unreadable) = (String::new(), Vec::new(), Vec::new(), Vec::new());
         let mut taken = names::Names::default();
         for path in &arguments.files {
@@ -99,15 +105,36 @@ impl Import {
         if !unreadable.is_empty() {
             return Imported::Unreadable(unreadable);
         }
-        // The importer should never write a policy that a cluster refuses.
-        if faults.is_empty()
-            && let Err(broken) = documents::read(&text).policies()
-        {
-            let message = |finding: documents::Finding| format!("{}: {}", finding.fault.path, finding.fault.message);
-            faults.extend(broken.findings.into_iter().map(message));
-        }
         if faults.is_empty() { Imported::Policies(text, notes) } else { Imported::Refused(faults) }
     }
+}
+
+impl EnvoyRatelimit {
+    /// Returns the flags that are not valid, and how to write them.
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.store.is_some() && self.scope != Scope::Shared {
+            faults.push("--store: is valid only with --scope shared: add --scope shared, or remove --store".to_owned());
+        }
+        for (index, (label, _)) in self.selector.iter().enumerate() {
+            if self.selector[..index].iter().any(|(earlier, _)| earlier == label) {
+                faults.push(format!("--selector: has the label {label} twice: keep one of them"));
+            }
+        }
+        if let Err(broken) = documents::read(&envoy_ratelimit::sample(self)).policies() {
+            faults.extend(broken.findings.into_iter().map(|finding| of_flag(&finding.fault)));
+        }
+        faults
+    }
+}
+
+/// Names the flag that causes a fault of a policy.
+fn of_flag(fault: &Fault) -> String {
+    let flags = [("spec.targetRefs", "--target"), ("spec.selector", "--selector"), ("spec.rules", "--store")];
+    let flag = flags.iter().find(|(path, _)| fault.path.starts_with(path));
+    // Users of the flag do not know this field.
+    let message = fault.message.trim_start_matches("matchLabels ");
+    format!("{}: {message}", flag.map_or(&*fault.path, |(_, flag)| flag))
 }
 
 fn read(path: &Path) -> io::Result<String> {

@@ -10,7 +10,8 @@ use serde_yaml::Mapping;
 use super::{
     EnvoyRatelimit, Scope,
     names::Names,
-    tree::{File, Node, Pattern, RateLimit},
+    tree::{File, Node, OnlyMap, Pattern, RateLimit},
+    words,
 };
 use crate::documents;
 
@@ -19,6 +20,11 @@ const MOST_RULES: usize = 64;
 const MOST_ENTRIES: usize = 8;
 const MOST_KEY_PARTS: usize = 4;
 const MOST_EXCEPTIONS: usize = 64;
+const MOST_REQUESTS: u32 = 1_000_000_000;
+/// These bounds are in characters.
+const LONGEST_DOMAIN: usize = 128;
+const LONGEST_KEY: usize = 128;
+const LONGEST_VALUE: usize = 512;
 
 /// The fields of policies in the order in which they are written. Other fields come first.
 const ORDER: [&str; 22] = [
@@ -74,11 +80,7 @@ pub(super) fn import(
     arguments: &EnvoyRatelimit,
     taken: &mut Names,
 ) -> Result<(Vec<String>, Vec<String>), Vec<String>> {
-    let value = documents::one_value(text)?;
-    let file: File = serde_path_to_error::deserialize(value).map_err(|error| vec![error.to_string()])?;
-    if file.domain.is_empty() {
-        return Err(vec!["domain: must not be empty".to_owned()]);
-    }
+    let file = file(text)?;
     let mut importer =
         Importer { arguments, rules: Vec::new(), names: Names::default(), notes: Vec::new(), faults: Vec::new() };
     importer.walk(&file.descriptors, &[], "descriptors");
@@ -89,20 +91,69 @@ pub(super) fn import(
     if importer.rules.is_empty() {
         importer.notes.push("has no limits, so there is no policy for it".to_owned());
     }
-    let policies: Vec<_> =
-        importer.rules.chunks(MOST_RULES).map(|rules| policy(&file, rules, arguments, taken)).collect();
-    Ok((policies, importer.notes))
+    let chunks = || importer.rules.chunks(MOST_RULES);
+    let policies: Vec<_> = chunks()
+        .map(|rules| policy(&file.domain, &rules.iter().map(|found| &found.rule).collect::<Vec<_>>(), arguments, taken))
+        .collect();
+    let faults: Vec<_> = policies.iter().zip(chunks()).flat_map(|(policy, rules)| faults(policy, rules)).collect();
+    if faults.is_empty() { Ok((policies, importer.notes)) } else { Err(faults) }
 }
 
-fn policy(file: &File, rules: &[Found<'_>], arguments: &EnvoyRatelimit, taken: &mut Names) -> String {
+fn file(text: &str) -> Result<File, Vec<String>> {
+    let value = match documents::one_value(&words::quoted(text)) {
+        Ok(Value::Null) => Err(Vec::new()),
+        value => value,
+    };
+    let value = value.map_err(|faults| {
+        let is_empty = documents::read(text).is_empty();
+        if is_empty { vec!["is empty: a file must have a domain and its descriptors".to_owned()] } else { faults }
+    })?;
+    let file: Result<OnlyMap<File>, _> = serde_path_to_error::deserialize(value);
+    let OnlyMap(file) = file.map_err(|error| vec![error.to_string()])?;
+    if file.domain.is_empty() {
+        return Err(vec!["domain: must not be empty".to_owned()]);
+    }
+    if is_longer(&file.domain, LONGEST_DOMAIN) {
+        return Err(vec![format!("domain: has more than {LONGEST_DOMAIN} characters")]);
+    }
+    Ok(file)
+}
+
+fn is_longer(text: &str, most: usize) -> bool {
+    text.chars().count() > most
+}
+
+/// Returns what a cluster refuses in a policy, with the places of the descriptors in the file.
+///
+/// The checks of the importer should find it first.
+fn faults(policy: &str, rules: &[Found<'_>]) -> Vec<String> {
+    let place = |path: &str| {
+        let (index, rest) = path.strip_prefix("spec.rules[")?.split_once(']')?;
+        let found = rules.get(index.parse::<usize>().ok()?)?;
+        Some(format!("{}: its rule is not valid: {}", found.place, rest.trim_start_matches('.')))
+    };
+    let message = |finding: documents::Finding| {
+        let path = finding.fault.path;
+        let place = place(&path).unwrap_or_else(|| format!("its policy is not valid: {path}"));
+        format!("{place}: {}", finding.fault.message)
+    };
+    let broken = documents::read(policy).policies().err().unwrap_or_default();
+    broken.findings.into_iter().map(message).collect()
+}
+
+/// Returns a policy that is valid exactly if the flags are.
+pub(super) fn sample(arguments: &EnvoyRatelimit) -> String {
+    let mut rule = json!({"name": "all", "limits": [{"name": "rate", "requests": 1, "per": "1s"}]});
+    add_scope(&mut rule, arguments);
+    policy("all", &[&rule], arguments, &mut Names::default())
+}
+
+fn policy(domain: &str, rules: &[&Value], arguments: &EnvoyRatelimit, taken: &mut Names) -> String {
     let mut policy = json!({
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "RateLimitPolicy",
-        "metadata": {"name": taken.new_from(&file.domain)},
-        "spec": {
-            "domain": file.domain,
-            "rules": rules.iter().map(|found| &found.rule).collect::<Vec<_>>(),
-        },
+        "metadata": {"name": taken.new_from(domain)},
+        "spec": {"domain": domain, "rules": rules},
     });
     let spec = &mut policy["spec"];
     if arguments.selector.is_empty() {
@@ -113,6 +164,17 @@ fn policy(file: &File, rules: &[Found<'_>], arguments: &EnvoyRatelimit, taken: &
         spec["selector"] = json!({"matchLabels": labels});
     }
     serde_yaml::to_string(&in_order(&policy)).unwrap_or_default()
+}
+
+fn add_scope(rule: &mut Value, arguments: &EnvoyRatelimit) {
+    match arguments.scope {
+        Scope::Pod => {}
+        Scope::Fleet => rule["scope"] = json!("Fleet"),
+        Scope::Shared => {
+            rule["scope"] = json!("Shared");
+            rule["shared"] = json!({"storeRef": {"name": arguments.store}});
+        }
+    }
 }
 
 /// Sorts the fields of objects as people write them.
@@ -140,6 +202,12 @@ impl<'a> Importer<'a> {
             if node.key.is_empty() || node.key.ends_with('*') {
                 self.fault(&place, "key: must not be empty, and must not end with *");
                 continue;
+            }
+            if is_longer(&node.key, LONGEST_KEY) {
+                self.fault(&place, &format!("key: has more than {LONGEST_KEY} characters"));
+            }
+            if is_longer(node.value.strip_suffix('*').unwrap_or(&node.value), LONGEST_VALUE) {
+                self.fault(&place, &format!("value: has more than {LONGEST_VALUE} characters"));
             }
             if node.share_threshold && !matches!(node.pattern(), Pattern::Prefix(_)) {
                 self.fault(&place, "share_threshold: is valid only with a value that ends with *");
@@ -199,22 +267,7 @@ impl<'a> Importer<'a> {
     fn rule(&mut self, levels: &[Level<'a>], limit: &'a RateLimit, place: String) {
         let Some(Level { node, .. }) = levels.last() else { return };
         let key: Vec<_> = levels.iter().filter(|level| level.node.separates()).map(|level| &level.node.key).collect();
-        let is_ambiguous = |(index, level): (usize, &Level<'_>)| {
-            level.node.separates() && levels[..index].iter().any(|before| before.node.key == level.node.key)
-        };
-        if levels.len() > MOST_ENTRIES {
-            self.fault(&place, &format!("has more than {MOST_ENTRIES} levels"));
-        }
-        if key.len() > MOST_KEY_PARTS {
-            self.fault(&place, &format!("counts by more than {MOST_KEY_PARTS} entries"));
-        }
-        if levels.iter().enumerate().any(is_ambiguous) {
-            let message = format!("key: {} is on two levels, and a rule counts only the values of the first", node.key);
-            self.fault(&place, &message);
-        }
-        if node.quota_mode {
-            self.fault(&place, "quota_mode: has no equivalent: remove it");
-        }
+        self.check(levels, &key, limit, &place);
         let name = if limit.name.is_empty() {
             let part = |level: &Level<'_>| format!("{} {}", level.node.key, level.node.value);
             self.names.new_from(&levels.iter().map(part).collect::<Vec<_>>().join(" "))
@@ -235,7 +288,7 @@ impl<'a> Importer<'a> {
                 if !key.is_empty() {
                     rule["key"] = key.iter().map(|key| json!({"descriptor": key})).collect();
                 }
-                self.scope(&mut rule);
+                add_scope(&mut rule, self.arguments);
                 let requests = limit.requests_per_unit;
                 let strategy = "FixedWindow";
                 rule["limits"] = json!([{"name": "rate", "requests": requests, "per": per, "strategy": strategy}]);
@@ -244,14 +297,30 @@ impl<'a> Importer<'a> {
         self.rules.push(Found { rule, limit, place });
     }
 
-    fn scope(&self, rule: &mut Value) {
-        match self.arguments.scope {
-            Scope::Pod => {}
-            Scope::Fleet => rule["scope"] = json!("Fleet"),
-            Scope::Shared => {
-                rule["scope"] = json!("Shared");
-                rule["shared"] = json!({"storeRef": {"name": self.arguments.store}});
-            }
+    /// Finds what a rule cannot do.
+    fn check(&mut self, levels: &[Level<'_>], key: &[&String], limit: &RateLimit, place: &str) {
+        let is_ambiguous = |(index, level): (usize, &Level<'_>)| {
+            level.node.separates() && levels[..index].iter().any(|before| before.node.key == level.node.key)
+        };
+        if levels.len() > MOST_ENTRIES {
+            self.fault(place, &format!("has more than {MOST_ENTRIES} levels"));
+        }
+        if key.len() > MOST_KEY_PARTS {
+            self.fault(place, &format!("counts by more than {MOST_KEY_PARTS} entries"));
+        }
+        if let Some((_, level)) = levels.iter().enumerate().find(|level| is_ambiguous(*level)) {
+            let key = &level.node.key;
+            let message = format!("key: {key} is on two levels, and a rule counts only the values of the first");
+            self.fault(place, &message);
+        }
+        if levels.last().is_some_and(|level| level.node.quota_mode) {
+            self.fault(place, "quota_mode: has no equivalent: remove it");
+        }
+        if !limit.unlimited && limit.requests_per_unit > MOST_REQUESTS {
+            let requests = limit.requests_per_unit;
+            let message =
+                format!("is {requests}, and the most is {MOST_REQUESTS}: choose a smaller number, or unlimited");
+            self.fault(place, &format!("rate_limit.requests_per_unit: {message}"));
         }
     }
 

@@ -29,6 +29,13 @@ fn refused(text: &str) -> Vec<String> {
     faults.into_iter().map(|fault| fault.split_once(".yaml: ").unwrap().1.to_owned()).collect()
 }
 
+fn wrong_usage(more: &[&str]) -> Vec<String> {
+    match imported(FILE, more) {
+        Imported::Unreadable(faults) => faults,
+        other => panic!("{more:?}: {other:?}"),
+    }
+}
+
 const FILE: &str = "
 domain: shop
 descriptors:
@@ -91,6 +98,44 @@ fn flags_select_the_target_and_the_scope() {
     assert!(Cli::try_parse_from(["test", "envoy-ratelimit", "x", "--selector", "app"]).is_err());
 }
 
+/// Each fault is reported once, however many policies there are, and with the flag.
+#[test]
+fn flags_that_are_not_valid_are_wrong_usage() {
+    let shared = ["--scope", "shared", "--store"];
+    for (more, faults) in [
+        (&["--target", "Pod/x"][..], &["--target: must be one of \"Deployment\", \"StatefulSet\""][..]),
+        (&["--target", "deployment/x"], &["--target: must be one of"]),
+        (&["--target", "Deployment/X_y"], &["--target: is \"X_y\": name must be the name of an object"]),
+        (&["--selector", "a b=c"], &["--selector: must have valid names of labels, such as app"]),
+        (&["--selector", "a=ü"], &["--selector: must have valid values of labels: letters"]),
+        (&["--selector", "a=1,a=2"], &["--selector: has the label a twice: keep one of them"]),
+        (&[shared[0], shared[1], shared[2], "Foo"], &["--store: is \"Foo\": name must be the name of an object"]),
+        (&["--store", "foo"], &["--store: is valid only with --scope shared: add --scope shared, or remove"]),
+        (&["--scope", "pod", "--store", "foo"], &["--store: is valid only with --scope shared"]),
+        (&["--target", "Pod/x", "--store", "foo"], &["--store: is valid only", "--target: must be one of"]),
+    ] {
+        let found = wrong_usage(more);
+        let is_same = found.len() == faults.len() && found.iter().zip(faults).all(|(it, start)| it.starts_with(start));
+        assert!(is_same, "{more:?}: {found:?}");
+    }
+    let did_you_mean = wrong_usage(&["--target", "deployment/x"]);
+    assert!(did_you_mean[0].contains("did you mean \"Deployment\"?"), "{did_you_mean:?}");
+}
+
+/// envoyproxy/ratelimit reads a number or a boolean in a field of text as it is written.
+#[test]
+fn words_without_quotes_are_kept_as_they_are_written() {
+    let words = ["50", "true", "True", "0x10", "+5", "-0", "1.10", "12345678901234567890123", "010", "yes", "1_000"];
+    let limit = "rate_limit: {unit: day, requests_per_unit: 0x10}";
+    let nodes: String = words.iter().map(|word| format!("- {{key: 5, value: {word}, {limit}}}\n")).collect();
+    let (all, _) = policies(&format!("domain: 1.50\ndescriptors:\n{nodes}"), &[]);
+    let rules = all[0]["spec"]["rules"].as_array().unwrap();
+    let entries: Vec<_> = rules.iter().map(|rule| &rule["match"][0]["descriptor"][0]).collect();
+    let expected: Vec<_> = words.iter().map(|word| json!({"key": "5", "value": word})).collect();
+    assert_eq!(entries, expected.iter().collect::<Vec<_>>());
+    assert_eq!((&all[0]["spec"]["domain"], &rules[0]["limits"][0]["requests"]), (&json!("1.50"), &json!(16)));
+}
+
 /// A sibling with a prefix takes values from later siblings, but not from earlier ones.
 #[test]
 fn the_order_of_prefixes_counts() {
@@ -142,9 +187,25 @@ fn what_has_no_equivalent_is_refused_with_its_place() {
         ("{key: a, value: [1]}", "descriptors[0].value: must be a text"),
         ("{key: 'a*'}", "descriptors[0]: key: must not be empty, and must not end"),
         ("{key: a, value: b, share_threshold: true}", "descriptors[0]: share_threshold: is valid only"),
+        ("{key: a, value: !!int 7}", "descriptors[0].value: must be a text: write it in quotes"),
+        (
+            "{key: a, value: &x 7, descriptors: [{key: b, value: 'c'}]}",
+            "descriptors[0].value: must be a text: write it",
+        ),
+        ("shop", "descriptors[0]: invalid type: string \"shop\", expected a map"),
+        ("[shop]", "descriptors[0]: invalid type: sequence, expected a map"),
+        ("{key: a, rate_limit: [3, day]}", "descriptors[0].rate_limit: invalid type: sequence, expected a map"),
+        (
+            "{key: a, rate_limit: {unit: day, replaces: [n]}}",
+            "descriptors[0].rate_limit.replaces[0]: invalid type: string \"n\", expected a map",
+        ),
         (
             "{key: a, descriptors: [{key: a, rate_limit: {unit: day}}]}",
             "descriptors[0].descriptors[0]: key: a is on two",
+        ),
+        (
+            "{key: a, descriptors: [{key: a, descriptors: [{key: b, rate_limit: {unit: day}}]}]}",
+            "descriptors[0].descriptors[0].descriptors[0]: key: a is on two levels",
         ),
         ("{key: a}\n- {key: a}", "descriptors[1]: has the key and the value of an earlier sibling"),
         (
@@ -156,6 +217,61 @@ fn what_has_no_equivalent_is_refused_with_its_place() {
         assert!(faults.len() == 1 && faults[0].starts_with(fault), "{node}: {faults:?}");
     }
     assert_eq!(refused("domain: ''\n"), ["domain: must not be empty"]);
+    assert_eq!(refused("- shop\n"), ["invalid type: sequence, expected a map"]);
+    assert_eq!(refused("shop\n"), ["invalid type: string \"shop\", expected a map"]);
+    for text in ["", "\n", "# nothing\n", "---\n", "---\n---\n"] {
+        assert_eq!(refused(text), ["is empty: a file must have a domain and its descriptors"], "{text:?}");
+    }
+    assert_eq!(refused("domain: d\n---\ndomain: e\n"), ["must have one YAML document: split the file"]);
     assert!(refused("domain: [\n")[0].contains("line 1"), "{:?}", refused("domain: [\n"));
     assert!(matches!(imported("domain: d\n", &["/does/not/exist"]), Imported::Unreadable(_)));
+}
+
+/// The bounds of a policy. `refused` shows that each fault begins with the file.
+#[test]
+fn what_a_policy_cannot_contain_is_refused_with_its_place() {
+    let (limit, tens) = ("rate_limit: {unit: day, requests_per_unit: 5}", |count: usize| "0123456789".repeat(count));
+    let (key, value) = (tens(13), tens(52));
+    let good: String = (0..70).map(|number| format!("- {{key: k{number}, {limit}}}\n")).collect();
+    let last = |node: &str| refused(&format!("domain: d\ndescriptors:\n{good}- {node}\n"));
+    for (node, fault) in [
+        (
+            "{key: a, rate_limit: {unit: day, requests_per_unit: 2000000000}}",
+            "descriptors[70]: rate_limit.requests_per_unit: is 2000000000, and the most is 1000000000: choose a smaller",
+        ),
+        (&format!("{{key: x{key}, {limit}}}"), "descriptors[70]: key: has more than 128 characters"),
+        (&format!("{{key: a, value: x{value}, {limit}}}"), "descriptors[70]: value: has more than 512 characters"),
+        (
+            &format!("{{key: a, descriptors: [{{key: b, value: x{value}*, {limit}}}]}}"),
+            "descriptors[70].descriptors[0]: value: has more than 512 characters",
+        ),
+    ] {
+        let faults = last(node);
+        assert!(faults.len() == 1 && faults[0].starts_with(fault), "{faults:?}");
+    }
+    assert_eq!(refused(&format!("domain: x{key}\n")), ["domain: has more than 128 characters"]);
+
+    let (exact, longest) = ("é".repeat(128), "é".repeat(512));
+    let node = |value: &str| format!("- {{key: {exact}, value: '{value}', {limit}}}\n");
+    let text = format!("domain: {exact}\ndescriptors:\n{}{}", node(&longest), node(&format!("x{}*", &longest[2..])));
+    let (all, _) = policies(&text, &[]);
+    assert_eq!(all[0]["spec"]["rules"].as_array().unwrap().len(), 2, "the longest texts that are valid");
+    let (all, _) = policies(
+        "domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true, requests_per_unit: 4294967295}}]",
+        &[],
+    );
+    assert_eq!(all[0]["spec"]["rules"][0]["action"], "Bypass");
+}
+
+/// No check of the importer finds this fault: the list of replaced rules has at most 64 names.
+#[test]
+fn a_rule_that_a_cluster_refuses_is_named_by_its_descriptor() {
+    let named = |name: &str| format!("rate_limit: {{unit: day, requests_per_unit: 5, name: {name}}}");
+    let mut nodes: String =
+        (0..70).map(|number| format!("- {{key: k{number}, {}}}\n", named(&format!("n{number}")))).collect();
+    let replaced = vec!["{name: n69}"; 65].join(", ");
+    nodes.push_str(&format!("- {{key: a, rate_limit: {{unlimited: true, replaces: [{replaced}]}}}}\n"));
+    let faults = refused(&format!("domain: d\ndescriptors:\n{nodes}"));
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].starts_with("descriptors[70]: its rule is not valid: replaces: "), "{faults:?}");
 }

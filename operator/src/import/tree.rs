@@ -1,14 +1,23 @@
 //! The file of envoyproxy/ratelimit.
 
-use serde::{Deserialize, Deserializer, de};
+use std::{fmt, marker::PhantomData};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, value::MapAccessDeserializer},
+};
 use serde_json::Value;
+
+/// A value that is written as a map. serde also reads a list as the fields of a struct, in their order.
+#[derive(Debug)]
+pub(super) struct OnlyMap<T>(pub(super) T);
 
 /// A file: the descriptors of one domain.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) domain: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maps")]
     pub(super) descriptors: Vec<Node>,
 }
 
@@ -18,10 +27,11 @@ pub(super) struct File {
 pub(super) struct Node {
     pub(super) key: String,
     /// The value in the file. Empty if there is none.
-    #[serde(default, deserialize_with = "scalar")]
+    #[serde(default, deserialize_with = "text")]
     pub(super) value: String,
+    #[serde(default, deserialize_with = "map_or_null")]
     pub(super) rate_limit: Option<RateLimit>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maps")]
     pub(super) descriptors: Vec<Self>,
     #[serde(default)]
     pub(super) shadow_mode: bool,
@@ -48,7 +58,7 @@ pub(super) struct RateLimit {
     pub(super) unlimited: bool,
     #[serde(default)]
     pub(super) name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maps")]
     pub(super) replaces: Vec<Named>,
 }
 
@@ -87,13 +97,42 @@ impl Node {
     }
 }
 
-/// Reads a text, a number or a boolean as text.
-fn scalar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OnlyMap<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
+            type Value = OnlyMap<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(OnlyMap)
+            }
+        }
+
+        deserializer.deserialize_map(Visitor(PhantomData))
+    }
+}
+
+fn maps<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let maps = Vec::deserialize(deserializer)?;
+    Ok(maps.into_iter().map(|OnlyMap(map)| map).collect())
+}
+
+fn map_or_null<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let map = Option::deserialize(deserializer)?;
+    Ok(map.map(|OnlyMap(map)| map))
+}
+
+/// Reads a text. A number or a boolean is refused, because it can be written in several ways.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Null => Ok(String::new()),
         Value::String(text) => Ok(text),
-        Value::Number(number) => Ok(number.to_string()),
-        Value::Bool(bool) => Ok(bool.to_string()),
+        Value::Number(_) | Value::Bool(_) => Err(de::Error::custom("must be a text: write it in quotes")),
         _ => Err(de::Error::custom("must be a text")),
     }
 }
