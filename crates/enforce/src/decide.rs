@@ -26,6 +26,7 @@ use super::{
     deferred::DeferredCost,
     follow_up::{Deadline, FollowUp},
     format::Format,
+    header_rules::{HeaderRule, HeaderRules},
     in_force::RulesInForce,
     jwt::Tokens,
     outcome::{fields_of_one, fields_of_several, refusal},
@@ -208,6 +209,16 @@ impl RequestContext<'_> {
         }
     }
 
+    /// Returns the rules among these that set headers. `None` if there are none.
+    fn header_rules<'r>(&self, rules: impl Iterator<Item = &'r Arc<Rule>>) -> Option<HeaderRules> {
+        let rules = rules.filter(|rule| rule.sets_headers()).filter_map(|rule| {
+            let mut key = Vec::new();
+            rule.key()?.write(&self.request, &self.tokens, &mut key);
+            Some(HeaderRule { rule: Arc::clone(rule), key: key.into(), cost: rule.cost()?.on_arrival(&self.request) })
+        });
+        HeaderRules::new(rules, self.clock)
+    }
+
     fn find_headers(&self, set: &RuleSet, indices: &[usize], verdict: &mut Verdict<'_>) {
         let find = |indices: &[usize]| self.header_rules(indices.iter().map(|index| &set.get(*index).rule));
         match verdict {
@@ -219,7 +230,7 @@ impl RequestContext<'_> {
                     several => find(several),
                 };
                 if let Some(rules) = rules {
-                    refusal.add_headers_of(&rules);
+                    rules.add_to(refusal);
                 }
             }
             Verdict::Wait(wait) => {

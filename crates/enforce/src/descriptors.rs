@@ -32,7 +32,7 @@ use super::{
     refusal::Refusal,
     rule::{Limits, Rule},
     rule_set::{MatchBuffers, Matching, RuleSet},
-    shared::{SharedDemand, split},
+    shared::{SharedDemand, banned, split},
     verdict::{Pass, Verdict},
     wait::Wait,
 };
@@ -175,7 +175,7 @@ impl LiveRules {
             Verdict::Pass(pass) => DescriptorVerdict::Decided(matched.passed(pass.fields)),
             Verdict::Refuse(mut refusal) => {
                 if let Some(rules) = matched.header_rules() {
-                    refusal.add_headers_of(&rules);
+                    rules.add_to(&mut refusal);
                 }
                 let at = refusing.unwrap_or_else(|| matched.descriptor_of(&refusal));
                 rules.log(&refusal, &contexts[at], options.log_keys);
@@ -415,7 +415,7 @@ impl Matched {
         let demand = self.demand()?;
         let Demand { rule, limits, key, cost, .. } = demand;
         if let Some(rest) = limits.banned(key, now) {
-            return Some(Refusal::banned((rule, limits), (key, cost), rest, now));
+            return Some(banned((rule, limits), (key, cost), rest, now));
         }
         if self.hits > 0 {
             return None;

@@ -11,9 +11,9 @@ use weir_tower::{MonotonicClock, retry_after_seconds};
 
 use super::{
     charge::Demand,
-    decide::RequestContext,
     fields::{QuotaHeaders, QuotaState},
     outcome::quota_state,
+    refusal::Refusal,
     rule::{Limits, Rule},
     shared::split,
 };
@@ -41,16 +41,18 @@ impl HeaderRules {
         (!rules.is_empty()).then(|| Self { rules: rules.into(), clock })
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Rule>> {
-        self.rules.iter().map(|one| &one.rule)
+    /// Adds the headers to a refusal, if another rule than the refusing one is among these rules.
+    pub(super) fn add_to(&self, refusal: &mut Refusal<'_>) {
+        let (own, state) = (refusal.rule, refusal.state);
+        let is_own = |rule: &Arc<Rule>| Arc::ptr_eq(rule, own);
+        if !self.rules.iter().all(|one| is_own(&one.rule)) {
+            refusal.headers = self.states(|rule| is_own(rule).then_some(state));
+        }
     }
 
     /// Returns the prepared headers of all rules, with the states of their limits. `known` returns the state of a rule
     /// that is known already.
-    pub(super) fn states(
-        &self,
-        known: impl Fn(&Arc<Rule>) -> Option<QuotaState>,
-    ) -> Vec<(Arc<QuotaHeaders>, QuotaState)> {
+    fn states(&self, known: impl Fn(&Arc<Rule>) -> Option<QuotaState>) -> Vec<(Arc<QuotaHeaders>, QuotaState)> {
         let now = self.clock.now();
         let of = |one: &HeaderRule| {
             let state = known(&one.rule).or_else(|| one.state(now)).unwrap_or_default();
@@ -93,17 +95,5 @@ impl HeaderRule {
                 seconds: retry_after_seconds(refused.retry_after().unwrap_or(Duration::ZERO)),
             },
         }
-    }
-}
-
-impl RequestContext<'_> {
-    /// Returns the rules among these that set headers. `None` if there are none.
-    pub(super) fn header_rules<'r>(&self, rules: impl Iterator<Item = &'r Arc<Rule>>) -> Option<HeaderRules> {
-        let rules = rules.filter(|rule| rule.sets_headers()).filter_map(|rule| {
-            let mut key = Vec::new();
-            rule.key()?.write(&self.request, &self.tokens, &mut key);
-            Some(HeaderRule { rule: Arc::clone(rule), key: key.into(), cost: rule.cost()?.on_arrival(&self.request) })
-        });
-        HeaderRules::new(rules, self.clock)
     }
 }

@@ -8,17 +8,14 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use weir_core::{Tightest, Time};
+use weir_core::Time;
 use weir_tower::retry_after_seconds;
 
 use super::{
-    charge::{Demand, opens_after},
     concurrency::NoPermit,
     fields::{QuotaHeaders, QuotaState},
-    header_rules::HeaderRules,
     refusal_text::RefusalText,
-    rule::{Limits, Rule},
-    shared::{refused_for, split},
+    rule::Rule,
 };
 
 /// The refusal of a request or a message by one limit of one rule, or of a request by a rule with action Deny.
@@ -66,33 +63,6 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// Counts a request whose key the rule has banned, and refuses it. The state is that of the rule's tightest limit. The
-    /// client may retry when the ban has ended and the rule's limits admit the request.
-    pub(super) fn banned(
-        (rule, limits): (&'a Arc<Rule>, &Limits),
-        (key, cost): (&[u8], u64),
-        rest: Duration,
-        at: Time,
-    ) -> Self {
-        rule.counters.count_limited();
-        rule.counters.count_banned();
-        let demand = Demand { rule, limits, key, cost, latest: None };
-        let (limit, override_index, retry_after) = match &limits.shared {
-            Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
-            None => match limits.limiter.peek(at, key, cost) {
-                Ok(Tightest { limit, override_index, .. }) => (limit, override_index, Some(Duration::ZERO)),
-                Err(refused) => {
-                    let opens = if limits.is_single() { refused.retry_after() } else { opens_after(&[demand], at) };
-                    (refused.limit, refused.override_index, opens)
-                }
-            },
-        };
-        let requests = limits.quota(limit, override_index).map_or(0, |quota| quota.requests());
-        let state = QuotaState { limit, requests, ..QuotaState::default() };
-        let headers = Vec::new();
-        Self { rule, state, override_index, retry_after, is_banned: false, at, headers }.until_the_end_of(rest)
-    }
-
     /// Counts this refusal for the ban of the rule, if the rule has a ban. If the key is banned now, the client may
     /// not retry before the ban has ended.
     pub(super) fn counted_for_ban(self, key: &[u8]) -> Self {
@@ -116,7 +86,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    fn until_the_end_of(self, rest: Duration) -> Self {
+    /// The key is banned for this time: the client may not retry before.
+    pub(super) fn until_the_end_of(self, rest: Duration) -> Self {
         let retry_after = self.retry_after.map(|opens| opens.max(rest));
         let seconds = retry_after_seconds(retry_after.unwrap_or(rest));
         Self { state: QuotaState { remaining: 0, seconds, ..self.state }, retry_after, is_banned: true, ..self }
@@ -134,15 +105,6 @@ impl<'a> Refusal<'a> {
 }
 
 impl Refusal<'_> {
-    /// Adds the headers that these rules set, if another rule than the refusing one is among them.
-    pub(super) fn add_headers_of(&mut self, rules: &HeaderRules) {
-        let is_own = |rule: &Arc<Rule>| Arc::ptr_eq(rule, self.rule);
-        if !rules.all().all(is_own) {
-            let state = self.state;
-            self.headers = rules.states(|rule| is_own(rule).then_some(state));
-        }
-    }
-
     /// Returns the key for a cache of the text.
     pub fn text_key(&self) -> TextKey {
         let &Self { rule, state, override_index, is_banned, .. } = self;

@@ -5,12 +5,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::Time;
+use weir_core::{Tightest, Time};
 use weir_store::{Claim, Denied, Grant, Known, Left, Waits};
 use weir_tower::retry_after_seconds;
 
 use super::{
-    charge::Demand,
+    charge::{Demand, opens_after},
     fields::QuotaState,
     lower::hash,
     refusal::Refusal,
@@ -70,6 +70,33 @@ pub(super) fn refused_for(demands: &[SharedDemand]) -> Option<Duration> {
         return None;
     }
     Some(demands.iter().filter_map(|demand| demand.known().refused_for).max().unwrap_or_default())
+}
+
+/// Counts a request whose key the rule has banned, and refuses it. The state is that of the rule's tightest limit. The
+/// client may retry when the ban has ended and the rule's limits admit the request.
+pub(super) fn banned<'r>(
+    (rule, limits): (&'r Arc<Rule>, &Limits),
+    (key, cost): (&[u8], u64),
+    rest: Duration,
+    at: Time,
+) -> Refusal<'r> {
+    rule.counters.count_limited();
+    rule.counters.count_banned();
+    let demand = Demand { rule, limits, key, cost, latest: None };
+    let (limit, override_index, retry_after) = match &limits.shared {
+        Some(shared) => (0, shared.terms.override_of(key), refused_for(&split(&[demand], at).0)),
+        None => match limits.limiter.peek(at, key, cost) {
+            Ok(Tightest { limit, override_index, .. }) => (limit, override_index, Some(Duration::ZERO)),
+            Err(refused) => {
+                let opens = if limits.is_single() { refused.retry_after() } else { opens_after(&[demand], at) };
+                (refused.limit, refused.override_index, opens)
+            }
+        },
+    };
+    let requests = limits.quota(limit, override_index).map_or(0, |quota| quota.requests());
+    let state = QuotaState { limit, requests, ..QuotaState::default() };
+    let headers = Vec::new();
+    Refusal { rule, state, override_index, retry_after, is_banned: false, at, headers }.until_the_end_of(rest)
 }
 
 impl SharedDemand {
@@ -146,7 +173,7 @@ impl SharedDemand {
     pub(super) fn refusal_by<'r>(&self, rule: &'r Arc<Rule>, denied: Denied, at: Time) -> Refusal<'r> {
         if let (Some(rest), Some(key), Some(limits)) = (denied.banned, &self.key, &rule.limits) {
             limits.learn_ban(key, rest, at);
-            return Refusal::banned((rule, limits), (key, self.cost.into()), rest, at);
+            return banned((rule, limits), (key, self.cost.into()), rest, at);
         }
         rule.counters.count_limited();
         let seconds = retry_after_seconds(denied.retry_after.unwrap_or(SOON));

@@ -245,7 +245,7 @@ impl LateRefusal {
         let headers = self.headers;
         let then = |mut refusal: Refusal<'_>| {
             if let Some(rules) = headers {
-                refusal.add_headers_of(&rules);
+                rules.add_to(&mut refusal);
             }
             then(&refusal)
         };

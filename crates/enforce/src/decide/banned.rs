@@ -8,6 +8,7 @@ use super::{RequestContext, RuleSet};
 use crate::{
     refusal::Refusal,
     rule::{Limits, Rule},
+    shared::banned,
 };
 
 /// A rule that has banned the key of a request, which is in the buffer of keys.
@@ -31,7 +32,7 @@ impl RequestContext<'_> {
             return None;
         }
         let BannedBy { rule, limits, rest, at } = self.banned_by(set, indices, keys)?;
-        Some(Refusal::banned((rule, limits), (keys, limits.cost.on_arrival(&self.request)), rest, at))
+        Some(banned((rule, limits), (keys, limits.cost.on_arrival(&self.request)), rest, at))
     }
 
     /// Whether one of these rules in shadow mode has banned the key of the request, which is counted.

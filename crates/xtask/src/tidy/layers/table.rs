@@ -55,7 +55,7 @@ pub(super) const CRATES: &[Crate] = &[
     Crate { root: "crates/channel/src/lib.rs", layers: &[&["frame"], &["message"], &["channel"]] },
     Crate {
         root: "crates/expressions/src/lib.rs",
-        layers: &[&["network", "path_regex", "template", "weight"], &["language"], &["predicate"]],
+        layers: &[&["named", "network", "path_regex", "template", "weight"], &["language"], &["predicate"]],
     },
     Crate {
         root: "crates/api/src/lib.rs",
@@ -84,6 +84,7 @@ pub(super) const CRATES: &[Crate] = &[
             &["charge"],
             &["deferred", "shared"],
             &["outcome"],
+            &["header_rules"],
             &["follow_up"],
             &["wait"],
             &["verdict"],
