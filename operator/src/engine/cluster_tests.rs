@@ -31,17 +31,21 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Returns the store as a watch reports it.
     pub(super) fn shown_store(&self) -> Change {
-        let spec = json!({"redis": {"endpoints": [format!("redis:{}", self.store)]}});
+        let spec = json!({"redis": {"endpoints": [self.endpoint()]}});
         let spec = Ok(Arc::new(serde_json::from_value(spec).unwrap()));
         let store = world::Store { uid: "store".to_owned(), generation: i64::from(self.store), spec };
         Change::Store(ObjectKey::new("shop", "limits"), Some((store, None)))
+    }
+
+    fn endpoint(&self) -> String {
+        format!("redis:{}", 1 + self.store)
     }
 
     /// Returns the address at which every agent should use the store.
     pub(super) fn backend(&self) -> StoreBackend {
         StoreBackend::Redis {
             topology: weir_wire::Topology::Standalone,
-            endpoints: vec![format!("redis:{}", self.store)],
+            endpoints: vec![self.endpoint()],
             master_name: None,
             tls: false,
         }
