@@ -55,7 +55,7 @@ pub struct Reserved {
     pub charge: Charge,
 }
 
-/// The charge of one request on a limiter. Pass it to [`Limiter::refund`] at most once.
+/// The charge of one request on a limiter. Pass it to [`Limiter::refund`](crate::Limiter::refund) at most once.
 ///
 /// ```
 /// # use std::time::Duration;
