@@ -225,7 +225,7 @@ impl RequestContext<'_> {
             Verdict::Refuse(refusal) => {
                 let rules = match indices {
                     // A rule that denies is the only rule of the list.
-                    [_] if refusal.is_denied() => find(&set.limiting(&self.request)),
+                    [_] if refusal.is_denied() => find(&set.limiting_with_headers(&self.request)),
                     [_] => None,
                     several => find(several),
                 };

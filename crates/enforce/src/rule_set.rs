@@ -187,16 +187,20 @@ impl RuleSet {
         self.split(matching)
     }
 
-    /// Returns the matching rules that limit and enforce, also if a rule that denies matches.
-    pub(super) fn limiting(&self, request: &RequestView<'_>) -> Vec<usize> {
-        let mut candidates = Vec::new();
-        let candidates = self.index.candidates(request, &mut candidates).iter();
-        let matching = candidates.map(|candidate| self.index.entry(*candidate)).filter(|(index, entry)| {
-            let limits = (self.exceptions..self.enforced).contains(index);
-            limits && self.rules[*index].rule.matcher.entry_matches(*entry, request)
-        });
-        let mut matching: Vec<usize> = matching.map(|(index, _)| index).collect();
-        matching.dedup();
+    /// Returns the matching rules that limit, enforce and set headers in all responses, also if a rule that denies
+    /// matches. Only rules with such headers are looked at, so that denials stay cheap.
+    pub(super) fn limiting_with_headers(&self, request: &RequestView<'_>) -> Vec<usize> {
+        let (mut candidates, mut matching) = (Vec::new(), Vec::new());
+        for &candidate in self.index.candidates(request, &mut candidates) {
+            let (index, entry) = self.index.entry(candidate);
+            if !(self.exceptions..self.enforced).contains(&index) || matching.last() == Some(&index) {
+                continue;
+            }
+            let rule = &self.rules[index].rule;
+            if rule.sets_headers() && rule.matcher.entry_matches(entry, request) {
+                matching.push(index);
+            }
+        }
         matching
     }
 

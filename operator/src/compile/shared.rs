@@ -133,7 +133,8 @@ pub(super) fn shared(
     {
         let most = weir_seats::LONGEST_NAME - LONGEST_DESCRIPTOR_LIMIT.len();
         let message = format!(
-            "the names of namespace, policy and rule have {} characters together: shorten the name of the rule or of the              policy, because a rule of scope Shared or Fleet with limitOverride can have {most} at most",
+            "the names of namespace, policy and rule have {} characters together: shorten the name of the rule or of the \
+             policy, because a rule of scope Shared or Fleet with limitOverride can have {most} at most",
             compiled.counters.len(),
         );
         faults.add(format!("{path}.name"), message);

@@ -210,12 +210,13 @@ impl Pods {
     }
 
     /// Records that a pod has sent levels, after it received this number of empty answers. If the operator was
-    /// suspended, the agent can have confirmed earlier ones, and have begun its next share since then.
+    /// suspended, the agent can have confirmed earlier ones, and have begun its next share since then. Agents of earlier
+    /// versions do not count, and send 0.
     pub(super) fn levels_sent(&mut self, pod: &str, number: u64, releases: u64, now: u64) {
         self.on_channel(pod, number, now, |channel| {
             channel.stage = match channel.stage {
                 Stage::Greeted => Stage::Ready,
-                Stage::Released if releases == channel.releases => Stage::Present,
+                Stage::Released if releases == channel.releases || releases == 0 => Stage::Present,
                 stage => stage,
             };
         });
