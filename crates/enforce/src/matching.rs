@@ -22,6 +22,8 @@ mod query;
 mod request;
 mod trie;
 
+#[cfg(test)]
+pub(crate) use self::path::respell;
 pub use self::{
     client_ip::X_FORWARDED_FOR,
     headers::{FieldLine, Headers},
@@ -34,7 +36,6 @@ pub(crate) use self::{
     glob::Glob,
     host::HostPattern,
     index::Index,
-    path::respell,
     predicate::Predicate,
 };
 

@@ -1,7 +1,7 @@
 //! The values of keys that an override names, in the form in which agents compare them.
 //!
-//! The operator checks overrides with these functions. Agents build the bytes of a key (`crates/enforce/src/key.rs`),
-//! and a test there compares both: they accept the same values, and see the same values as equal.
+//! The operator checks overrides with these functions, and agents use them for the keys that overrides name. A test in
+//! `crates/enforce/src/key.rs` compares these keys with the keys of requests.
 
 use std::net::{IpAddr, Ipv6Addr};
 

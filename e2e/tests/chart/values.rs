@@ -479,8 +479,8 @@ const REMOVABLE: [&str; 12] = [
     "injection.agent.",
 ];
 
-/// Helm removes a value that is null before it checks the schema. Without its default, the chart would render objects
-/// that nobody asked for: without its ports, a rule of a NetworkPolicy allows all traffic.
+/// Helm removes a value that is null before it checks the schema. If the chart accepted this, it would render wrong
+/// objects. For example, a rule of a NetworkPolicy without ports allows all traffic.
 #[test]
 fn null_is_refused_unless_the_default_is_empty() -> Result<()> {
     for name in ["weir-crds", "weir"] {

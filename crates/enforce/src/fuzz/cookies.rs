@@ -44,7 +44,7 @@ fn script(bytes: &[u8]) -> Result<(), String> {
             let (mut written, mut named) = (Vec::new(), Vec::new());
             spec.write(&view, &tokens, &mut written);
             if let Some(value) = &expected {
-                Part::Cookie(name.into()).write_named(value, &mut named)?;
+                Part::Cookie(name.into()).write_named(value, &mut named).map_err(|wrong| wrong.to_string())?;
             }
             if expected.is_some() != (written == named) {
                 return Err(format!("{name} of {lines:?} has the key {written:02x?}, and an override {named:02x?}"));

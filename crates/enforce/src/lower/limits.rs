@@ -110,7 +110,7 @@ pub(super) fn lower_override_keys(
         let mut bytes = Vec::new();
         for (index, (part, value)) in parts.iter().zip(values).enumerate() {
             if let Err(wrong) = part.write_named(value, &mut bytes) {
-                faults.add(&at.index(index), wrong);
+                faults.add(&at.index(index), wrong.to_string());
             }
         }
         if let Some(earlier) = seen.insert(bytes.clone(), at.to_string()) {
